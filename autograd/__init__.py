@@ -22,6 +22,7 @@ from flowvm.autograd.modes import (
     set_grad_enabled,
 )
 from flowvm.autograd.variable import Variable
+from flowvm.loading.listing import listing
 
 __all__ = [
     "AccumulateGrad",
@@ -48,3 +49,4 @@ __all__ = [
     "set_detect_anomaly",
     "set_grad_enabled",
 ]
+__dir__ = listing(globals())

@@ -20,7 +20,7 @@ from flowvm.eager.nodes import Node
 from flowvm.eager.reading import values_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
 from flowvm.vm.callers.lines import is_internal
 
 _FRAMES = 4

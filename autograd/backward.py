@@ -9,8 +9,8 @@ from flowvm.autograd.engine import Watch, add_to_grad, run
 from flowvm.eager.modes import current_recorder, recording
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.guards.regions import Mode, Region
 from flowvm.ops.declare.recording import filled_of
-from flowvm.regions import Mode, Region
 from flowvm.vm.callers.tracebacks import border
 
 Tensors = Tensor | Sequence[Tensor]

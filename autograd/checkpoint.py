@@ -34,8 +34,8 @@ from flowvm.eager.modes import current_recorder, grad_enabled, pinned
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError
+from flowvm.guards.regions import Switched, reverting
 from flowvm.ops.random.generator import default_generator
-from flowvm.regions import Switched, reverting
 
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 

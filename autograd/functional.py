@@ -16,10 +16,12 @@ from flowvm.autograd.modes import enable_grad
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError, DTypeError
+from flowvm.loading.listing import listing
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import stack
 
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
+__dir__ = listing(globals())
 
 Function = Callable[..., Any]
 Tensors = Tensor | Sequence[Tensor]

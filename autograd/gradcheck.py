@@ -15,12 +15,14 @@ import numpy as np
 
 from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
-from flowvm.dtype import float64
 from flowvm.eager.reading import adopt_array, values_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, FlowError, GradcheckError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import float64
 
 __all__ = ["GradcheckError", "gradcheck", "gradgradcheck"]
+__dir__ = listing(globals())
 
 Array = np.ndarray[Any, Any]
 

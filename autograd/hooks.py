@@ -19,7 +19,7 @@ from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
 
 _ids = count()
 Hooks = dict[int, Callable[..., Any]]

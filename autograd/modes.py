@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from flowvm.eager import modes
 from flowvm.eager.modes import Recording
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.nodes import Node, askers
-from flowvm.forks import held_at_fork
+from flowvm.guards.forks import held_at_fork
 
 Hook = Callable[[Any], None]
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.ops.shapes.fill import empty
 
 __all__ = ["Variable"]
+__dir__ = listing(globals())
 
 
 class VariableMeta(type):

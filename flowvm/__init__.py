@@ -15,12 +15,12 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
-from flowvm.regions import reverting as _reverting
+from flowvm.guards.regions import reverting as _reverting
 
 # what is imported stays: to look it over again and again would be an eighth of the time.  So it
 # goes to the oldest generation unseen, as what was frozen does when it thaws.
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
-    from flowvm import providers as _providers  # noqa: F401 - it tells lower layers who answers
+    from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers
 
     if not gc.get_freeze_count():  # what a program has frozen stays so
         gc.freeze()
@@ -31,7 +31,6 @@ from flowvm import compiler as compiler
 from flowvm import ops as ops
 from flowvm import version as version
 from flowvm import vm as vm
-from flowvm.absent import instead_of as _instead_of
 from flowvm.autograd import enable_grad as enable_grad
 from flowvm.autograd import inference_mode as inference_mode
 from flowvm.autograd import is_grad_enabled as is_grad_enabled
@@ -39,56 +38,57 @@ from flowvm.autograd import is_inference_mode_enabled as is_inference_mode_enabl
 from flowvm.autograd import no_grad as no_grad
 from flowvm.autograd import set_grad_enabled as set_grad_enabled
 from flowvm.config import config as config
-from flowvm.device import Device, get_default_device, set_default_device
-from flowvm.dtype import DType
-from flowvm.dtype import bfloat16 as bfloat16
-from flowvm.dtype import bool_ as bool_
-from flowvm.dtype import can_cast as can_cast
-from flowvm.dtype import cdouble as cdouble
-from flowvm.dtype import cfloat as cfloat
-from flowvm.dtype import complex64 as complex64
-from flowvm.dtype import complex128 as complex128
-from flowvm.dtype import double as double
-from flowvm.dtype import finfo as finfo
-from flowvm.dtype import float16 as float16
-from flowvm.dtype import float32 as float32
-from flowvm.dtype import float64 as float64
-from flowvm.dtype import float_ as float_
-from flowvm.dtype import get_default_dtype as get_default_dtype
-from flowvm.dtype import half as half
-from flowvm.dtype import iinfo as iinfo
-from flowvm.dtype import int8 as int8
-from flowvm.dtype import int16 as int16
-from flowvm.dtype import int32 as int32
-from flowvm.dtype import int64 as int64
-from flowvm.dtype import int_ as int_
-from flowvm.dtype import long as long
-from flowvm.dtype import promote_types as promote_types
-from flowvm.dtype import result_type as result_type
-from flowvm.dtype import set_default_dtype as set_default_dtype
-from flowvm.dtype import short as short
-from flowvm.dtype import uint8 as uint8
-from flowvm.dtype import uint16 as uint16
-from flowvm.dtype import uint32 as uint32
-from flowvm.dtype import uint64 as uint64
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import MissingNameError as _MissingNameError
-from flowvm.formats import Layout, MemoryFormat
-from flowvm.formats import channels_last as channels_last
-from flowvm.formats import channels_last_3d as channels_last_3d
-from flowvm.formats import contiguous_format as contiguous_format
-from flowvm.formats import preserve_format as preserve_format
-from flowvm.formats import strided as strided
-from flowvm.interop import from_dlpack as from_dlpack
-from flowvm.meta import Size as Size
+from flowvm.interop.printing import get_printoptions as get_printoptions
+from flowvm.interop.printing import printoptions as printoptions
+from flowvm.interop.printing import set_printoptions as set_printoptions
+from flowvm.interop.protocols import from_dlpack as from_dlpack
+from flowvm.loading.absent import instead_of as _instead_of
+from flowvm.meta.device import Device, get_default_device, set_default_device
+from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import bfloat16 as bfloat16
+from flowvm.meta.dtype import bool_ as bool_
+from flowvm.meta.dtype import can_cast as can_cast
+from flowvm.meta.dtype import cdouble as cdouble
+from flowvm.meta.dtype import cfloat as cfloat
+from flowvm.meta.dtype import complex64 as complex64
+from flowvm.meta.dtype import complex128 as complex128
+from flowvm.meta.dtype import double as double
+from flowvm.meta.dtype import finfo as finfo
+from flowvm.meta.dtype import float16 as float16
+from flowvm.meta.dtype import float32 as float32
+from flowvm.meta.dtype import float64 as float64
+from flowvm.meta.dtype import float_ as float_
+from flowvm.meta.dtype import get_default_dtype as get_default_dtype
+from flowvm.meta.dtype import half as half
+from flowvm.meta.dtype import iinfo as iinfo
+from flowvm.meta.dtype import int8 as int8
+from flowvm.meta.dtype import int16 as int16
+from flowvm.meta.dtype import int32 as int32
+from flowvm.meta.dtype import int64 as int64
+from flowvm.meta.dtype import int_ as int_
+from flowvm.meta.dtype import long as long
+from flowvm.meta.dtype import promote_types as promote_types
+from flowvm.meta.dtype import result_type as result_type
+from flowvm.meta.dtype import set_default_dtype as set_default_dtype
+from flowvm.meta.dtype import short as short
+from flowvm.meta.dtype import uint8 as uint8
+from flowvm.meta.dtype import uint16 as uint16
+from flowvm.meta.dtype import uint32 as uint32
+from flowvm.meta.dtype import uint64 as uint64
+from flowvm.meta.formats import Layout, MemoryFormat
+from flowvm.meta.formats import channels_last as channels_last
+from flowvm.meta.formats import channels_last_3d as channels_last_3d
+from flowvm.meta.formats import contiguous_format as contiguous_format
+from flowvm.meta.formats import preserve_format as preserve_format
+from flowvm.meta.formats import strided as strided
+from flowvm.meta.meta import Size as Size
+from flowvm.meta.placements import placement as placement
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
 from flowvm.ops.placed import tensors as _global_tensors  # noqa: F401 - attaches methods
 from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
-from flowvm.placements import placement as placement
-from flowvm.printing import get_printoptions as get_printoptions
-from flowvm.printing import printoptions as printoptions
-from flowvm.printing import set_printoptions as set_printoptions
 from flowvm.streams import Stream as Stream
 from flowvm.streams import current_stream as current_stream
 from flowvm.streams import get_num_threads as get_num_threads

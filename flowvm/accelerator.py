@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm import cuda
-from flowvm.device import Device
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device
 
 __all__ = [
     "current_accelerator",
@@ -20,6 +21,7 @@ __all__ = [
     "set_device_index",
     "synchronize",
 ]
+__dir__ = listing(globals())
 
 
 def is_available() -> bool:

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import as_dtype, dtype_named
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
-from flowvm.meta import TensorMeta, as_shape
+from flowvm.loading.listing import listing
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import as_dtype, dtype_named
+from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.collectives import collectives
 from flowvm.ops.shapes.create import tensor as new_tensor
 from flowvm.ops.shapes.join import cat, stack
@@ -38,6 +39,7 @@ __all__ = [
     "scatter",
     "send",
 ]
+__dir__ = listing(globals())
 
 DTYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32",

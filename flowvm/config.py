@@ -29,9 +29,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.errors import ConfigError, MissingNameError, did_you_mean
-from flowvm.regions import reverting
+from flowvm.guards.regions import reverting
+from flowvm.loading.listing import listing
 
 __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
+__dir__ = listing(globals())
 
 PREFIX = "FLOWVM_"
 TESTS = "FLOWVM_TEST_"  # what the tests are told, which is no setting

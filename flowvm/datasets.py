@@ -12,9 +12,11 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.ops.shapes.create import from_numpy
 
 __all__ = ["digits_arrays", "load_digits"]
+__dir__ = listing(globals())
 
 TEST_SIZE = 360
 

@@ -47,7 +47,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.loading.listing import listing
 
 if TYPE_CHECKING:
     import difflib
@@ -93,6 +94,7 @@ __all__ = [
     "on_made",
     "on_ranks_failed",
 ]
+__dir__ = listing(globals())
 
 
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made

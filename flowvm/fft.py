@@ -5,6 +5,7 @@ The functions stand in `ops/fourier`.  They run on the CPU, as complex tensors d
 
 from __future__ import annotations
 
+from flowvm.loading.listing import listing
 from flowvm.ops.fourier.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 from flowvm.ops.fourier.transforms import (
     fft,
@@ -51,3 +52,4 @@ __all__ = [
     "rfftfreq",
     "rfftn",
 ]
+__dir__ = listing(globals())

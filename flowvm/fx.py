@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flowvm.autograd import no_grad
-from flowvm.dtype import DType
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import now
@@ -34,12 +33,15 @@ from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
-from flowvm.meta import TensorMeta
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.tracing import Traced, traced
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["Graph", "GraphModule", "Interpreter", "Node", "symbolic_trace"]
+__dir__ = listing(globals())
 
 
 class Call:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "download_url_to_file",
@@ -21,6 +22,7 @@ __all__ = [
     "load_state_dict_from_url",
     "set_dir",
 ]
+__dir__ = listing(globals())
 
 _folder: list[str] = []
 

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 
 from flowvm.eager.modes import current_recorder
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.nn.graph.function import compile
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
@@ -45,6 +46,7 @@ __all__ = [
     "unused",
     "wait",
 ]
+__dir__ = listing(globals())
 
 ScriptModule = Module
 ScriptFunction = Graph

@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowvm.dtype import DType, dtype_named
-from flowvm.meta import TensorMeta, dense_stride
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType, dtype_named
+from flowvm.meta.meta import TensorMeta, dense_stride
 from flowvm.vm.machine.words import ARG
 
 __all__ = ["ARENA_BYTES", "GRAIN", "PHASE_BITS", "Const", "Launch", "View", "bits", "elsewhere"]
+__dir__ = listing(globals())
 
 ARENA_BYTES, PHASE_BITS = ARG.ARENA_BYTES, ARG.PHASE_BITS
 

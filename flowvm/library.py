@@ -14,8 +14,10 @@ from typing import Any
 from flowvm.autograd import Function
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.loading.listing import listing
 
 __all__ = ["CustomOp", "custom_op", "register_autograd", "register_fake"]
+__dir__ = listing(globals())
 
 
 class CustomOp:

@@ -7,6 +7,7 @@ conventions, is said in `ops/linalg/classic.py`.
 from __future__ import annotations
 
 from flowvm.errors import LinAlgError
+from flowvm.loading.listing import listing
 from flowvm.ops.linalg.decompositions import (
     cholesky,
     cholesky_ex,
@@ -82,3 +83,4 @@ __all__ = [
     "vecdot",
     "vector_norm",
 ]
+__dir__ = listing(globals())

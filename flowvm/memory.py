@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import sys
 
-from flowvm.device import Device, cpu
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device, cpu
 from flowvm.profiler.analysis.census import space_of
 from flowvm.profiler.views.memory_now import MemoryNow, memory_now
 from flowvm.vm import empty_cache, reset_peak, stats
 
 __all__ = ["allocated", "empty_cache", "max_allocated", "reserved", "reset_peak", "summary"]
+__dir__ = listing(globals())
 
 REPORT = 86  # columns of what stands in an error
 INDENT = " " * 14

@@ -13,6 +13,7 @@ from multiprocessing import *  # noqa: F403 - its names are its own
 from typing import Any, Final
 
 from flowvm.errors import ArgumentError, VMError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "ProcessContext",
@@ -24,6 +25,7 @@ __all__ = [
 ]
 __all__ += _python.__all__
 __all__.sort()
+__dir__ = listing(globals())
 
 _COPIED: Final = "file_descriptor"  # PyTorch's name of its default
 

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "get_overridable_functions",
@@ -17,6 +18,7 @@ __all__ = [
     "is_tensor_like",
     "is_tensor_method_or_property",
 ]
+__dir__ = listing(globals())
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:

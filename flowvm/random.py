@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowvm import cuda
+from flowvm.guards.regions import Switched
+from flowvm.loading.listing import listing
 from flowvm.ops import (
     default_generator,
     get_rng_state,
@@ -17,7 +19,6 @@ from flowvm.ops import (
     seed,
     set_rng_state,
 )
-from flowvm.regions import Switched
 
 __all__ = [
     "default_generator",
@@ -28,6 +29,7 @@ __all__ = [
     "seed",
     "set_rng_state",
 ]
+__dir__ = listing(globals())
 
 
 class fork_rng(Switched):  # noqa: N801 - it is called as a function is

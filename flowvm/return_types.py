@@ -19,6 +19,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Self
 
 from flowvm.eager.tensor import Tensor
+from flowvm.loading.listing import listing
 
 
 class Results(tuple[Any, ...]):
@@ -352,3 +353,4 @@ def _with_twins() -> list[type[Results]]:
 all_return_types = _with_twins()
 __all__ = ["all_return_types"]
 __all__ += sorted(kind.__name__ for kind in all_return_types)
+__dir__ = listing(globals())

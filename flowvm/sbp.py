@@ -8,7 +8,9 @@ flow.sbp.explain(f, x)   which signature each op of f(x) is called by, and what 
 
 from __future__ import annotations
 
+from flowvm.loading.listing import listing
+from flowvm.meta.placements import broadcast, partial_sum, sbp, split
 from flowvm.ops.placed.explaining import explain
-from flowvm.placements import broadcast, partial_sum, sbp, split
 
 __all__ = ["broadcast", "explain", "partial_sum", "sbp", "split"]
+__dir__ = listing(globals())

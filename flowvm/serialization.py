@@ -20,7 +20,7 @@ one more dimension, and its name is in the structure's list "pairs".
 
 What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
 and the JSON has no key twice and no depth without end.  PyTorch's files are read by
-`flowvm.pickles`, which runs nothing of them; OneFlow's folders of variables here.
+`flowvm.files.pickles`, which runs nothing of them; OneFlow's folders of variables here.
 
 Long because what is written and what is read stand together.
 """
@@ -40,16 +40,18 @@ from typing import IO, Any
 
 import numpy as np
 
-from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named, float64
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.pickles import read_legacy, read_zip
-from flowvm.schema import integer, read_json, record, row, several, text
-from flowvm.shards import is_sharded, is_shards, read, write
+from flowvm.files.pickles import read_legacy, read_zip
+from flowvm.files.schema import integer, read_json, record, row, several, text
+from flowvm.files.shards import is_sharded, is_shards, read, write
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device, as_device, cpu
+from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named, float64
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
+__dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION = 1
@@ -66,7 +68,7 @@ def save(
     """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
     to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
 
-    Where some tensors are global, all ranks save together, into a folder: see `flowvm.shards`.
+    Where some tensors are global, all ranks save together, into a folder: `flowvm.files.shards`.
 
     >>> import io
     >>> model, file = nn.Linear(2, 1), io.BytesIO()  # or a path: "model.safetensors"

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
-from flowvm.dtype import DType, bfloat16, float16
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType, bfloat16, float16
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
@@ -35,6 +36,7 @@ __all__ = [
     "set_warn_always",
     "use_deterministic_algorithms",
 ]
+__dir__ = listing(globals())
 
 _DEBUG = ("default", "warn", "error")
 _state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}

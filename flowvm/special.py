@@ -5,6 +5,7 @@ Most are also functions of `flow`; here are SciPy's names for them too.  `airy_a
 
 from __future__ import annotations
 
+from flowvm.loading.listing import listing
 from flowvm.ops.pointwise.math import exp2, expm1, log1p, round
 from flowvm.ops.pointwise.numeric import logit, sinc
 from flowvm.ops.pointwise.polynomials import (
@@ -113,3 +114,4 @@ __all__ = [
     "xlogy",
     "zeta",
 ]
+__dir__ = listing(globals())

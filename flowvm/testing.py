@@ -8,11 +8,13 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from flowvm import ops
-from flowvm.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 
 __all__ = ["assert_allclose", "assert_close", "make_tensor"]
+__dir__ = listing(globals())
 
 # rtol and atol that PyTorch takes, by dtype; everything else must be equal
 _TOLERANCES: Final = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from flowvm.errors import DeviceError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "current_device",
@@ -16,6 +17,7 @@ __all__ = [
     "manual_seed_all",
     "synchronize",
 ]
+__dir__ = listing(globals())
 
 
 def _refuse() -> NoReturn:

@@ -99,7 +99,7 @@ def _seeded(seed: int) -> None:
     flow = sys.modules.get("flowvm")  # a test that never imports flowvm must not pay for it
     if flow is not None and hasattr(flow, "manual_seed"):
         flow.manual_seed(seed)
-        flow.printing.PATIENCE = 60.0  # a busy machine: no repr says "pending" of what is coming
+        flow.interop.printing.PATIENCE = 60.0  # a busy machine: no repr says "pending"
     torch = sys.modules.get("torch")  # the peer, where a test's file has imported it
     if torch is not None:
         torch.manual_seed(seed)

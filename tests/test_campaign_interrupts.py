@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import flowvm as flow
-from flowvm import forks
 from flowvm.eager import modes
+from flowvm.guards import forks
 from flowvm.vm.engine.engine import engine
 from tools.campaign import interrupts
 

@@ -8,10 +8,12 @@ import pickle
 import numpy as np
 import pytest
 
-from flowvm.device import Device, as_device, cpu, require
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError
+from flowvm.meta.device import Device, as_device, cpu, require
 
-d = importlib.import_module("flowvm.dtype")  # `flowvm.dtype` itself is the class, as torch.dtype is
+d = importlib.import_module(
+    "flowvm.meta.dtype"
+)  # `flowvm.dtype` itself is the class, as torch.dtype is
 b, u1, i1, i2, i4, i8 = d.bool_, d.uint8, d.int8, d.int16, d.int32, d.int64
 f2, bf, f4, f8 = d.float16, d.bfloat16, d.float32, d.float64
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from flowvm import from_dlpack, ones, tensor, vm, zeros
-from flowvm.dtype import ALL_DTYPES, DType, bfloat16
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
+from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
 

@@ -7,8 +7,8 @@ import gc
 import pytest
 
 import flowvm as flow
-from flowvm import kept
-from flowvm.kept import Kept
+from flowvm.guards import kept
+from flowvm.guards.kept import Kept
 from flowvm.vm.engine import engine as engine_module
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT

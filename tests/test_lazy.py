@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import flowvm
-from flowvm.lazy import Lazy, lazy, name_of
+from flowvm.loading.lazy import Lazy, lazy, name_of
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_a_pending_tensor_says_what_it_waits_for(
     gate = hold(t)
     later = t + 1
     before = issued()
-    monkeypatch.setattr(flow.printing, "PATIENCE", 0.01)
+    monkeypatch.setattr(flow.interop.printing, "PATIENCE", 0.01)
     pattern = r"tensor\(<pending: #\d+ {}>, shape=\(2, 3\)\)"
     assert re.fullmatch(pattern.format("callback"), repr(t))  # gives up waiting by itself
     with printoptions(sync=False):
@@ -200,7 +200,7 @@ def test_a_pending_tensor_says_what_it_waits_for(
 
 
 def test_print_waits_for_the_value(hold: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow.printing, "PATIENCE", 0.01)
+    monkeypatch.setattr(flow.interop.printing, "PATIENCE", 0.01)
     t = ones(2)
     gate = hold(t)
     later = t + 1

@@ -1,12 +1,15 @@
 """Every tutorial runs from its first line to its last."""
 
 import functools
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tools.notebooks import cells_of, notebook_of, scripts, sources
 
 TUTORIALS = Path(__file__).parent.parent / "tutorials"
 
@@ -22,6 +25,55 @@ def run(name: str) -> subprocess.CompletedProcess[str]:
 def test_a_tutorial_runs(name: str) -> None:
     done = run(name)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+ANSWERS = {
+    "01_what_waits_for_what": ("#14 RAW!", "WAR", "Verified("),
+    "02_what_is_the_critical_path": ("observed path", "what-if matmul free"),
+    "03_why_does_it_not_run": ("[gating]", "gaps over"),
+    "04_which_line_failed": ("picked = table[places]", "poisoned  2 later", "at once: index 99"),
+    "05_whose_kernel_is_it": ("(MODULE:net.body.0", "linear[mul,add,sqrt]", "net.body.1"),
+    "06_why_was_it_captured_again": ("was f32[4,8], is f32[5,8]", "argument 1 is new: True"),
+    "07_is_a_replay_right": ("flow.where(condition, a, b)", "every 2. call checked"),
+    "08_does_the_trace_open": ("'critical path'", "'s': "),
+    "09_a_viewer_without_a_server": ("fetches nothing", "instructions, from a file"),
+    "10_what_does_looking_cost": ("recorder", "level 2:"),
+    "11_where_did_the_memory_go": ("list kept (20)", "a leak?", "this machine has"),
+    "12_why_was_the_first_call_slow": ("'jit'", "cache_dir"),
+}
+IN_TURN = """
+import sys
+for path in sys.argv[1:]:
+    print("question", path, flush=True)
+    exec(compile(open(path).read(), path, "exec"), globals())
+"""
+
+
+def test_the_questions_are_answered() -> None:
+    """In one process, for the sake of what a process costs: they leave nothing behind."""
+    paths = sorted(TUTORIALS.glob("questions/*.py"))
+    command = [sys.executable, "-c", IN_TURN, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = dict(zip(ANSWERS, done.stdout.split("question ")[1:], strict=True))
+    for name, answer in shown.items():
+        assert name in answer
+        for part in ANSWERS[name]:
+            assert part in answer, (part, answer)
+
+
+@pytest.mark.parametrize("script", scripts(), ids=lambda script: script.stem)
+def test_a_notebook_is_its_script(script: Path) -> None:
+    made = json.loads(notebook_of(script).read_text())
+    assert sources(made) == cells_of(script.read_text()), f"python -m tools.notebooks {script.stem}"
+
+
+def test_cells_of_a_script() -> None:
+    text = '"""Tutorial 1: a title.\n\nMore.\n"""\n\n# %% Said\n# twice.\nx = 1\n\n# %% Once.\n'
+    assert cells_of(text) == [
+        ("markdown", "# Tutorial 1: a title\n\nMore."), ("markdown", "Said\ntwice."),
+        ("code", "x = 1"), ("markdown", "Once."),
+    ]  # fmt: skip
 
 
 def test_the_tutorial_of_graphs_shows_what_it_says() -> None:

@@ -238,8 +238,8 @@ def _family(kernel: Any) -> str:
 
 def _moved(value: Any) -> Any:
     """A meta or a device as it would be on CUDA."""
-    from flowvm.device import Device
-    from flowvm.meta import TensorMeta
+    from flowvm.meta.device import Device
+    from flowvm.meta.meta import TensorMeta
 
     if isinstance(value, TensorMeta):
         return TensorMeta.of(value.shape, value.dtype, Device("cuda"), _own_stride(value))

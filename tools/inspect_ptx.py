@@ -143,9 +143,9 @@ def steps(case: Case) -> list[Any]:
 
 def cases() -> Iterator[Case]:
     """Ops of every family, on tensors of some ten million elements."""
-    from flowvm.device import Device
-    from flowvm.dtype import dtype_named
-    from flowvm.meta import TensorMeta
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import dtype_named
+    from flowvm.meta.meta import TensorMeta
     from flowvm.ops.places.cpu.index_kernels import ADD
 
     device = Device("cuda:0")

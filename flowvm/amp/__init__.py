@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from flowvm.amp.autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
 from flowvm.amp.grad_scaler import GradScaler, StaticGradScaler
+from flowvm.loading.listing import listing
 
 __all__ = [
     "GradScaler",
@@ -24,3 +25,4 @@ __all__ = [
     "custom_fwd",
     "is_autocast_available",
 ]
+__dir__ = listing(globals())

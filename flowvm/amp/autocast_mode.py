@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import Device, is_available
-from flowvm.dtype import DType, bfloat16, float16, float64
 from flowvm.eager.autocasting import autocast_dtype, autocast_mode, inside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
-from flowvm.regions import AroundToo, Mode
+from flowvm.guards.regions import AroundToo, Mode
+from flowvm.meta.device import Device, is_available
+from flowvm.meta.dtype import DType, bfloat16, float16, float64
 
 _DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
 

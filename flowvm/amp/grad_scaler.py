@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.device import Device, as_device, cpu
-from flowvm.dtype import float32, int32
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
+from flowvm.meta.device import Device, as_device, cpu
+from flowvm.meta.dtype import float32, int32
 from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
 
 if TYPE_CHECKING:

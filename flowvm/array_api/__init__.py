@@ -32,6 +32,7 @@ from flowvm.array_api.searching import *  # noqa: F403
 from flowvm.array_api.shapes import *  # noqa: F403
 from flowvm.array_api.statistics import *  # noqa: F403
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 
 __array_api_version__ = "2024.12"
 newaxis = None
@@ -58,6 +59,7 @@ __all__ += _searching.__all__
 __all__ += _shapes.__all__
 __all__ += _statistics.__all__
 __all__.sort()
+__dir__ = listing(globals())
 
 
 def named(api_version: str | None = None) -> ModuleType:

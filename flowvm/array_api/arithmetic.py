@@ -9,6 +9,7 @@ from flowvm import ops
 from flowvm.array_api.dtypes import result_type
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "abs",
@@ -79,6 +80,7 @@ __all__ = [
     "tanh",
     "trunc",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 def paired(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:

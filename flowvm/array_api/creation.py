@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowvm import interop, ops
-from flowvm.device import Device
-from flowvm.dtype import DType, get_default_dtype
+from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.interop import protocols as interop
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType, get_default_dtype
 
 __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
     "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 Shape = int | Sequence[int]
 Where = Device | str | None

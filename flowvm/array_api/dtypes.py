@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from flowvm.device import Device, as_device, cpu, get_default_device
-from flowvm.dtype import (
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, DTypeError
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device, as_device, cpu, get_default_device
+from flowvm.meta.dtype import (
     DType,
     as_dtype,
     complex64,
@@ -24,12 +27,10 @@ from flowvm.dtype import (
     uint32,
     uint64,
 )
-from flowvm.dtype import bool_ as bool
-from flowvm.dtype import complex_of as _complex_of
-from flowvm.dtype import finfo as _finfo
-from flowvm.dtype import iinfo as _iinfo
-from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, DTypeError
+from flowvm.meta.dtype import bool_ as bool
+from flowvm.meta.dtype import complex_of as _complex_of
+from flowvm.meta.dtype import finfo as _finfo
+from flowvm.meta.dtype import iinfo as _iinfo
 
 __all__ = [
     "__array_namespace_info__",
@@ -53,6 +54,7 @@ __all__ = [
     "uint32",
     "uint64",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 KINDS: Final = {
     "bool": (bool,),

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.device import Device
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
 from flowvm.ops.fourier import frequencies, transforms
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
     "irfftn", "rfft", "rfftfreq", "rfftn",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 def _along_one(name: str, doc: str) -> Any:

@@ -9,15 +9,17 @@ from flowvm import linalg, ops
 from flowvm.array_api.arithmetic import paired
 from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.array_api.statistics import sum as _sum
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
     "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
     "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 class EighResult(NamedTuple):

@@ -7,14 +7,16 @@ from typing import Any, NamedTuple
 from flowvm import ops
 from flowvm.array_api.arithmetic import paired
 from flowvm.array_api.shapes import Axes, axes_of
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import int64
 
 __all__ = [
     "argmax", "argmin", "argsort", "count_nonzero", "nonzero", "searchsorted", "sort", "take",
     "take_along_axis", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> Tensor:

@@ -10,11 +10,13 @@ from flowvm import ops
 from flowvm.array_api.dtypes import result_type
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "broadcast_arrays", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis", "permute_dims",
     "repeat", "reshape", "roll", "squeeze", "stack", "tile", "unstack",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 Axes = int | Sequence[int]
 

@@ -8,14 +8,16 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.array_api.shapes import Axes, axes_of
-from flowvm.dtype import DType, bool_, int64, uint64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType, bool_, int64, uint64
 
 __all__ = [
     "all", "any", "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "std",
     "sum", "var",
 ]  # fmt: skip
+__dir__ = listing(globals())
 
 
 def _over(

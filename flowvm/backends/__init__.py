@@ -24,6 +24,7 @@ from flowvm.backends import (
     quantized,
 )
 from flowvm.cuda.options import get_float32_matmul_precision, set_float32_matmul_precision
+from flowvm.loading.listing import listing
 
 __all__ = [
     "cpu",
@@ -39,3 +40,4 @@ __all__ = [
     "quantized",
     "set_float32_matmul_precision",
 ]
+__dir__ = listing(globals())

@@ -3,8 +3,10 @@
 import platform
 
 from flowvm.compiler.target import host
+from flowvm.loading.listing import listing
 
 __all__ = ["get_cpu_capability"]
+__dir__ = listing(globals())
 
 
 def get_cpu_capability() -> str:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from flowvm.cuda import options
+from flowvm.loading.listing import listing
 
 __all__ = [
     "cudnn_sdp_enabled",
@@ -21,6 +22,7 @@ __all__ = [
     "preferred_linalg_library",
     "sdp_kernel",
 ]
+__dir__ = listing(globals())
 
 matmul: Final = options.matmul
 _attention: Final = {"flash": True, "mem_efficient": True, "math": True, "cudnn": True}

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from flowvm.backends._switching import with_switches
 from flowvm.cuda import options
+from flowvm.loading.listing import listing
 
 __all__ = ["CUDNN_TENSOR_DTYPES", "flags", "is_acceptable", "is_available", "version"]
+__dir__ = listing(globals())
 
 CUDNN_TENSOR_DTYPES: Final[frozenset[Any]] = frozenset()
 

@@ -7,8 +7,10 @@ from typing import Any, Final
 
 from flowvm.backends._switching import with_switches
 from flowvm.cuda import options
+from flowvm.loading.listing import listing
 
 __all__ = ["flags", "is_acl_available", "is_available"]
+__dir__ = listing(globals())
 
 _own: Final = options.Switches(
     "flow.backends.mkldnn", {"enabled": False, "deterministic": True, "allow_tf32": False}

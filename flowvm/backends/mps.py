@@ -1,6 +1,9 @@
 """`flow.backends.mps`: flowvm does not compute on Apple's GPUs."""
 
+from flowvm.loading.listing import listing
+
 __all__ = ["is_available", "is_built", "is_macos_or_newer"]
+__dir__ = listing(globals())
 
 
 def is_available() -> bool:

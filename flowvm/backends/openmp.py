@@ -1,6 +1,9 @@
 """`flow.backends.openmp`: kernels run on the VM's own threads (`flow.set_num_threads`)."""
 
+from flowvm.loading.listing import listing
+
 __all__ = ["is_available"]
+__dir__ = listing(globals())
 
 
 def is_available() -> bool:

@@ -6,8 +6,10 @@ from typing import Any, Final
 
 from flowvm.backends._switching import with_switches
 from flowvm.cuda import options
+from flowvm.loading.listing import listing
 
 __all__ = ["get_opt_einsum", "is_available"]
+__dir__ = listing(globals())
 
 
 def is_available() -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from flowvm.commands import demo
 from flowvm.errors import FlowError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.commands import COMMANDS, add_parsers
 from flowvm.version import VERSION
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import flowvm as flow
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     from rich.console import Console

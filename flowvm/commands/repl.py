@@ -12,7 +12,7 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.config import config
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 readline, rlcompleter = lazy("readline"), lazy("rlcompleter")  # not every Python has them
 

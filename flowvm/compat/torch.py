@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowvm.absent import instead_of
 from flowvm.errors import ArgumentError, MissingNameError
+from flowvm.loading.absent import instead_of
 from flowvm.version import Version
 from flowvm.vm.callers.tracebacks import border
 

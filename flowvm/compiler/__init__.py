@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.loading.listing import listing
+
 __all__ = [
     "allow_in_graph",
     "assume_constant_result",
@@ -20,6 +22,7 @@ __all__ = [
     "list_backends",
     "reset",
 ]
+__dir__ = listing(globals())
 
 captured: list[Callable[[], bool]] = []  # who knows whether this thread's calls are captured
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import cache, jit
 from flowvm.config import config
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     import shutil

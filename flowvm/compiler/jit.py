@@ -32,6 +32,7 @@ import gc
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import platform
 import sys
@@ -41,7 +42,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flowvm.apart import apart
 from flowvm.compiler import cache
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.compiler.progress import compiling
@@ -49,15 +49,15 @@ from flowvm.compiler.reach import source_key
 from flowvm.compiler.target import Target, level, levels_here, target
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError
-from flowvm.forks import Rank, held_at_fork
-from flowvm.lazy import lazy
+from flowvm.files.schema import read_json, record, several, text
+from flowvm.guards.apart import apart
+from flowvm.guards.forks import Rank, held_at_fork
+from flowvm.guards.regions import reverting
+from flowvm.loading.lazy import lazy
 from flowvm.private.numba import NUMBA
-from flowvm.regions import reverting
-from flowvm.schema import read_json, record, several, text
 
 # none of these comes with flowvm
 llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
-logging = lazy("logging")
 metadata = lazy("importlib.metadata")
 
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning

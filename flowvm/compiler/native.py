@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts
 from flowvm.errors import CompileError
+from flowvm.guards.regions import reverting
 from flowvm.private.numba import (
     NUMBA,
     compiled_by,
@@ -39,7 +40,6 @@ from flowvm.private.numba import (
     never_finalized,
     parts_of,
 )
-from flowvm.regions import reverting
 
 
 class Intrinsic:

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from flowvm.compiler import cache
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError
-from flowvm.lazy import lazy
-from flowvm.regions import reverting
-from flowvm.schema import mapping, number, read_json
+from flowvm.files.schema import mapping, number, read_json
+from flowvm.guards.regions import reverting
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     import statistics

@@ -1,7 +1,7 @@
 """What compiled code is made of, as text that changes when any of it does: the key of its cache.
 
 `source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
-attributes of modules, modules imported late (`flowvm.lazy`) and imports inside functions.  What is
+attributes of modules, modules imported late (`lazy`) and imports inside functions.  What is
 compiled and what generates the code are followed alike, so nobody lists files.
 
 - Of a function, the digest of the file it is written in counts, and which function it is.  Code
@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import CompileError
-from flowvm.lazy import Lazy, name_of
+from flowvm.loading.lazy import Lazy, name_of
 from flowvm.private.cpython import CPYTHON, imports_of
 
 

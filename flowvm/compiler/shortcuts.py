@@ -25,8 +25,8 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from flowvm.guards.regions import reverting
 from flowvm.private.numba import NUMBA
-from flowvm.regions import reverting
 
 # Passes that have nothing to do in most functions of ours: closures made inside are few, and
 # whole-array arithmetic needs memory of Numba's, which native code may not have.

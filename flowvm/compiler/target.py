@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from flowvm.config import config
 from flowvm.errors import ConfigError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 llvm = lazy("llvmlite.binding")
 

@@ -66,7 +66,8 @@ from flowvm.cuda.typed import (
     LongTensor,
     ShortTensor,
 )
-from flowvm.lazy import lazy, shown
+from flowvm.loading.lazy import lazy, shown
+from flowvm.loading.listing import listing
 
 if TYPE_CHECKING:
     from flowvm.cuda.simulator import recorder
@@ -125,6 +126,7 @@ __all__ = [
     "stream",
     "synchronize",
 ]
+__dir__ = listing(globals())
 
 
 def __getattr__(name: str) -> Any:

@@ -13,9 +13,11 @@ from typing import Any
 
 from flowvm import amp
 from flowvm.amp import autocast_mode
-from flowvm.dtype import DType, float16
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType, float16
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
+__dir__ = listing(globals())
 
 
 def _usable(name: str, enabled: bool) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 
 from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import Properties
-from flowvm.device import Device, cuda_index
 from flowvm.errors import DeviceError, FlowError
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device, cuda_index
 
 __all__ = [
     "can_device_access_peer",
@@ -27,6 +28,7 @@ __all__ = [
     "is_initialized",
     "set_device",
 ]
+__dir__ = listing(globals())
 
 
 def is_available() -> bool:

@@ -1,8 +1,8 @@
 """Memory of CUDA devices shared with other libraries: DLPack and `__cuda_array_interface__`.
 
-NumPy writes and reads the DLPack capsules here too, for the reason that `flowvm.interop` gives: it
-is shown an array at a device's address, which it does not look at, and the capsule is told that the
-array is on the CPU while NumPy has it.
+NumPy writes and reads the DLPack capsules here too, for the reason that
+`flowvm.interop.protocols` gives: it is shown an array at a device's address, which it does not look
+at, and the capsule is told that the array is on the CPU while NumPy has it.
 
 Order with other libraries' streams:
 
@@ -20,15 +20,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowvm.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
 from flowvm.cuda.driver.driver import error_of
 from flowvm.cuda.driver.runtime import runtime, runtimes
 from flowvm.cuda.peeking import own_stream
-from flowvm.device import Device, require
-from flowvm.dtype import DType, bfloat16
 from flowvm.eager.reading import adopt_array, memory_now, wait_for
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
+from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.meta.device import Device, require
+from flowvm.meta.dtype import DType, bfloat16
 from flowvm.vm.callers.interrupt import protected
 
 CUDA: Final = 2  # DLPack's number of the device type

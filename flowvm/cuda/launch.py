@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.launch import View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 
 STATUS_AT = 6  # place of the status in Details
 LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.declare.cuda.placing`)

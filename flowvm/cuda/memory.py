@@ -13,6 +13,7 @@ from flowvm.cuda.devices import index_of
 from flowvm.cuda.driver.runtime import runtime, runtimes
 from flowvm.cuda.driver.streams import streams
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
 
@@ -30,6 +31,7 @@ __all__ = [
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]
+__dir__ = listing(globals())
 
 
 def _word(device: Any, place: int) -> int:

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
+from flowvm.loading.listing import listing
 
 __all__ = [
     "Setting",
@@ -27,6 +28,7 @@ __all__ = [
     "matmul",
     "set_float32_matmul_precision",
 ]
+__dir__ = listing(globals())
 
 PRECISIONS: Final = ("highest", "high", "medium")
 

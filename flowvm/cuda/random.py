@@ -10,6 +10,7 @@ from typing import Any
 
 from flowvm.cuda.devices import device_count
 from flowvm.eager.tensor import Tensor
+from flowvm.loading.listing import listing
 from flowvm.ops.random import generator
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
 ]
+__dir__ = listing(globals())
 
 
 def manual_seed(seed: int) -> None:

@@ -62,6 +62,7 @@ from flowvm.distributed.objects import (
 )
 from flowvm.distributed.works import Work
 from flowvm.errors import CommunicationError as DistError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "Backend",
@@ -114,3 +115,4 @@ __all__ = [
     "scatter_object_list",
     "send",
 ]
+__dir__ = listing(globals())

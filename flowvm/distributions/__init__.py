@@ -55,6 +55,7 @@ from flowvm.distributions.multivariate import (
     Wishart,
 )
 from flowvm.distributions.transforms import *  # noqa: F403 - their names are pinned there
+from flowvm.loading.listing import listing
 
 __all__ = [
     "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli",
@@ -69,3 +70,4 @@ __all__ = [
 ]  # fmt: skip
 __all__ += transforms.__all__
 __all__.sort()
+__dir__ = listing(globals())

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.distributions import constraints, transforms
+from flowvm.loading.listing import listing
 
 __all__ = ["ConstraintRegistry", "biject_to", "transform_to"]
+__dir__ = listing(globals())
 
 
 class ConstraintRegistry:

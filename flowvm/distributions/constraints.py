@@ -12,6 +12,7 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.distributions.utils import Value
+from flowvm.loading.listing import listing
 
 __all__ = [
     "Constraint",
@@ -47,6 +48,7 @@ __all__ = [
     "symmetric",
     "unit_interval",
 ]
+__dir__ = listing(globals())
 
 
 class Constraint:

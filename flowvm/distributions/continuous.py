@@ -12,8 +12,8 @@ from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
 from flowvm.distributions.utils import EULER, LOG_2PI, Value, broadcast_all
-from flowvm.dtype import finfo
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo
 
 
 class _LocScale(Distribution):

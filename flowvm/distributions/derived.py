@@ -24,7 +24,7 @@ from flowvm.distributions.transforms import (
     StickBreakingTransform,
 )
 from flowvm.distributions.utils import EULER, Value, broadcast_all, clamp_probs
-from flowvm.dtype import finfo
+from flowvm.meta.dtype import finfo
 
 
 class LogNormal(TransformedDistribution):

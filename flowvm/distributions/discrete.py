@@ -21,9 +21,9 @@ from flowvm.distributions.utils import (
     logits_to_probs,
     probs_to_logits,
 )
-from flowvm.dtype import finfo
 from flowvm.errors import ArgumentError
-from flowvm.meta import Size
+from flowvm.meta.dtype import finfo
+from flowvm.meta.meta import Size
 
 
 def _one_of(probs: Any, logits: Any) -> None:

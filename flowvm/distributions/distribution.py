@@ -14,7 +14,7 @@ from flowvm.distributions import constraints
 from flowvm.distributions.utils import Value
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.meta import Size
+from flowvm.meta.meta import Size
 
 
 class Distribution:

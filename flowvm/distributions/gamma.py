@@ -15,8 +15,8 @@ from flowvm.autograd import Function
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
 from flowvm.distributions.utils import Value, broadcast_all
-from flowvm.dtype import finfo
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo
 from flowvm.ops.random.parts.gamma import gamma_lower, gamma_moves
 
 

@@ -42,8 +42,10 @@ from flowvm.distributions.utils import (
     triangular_solve,
 )
 from flowvm.errors import ArgumentTypeError
+from flowvm.loading.listing import listing
 
 __all__ = ["kl_divergence", "register_kl"]
+__dir__ = listing(globals())
 
 _known: dict[tuple[type, type], Callable[..., Any]] = {}
 

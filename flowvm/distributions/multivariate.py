@@ -20,8 +20,8 @@ from flowvm.distributions.utils import (
     log_gamma_multivariate,
     triangular_solve,
 )
-from flowvm.dtype import finfo, get_default_dtype
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo, get_default_dtype
 
 
 def _transposed(x: Value) -> Value:

@@ -12,9 +12,10 @@ from typing import Any
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.utils import Value, sum_rightmost
-from flowvm.dtype import finfo
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import finfo
 
 __all__ = [
     "AbsTransform",
@@ -38,6 +39,7 @@ __all__ = [
     "Transform",
     "identity_transform",
 ]
+__dir__ = listing(globals())
 
 
 class Transform:

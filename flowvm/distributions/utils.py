@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowvm import ops
-from flowvm.dtype import finfo, get_default_dtype
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
-from flowvm.meta import Size
+from flowvm.meta.dtype import finfo, get_default_dtype
+from flowvm.meta.meta import Size
 
 Value = Any  # a tensor, or what becomes one
 

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from flowvm.dtype import DType, bfloat16, float16, float32
-from flowvm.regions import Mode, Region
+from flowvm.guards.regions import Mode, Region
+from flowvm.meta.dtype import DType, bfloat16, float16, float32
 from flowvm.vm.callers.hot import hot
 
 Result = TypeVar("Result")

@@ -20,8 +20,6 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.progress import making
-from flowvm.device import Device, cpu
-from flowvm.dtype import DType
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
@@ -31,8 +29,10 @@ from flowvm.eager.native.install import callable_of
 from flowvm.eager.placed import Globals, is_placed, local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.kept import Kept
-from flowvm.meta import TensorMeta
+from flowvm.guards.kept import Kept
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import DType, on_default_dtype
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
@@ -95,6 +95,7 @@ class Operator:
     numbered: Callable[[], Operator] | None = None
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
+    site: Any = field(init=False, default=None, repr=False)  # for native calls
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
@@ -423,4 +424,5 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     out._pending = pending
 
 
+on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
 hot.update(fallback=_fallback, miss=_miss, unsized=_unsized)

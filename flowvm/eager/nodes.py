@@ -8,7 +8,7 @@ from typing import Any
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import AutogradError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
 

@@ -2,7 +2,7 @@
 one is made.
 
 A call's entry is found by its operands' metas, and those of global tensors are theirs alone
-(`flowvm.global_meta`); so a call that needs no communication finds an entry of its own, and is
+(`flowvm.meta.global_meta`); so a call that needs no communication finds an entry of its own, and is
 issued as any other.  All others are a miss, and come here.
 """
 
@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
-from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta
-from flowvm.placements import PlacedDevice, Sbps, broadcast, split
-from flowvm.regions import Mode
+from flowvm.guards.regions import Mode
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import PlacedDevice, Sbps, broadcast, split
 from flowvm.vm.callers.hot import hot
 
 

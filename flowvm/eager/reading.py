@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import Device, cpu
-from flowvm.dtype import DType
-from flowvm.dtype import from_numpy as dtype_from_numpy
-from flowvm.eager.modes import current_recorder
+from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
-from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta, array_interface
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import from_numpy as dtype_from_numpy
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
@@ -61,6 +61,8 @@ def wait_for(t: Tensor) -> None:
         recorder = current_recorder()
         if recorder is not None:
             recorder.read(t)
+        if (listener := current_listener()) is not None:
+            listener.refuse()  # what follows may depend on it
     engine.wait_for([t._ref])
 
 

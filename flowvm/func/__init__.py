@@ -17,6 +17,7 @@ from flowvm.func.transforms import (
     linearize,
     vjp,
 )
+from flowvm.loading.listing import listing
 
 __all__ = [
     "functional_call",
@@ -31,3 +32,4 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+__dir__ = listing(globals())

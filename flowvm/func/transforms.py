@@ -19,10 +19,10 @@ from flowvm.autograd.functional import real_only
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError
 from flowvm.func.trees import leaves, mapped, rebuilt
+from flowvm.guards.regions import Mode, Region
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.join import stack
-from flowvm.regions import Mode, Region
 
 Function = Callable[..., Any]
 _around: Mode[int] = Mode(0)  # how many transforms this thread is in

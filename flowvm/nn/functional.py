@@ -6,6 +6,7 @@ combine ops for a layer or a loss of this package are in `composites`.
 Long because it is one list of names, twice.
 """
 
+from flowvm.loading.listing import listing
 from flowvm.nn.composites.activations import (
     celu_,
     elu_,
@@ -277,3 +278,4 @@ __all__ = [
     "upsample_bilinear",
     "upsample_nearest",
 ]
+__dir__ = listing(globals())

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from flowvm.autograd import Function
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
 
 Hook = Callable[..., Any]
 Grads = tuple[Tensor | None, ...]

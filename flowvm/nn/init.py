@@ -15,9 +15,10 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import float64
 
 __all__ = [
     "calculate_gain",
@@ -47,6 +48,7 @@ __all__ = [
     "xavier_uniform_",
     "zeros_",
 ]
+__dir__ = listing(globals())
 
 _GAINS = {
     "linear": 1.0,

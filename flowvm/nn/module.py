@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.eager.modes import note_change
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
+from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.nn import state
 from flowvm.nn.hooks import (
     REGISTRATION,
@@ -38,7 +38,7 @@ from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
+    from flowvm.meta.device import Device
 
 
 def _forward_missing(self: Module, *args: Any, **kwargs: Any) -> Any:

@@ -15,13 +15,16 @@ from flowvm import ops
 from flowvm.eager.native.install import take_parameters
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.loading.listing import listing
 from flowvm.ops.declare.outputs import become
+from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
-    from flowvm.dtype import DType
-    from flowvm.meta import Size
+    from flowvm.meta.dtype import DType
+    from flowvm.meta.meta import Size
 
 __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter", "is_lazy"]
+__dir__ = listing(globals())
 
 
 class Parameter(Tensor):
@@ -180,6 +183,7 @@ def is_lazy(tensor: object) -> bool:
 def _alias(cls: type[Parameter], data: Tensor, requires_grad: bool) -> Parameter:
     parameter = alias(data, data._meta, 0, cls)
     parameter.requires_grad_(requires_grad)
+    made_for(parameter, "param", "")
     return cast(Parameter, parameter)
 
 

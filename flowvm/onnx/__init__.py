@@ -7,7 +7,9 @@ imported when `export` is called.
 Not here: capture (`nn.graph`), what an op means (`ops`), reading ONNX files.
 """
 
+from flowvm.loading.listing import listing
 from flowvm.onnx.exporting import TrainingMode as TrainingMode
 from flowvm.onnx.exporting import export as export
 
 __all__ = ["TrainingMode", "export"]
+__dir__ = listing(globals())

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType
 from flowvm.eager.live import now
 from flowvm.graph.logical.nodes import OpNode
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.onnx.memory import Memory
 from flowvm.onnx.writer import Writer
 

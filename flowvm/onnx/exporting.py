@@ -15,7 +15,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
-from flowvm.lazy import lazy
+from flowvm.guards.regions import reverting
+from flowvm.loading.lazy import lazy
 from flowvm.nn.graph.tracing import Traced, traced
 from flowvm.nn.module import Module
 from flowvm.onnx.call import Call
@@ -25,7 +26,6 @@ from flowvm.onnx.rows import Values
 from flowvm.onnx.translations import TRANSLATIONS
 from flowvm.onnx.writer import Writer, need_onnx
 from flowvm.ops.declare.elementwise import Elementwise
-from flowvm.regions import reverting
 from flowvm.vm.callers.tracebacks import border
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.dtype import DType, bool_, int32
+from flowvm.meta.dtype import DType, bool_, int32
 from flowvm.onnx.writer import Writer
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.registry import broadcast_shapes

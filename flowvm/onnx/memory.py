@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, int64
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.onnx.writer import Writer
 
 

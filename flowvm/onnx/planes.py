@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
+from flowvm.meta.dtype import int64
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
 from flowvm.onnx.rows import Values

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_, int32, int64
+from flowvm.meta.dtype import bool_, int32, int64
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
 from flowvm.onnx.rows import Values

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from flowvm.dtype import bool_, int64
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import bool_, int64
 from flowvm.onnx import planes, rows, sequences
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.dtype import DType, int64
 from flowvm.errors import ArgumentError
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.dtype import DType, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.version import VERSION
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ Not here: the arithmetic of a step (`ops/updates/optimizer.py`).
 from typing import Any
 
 from flowvm.errors import MissingNameError
+from flowvm.loading.listing import listing
 from flowvm.optim import lr_scheduler, swa_utils
 from flowvm.optim.adagrad import Adadelta, Adagrad, RMSprop
 from flowvm.optim.adam import Adam, AdamW
@@ -39,6 +40,7 @@ __all__ = [
     "lr_scheduler",
     "swa_utils",
 ]
+__dir__ = listing(globals())
 
 
 @border

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from flowvm import ops
-from flowvm.dtype import float32, get_default_dtype
 from flowvm.eager.live import single
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import float32, get_default_dtype
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
 
 

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from flowvm import ops
-from flowvm.dtype import bfloat16, finfo
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, InvalidValueError
+from flowvm.meta.dtype import bfloat16, finfo
 from flowvm.optim.optimizer import (
     Group,
     Optimizer,

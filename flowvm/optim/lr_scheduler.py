@@ -1,5 +1,6 @@
 """The learning rate schedules, under PyTorch's names (WarmupLR, CosineDecayLR are OneFlow's)."""
 
+from flowvm.loading.listing import listing
 from flowvm.optim._closed_forms import (
     ConstantLR,
     CosineAnnealingLR,
@@ -41,3 +42,4 @@ __all__ = [
     "WarmupLR",
     "_LRScheduler",
 ]
+__dir__ = listing(globals())

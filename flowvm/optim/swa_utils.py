@@ -12,9 +12,10 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.optim._schedule import LRScheduler, cosine, each_group
 from flowvm.optim.optimizer import Optimizer, number
@@ -28,6 +29,7 @@ __all__ = [
     "get_swa_multi_avg_fn",
     "update_bn",
 ]
+__dir__ = listing(globals())
 
 Average = Callable[[Tensor, Tensor, Any], Tensor]
 MultiAverage = Callable[[Sequence[Tensor], Sequence[Tensor], Any], None]

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flowvm.errors import CompileError, FlowError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 metadata = lazy("importlib.metadata")  # and with it, e-mail's parser
 

@@ -42,6 +42,7 @@ import sys
 import types
 
 from flowvm.config import config
+from flowvm.loading.listing import listing
 from flowvm.profiler.front.profiling import Profile, last, load, profile
 from flowvm.profiler.front.showing import live
 from flowvm.profiler.run.columns import COLUMNS
@@ -65,6 +66,7 @@ __all__ = [
     "roofline",
     "span",
 ]
+__dir__ = listing(globals())
 
 level: int
 

@@ -18,9 +18,9 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-from flowvm.dtype import DType
 from flowvm.errors import CommunicationError, DTypeError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.meta.dtype import DType
 from flowvm.private.mpi4py import MPI4PY
 
 metadata = lazy("importlib.metadata")

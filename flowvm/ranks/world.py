@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.config import config
-from flowvm.dtype import int64
 from flowvm.eager.modes import use_stream
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
-from flowvm.forks import Rank, held_at_fork
-from flowvm.meta import TensorMeta
+from flowvm.guards.forks import Rank, held_at_fork
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import float32, float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.formats import accept
+from flowvm.loading.listing import listing
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import float32, float64
+from flowvm.meta.formats import accept
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.shapes import tapers
 from flowvm.ops.shapes.create import tensor
@@ -40,6 +41,7 @@ __all__ = [
     "kaiser",
     "nuttall",
 ]
+__dir__ = listing(globals())
 
 Shape = Callable[[Any, float], Any]  # values at places k, by k and N
 

@@ -5,7 +5,8 @@ Not here: what has a room of its own.
 
 from typing import TYPE_CHECKING
 
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.loading.listing import listing
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:
@@ -15,3 +16,4 @@ else:
     tensorboard = lazy("flowvm.utils.tensorboard")
 
 __all__ = ["checkpoint", "cpp_extension", "data", "tensorboard"]
+__dir__ = listing(globals())

@@ -9,11 +9,13 @@ import functools
 import importlib
 from typing import Any
 
-from flowvm.dtype import bfloat16, float32
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ConfigError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import bfloat16, float32
 
 __all__ = ["SummaryWriter"]
+__dir__ = listing(globals())
 
 
 class SummaryWriter:

@@ -13,8 +13,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ScheduleError
-from flowvm.kept import kept as _kept
-from flowvm.lazy import lazy as _lazy
+from flowvm.guards.kept import kept as _kept
+from flowvm.loading.lazy import lazy as _lazy
+from flowvm.loading.listing import listing
 from flowvm.vm.callers.hot import counted as _counted
 from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.tracebacks import border
@@ -62,6 +63,7 @@ __all__ = [
     "trace",
     "verify",
 ]
+__dir__ = listing(globals())
 
 
 class Stats(dict[str, int]):

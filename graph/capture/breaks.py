@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from flowvm.dtype import uint8
 from flowvm.eager.live import Decisions, Live
 from flowvm.eager.modes import recording_to
 from flowvm.eager.reading import memory_of
@@ -28,8 +27,9 @@ from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan, compile_plan
-from flowvm.meta import TensorMeta
-from flowvm.regions import Switched, reverting
+from flowvm.guards.regions import Switched, reverting
+from flowvm.meta.dtype import uint8
+from flowvm.meta.meta import TensorMeta
 
 
 class Captured(Protocol):

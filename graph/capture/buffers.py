@@ -16,7 +16,7 @@ from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.segments import Source
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.private.cpython import HELD, getrefcount
 from flowvm.vm.machine.words import OPERAND
 

@@ -39,8 +39,8 @@ from flowvm.graph.capture.segments import Outcome, Segment
 from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.meta import TensorMeta
-from flowvm.regions import reverting
+from flowvm.guards.regions import reverting
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowvm.device import Device, cpu
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import Device, cpu
 from flowvm.streams import current_stream
 
 if TYPE_CHECKING:

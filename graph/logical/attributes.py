@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowvm.device import Device
-from flowvm.dtype import DType
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
-from flowvm.meta import Size, TensorMeta
+from flowvm.files.schema import anything, several
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
-from flowvm.schema import anything, several
 
 Rule = Callable[[Any, Sequence[TensorMeta], dict[str, Any]], bool]
 _NEGATIVE_DIMS = ("softmax", "softmax_backward", "log_softmax", "log_softmax_backward")

@@ -19,13 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowvm.device import Device
 from flowvm.eager import interpreter
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import graph_text
 from flowvm.graph.logical.sharing import shared
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.meta import TensorMeta
 
 
 @dataclass(eq=False)

@@ -9,7 +9,8 @@ from types import CodeType
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.vm.callers.lines import shown
 
 
 class BufferKind(enum.Enum):
@@ -119,7 +120,7 @@ class OpNode:
         positions = list(self.code.co_positions())
         index = self.last // 2
         number = positions[index][0] if index < len(positions) else None
-        return f"{self.code.co_filename}:{number or self.code.co_firstlineno}"
+        return f"{shown(self.code.co_filename)}:{number or self.code.co_firstlineno}"
 
     def __repr__(self) -> str:
         return f"<OpNode {self.number} {self.operator.name}>"

@@ -22,14 +22,14 @@ from types import CodeType, FunctionType, NoneType
 from typing import Any
 
 from flowvm import return_types
-from flowvm.device import Device, as_device
-from flowvm.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.eager.interpreter import Operator, operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
-from flowvm.meta import Size, TensorMeta
+from flowvm.files.schema import Check, integer, number, one_of, row, several, text, wrong
+from flowvm.meta.device import Device, as_device
+from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.recipes import made_by
-from flowvm.schema import Check, integer, number, one_of, row, several, text, wrong
 from flowvm.vm.callers.lines import is_internal
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -10,6 +10,8 @@ name that the reader finds its own tensor by, a live number its expression.
 What is read is trusted in nothing: forms and ranges are held against NODE, BUFFER and the like,
 places against what is there, extents against the memory that buffers have.  What operators make of
 operands is asked of them again by `LogicalGraph.check`.
+
+Long because what is written and what is read are one form, and stand beside each other.
 """
 
 from __future__ import annotations
@@ -21,6 +23,18 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import FUNCTIONS, Decisions, Leaf, Live
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import (
+    Check,
+    anything,
+    flag,
+    integer,
+    one_of,
+    record,
+    row,
+    several,
+    text,
+    wrong,
+)
 from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
@@ -32,7 +46,6 @@ from flowvm.graph.logical.plain import (
     read_plain,
     saved_operator,
 )
-from flowvm.schema import Check, anything, flag, integer, one_of, record, row, several, text, wrong
 from flowvm.vm.machine.words import OPERAND
 
 _NODE = ("number", "into", "phase", "scope", "stream", "repeat", "region", "again")

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, finfo
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
+from flowvm.meta.dtype import DType, finfo
 from flowvm.ops.declare.core import _cast, _cast_away
 from flowvm.ops.declare.recording import _fill
 from flowvm.ops.pointwise.arithmetic import _add, _div, _sub, mul

@@ -25,8 +25,8 @@ from flowvm.graph.passes.fusion_program import is_program, operator_by
 from flowvm.graph.passes.row_layout import Part, Ref, RowParts, merged_dims
 from flowvm.graph.passes.row_parts import PARTS, check_parts
 from flowvm.launch import View
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, broadcast_stride
 from flowvm.ops.rows.cpu.row_launch import Rows

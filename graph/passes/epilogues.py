@@ -27,13 +27,14 @@ import numpy as np
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.files.schema import flag, text
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import MOST_TITLE, program_text, real_of, title
 from flowvm.graph.passes.grouping import Groups
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.expressions import TypedLiterals
 from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
 from flowvm.ops.declare.recipes import maker
@@ -42,7 +43,6 @@ from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.cpu.gemm_epilogue import unchanged
 from flowvm.ops.products.matmul import _affine, _matmul_nt, _matmul_tn, matmul
 from flowvm.ops.scalar import functions as scalar
-from flowvm.schema import flag, text
 
 REAL = ("float32", "float64")
 TRANSPOSED = {  # which operands of a product are

@@ -15,17 +15,17 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowvm.dtype import ALL_DTYPES
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import integer, one_of, several, text
 from flowvm.graph.logical.nodes import Operand, OpNode
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import ALL_DTYPES
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
-from flowvm.schema import integer, one_of, several, text
 
 COMPUTED = {d.name: d.compute.name for d in ALL_DTYPES if d.is_floating_point}
 ROUNDED = {"float16": "half", "bfloat16": "bfloat"}  # the functions that round to them

@@ -28,7 +28,7 @@ from flowvm.graph.passes.fusion_program import is_program, operator_by, program_
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
 from flowvm.graph.passes.row_layout import Part, RowParts, arrange, lower_rows
 from flowvm.graph.passes.row_parts import PARTS, check_parts, check_places
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recipes import maker
 
 # bytes that a group must save: to find them in the second-level cache costs nothing

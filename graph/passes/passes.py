@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from flowvm.config import config
-from flowvm.device import cpu
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.interpret import run_nodes
@@ -35,6 +34,7 @@ from flowvm.graph.passes.fusion_rows import fuse_rows, fuse_rows_on_device
 from flowvm.graph.passes.order import order_for_memory, settled
 from flowvm.graph.passes.slices import assemble_slices
 from flowvm.graph.passes.updates import merge_updates
+from flowvm.meta.device import cpu
 
 Pass = Callable[[LogicalGraph], LogicalGraph]
 Told = Callable[[str, LogicalGraph, LogicalGraph], None]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.passes.fusion_program import is_program, program_kernel
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.blocks import BLOCK, LAUNCHED, Rows, Stage, block_invocation, fits_arena
 from flowvm.ops.declare.cpu.tile_plan import PATTERN, Dim, Plan, plan_of_blocks
 from flowvm.ops.declare.scalar_launch import broadcast_stride

@@ -12,13 +12,13 @@ from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import Check, anything, integer, row, several, text, wrong
 from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.passes.fusion_program import MOST_ARGUMENTS, MOST_TITLE
 from flowvm.graph.passes.row_layout import RowParts
-from flowvm.meta import TensorMeta
-from flowvm.schema import Check, anything, integer, row, several, text, wrong
+from flowvm.meta.meta import TensorMeta
 
 MOST_PARTS = 1024
 

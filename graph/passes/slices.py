@@ -21,7 +21,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.graph.passes.joins import assembly_operator, is_zero, join_copies
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Piece
 from flowvm.ops.declare.core import _cast, _cast_away, _copy
 from flowvm.ops.declare.recording import _fill

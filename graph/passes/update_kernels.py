@@ -17,8 +17,8 @@ from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
 from flowvm.graph.passes.merged import Merged
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
 from flowvm.vm.machine.lang import call_kernel, load_word, store_word
 from flowvm.vm.machine.words import ARG

@@ -20,20 +20,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import anything, flag, integer, several, text
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.plain import operator_mark, plain, read_operator
 from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.graph.passes.merged import Merged
 from flowvm.graph.passes.update_kernels import launch_each, lower_each
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recipes import maker
-from flowvm.schema import anything, flag, integer, several, text
 
 if TYPE_CHECKING:
     from flowvm.ops.declare.cuda import lowering

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.dtype import int64, uint8
 from flowvm.graph.logical.nodes import Buffer, BufferKind, OpNode
 from flowvm.graph.plan.parts import PlanParts, RegstDesc
 from flowvm.launch import View
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.dtype import int64, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import empty_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import BRANCH, DEV, GRAPH, LINES, REPORTER

@@ -27,9 +27,9 @@ from flowvm.eager.interpreter import LARGE
 from flowvm.eager.modes import current_recorder, placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.forks import held_at_fork
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.graph.plan.parts import PlanParts
+from flowvm.guards.forks import held_at_fork
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND

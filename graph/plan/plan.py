@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowvm.device import cpu
 from flowvm.eager.interpreter import Invocation, device_of, lowered
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
@@ -33,8 +32,9 @@ from flowvm.graph.plan.launching import Launching
 from flowvm.graph.plan.parts import RegstDesc, TaskDesc
 from flowvm.graph.plan.plan_info import PlanInfo
 from flowvm.graph.plan.words import ActorWords, PlanWords
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.workers.zones import CHUNK_ZONE
 

@@ -21,7 +21,7 @@ from flowvm.eager.interpreter import short
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.instructions import (
     all_gather_of,
     all_reduce_into,

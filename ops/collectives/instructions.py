@@ -14,7 +14,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.cpu.exchange import IN, OUT, Argument, Program, both, none, one, value
 from flowvm.ops.declare.registry import op as declare
 from flowvm.ops.shapes.fill import zeros_like

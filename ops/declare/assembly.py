@@ -22,7 +22,7 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word
 from flowvm.ops.declare.cpu.tile_plan import CHUNK, plan_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory

@@ -32,7 +32,23 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.dtype import (
+from flowvm.eager.interpreter import Operator, call_into, going_over
+from flowvm.eager.live import Live, freeze, plain_type
+from flowvm.eager.modes import grad_enabled
+from flowvm.eager.native.install import Function, fronted
+from flowvm.eager.nodes import Node
+from flowvm.eager.placed import is_placed
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor, alias, base_of
+from flowvm.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    AutogradError,
+    DTypeError,
+    FlowError,
+    ShapeError,
+)
+from flowvm.meta.dtype import (
     DType,
     bool_,
     can_cast,
@@ -42,23 +58,7 @@ from flowvm.dtype import (
     result_type_of,
     uint64,
 )
-from flowvm.eager.interpreter import Operator, call_into, going_over
-from flowvm.eager.live import Live, freeze, plain_type
-from flowvm.eager.modes import grad_enabled
-from flowvm.eager.native.install import Function, fronted
-from flowvm.eager.nodes import Node
-from flowvm.eager.placed import is_placed
-from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor, alias
-from flowvm.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    AutogradError,
-    DTypeError,
-    FlowError,
-    ShapeError,
-)
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -168,8 +168,7 @@ class Elementwise:
                 return None
             if a._storage is not None and a is not out and a._storage is out._storage:
                 return None
-        base = getattr(out, "_extra", {}).get("base") if recorded else None
-        if base is not None and base._node is not None:
+        if recorded and base_of(out)._node is not None:
             return None
         if number:
             return self.going_over("ts").call(out, kind, args[1])

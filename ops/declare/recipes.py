@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
-from flowvm.schema import Check, wrong
+from flowvm.files.schema import Check, wrong
 
 F = TypeVar("F", bound=Callable[..., Operator])
 

@@ -23,14 +23,14 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.device import cpu
-from flowvm.dtype import DType
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.callers.hot import hot

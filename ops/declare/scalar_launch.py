@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowvm.eager.interpreter import Invocation
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, Program
 from flowvm.ops.declare.cpu.elementwise_kernel import elementwise_kernel
 from flowvm.ops.declare.cpu.tile_plan import PATTERN, plan_of

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.device import Device, cpu
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.placed import Globals, is_placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.machine.lang import address_of
 
 if TYPE_CHECKING:

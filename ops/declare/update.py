@@ -17,7 +17,7 @@ from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
 

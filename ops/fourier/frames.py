@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta.dtype import int64
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.fourier.transforms import fft, ifft, irfft, rfft
 from flowvm.ops.shapes.complex_parts import view_as_real

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowvm.dtype import get_default_dtype
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import get_default_dtype
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dims
 from flowvm.ops.shapes.padding import roll
 from flowvm.ops.shapes.ranges import arange

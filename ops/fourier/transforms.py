@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import complex64, complex128, get_default_dtype
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import complex64, complex128, get_default_dtype
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import op

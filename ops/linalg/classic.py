@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import DType, int32
 from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import DType, int32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg import decompositions, norms, spectra

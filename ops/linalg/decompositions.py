@@ -9,10 +9,10 @@ Long because a dozen public functions stand with what they return.
 from __future__ import annotations
 
 from flowvm import return_types
-from flowvm.dtype import int32
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, LinAlgError, ShapeError
+from flowvm.meta.dtype import int32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.linalg.parts.factors import (
     cholesky_info,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, as_dtype
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.meta.dtype import DType, as_dtype
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import finfo, int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import finfo, int64
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, samples

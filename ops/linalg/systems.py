@@ -20,7 +20,7 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.errors import ArgumentError
-from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
 from flowvm.ops.collectives import collectives
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.slices import narrow
-from flowvm.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
 from flowvm.ranks.world import Group
 
 

@@ -18,14 +18,14 @@ from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor
-from flowvm.global_meta import GlobalMeta
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.placements import Sbps, broadcast
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choosing import Choice, choose, forced, watched, whole_of
 from flowvm.ops.placed.rewrites import REWRITES
 from flowvm.ops.placed.views import written_back
-from flowvm.placements import Sbps, broadcast
 from flowvm.vm.watch.pending import issued
 
 Attrs = tuple[Any, ...]

@@ -13,13 +13,13 @@ from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.placed import with_metas
-from flowvm.global_meta import GlobalMeta
-from flowvm.meta import TensorMeta
+from flowvm.guards.regions import Mode
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import Sbps
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.placed.boxing import cost
 from flowvm.ops.placed.signatures import Signature, signatures
-from flowvm.placements import Sbps
-from flowvm.regions import Mode
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 
 Metas = tuple[TensorMeta, ...]
 Names = tuple[Any, ...]  # a letter, or None, for each dimension

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import broadcast, partial_sum, sbp, split
 from flowvm.ops.placed.letters import RULES, Letters
-from flowvm.placements import broadcast, partial_sum, sbp, split
 
 Metas = tuple[TensorMeta, ...]
 

@@ -15,13 +15,10 @@ from flowvm.eager.nodes import Node
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
-from flowvm.global_meta import GlobalMeta
-from flowvm.lazy import lazy
-from flowvm.meta import TensorMeta
-from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.recording import Recorded, need_tensor
-from flowvm.ops.shapes.create import tensor
-from flowvm.placements import (
+from flowvm.loading.lazy import lazy
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import (
     BROADCAST,
     Sbps,
     as_sbps,
@@ -32,6 +29,9 @@ from flowvm.placements import (
     placement,
     world,
 )
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import Recorded, need_tensor
+from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:

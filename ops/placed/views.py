@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
-from flowvm.global_meta import GlobalMeta
-from flowvm.kept import remembered
-from flowvm.meta import TensorMeta
+from flowvm.guards.kept import remembered
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import PARTIAL, Sbps, broadcast, split
 from flowvm.ops.declare.core import cast, copy_
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
-from flowvm.placements import PARTIAL, Sbps, broadcast, split
 from flowvm.vm.machine.words import OPERAND
 
 

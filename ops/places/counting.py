@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_, float32, float64, int64
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, float32, float64, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -86,8 +86,8 @@ def _indices(x: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
 

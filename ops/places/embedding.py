@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.eager.modes import recording
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
@@ -84,6 +85,7 @@ def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
 
 
+@steady
 def embedding(
     input: Tensor,
     weight: Tensor,

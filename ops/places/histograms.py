@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import float32, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.meta.dtype import float32, float64
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -99,8 +99,8 @@ def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
     return w.reshape(-1)
 
 
-@with_out
 @method()
+@with_out
 def histogram(
     input: Tensor,
     bins: Any,

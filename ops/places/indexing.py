@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import cpu
-from flowvm.dtype import bool_, int64
 from flowvm.eager.autocasting import widest
 from flowvm.eager.interpreter import call_into
+from flowvm.eager.native.courses import steady
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import (
@@ -34,7 +33,9 @@ from flowvm.errors import (
     ShapeError,
 )
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import bool_, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _copy, cast, sum_to
 from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
@@ -269,6 +270,7 @@ def _arranged(x: Tensor, plan: _Plan) -> Tensor:
 # --- reading ------------------------------------------------------------------------------------
 
 
+@steady
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays
     index.

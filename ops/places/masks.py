@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_, result_type_of
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, result_type_of
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.outputs import with_out
@@ -145,8 +145,8 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     return Launch((x.with_shape((n,)),), _select_body, views)
 
 
-@with_out
 @method()
+@with_out
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape
     waits for it.

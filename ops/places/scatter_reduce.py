@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import iinfo
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import iinfo
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, samples
@@ -137,8 +137,8 @@ def _scatter_reduce(
     return out
 
 
-@with_out
 @method()
+@with_out
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_, float64, int32, int64, promote_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, float64, int32, int64, promote_types
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -238,8 +238,8 @@ def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
     return Launch((out,), _histc_body, views, (low, high))
 
 
-@with_out
 @method()
+@with_out
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
     input's dtype.

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ShapeError
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import empty_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.sort import row_order, sort

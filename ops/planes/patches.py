@@ -16,7 +16,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers

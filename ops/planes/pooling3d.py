@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import int64
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.planes.cpu.pool_kernels import Windows

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
+from flowvm.meta.dtype import bool_, float64
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.recording import need_tensor

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import cpu as _cpu
-from flowvm.dtype import (
+from flowvm.eager.reading import wait_for
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
+from flowvm.meta.device import cpu as _cpu
+from flowvm.meta.dtype import (
     DType,
     bfloat16,
     bool_,
@@ -23,10 +26,7 @@ from flowvm.dtype import (
     int64,
     uint8,
 )
-from flowvm.eager.reading import wait_for
-from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
-from flowvm.formats import strided
+from flowvm.meta.formats import strided
 from flowvm.ops.declare.core import copy_, detach, sum_to
 from flowvm.ops.declare.outputs import become
 from flowvm.ops.declare.recording import need_tensor

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
+from flowvm.meta.dtype import int64
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.outputs import replaced
 from flowvm.ops.declare.recording import need_tensor, whole

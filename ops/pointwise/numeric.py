@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import complex128, float64, int32
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import complex128, float64, int32
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor
@@ -89,8 +89,8 @@ lcm = _divisors(
 # --- exponents ------------------------------------------------------------------------------------
 
 
-@with_out
 @method()
+@with_out
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """`input * 2 ** other`, broadcast; integers give floats.
 
@@ -224,8 +224,8 @@ _logit = unary(
 )
 
 
-@with_out
 @method()
+@with_out
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), the inverse of sigmoid; with `eps`, x is first clamped to eps and 1 - eps.
     Without, NaN outside of 0 to 1.
@@ -296,8 +296,8 @@ Tensor.nextafter_ = in_place(_nextafter, "nextafter_")  # type: ignore[attr-defi
 replaced(ldexp)
 
 
-@with_out
 @method()
+@with_out
 def frexp(input: Tensor) -> return_types.frexp:
     """Each element as a mantissa of absolute value in [1/2, 1), 0 for 0, and an exponent of 2, as
     int32.  DTypeError for integers.

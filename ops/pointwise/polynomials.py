@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import get_default_dtype
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.meta.dtype import get_default_dtype
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import where

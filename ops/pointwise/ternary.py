@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import finfo
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
+from flowvm.meta.dtype import finfo
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, bool_, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta.dtype import DType, bool_, float64
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples

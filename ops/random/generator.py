@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.eager.modes import current_recorder
+from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
-from flowvm.forks import held_at_fork
+from flowvm.guards.forks import held_at_fork
+from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
 
 __all__ = [
@@ -103,6 +103,8 @@ class Generator:
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
         recorder = current_recorder()
+        if (listener := current_listener()) is not None:
+            listener.refuse()  # another time it is another number
         return self.draw_now() if recorder is None else recorder.draw(self)
 
     def draw_now(self) -> tuple[int, int]:

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, float64, get_default_dtype, int64
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
-from flowvm.formats import accept
-from flowvm.meta import TensorMeta, as_shape
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import DType, as_dtype, float64, get_default_dtype, int64
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.recording import Recorded, need_tensor, whole

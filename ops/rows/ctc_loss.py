@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import where

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, int64, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples

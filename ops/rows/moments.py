@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
@@ -168,6 +169,7 @@ def std(
     return root
 
 
+@steady
 def var_mean(
     input: Tensor,
     dim: Any = None,
@@ -184,6 +186,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
+@steady
 def std_mean(
     input: Tensor,
     dim: Any = None,

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import finfo, float32
 from flowvm.eager.autocasting import widened
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import finfo, float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -34,6 +35,7 @@ def _sizes(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(whole("normalized_shape", "a size", d) for d in sizes)
 
 
+@steady
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -56,6 +58,7 @@ def layer_norm(
     return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
 
 
+@steady
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -77,6 +80,7 @@ def rms_norm(
     return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]
 
 
+@steady
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -95,6 +99,7 @@ def group_norm(
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
+@steady
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -148,6 +153,7 @@ def _by_given(
     return out
 
 
+@steady
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import float32, float64, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
+from flowvm.meta.dtype import float32, float64, int64
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
@@ -92,8 +92,8 @@ def _between(ordered: Any, ranks: Any, way: str) -> Any:
     return below.lerp(ordered.gather(-1, high), weight)
 
 
-@with_out
 @method()
+@with_out
 def quantile(
     input: Tensor,
     q: Any,
@@ -115,8 +115,8 @@ def quantile(
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
-@with_out
 @method()
+@with_out
 def nanquantile(
     input: Tensor,
     q: Any,
@@ -133,8 +133,8 @@ def nanquantile(
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 
-@with_out
 @method()
+@with_out
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of the elements over `dim` that are not NaN; NaN where there are none.
 
@@ -149,8 +149,8 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     return out
 
 
-@with_out
 @method()
+@with_out
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median of the elements that are not NaN, the lower of two: of all of them, or along
     `dim` as (values, indices).  NaN where there are none.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.dtype import DType, as_dtype, bool_, int64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, as_dtype, bool_, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples

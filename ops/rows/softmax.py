@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
@@ -118,8 +119,8 @@ def _log_softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
-@with_out
 @method()
+@with_out
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """exp(x) / sum(exp(x)) over `dim`: positive numbers that sum to 1.
 
@@ -133,8 +134,8 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """log(softmax(x)) over `dim`, computed so that neither large nor small values overflow.
 
@@ -148,6 +149,7 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
+@steady
 def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """softmax(-x) over `dim`.
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.dtype import dtype_named
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar.half import narrowed, widened
 from flowvm.private.numba import NUMBA
 

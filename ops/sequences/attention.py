@@ -12,16 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import bool_
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.guards.regions import Mode
+from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.repeats import repeat_interleave
 from flowvm.ops.random.choices import dropout
 from flowvm.ops.sequences.parts.attention_ops import composed, fused, takes
 from flowvm.ops.sequences.parts.masks import CausalBias, additive
-from flowvm.regions import Mode
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["scaled_dot_product_attention"]
@@ -29,6 +30,7 @@ __all__ = ["scaled_dot_product_attention"]
 fusing: Mode[bool] = Mode(True)  # whether calls of this thread may take the fused op
 
 
+@steady
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentTypeError
-from flowvm.meta import Size, as_shape
+from flowvm.meta.meta import Size, as_shape
 from flowvm.ops.declare import core, registry
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import result_type
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import result_type
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.create import tensor

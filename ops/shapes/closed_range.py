@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.formats import accept
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import float64
+from flowvm.meta.formats import accept
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import cpu
-from flowvm.dtype import complex_of, float32, float64
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.kept import remembered
-from flowvm.meta import TensorMeta
+from flowvm.guards.kept import remembered
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import complex_of, float32, float64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import contiguous, copy_, view_of
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor

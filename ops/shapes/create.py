@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.device import Device, as_device
-from flowvm.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
-from flowvm.dtype import from_numpy as dtype_of
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.formats import accept
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import Device, as_device
+from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
+from flowvm.meta.dtype import from_numpy as dtype_of
+from flowvm.meta.formats import accept
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 from flowvm.vm.callers.interrupt import protected

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.formats import accept
-from flowvm.meta import Size, TensorMeta, as_shape
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.declare.registry import Sample, samples

@@ -13,8 +13,8 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
-from flowvm.formats import accept
-from flowvm.meta import as_shape, dense_stride
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import as_shape, dense_stride
 from flowvm.ops.declare.core import copy_
 from flowvm.ops.declare.outputs import become
 from flowvm.ops.declare.recording import empty_of, need_tensor

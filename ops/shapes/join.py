@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import result_type_of
 from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
-from flowvm.kept import remembered
-from flowvm.meta import TensorMeta
+from flowvm.files.schema import integer
+from flowvm.guards.kept import remembered
+from flowvm.meta.dtype import result_type_of
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.outputs import with_out
@@ -35,7 +36,6 @@ from flowvm.ops.declare.recording import (
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
-from flowvm.schema import integer
 
 __all__ = [
     "atleast_1d",

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
-from flowvm.dtype import as_dtype, get_default_dtype, int64
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
-from flowvm.formats import accept
 from flowvm.launch import GRAIN, Launch, bits
-from flowvm.meta import TensorMeta, as_shape
+from flowvm.meta.device import as_device
+from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import TensorMeta, as_shape
 from flowvm.ops.declare.outputs import dtype_for, with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples

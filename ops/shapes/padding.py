@@ -15,7 +15,7 @@ import numpy as np
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims

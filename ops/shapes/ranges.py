@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import Device, as_device
-from flowvm.dtype import DType, float64, int64
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
-from flowvm.formats import accept
 from flowvm.launch import GRAIN, Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device, as_device
+from flowvm.meta.dtype import DType, float64, int64
+from flowvm.meta.formats import accept
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, op, samples

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import as_device
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError
-from flowvm.formats import accept
+from flowvm.meta.device import as_device
+from flowvm.meta.formats import accept
 from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples

@@ -12,9 +12,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from flowvm.device import cpu as _cpu
-from flowvm.device import set_default_device
-from flowvm.dtype import (
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentTypeError
+from flowvm.meta.device import cpu as _cpu
+from flowvm.meta.device import set_default_device
+from flowvm.meta.dtype import (
     ALL_DTYPES,
     DType,
     as_dtype,
@@ -22,9 +24,7 @@ from flowvm.dtype import (
     get_default_dtype,
     set_default_dtype,
 )
-from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentTypeError
-from flowvm.meta import Size
+from flowvm.meta.meta import Size
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import empty
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import float32, int32
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import float32, int32
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 
 __all__ = ["unscale_", "update_scale_"]

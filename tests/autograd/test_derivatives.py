@@ -5,7 +5,7 @@ import pytest
 
 from flowvm.autograd import detect_anomaly, gradcheck, gradgradcheck, set_detect_anomaly
 from flowvm.autograd.gradcheck import GradcheckError
-from flowvm.dtype import float64
+from flowvm.meta.dtype import float64
 from flowvm.ops.random.generator import default_generator
 from flowvm.ops.random.random import rand
 

@@ -20,7 +20,7 @@ import pytest
 
 from flowvm.compiler import jit, reach
 from flowvm.errors import CompileError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.cpu import blocks, body_kernel, element_tiles, elementwise_kernel
 from flowvm.ops.planes.cpu import conv_plan, conv_strips
 from flowvm.ops.products.cpu import gemm_kernels

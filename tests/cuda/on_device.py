@@ -15,9 +15,9 @@ from simulated import run, status
 
 import flowvm as flow
 from flowvm.cuda.launch import KernelStep
-from flowvm.device import Device
-from flowvm.dtype import dtype_named
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.lowering import launch_of
 from flowvm.ops.declare.registry import operator_of
 

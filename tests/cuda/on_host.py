@@ -20,10 +20,10 @@ import numpy as np
 
 from flowvm.cuda.compiler.compiling import signature_of
 from flowvm.cuda.launch import LINE, Const, Details, Operand, Scalar, Scratch
-from flowvm.device import Device
-from flowvm.dtype import dtype_named
 from flowvm.eager.interpreter import operators
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.lowering import launch_of
 
 __all__ = ["Sent", "play", "sent"]

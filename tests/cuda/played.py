@@ -12,8 +12,8 @@ import numpy as np
 from simulated import Play, status
 
 import flowvm as flow
-from flowvm.dtype import dtype_named
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import registry
 from flowvm.ops.declare.cuda.lowering import launch_of
 from flowvm.ops.declare.registry import operator_of

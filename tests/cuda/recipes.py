@@ -13,8 +13,8 @@ import operator
 from types import SimpleNamespace
 
 from flowvm.cuda.compiler import compiling
-from flowvm.dtype import dtype_named
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import operator_of
 
 CAPABILITIES = ((7, 0), (8, 0), (9, 0), (10, 0))

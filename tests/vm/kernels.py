@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.dtype import int64
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import fetch_add, load_acquire, sched_yield, store_release, words_at
 from flowvm.vm.machine.words import ARG

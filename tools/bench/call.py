@@ -28,8 +28,7 @@ from typing import Any
 import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import operators
-from flowvm.eager.native import call as steps
-from flowvm.eager.native import install
+from flowvm.eager.native import entries, install
 from flowvm.eager.native.check import Apart, callee, plain_tensor
 from flowvm.eager.native.cpython import decref, incref, provide_api, word
 from flowvm.eager.native.making import new_output
@@ -81,7 +80,7 @@ def makes(self: int, args: int, count: int, names: int) -> int:
     """And makes the output, which Python then drops."""
     site = load_word(self + SITE_AT)
     made = entry_of(word(site, SITE.SHARED), site, args, 0)
-    out = new_output(word(site, SITE.SHARED), made)
+    out = new_output(word(site, SITE.SHARED), made, 0)
     decref(made)
     decref(reads(self, args, count, names))
     return out
@@ -101,7 +100,7 @@ STEPS: tuple[tuple[str, Callable[..., int]], ...] = (
     ("find the entry", finds),
     ("make the output, and drop it", makes),
     ("find the caller's line", places),
-    ("publish the record", steps.entry(SITE_AT)),
+    ("publish the record", entries.entry(SITE_AT)),
 )
 
 
@@ -142,7 +141,7 @@ def step_rows(rounds: int) -> list[tuple[str, float]]:
     calls = []
     for _, function in STEPS:
         call, site = new_call(lambda *args: None, None), site_table(op, print, shared)
-        activate(call, site.words, jit.native(function, steps.SIGNATURE), site)
+        activate(call, site.words, jit.native(function, entries.SIGNATURE), site)
         calls.append(call)
 
     def ready() -> None:
@@ -159,7 +158,7 @@ def whole_rows(peers: list[str], rounds: int) -> list[tuple[str, list[float | No
     w, c = flow.ones(8, 8, requires_grad=True), flow.ones(8)
     theirs = [importlib.import_module(name) for name in peers]
     rows: list[tuple[str, list[float | None]]] = []
-    deaths = Tensor.__del__, install.native_death()
+    deaths = Tensor.__del__, install.native_death(Tensor)
 
     def ready(death: Any) -> None:
         setattr(Tensor, "__del__", death)  # noqa: B010 - mypy minds an assignment

@@ -15,7 +15,7 @@ from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import no_op
 from tools.bench import compile as compiling
 from tools.bench import pipeline

@@ -19,7 +19,7 @@ from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.machine.lang import clock, futex_wait, words_at
 from tools.bench.measure import Result, seconds_per_call
 

@@ -37,6 +37,7 @@ CAMPAIGNS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py")
 BATCH = 200
 PATIENCE = 60  # seconds for one case
 TRIES = 60  # of shrinking
+LOG = 20_000  # characters that are shown of what a process that died had said: all threads' stacks
 
 
 def main() -> int:
@@ -159,7 +160,7 @@ def _watched(
         code = own.wait()
     if code and not over:
         outcomes[f"{kind} crashed"] += 1
-        said = log.read_text(errors="replace")[-3000:]
+        said = log.read_text(errors="replace")[-LOG:]
         _report(name, at, f"the process ended with {code}\n{said}", findings)
         return at + 1
     return at

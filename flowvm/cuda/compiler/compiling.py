@@ -40,9 +40,9 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.compiler.reach import source_key
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
 from flowvm.errors import ArgumentError, CompileError
-from flowvm.lazy import lazy
+from flowvm.files.schema import read_json, record, text
+from flowvm.loading.lazy import lazy
 from flowvm.private.numba_cuda import NUMBA_CUDA
-from flowvm.schema import read_json, record, text
 
 if TYPE_CHECKING:
     from flowvm.cuda.compiler import frontend

@@ -33,8 +33,8 @@ import numpy as np
 from flowvm.config import config
 from flowvm.cuda.driver import results
 from flowvm.cuda.driver.libraries import load_cublas
-from flowvm.device import forget
 from flowvm.errors import DeviceError, FlowError, on_device_failed
+from flowvm.meta.device import forget
 from flowvm.vm.engine.engine import engine
 
 NOT_INITIALIZED: Final = 3

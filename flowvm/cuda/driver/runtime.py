@@ -18,7 +18,7 @@ from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver import results
 from flowvm.cuda.driver.driver import Driver, error_of
 from flowvm.errors import CompileError, DeviceError, FlowError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
     from flowvm.cuda.compiler import compiling

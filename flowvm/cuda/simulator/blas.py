@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from flowvm.cuda.simulator.memory import Fault, Memory
-from flowvm.dtype import DType, bfloat16, float16, float32, float64
+from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 
 INVALID_VALUE: Final = 7  # of cuBLAS's results
 NOT_SUPPORTED: Final = 15

@@ -23,8 +23,8 @@ import numpy as np
 from flowvm.cuda.launch import UNSIZED, itemsize_of
 from flowvm.cuda.simulator.grid import run_grid
 from flowvm.cuda.simulator.memory import Fault, Memory
-from flowvm.dtype import bfloat16
 from flowvm.errors import DeviceError
+from flowvm.meta.dtype import bfloat16
 
 INVALID_VALUE, LAUNCH_FAILED, ILLEGAL_ADDRESS, MISALIGNED = 1, 719, 700, 716
 MAX_THREADS = 1024

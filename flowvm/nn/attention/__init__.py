@@ -9,11 +9,13 @@ import enum
 from collections.abc import Iterable
 
 from flowvm.errors import ArgumentTypeError
+from flowvm.guards.regions import Region
+from flowvm.loading.listing import listing
 from flowvm.nn.attention import bias
 from flowvm.ops.sequences.attention import fusing
-from flowvm.regions import Region
 
 __all__ = ["SDPBackend", "bias", "sdpa_kernel"]
+__dir__ = listing(globals())
 
 
 class SDPBackend(enum.IntEnum):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from flowvm.loading.listing import listing
 from flowvm.ops.sequences.parts.masks import CausalBias, CausalVariant
 
 __all__ = ["CausalBias", "CausalVariant", "causal_lower_right", "causal_upper_left"]
+__dir__ = listing(globals())
 
 
 def causal_upper_left(*size: int) -> CausalBias:

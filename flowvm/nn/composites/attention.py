@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from flowvm import ops
-from flowvm.dtype import DType, bool_
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import DType, bool_
 
 
 def added_mask(mask: Tensor | None, name: str, dtype: DType) -> Tensor | None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from flowvm import ops
 from flowvm.autograd.checkpoint import checkpoint
-from flowvm.dtype import DType, bfloat16, float16, float32, float64, int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64, int64
 
 _POLICIES = ("auto", "accurate", "balanced", "compact")
 _ACCUMULATING = (None, float16, bfloat16, float32, float64)

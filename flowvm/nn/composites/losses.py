@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable
 
 from flowvm import ops
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.meta.dtype import int64
 from flowvm.nn.composites.distances import pairwise_distance
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
 

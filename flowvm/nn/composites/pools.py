@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm import ops
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.meta.dtype import int64
 
 Ints = int | Sequence[int]
 

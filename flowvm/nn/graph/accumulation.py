@@ -24,10 +24,10 @@ from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.capture.trees import flatten, unflatten
-from flowvm.meta import TensorMeta
+from flowvm.guards.regions import Switched
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import cat, stack
-from flowvm.regions import Switched
 
 
 def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:

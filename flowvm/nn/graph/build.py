@@ -15,7 +15,6 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.placed import spread, spread_sbp
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.global_meta import GlobalMeta
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.capture.trees import flatten, unflatten
@@ -23,6 +22,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.nn.graph.accumulation import MicroBatches, in_turn
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from flowvm.dtype import get_default_dtype
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
@@ -29,7 +28,8 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import flatten
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import get_default_dtype
+from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.nn.graph.watchers import Others
 from flowvm.vm.callers.interrupt import protected

@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import bfloat16
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CheckError
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.plan.plan import Plan
+from flowvm.meta.dtype import bfloat16
 from flowvm.nn.graph.state import graph_state
 from flowvm.ops.random.generator import get_rng_state, set_rng_state
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.dtype import DType, float16
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.graph.passes.order import ORDERS
 from flowvm.graph.passes.passes import PASSES, pass_names
+from flowvm.meta.dtype import DType, float16
 from flowvm.nn.module import Module
 
 

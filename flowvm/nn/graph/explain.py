@@ -23,6 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureWarning, RecaptureWarning
 from flowvm.graph.capture.trees import unflatten
 from flowvm.nn.graph.steps import fixed_options
+from flowvm.vm.callers.lines import shown
 
 if TYPE_CHECKING:
     from flowvm.nn.graph.config import GraphConfig
@@ -203,7 +204,7 @@ def _line_of(code: CodeType | None, last: int) -> tuple[str, int]:
 
 def _short(place: tuple[str, int]) -> str:
     """train.py:31"""
-    return f"{os.path.basename(place[0])}:{place[1]}" if place[0] else ""
+    return f"{os.path.basename(shown(place[0]))}:{place[1]}" if place[0] else ""
 
 
 def say(text: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
 
 Leaf = Tensor | int  # a tensor of the user's, or the place of one among the call's
 

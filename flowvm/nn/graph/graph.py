@@ -42,13 +42,13 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
-from flowvm.forks import Rank, held_at_fork
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.segments import Run, Segment
 from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.plan.plan import Plan
-from flowvm.lazy import lazy
+from flowvm.guards.forks import Rank, held_at_fork
+from flowvm.loading.lazy import lazy
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.checking import checked

@@ -15,14 +15,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flowvm.graph.passes.passes  # noqa: F401  makers of operators are there
-from flowvm.dtype import dtype_named
 from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import read_json, several
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.logical.plain import read_meta, read_plain
 from flowvm.graph.logical.saving import ReadNumbers, read_graph
 from flowvm.graph.plan.plan import compile_plan
+from flowvm.meta.dtype import dtype_named
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.saved import (
@@ -52,7 +53,6 @@ from flowvm.nn.graph.saving import (
 from flowvm.nn.graph.steps import Steps
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.ops.random.generator import Generator, default_generator
-from flowvm.schema import read_json, several
 from flowvm.version import VERSION
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, STO

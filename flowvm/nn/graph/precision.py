@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from flowvm.autograd.backward import scaled
-from flowvm.dtype import DType
 from flowvm.eager.autocasting import autocasting
+from flowvm.meta.dtype import DType
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler

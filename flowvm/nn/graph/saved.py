@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm.errors import ArgumentError, FlowError
+from flowvm.files.schema import Check, anything, integer, record, row, several, text
 from flowvm.graph.capture.trees import check_tree
 from flowvm.graph.logical.plain import META
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.compiled import Compiled
-from flowvm.schema import Check, anything, integer, record, row, several, text
 
 MOST_PLANS = 256
 _NAME = text()

@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
-from flowvm.dtype import uint8
 from flowvm.eager.live import Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.nodes import Buffer
 from flowvm.graph.logical.plain import code_mark, plain
 from flowvm.graph.logical.saving import Numbers, saved_graph
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.steps import fixed_options

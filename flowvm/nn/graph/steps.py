@@ -10,9 +10,9 @@ from flowvm.eager.live import Leaf, Live
 from flowvm.eager.modes import current_recorder, departing
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
-from flowvm.lazy import lazy
+from flowvm.guards.regions import Mode, Region, Switched
+from flowvm.loading.lazy import lazy
 from flowvm.nn.graph.precision import step_all
-from flowvm.regions import Mode, Region, Switched
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import get_default_dtype
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import get_default_dtype
 
 ITEMS = 256  # a container of more is watched by its length alone
 MISSING: Any = type("Missing", (), {})()

@@ -13,10 +13,10 @@ from functools import partial
 from typing import Any
 
 from flowvm.eager.modes import Recorder
+from flowvm.guards.regions import Switched, reverting
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
 from flowvm.nn.module_calls import forget, tell
-from flowvm.regions import Switched, reverting
 
 
 class _Local(threading.local):

@@ -11,8 +11,8 @@ from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class Affine(Module):

@@ -14,8 +14,8 @@ from flowvm.nn.modules._check import choice, integer
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class _Plain(Module):

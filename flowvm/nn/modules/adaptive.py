@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from flowvm import ops
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import int64
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.containers import ModuleList, Sequential
 from flowvm.nn.modules.linear import Linear
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class _ASMoutput(NamedTuple):

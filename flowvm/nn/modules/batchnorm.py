@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.meta.dtype import int64
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._affine import Affine
 from flowvm.nn.modules._check import channels, integer
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class _NormBase(Affine):

@@ -21,8 +21,8 @@ from flowvm.nn.modules._check import Ints, channels, choice, integer, sizes
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 

@@ -11,8 +11,8 @@ from flowvm.nn.modules._check import channels
 from flowvm.nn.modules.batchnorm import _NormBase
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class _InstanceNorm(_NormBase):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import no_grad
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints
 from flowvm.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, _NormBase
@@ -32,8 +32,8 @@ from flowvm.nn.parameter import UninitializedBuffer, UninitializedParameter, is_
 from flowvm.ops import zeros
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 
 class LazyModuleMixin(Module):

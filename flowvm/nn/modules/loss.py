@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from flowvm.device import Device
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, InvalidValueError, ShapeError
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
 from flowvm.nn import functional as F
 from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.module import Module

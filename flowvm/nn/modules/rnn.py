@@ -22,8 +22,8 @@ from flowvm.nn.parameter import Parameter
 from flowvm.nn.utils.rnn import PackedSequence
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
-    from flowvm.dtype import DType
+    from flowvm.meta.device import Device
+    from flowvm.meta.dtype import DType
 
 _FUNCTIONS: dict[str, tuple[Callable[..., Any], int]] = {
     "RNN_TANH": (ops.rnn_tanh, 1),

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
-from flowvm.dtype import DType, float32
 from flowvm.eager.autocasting import autocast_dtype
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.meta.dtype import DType, float32
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.composites.attention import added_mask
@@ -33,7 +33,7 @@ from flowvm.nn.modules.linear import Linear
 from flowvm.nn.modules.normalization import LayerNorm
 
 if TYPE_CHECKING:
-    from flowvm.device import Device
+    from flowvm.meta.device import Device
 
 Activation = str | Callable[[Tensor], Tensor]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}

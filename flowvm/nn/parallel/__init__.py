@@ -3,7 +3,9 @@
 Not here: groups and collectives (`flowvm.distributed`), layers (`flowvm.nn.modules`).
 """
 
+from flowvm.loading.listing import listing
 from flowvm.nn.parallel.data_parallel import DataParallel, data_parallel
 from flowvm.nn.parallel.distributed import DistributedDataParallel
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+__dir__ = listing(globals())

@@ -22,13 +22,13 @@ from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import OutputEdge
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, AutogradError, CommunicationError
+from flowvm.guards.regions import reverting
 from flowvm.nn.module import Module
 from flowvm.ops.collectives.collectives import all_reduce_, broadcast_
 from flowvm.ops.shapes.create import tensor as new_tensor
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group
-from flowvm.regions import reverting
 
 FIRST_MB, MOST_MB = 1.0, 25.0  # of a bucket: the first is small, so that the others begin early
 

@@ -5,6 +5,7 @@ A file an idea.
 Not here: layers (`flowvm/nn/modules`), and what a Module is.
 """
 
+from flowvm.loading.listing import listing
 from flowvm.nn.utils import (
     clip_grad,
     convert_parameters,
@@ -67,3 +68,4 @@ __all__ = [
     "vector_to_parameters",
     "weight_norm",
 ]
+__dir__ = listing(globals())

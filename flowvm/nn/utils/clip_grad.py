@@ -10,6 +10,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
+from flowvm.loading.listing import listing
 
 __all__ = [
     "clip_grad_norm",
@@ -18,6 +19,7 @@ __all__ = [
     "clip_grads_with_norm_",
     "get_total_norm",
 ]
+__dir__ = listing(globals())
 
 
 def _grads(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:

@@ -8,8 +8,10 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.loading.listing import listing
 
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
+__dir__ = listing(globals())
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
@@ -17,6 +18,7 @@ __all__ = [
     "fuse_linear_bn_eval",
     "fuse_linear_bn_weights",
 ]
+__dir__ = listing(globals())
 
 
 def _fused(

@@ -6,9 +6,11 @@ import inspect
 from typing import Any, TypeVar
 
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 
 __all__ = ["skip_init"]
+__dir__ = listing(globals())
 
 M = TypeVar("M", bound=Module)
 

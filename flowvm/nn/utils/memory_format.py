@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 
 __all__ = ["convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format"]
+__dir__ = listing(globals())
 
 M = TypeVar("M", bound=Module)
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from flowvm import linalg, ops
 from flowvm.autograd import no_grad
-from flowvm.dtype import finfo, int32
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import finfo, int32
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.conv import _ConvTransposeNd
@@ -19,6 +20,7 @@ from flowvm.nn.utils.parametrize import register_parametrization
 from flowvm.nn.utils.weight_norm import norm_except_dim
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
+__dir__ = listing(globals())
 
 
 class _WeightNorm(Module):

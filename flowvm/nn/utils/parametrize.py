@@ -15,10 +15,11 @@ from typing import Any
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.guards.regions import Mode, Region
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.nn.modules.containers import ModuleDict, ModuleList
 from flowvm.nn.parameter import Parameter, set_data
-from flowvm.regions import Mode, Region
 
 __all__ = [
     "ParametrizationList",
@@ -29,6 +30,7 @@ __all__ = [
     "transfer_parametrizations_and_params",
     "type_before_parametrizations",
 ]
+__dir__ = listing(globals())
 
 _kept: Mode[dict[tuple[int, str], Any] | None] = Mode(None)  # what the outermost `cached` keeps
 

@@ -15,6 +15,7 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import set_data
 
@@ -37,6 +38,7 @@ __all__ = [
     "random_unstructured",
     "remove",
 ]
+__dir__ = listing(globals())
 
 
 def _count(amount: float, size: int) -> int:

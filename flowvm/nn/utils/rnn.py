@@ -11,10 +11,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Self
 
 from flowvm import ops
-from flowvm.device import Device
-from flowvm.dtype import float16, float32, float64, int8, int16, int32, int64, uint8
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.loading.listing import listing
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import float16, float32, float64, int8, int16, int32, int64, uint8
 
 __all__ = [
     "PackedSequence",
@@ -26,6 +27,7 @@ __all__ = [
     "unpack_sequence",
     "unpad_sequence",
 ]
+__dir__ = listing(globals())
 
 
 class _Packed(NamedTuple):

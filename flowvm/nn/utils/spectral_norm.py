@@ -8,6 +8,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.conv import _ConvTransposeNd
@@ -15,6 +16,7 @@ from flowvm.nn.parameter import Parameter
 from flowvm.nn.utils.weight_norm import _found
 
 __all__ = ["remove_spectral_norm", "spectral_norm"]
+__dir__ = listing(globals())
 
 
 class SpectralNorm:

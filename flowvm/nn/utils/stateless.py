@@ -8,10 +8,12 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.guards.regions import reverting
+from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
-from flowvm.regions import reverting
 
 __all__ = ["functional_call"]
+__dir__ = listing(globals())
 
 
 def _tied(module: Module) -> dict[int, list[str]]:

@@ -7,11 +7,11 @@ from typing import Any
 from flowvm.autograd.modes import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
+from flowvm.guards.regions import reverting
 from flowvm.nn.module import Module
 from flowvm.profiler.front.profiling import profile
 from flowvm.profiler.views.tree import Known, ModuleTree, tree
 from flowvm.random import fork_rng
-from flowvm.regions import reverting
 
 
 def summary(model: Module, *args: Any, **kwargs: Any) -> ModuleTree:

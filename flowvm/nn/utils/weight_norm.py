@@ -7,11 +7,13 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
 __all__ = ["remove_weight_norm", "weight_norm"]
+__dir__ = listing(globals())
 
 
 def norm_except_dim(v: Tensor, dim: int) -> Tensor:

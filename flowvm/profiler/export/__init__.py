@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
+from flowvm.loading.listing import listing
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import chrome, drawings, html, speedscope, svg
@@ -22,6 +23,7 @@ else:
     svg = lazy("flowvm.profiler.export.svg")
 
 __all__ = ["FORMATS", "export"]
+__dir__ = listing(globals())
 
 
 def _chrome(profile: Any, path: Path, edges: str) -> None:

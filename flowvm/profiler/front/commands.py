@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.profiling import load, profile
 from flowvm.vm.callers import tracebacks
 

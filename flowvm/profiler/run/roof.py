@@ -30,8 +30,8 @@ import numpy as np
 from flowvm.compiler import cache, jit
 from flowvm.config import config
 from flowvm.errors import ArgumentError
+from flowvm.files.schema import integer, number, read_json, record, text
 from flowvm.profiler.grammar import Screen, View
-from flowvm.schema import integer, number, read_json, record, text
 
 if TYPE_CHECKING:
     from flowvm.profiler.run.run import Run

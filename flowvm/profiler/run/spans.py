@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flowvm.regions import reverting
+from flowvm.guards.regions import reverting
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.flight import Mark
 from flowvm.vm.watch.pending import issued

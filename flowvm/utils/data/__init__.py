@@ -3,6 +3,7 @@
 Not here: data itself (`flowvm.datasets`).
 """
 
+from flowvm.loading.listing import listing
 from flowvm.utils.data import distributed
 from flowvm.utils.data.collate import default_collate, default_convert
 from flowvm.utils.data.dataloader import DataLoader
@@ -50,3 +51,4 @@ __all__ = [
     "get_worker_info",
     "random_split",
 ]
+__dir__ = listing(globals())

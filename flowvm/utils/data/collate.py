@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from flowvm import ops
-from flowvm.dtype import float64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.dtype import float64
 
 
 def default_collate(batch: Sequence[Any]) -> Any:

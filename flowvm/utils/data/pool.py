@@ -25,8 +25,8 @@ from multiprocessing.context import BaseContext
 from time import monotonic
 from typing import Any, Final
 
-from flowvm.apart import apart
 from flowvm.errors import LoaderError
+from flowvm.guards.apart import apart
 from flowvm.utils.data.messages import Answer, Task, fetch, post
 from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.segments import Borrowed

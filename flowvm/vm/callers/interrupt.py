@@ -1,9 +1,9 @@
 """Ctrl-C while the VM runs.
 
 KeyboardInterrupt may come between any two bytecodes.  What switches something is made so that
-nothing is left behind (`flowvm.regions`).  But in a `__del__` and in callbacks of weak references
-and the garbage collection it would be swallowed, and between a storage's id and the tensor that
-owns it memory would be lost: there it is put off until a millisecond later.
+nothing is left behind (`flowvm.guards.regions`).  But in a `__del__` and in callbacks of weak
+references and the garbage collection it would be swallowed, and between a storage's id and the
+tensor that owns it memory would be lost: there it is put off until a millisecond later.
 
 Where that is, functions say themselves: `protected` and `waiting` register the code that runs, so a
 function may be renamed, moved or generated.
@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-from flowvm import regions
+from flowvm.guards import regions
 from flowvm.vm.callers.lines import INTERNAL
 
 # CPython ignores what comes in their frames

@@ -79,13 +79,23 @@ def user_frame(depth: int) -> tuple[CodeType | None, int]:
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
 
 
+def shown(filename: str) -> str:
+    """A source file's name as people know it: a cell of IPython's or of a notebook is `In[3]`,
+    whatever file it was compiled as; any other keeps its name.
+    """
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    cell = shell.compile.format_code_name(filename) if shell is not None else None
+    return cell[1] if cell else filename
+
+
 def position(code: CodeType | None, last: int) -> str:
     """`path/file.py:12` of an instruction offset, or ""."""
     if code is None:
         return ""
     positions = list(code.co_positions())
     line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
-    return f"{code.co_filename}:{line}"
+    return f"{shown(code.co_filename)}:{line}"
 
 
 def short_position(code: CodeType | None, last: int) -> str:

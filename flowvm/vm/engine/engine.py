@@ -40,14 +40,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.apart import apart
 from flowvm.compiler import helpers, jit
 from flowvm.compiler.progress import tell
 from flowvm.config import config, say
 from flowvm.errors import InvalidValueError, VMError
-from flowvm.forks import Rank, held_at_fork
+from flowvm.guards.apart import apart
+from flowvm.guards.forks import Rank, held_at_fork
+from flowvm.guards.regions import reverting
 from flowvm.private.cpython import never_freed
-from flowvm.regions import reverting
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_STREAM, hot
 from flowvm.vm.callers.interrupt import interrupt, protected, waiting
 from flowvm.vm.callers.lines import apart as line_apart
@@ -577,6 +577,8 @@ class Engine:
         """
         if hot["dead"]:
             self.release_dead()
+        if hot.get("departed") and (listener := hot["listener"]()) is not None:
+            listener.refuse()  # who listens has no word for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 

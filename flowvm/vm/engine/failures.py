@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from flowvm.errors import Status, VMError, exception_for
-from flowvm.forks import held_at_fork
+from flowvm.guards.forks import held_at_fork
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.callers.tracebacks import users

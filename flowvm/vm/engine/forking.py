@@ -1,26 +1,31 @@
 """A fork: the parent's VM comes to rest, the child has the memory and starts threads of its own.
 
 What a fork waits for, up to `PATIENCE_S`: that all that was issued is done; that no other thread is
-in the middle of issuing, compiling or anything else that `flowvm.forks` guards.  While it happens a
-`Gate` stands in the place of the counter of sequence numbers, so that nobody gets a number: a
-thread that issues waits there until the fork is over.  What did not come to rest in time leaves a
-child in which computing is a VMError; the parent goes on in any case.
+in the middle of issuing, compiling or anything else that `flowvm.guards.forks` guards.  While it
+happens a `Gate` stands in the place of the counter of sequence numbers, so that nobody gets a
+number: a thread that issues waits there until the fork is over.  What did not come to rest in time
+leaves a child in which computing is a VMError; the parent goes on in any case.
 
 Threads that had their number when the gate was closed publish their records, and are waited for,
 since the barrier that is waited for comes behind them.  The threads of callbacks pass the gate,
 or what they are in the middle of would never be done.
+
+CPython calls what was registered last first.  `logging` registers that a fork takes its lock, and
+who compiles needs that lock while it has the compiler's: so logging is imported here, in front of
+our own registering, and a fork takes its lock when nobody compiles.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging  # noqa: F401  # see above
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from flowvm.config import config
-from flowvm.forks import Held
+from flowvm.guards.forks import Held
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import CTL, RING, STR

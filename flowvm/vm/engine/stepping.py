@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.meta import TensorMeta, array_interface
-from flowvm.regions import Switched
+from flowvm.guards.regions import Switched
+from flowvm.meta.meta import TensorMeta, array_interface
 from flowvm.vm.callers.lines import INTERNAL, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING

@@ -21,7 +21,7 @@ import numpy as np
 
 from flowvm.compiler import helpers, jit
 from flowvm.compiler.native import Intrinsic
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.vm.machine.clocks import ticks_are_tsc
 from flowvm.vm.machine.device_words import CALL
 

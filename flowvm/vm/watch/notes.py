@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowvm.errors import OutOfMemoryError
-from flowvm.vm.callers.lines import expression, short_position
+from flowvm.vm.callers.lines import expression, short_position, shown
 from flowvm.vm.callers.tracebacks import NOTE
 from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
 from flowvm.vm.watch.flight import Recorded, Snapshot
@@ -67,7 +67,7 @@ def place(code: CodeType | None, last: int) -> str:
         return "(flowvm itself)"
     positions = list(code.co_positions())
     line = positions[last // 2][0] if last // 2 < len(positions) else None
-    path = code.co_filename
+    path = shown(code.co_filename)
     try:
         near = os.path.relpath(path)
     except (OSError, ValueError):  # no current folder any more, or another drive

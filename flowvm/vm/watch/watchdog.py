@@ -20,7 +20,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from flowvm.config import config, say
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.vm.machine.words import CTL, STR
 
 if TYPE_CHECKING:

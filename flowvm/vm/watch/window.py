@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from flowvm.compiler import jit
 from flowvm.errors import VMError
-from flowvm.schema import Check, integer, read_json, row, several, wrong
+from flowvm.files.schema import Check, integer, read_json, row, several, wrong
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 
 _PRODUCTS = ("matmul", "linear", "addmm", "baddbmm", "bmm")
 

@@ -15,10 +15,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowvm.dtype import dtype_named
 from flowvm.errors import Status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ranks.library import STATUS_BYTES, address
 from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ROW, STEP

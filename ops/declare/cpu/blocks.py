@@ -24,7 +24,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.tile_plan import CHUNK
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, call_kernel

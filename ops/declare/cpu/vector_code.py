@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler.target import Target, target
+from flowvm.guards.regions import reverting
 from flowvm.ops.scalar.half import STORED, narrowed, stored_type, widened
-from flowvm.regions import reverting
 
 
 class Registers(NamedTuple):

@@ -21,7 +21,7 @@ import numpy as np
 
 from flowvm.compiler import helpers, jit
 from flowvm.compiler.native import Intrinsic
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.cpu import moves
 from flowvm.ops.declare.cpu.moves import load_word, store_word
 from flowvm.ops.declare.cpu.tile_plan import HEADER, MAX_NDIM, OPERAND, PATTERN, STAGE, STAGED

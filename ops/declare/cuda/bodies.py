@@ -33,7 +33,7 @@ from flowvm.cuda.launch import (
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import Status
 from flowvm.launch import PHASE_BITS, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 
 BLOCK = 128

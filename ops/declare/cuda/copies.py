@@ -10,7 +10,7 @@ import numpy as np
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep
 from flowvm.launch import bits
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
 from flowvm.ops.declare.cuda.elementwise import strided_step
 

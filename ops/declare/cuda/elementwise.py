@@ -38,10 +38,10 @@ from flowvm.cuda.launch import (
     blocks_for,
 )
 from flowvm.cuda.simulator.grid import reached
-from flowvm.dtype import dtype_named
 from flowvm.errors import ArgumentError
 from flowvm.launch import View, bits
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cpu.tile_plan import Dim, merged
 from flowvm.ops.declare.cuda.steps import written

@@ -40,11 +40,11 @@ from flowvm.cuda.launch import (
     StreamWord,
     itemsize_of,
 )
-from flowvm.device import Device
 from flowvm.eager.interpreter import Invocation, Operator, device_of
 from flowvm.errors import CompileError, DeviceError
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.cuda.bodies import adapted, is_body
 from flowvm.ops.declare.cuda.copies import assembly

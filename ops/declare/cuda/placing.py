@@ -32,8 +32,8 @@ from flowvm.cuda.launch import (
     Scalar,
     Scratch,
 )
-from flowvm.dtype import float64, int64
 from flowvm.launch import View
+from flowvm.meta.dtype import float64, int64
 from flowvm.ops.declare.cuda.steps import written
 
 Kernel = Callable[..., Any]

@@ -16,8 +16,8 @@ from numba import cuda, types
 
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import KernelStep, Operand
-from flowvm.dtype import dtype_named
 from flowvm.launch import View
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.declare.cpu.tile_plan import Dim
 
 TILES = 64, 32

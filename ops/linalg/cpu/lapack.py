@@ -25,10 +25,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowvm.dtype import DType, dtype_named
 from flowvm.errors import DTypeError, Status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.linalg.cpu.blas import enter, leave, threads
 from flowvm.private.scipy import lapack_routine
 from flowvm.vm.machine.device_words import CALL

@@ -15,7 +15,7 @@ from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, KernelStep, Operand, Scratch
 from flowvm.errors import Status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts
 from flowvm.ops.linalg.systems import Batch
 from flowvm.ops.scalar import functions as scalar

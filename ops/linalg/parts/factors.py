@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.dtype import int32, int64
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError, Status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int32, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Char, Int, Program, named
 from flowvm.ops.linalg.parts.shared import turned

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flowvm.dtype import int32
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int32
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
 from flowvm.ops.linalg.parts.shared import identity, turned

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import bool_, dtype_named, int64, uint8, uint64
 from flowvm.launch import PHASE_BITS, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, dtype_named, int64, uint8, uint64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 
 Array = Any

@@ -24,7 +24,7 @@ from flowvm.cuda.launch import (
     unsized,
 )
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.declare.cuda.vectors import aligned, load_many
 from flowvm.ops.places.cuda.prefix import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch, Details, Param, Scratch, Step
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, row_step
 from flowvm.ops.places.cpu.index_kernels import SET, Elements, Slices, Writing
 from flowvm.ops.places.cuda import index_kernels as kernels

@@ -19,7 +19,7 @@ from numba import cuda
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
 from flowvm.ops.places.cpu.order import Order, key_of, order_of
 from flowvm.ops.places.cuda.radix import (

@@ -8,7 +8,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step, operands
 
 Array = Any

@@ -14,7 +14,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, Operand, Scratch
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step
 from flowvm.ops.places.cpu.order import Order, key_of, key_view, order_of
 from flowvm.ops.places.cuda.order import SHORT, bits_of, power_from, short, sort_pairs, sorted_rows

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import int64
 from flowvm.launch import PHASE_BITS, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.places.cpu.order import (
     DIGIT,

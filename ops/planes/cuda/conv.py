@@ -18,7 +18,7 @@ from typing import Any
 from flowvm.cuda import options
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Step, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import BLOCK, consts, flat_step, most_blocks, row_step, threads
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cuda.conv_kernels import (

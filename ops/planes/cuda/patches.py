@@ -8,7 +8,7 @@ from typing import Any
 
 from flowvm.cuda.launch import CudaLaunch
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 from flowvm.ops.planes.cpu.conv_plan import Shape
 from flowvm.ops.planes.cpu.pool_kernels import Windows

@@ -15,7 +15,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import CudaLaunch, KernelStep, Param, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import (
     BLOCK,
     consts,

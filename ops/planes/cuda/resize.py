@@ -16,7 +16,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands, reserve, row_step, wide
 from flowvm.ops.planes.cpu.resize_kernels import Sizes, write_place
 

@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flowvm.device import cpu
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch, View, elsewhere
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plain import plain_back_body, plain_body, plain_weight_body
 from flowvm.ops.planes.cpu.conv_plan import (

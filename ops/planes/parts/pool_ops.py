@@ -13,10 +13,10 @@ import math
 
 import numpy as np
 
-from flowvm.dtype import DType, int64
 from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plan import axis_of
 from flowvm.ops.planes.cpu.pool_kernels import (

@@ -17,10 +17,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowvm.device import cpu
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch, View, bits, elsewhere
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import kind_of
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.products.cpu.gemm_epilogue import (

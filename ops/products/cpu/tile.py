@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from flowvm.compiler import jit
 from flowvm.compiler.jit import llvm
 from flowvm.compiler.native import Intrinsic
-from flowvm.lazy import lazy
+from flowvm.loading.lazy import lazy
 from flowvm.ops.products.cpu.tile_shape import TileShape, tile_shape
 
 if TYPE_CHECKING:

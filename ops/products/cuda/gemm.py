@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flowvm.cuda.launch import Const, LibraryStep, Operand, Scratch, StreamWord
-from flowvm.dtype import DType
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import View
+from flowvm.meta.dtype import DType
 
 MOST = (1 << 31) - 1  # of a size or a leading dimension: cuBLAS takes ints
 # cudaDataType_t

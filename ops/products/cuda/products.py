@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from flowvm.cuda import options
 from flowvm.cuda.launch import CudaLaunch, KernelStep, Step, blocks_for
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta, dense_stride
+from flowvm.meta.meta import TensorMeta, dense_stride
 from flowvm.ops.declare.cuda.steps import consts, flat_step, most_blocks, threads
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.products.cpu.gemm import ProductPlan, _dims, _folded, _side

@@ -16,7 +16,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import STATUS_AT, Const, CudaLaunch, Details, Operand, Param, Scalar
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.random.parts.philox import (

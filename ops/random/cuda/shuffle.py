@@ -14,7 +14,7 @@ from numba import cuda
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Scalar
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.places.cuda.prefix import tile_step
 from flowvm.ops.places.cuda.radix import current_half, note_varying, sorting, sorting_steps

@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 

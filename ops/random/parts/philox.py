@@ -34,10 +34,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.dtype import DType, float64
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, float64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import ARENA, LOW, STEP, draw_words, philox
 from flowvm.ops.scalar import functions as scalar

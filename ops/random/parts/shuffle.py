@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.device import Device
-from flowvm.dtype import int64
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import PHASE_BITS, Launch, View
-from flowvm.meta import Size, TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import LOW, STEP, draw_words
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from flowvm.dtype import float64
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import float64
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 
 Array = Any

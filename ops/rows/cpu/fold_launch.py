@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs, Walk, grain_of
 
 

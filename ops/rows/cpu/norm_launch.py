@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cpu.norm_columns import (
     COEFFICIENTS,
     FIXED,

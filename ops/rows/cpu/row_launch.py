@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cpu.row_bodies import SHORT, STRIPE, rows_body, short_map
 from flowvm.ops.rows.cpu.row_stripes import parts_body, parts_bytes, stripes_body

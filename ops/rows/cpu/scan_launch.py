@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from flowvm.dtype import bool_, uint8
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cpu import scan_kernels
 from flowvm.ops.rows.parts.fold_walk import grain_of
 from flowvm.ops.rows.parts.recurrence import split

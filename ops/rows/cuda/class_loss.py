@@ -19,7 +19,7 @@ from numba import cuda
 from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Param, Scratch, blocks_for
 from flowvm.errors import Status
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.reporting import report
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, part

@@ -65,7 +65,7 @@ class Walked(NamedTuple):
     n: int
     far: int
     near: int
-    count: int
+    elements: int
     length: int
     segments: int
     lanes: int
@@ -106,7 +106,7 @@ def elements_kernel(
         outer = m // inner if inner > 1 else m
         base = outer * t.outer_stride + (m - outer * inner) * t.inner_stride
         e = segment * length
-        end = min(e + length, t.count)
+        end = min(e + length, t.elements)
         if flat:
             state = begin(fetch(x, y, z, base + e * near, m, e), e)
             e += lane

@@ -17,9 +17,9 @@ import numpy as np
 from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scalar, Scratch, blocks_for
-from flowvm.dtype import DType
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cuda.fold_kernels import cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, halves
@@ -71,10 +71,10 @@ def _result_kernel(p: RowProgram, dtype: DType, weighted: bool, batch: bool) -> 
 
 
 class Groups(NamedTuple):
-    """`groups` groups of `count` planes, of `channels` channels; `share` is 1 / elements of one."""
+    """`groups` groups of `members` planes, of `channels` channels; `share` is 1 / elements of one."""
 
     groups: int
-    count: int
+    members: int
     channels: int
     share: float
     eps: float
@@ -89,7 +89,7 @@ def _group_slopes(weighted: bool) -> Any:
         r = cuda.grid(1)
         if r < t.groups:
             flat, slant = 0.0, 0.0
-            for p in range(r * t.count, (r + 1) * t.count):
+            for p in range(r * t.members, (r + 1) * t.members):
                 w = np.float64(weight[p % t.channels]) if weighted else 1.0
                 flat += plain[p] * w
                 slant += slanted[p] * w
@@ -106,8 +106,8 @@ def _channel_sums(kind: Any) -> Any:
         c = cuda.grid(1)
         if c < t.channels:
             w, b = 0.0, 0.0
-            for p in range(c, t.groups * t.count, t.channels):
-                w += weight_gradient(slanted[p], variances[p // t.count], t.eps)
+            for p in range(c, t.groups * t.members, t.channels):
+                w += weight_gradient(slanted[p], variances[p // t.members], t.eps)
                 b += plain[p]
             dw[c] = kind(w)
             db[c] = kind(b)

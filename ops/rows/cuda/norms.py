@@ -15,7 +15,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import Const, CudaLaunch
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.norm_planes import planes_backward, planes_forward
 from flowvm.ops.rows.cuda.operands import each_step, flat
 from flowvm.ops.rows.cuda.row_kernels import run

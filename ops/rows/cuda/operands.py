@@ -8,7 +8,7 @@ from typing import Any
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import KernelStep, Operand, Param, blocks_for
 from flowvm.launch import View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.teams import MOST
 
 

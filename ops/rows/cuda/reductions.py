@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.cuda.launch import CudaLaunch, Operand
-from flowvm.dtype import DType, bool_, uint8
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, bool_, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
 from flowvm.ops.rows.cuda.sums import element, unchanged
 from flowvm.ops.rows.parts import folds

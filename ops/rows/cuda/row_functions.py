@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.dtype import DType
+from flowvm.meta.dtype import DType
 from flowvm.ops.rows.cuda.fold_kernels import Reduction
 from flowvm.ops.rows.cuda.reductions import moments_of, number_type
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of, unchanged

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Param, Scratch, blocks_for
-from flowvm.dtype import DType
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import written
 from flowvm.ops.rows.cpu.row_launch import Rows
 from flowvm.ops.rows.cuda.fold_kernels import Cut, Reduction, cut_of, reduction_steps, three

@@ -20,9 +20,9 @@ from numba import cuda
 
 from flowvm.cuda.compiler.compiling import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
-from flowvm.dtype import DType
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cpu.scan_launch import Scanned
 from flowvm.ops.rows.cuda.fold_kernels import power_above, state_arrays
 from flowvm.ops.rows.cuda.operands import each_step
@@ -54,9 +54,9 @@ class Rows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """`inner` columns of n elements side by side, in `segments` of `length`, `count` of them."""
+    """`inner` columns of n elements side by side, in `segments` of `length`: `units` in all."""
 
-    count: int
+    units: int
     n: int
     inner: int
     length: int
@@ -190,7 +190,7 @@ def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bo
     def kernel(first: Array, second: Array, x: Array, s0: Array, s1: Array, t: Columns) -> None:
         n, inner, length, segments = t.n, t.inner, t.length, t.segments
         unit = cuda.grid(1)
-        if unit < t.count:
+        if unit < t.units:
             rest = unit // inner
             column = unit - rest * inner
             outer = rest // segments

@@ -16,7 +16,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op, power_below
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.cpu.class_loss_kernels import (

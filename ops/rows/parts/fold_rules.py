@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler.native import Intrinsic
-from flowvm.dtype import dtype_named
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar.half import STORED, widened
 
 INLINE_ALWAYS = (

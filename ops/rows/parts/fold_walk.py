@@ -13,8 +13,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowvm.dtype import DType, bool_, int16, uint8
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, bool_, int16, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.parts.fold_rules import REDUCED
 
 Dim = tuple[int, int]  # size, stride

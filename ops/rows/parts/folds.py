@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from flowvm.dtype import DType, bool_, int64, uint8
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.launch import Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType, bool_, int64, uint8
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.rows.cpu import sum_kernels

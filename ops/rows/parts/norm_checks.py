@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 
 
 def check_norm(

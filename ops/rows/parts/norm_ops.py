@@ -17,7 +17,7 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op

@@ -11,10 +11,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.join import cat

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.device import cpu
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import broadcast_shapes, op
 from flowvm.ops.places.masks import masked_fill
 from flowvm.ops.pointwise.compare import eq, logical_not

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from typing import Any
 
-from flowvm.dtype import bool_, float32
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import bool_, float32
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.fill import ones, zeros

@@ -15,7 +15,7 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.products.cpu.gemm_kernels import COPIED, TRANSPOSED
 from flowvm.ops.products.cpu.tile import tile_functions

@@ -9,7 +9,7 @@ from numba import cuda
 from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, Operand, Param
 from flowvm.errors import Status
 from flowvm.launch import Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import consts, flat_step, operands
 
 Array = Any

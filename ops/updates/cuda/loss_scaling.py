@@ -9,7 +9,7 @@ from numba import cuda
 
 from flowvm.cuda.launch import CudaLaunch, KernelStep, Operand
 from flowvm.launch import GRAIN, Launch
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cuda.steps import flat_step
 from flowvm.ops.scalar.functions import isfinite
 

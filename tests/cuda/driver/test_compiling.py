@@ -12,8 +12,8 @@ from simulated import run, status
 from flowvm.cuda.compiler import compiling
 from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Operand, Scratch
 from flowvm.cuda.simulator.grid import run_grid
-from flowvm.dtype import dtype_named
 from flowvm.launch import View
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.scalar import functions as scalar
 
 

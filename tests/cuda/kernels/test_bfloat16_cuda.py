@@ -15,10 +15,10 @@ import bfloat16_checks
 
 import flowvm as flow
 from flowvm.cuda.launch import LibraryStep
-from flowvm.device import Device
 from flowvm.eager.reading import memory_of, values_of
 from flowvm.errors import ArgumentTypeError, DeviceError
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _cast
 from flowvm.ops.declare.cuda.lowering import launch_of
 from flowvm.ops.declare.registry import operator_of

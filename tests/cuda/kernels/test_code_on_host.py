@@ -41,7 +41,7 @@ def test_strides_of_all_kinds(ptx_of, rng):
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "float16"])
 def test_casts(ptx_of, rng, dtype):
-    from flowvm.dtype import dtype_named
+    from flowvm.meta.dtype import dtype_named
 
     x = given(rng, dtype, 517)
     for to in ("float32", "int64", "bool", "float16"):

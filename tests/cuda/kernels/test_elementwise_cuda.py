@@ -7,9 +7,9 @@ import pytest
 from simulated import run, status
 
 import flowvm as flow
-from flowvm.dtype import dtype_named
 from flowvm.graph.passes.fusion_program import fused_operator
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _cast, _copy
 from flowvm.ops.declare.cuda.elementwise import scalars
 from flowvm.ops.declare.recording import _fill

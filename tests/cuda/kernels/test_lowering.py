@@ -21,12 +21,12 @@ from flowvm.cuda.launch import (
     StreamWord,
 )
 from flowvm.cuda.simulator.grid import run_grid
-from flowvm.device import Device
-from flowvm.dtype import dtype_named
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import DeviceError
 from flowvm.launch import PHASE_BITS, Launch, View
-from flowvm.meta import TensorMeta
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece
 from flowvm.ops.declare.cuda import steps
 from flowvm.ops.declare.cuda.bodies import adapted

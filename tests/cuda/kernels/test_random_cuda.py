@@ -8,8 +8,8 @@ from played import agree, launch, named, on_cpu, play, same
 
 import flowvm as flow
 from flowvm.cuda.compiler import compiling
-from flowvm.dtype import dtype_named
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.random.parts import shuffle
 from flowvm.ops.random.parts.poisson import NO_MEAN
 

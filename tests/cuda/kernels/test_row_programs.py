@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from played import on_cpu, play
 
-from flowvm.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 from flowvm.ops.rows.cpu.row_bodies import rows_body
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch

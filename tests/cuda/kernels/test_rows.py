@@ -223,8 +223,8 @@ def test_the_kernels_of_softmax_compile(ptx_of, shape):
     [("layer", 8, (8, 8)), ("group", 2, (2, 4, 3)), ("batch", 0, (4, 3)), ("batch", 0, (9, 3, 50))],
 )
 def test_the_kernels_of_norms_compile(ptx_of, kind, size, shape, dtype):
-    from flowvm.dtype import dtype_named
-    from flowvm.meta import TensorMeta
+    from flowvm.meta.dtype import dtype_named
+    from flowvm.meta.meta import TensorMeta
 
     x, weight = (shape, dtype), ((shape[1],), dtype)
     groups = groups_of(TensorMeta.of(shape, dtype_named(dtype)), kind, size)

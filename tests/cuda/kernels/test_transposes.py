@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from simulated import run
 
-from flowvm.dtype import dtype_named
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import dtype_named
+from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _cast
 from flowvm.ops.declare.cuda.lowering import launch_of
 

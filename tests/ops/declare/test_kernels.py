@@ -11,9 +11,9 @@ import pytest
 from scipy import special
 
 from flowvm.compiler import jit
-from flowvm.dtype import dtype_named
 from flowvm.errors import CompileError
 from flowvm.launch import View
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.declare.cpu import body_kernel as bodies
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of

@@ -15,9 +15,9 @@ import numpy as np
 
 import flowvm
 import flowvm.ops
-from flowvm.dtype import DType
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import DType
 from flowvm.ops.declare.registry import SAMPLES, OpSamples, Sample
 
 Array = np.ndarray
@@ -133,7 +133,7 @@ def widened(a: Array) -> Array:
 
 def results(value: Any) -> list[Any]:
     """The results of a call, one or several, as a flat list."""
-    if isinstance(value, (list, tuple)) and not isinstance(value, flowvm.meta.Size):
+    if isinstance(value, (list, tuple)) and not isinstance(value, flowvm.meta.meta.Size):
         return [r for v in value for r in results(v)]
     return [value]
 

@@ -12,8 +12,8 @@ import pytest
 from op_calls import Array, as_tensor, call, flow, results, values
 
 from flowvm.autograd import enable_grad, gradcheck, gradgradcheck, no_grad
-from flowvm.dtype import DType
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import DType
 from flowvm.ops.declare.registry import OpSamples, Sample
 from flowvm.vm.engine.engine import engine
 

@@ -8,8 +8,8 @@ import threading
 import numpy as np
 
 import flowvm as flow
-from flowvm import placements
 from flowvm.eager.tensor import Tensor
+from flowvm.meta import placements
 from flowvm.ops.placed import boxing
 
 _here = threading.local()

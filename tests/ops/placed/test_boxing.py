@@ -7,8 +7,8 @@ import pytest
 import ranks
 
 import flowvm as flow
+from flowvm.meta.placements import as_sbps, broadcast, cut, partial_sum, placed_device, sizes, split
 from flowvm.ops.placed import boxing
-from flowvm.placements import as_sbps, broadcast, cut, partial_sum, placed_device, sizes, split
 
 B, P, S = broadcast, partial_sum, split
 

@@ -12,9 +12,9 @@ import pytest
 import ranks
 
 import flowvm as flow
-from flowvm import placements
 from flowvm.eager.interpreter import operators
 from flowvm.eager.tensor import Tensor
+from flowvm.meta import placements
 from flowvm.ops.placed import choosing
 
 # takes no tensor: `placement=` is tested in test_tensors.py

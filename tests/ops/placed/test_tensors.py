@@ -10,7 +10,7 @@ import ranks
 import flowvm as flow
 from flowvm import nn
 from flowvm.eager.interpreter import operators
-from flowvm.placements import broadcast, partial_sum, split
+from flowvm.meta.placements import broadcast, partial_sum, split
 
 B, P, S = broadcast, partial_sum, split
 

@@ -8,9 +8,9 @@ import pytest
 
 import flowvm as flow
 from flowvm.compiler import jit
-from flowvm.dtype import dtype_named
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import View
+from flowvm.meta.dtype import dtype_named
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout
 from flowvm.ops.declare.cpu.vector_code import lanes_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT

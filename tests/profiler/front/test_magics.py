@@ -50,6 +50,20 @@ def test_a_cell_has_screens_a_file_and_the_users_names(shell, capsys, tmp_path):
     assert {line.rsplit(":", 1)[1] for line in lines if "In[" in line} == {"1", "2", "3"}
 
 
+def test_lines_of_cells_are_named_by_their_number(shell, capsys):
+    """Wherever a line is shown: in profiles, in notes of errors, in graphs."""
+    shell.run_cell("def f(x):\n    return x.relu() * 2", store_history=True)
+    cell = "with flow.profiler.profile() as p:\n    f(x).sum().item()"
+    assert shell.run_cell(cell, store_history=True).success
+    lines = set(shell.user_ns["p"].run.lines)
+    n = shell.execution_count - 1
+    assert {f"In[{n - 1}]:2", f"In[{n}]:2"} <= lines, lines
+    shell.run_cell("flow.index_select(x, 0, flow.tensor([99])).numpy()", store_history=True)
+    assert f"In[{n + 1}]:1" in capsys.readouterr().out
+    shell.run_cell("g = flow.compile(f); g(x); print(g)", store_history=True)
+    assert f"In[{n - 1}]:2" in capsys.readouterr().out
+
+
 def test_a_cell_that_raises_raises(shell, capsys):
     result = shell.run_cell("%%flow\nw = x + 1\nraise LookupError('mine')")
     assert isinstance(result.error_in_exec, LookupError)

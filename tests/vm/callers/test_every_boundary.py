@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm import forks, nn, printing
+from flowvm import nn
 from flowvm.autograd import node_listeners
 from flowvm.autograd.backward import scaled, seeded
 from flowvm.autograd.engine import anomaly
@@ -23,11 +23,13 @@ from flowvm.config import config
 from flowvm.eager import modes
 from flowvm.eager.autocasting import autocasting, autocasting_apart
 from flowvm.func import transforms
+from flowvm.guards import forks
+from flowvm.guards.regions import Mode, Region
+from flowvm.interop import printing
 from flowvm.nn import module_calls
 from flowvm.nn.graph import steps, watching
 from flowvm.nn.utils import stateless
 from flowvm.ops.declare.cpu import vector_code
-from flowvm.regions import Mode, Region
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -133,8 +135,8 @@ MANAGERS = {
     "flowvm.eager.modes:recording": lambda: modes.recording(False),
     "flowvm.eager.modes:pinned": lambda: modes.pinned(modes.user_line()),
     "flowvm.eager.modes:recording_to": lambda: modes.recording_to(None),
-    "flowvm.device:Device": lambda: flow.device("cpu"),
-    "flowvm.placements:PlacedDevice": lambda: PLACED,
+    "flowvm.meta.device:Device": lambda: flow.device("cpu"),
+    "flowvm.meta.placements:PlacedDevice": lambda: PLACED,
     "flowvm.streams:stream": lambda: flow.stream(STREAM),
     "flowvm.nn.graph.steps:eager_step": steps.eager_step,
     "flowvm.nn.utils.stateless:_replaced": lambda: stateless._replaced(
@@ -143,7 +145,7 @@ MANAGERS = {
     "flowvm.nn.utils.parametrize:cached": nn.utils.parametrize.cached,
     "flowvm.func.transforms:_inside": transforms._inside,
     "flowvm.nn.hooks:RemovableHandle": lambda: nn.ReLU().register_forward_hook(print),
-    "flowvm.printing:printoptions": lambda: flow.printoptions(precision=2),
+    "flowvm.interop.printing:printoptions": lambda: flow.printoptions(precision=2),
     "flowvm.config:Config._for_a_block": lambda: config(tb="full", debug=0),
     "flowvm.profiler.front.profiling:profile": flow.profiler.profile,
     "flowvm.profiler.run.spans:span": lambda: flow.profiler.span("s"),
@@ -191,9 +193,9 @@ ELSEWHERE = {
     "flowvm.cuda.devices:device": "asks the driver; a region like Device",
     "flowvm.cuda.events:stream": "two regions",
     "flowvm.utils.tensorboard:SummaryWriter": "closes another package's file",
-    "flowvm.regions:Region": "the base",
-    "flowvm.regions:AroundToo": "a base",
-    "flowvm.regions:reverting": "driven by those that are made of it",
+    "flowvm.guards.regions:Region": "the base",
+    "flowvm.guards.regions:AroundToo": "a base",
+    "flowvm.guards.regions:reverting": "driven by those that are made of it",
 }
 
 

@@ -199,6 +199,35 @@ assert forked(lambda: x.item()) == "1", "the next child is well again"
     )
 
 
+def test_a_fork_takes_logging_s_lock_when_nobody_compiles():
+    # who compiles imports Numba, which asks for loggers, with the compiler's lock taken
+    script(
+        FORK
+        + """
+import logging
+from flowvm.compiler import jit
+from flowvm.vm.engine import engine as module, forking
+forking.PATIENCE_S = 40.0
+begun = threading.Event()
+def compiles():
+    with jit._lock:
+        begun.set()
+        while not module._forking.held.taken:
+            os.sched_yield()
+        logging.getLogger("one")
+thread = threading.Thread(target=compiles, daemon=True)
+thread.start()
+begun.wait()
+at = time.monotonic()
+said = forked(lambda: (x.item(), logging.getLogger("another").name))
+assert said == "(1, 'another')", said
+assert time.monotonic() - at < forking.PATIENCE_S - forking.TRY_S, "the fork waited in vain"
+thread.join(20)
+assert not thread.is_alive() and x.item() == 1
+"""
+    )
+
+
 def test_a_child_of_a_callback_gets_a_clear_error():
     script(
         FORK

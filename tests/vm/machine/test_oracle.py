@@ -13,11 +13,11 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from flowvm.dtype import int64
 from flowvm.eager.modes import use_stream
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import alias
-from flowvm.meta import TensorMeta
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.lang import words_at
 from flowvm.vm.machine.words import CTL, OPERAND, RING

@@ -1,0 +1,536 @@
+"""PyTorch's files, read without running what they say: a pickle machine of one table.
+
+A pickle is a program that may call anything.  This machine knows the opcodes that plain containers
+and tensors need, and these names alone; every other name, opcode or size ends the reading:
+
+    collections.OrderedDict, collections.defaultdict (with no factory but dict, list, int, float)
+    torch._utils._rebuild_tensor(_v2), _rebuild_parameter, torch.*Storage, torch.<dtype>,
+    torch.Size, torch.device, torch.serialization._get_layout, numpy numbers
+
+Nothing is imported for a name and nothing is called for one but functions of this file, so loading
+never runs code.  Two formats: a zip with data.pkl and data/<key> (since PyTorch 1.6), and five
+pickles in a row with storages behind them.  Sizes are held against the file before memory is taken.
+
+Long because it is a machine: its opcodes stand together.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from flowvm.eager.reading import adopt_array
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
+from flowvm.meta.dtype import DType, bfloat16, dtype_named
+from flowvm.meta.meta import Size
+
+_STORAGES: Final = {
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
+    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+    "BoolStorage": "bool", "UntypedStorage": "uint8",
+    "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
+}  # fmt: skip
+_DTYPES: Final = {
+    "float64": "float64", "double": "float64", "float32": "float32", "float": "float32",
+    "float16": "float16", "half": "float16", "bfloat16": "bfloat16", "int64": "int64",
+    "long": "int64", "int32": "int32", "int": "int32", "int16": "int16", "int8": "int8",
+    "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "bool": "bool",
+    "complex64": "complex64", "cfloat": "complex64",
+    "complex128": "complex128", "cdouble": "complex128",
+}  # fmt: skip
+# what zipfile raises of an archive whose bytes are wrong
+_BROKEN: Final = (
+    KeyError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
+)  # fmt: skip
+_MAGIC: Final = 0x1950A86A20F9469CFC6C
+_PROTOCOL: Final = 1001
+MOST_DEPTH: Final = 10000  # values on the stack
+MOST_DIMS: Final = 64
+MOST_TIMES: Final = 100  # how often a storage's elements may be in tensors
+MOST_STEPS: Final = 1 << 24  # opcodes
+
+
+class _Dtype(NamedTuple):
+    """A name of torch that is a dtype, or a storage's."""
+
+    name: str
+
+
+class _Storage(NamedTuple):
+    """What a persistent id names: bytes by key, as elements of a dtype."""
+
+    key: str
+    dtype: str
+    size: int
+
+
+class _Call(NamedTuple):
+    """A name that may be called, and by what of this file."""
+
+    name: str
+    run: Callable[..., Any]
+
+
+class _Mark:
+    """Where a list of arguments begins on the stack."""
+
+
+class Reader:
+    """One file: its pickles, and what they need of it."""
+
+    def __init__(self, where: str, bytes_of: Callable[[_Storage], np.ndarray[Any, Any]]) -> None:
+        self.where, self.bytes_of = where, bytes_of
+        self._storages: dict[tuple[str, str], np.ndarray[Any, Any]] = {}  # by key and dtype
+        self._tensors: dict[Any, Tensor] = {}  # by place: weights that are tied are one tensor
+        self._used: dict[str, int] = {}  # elements of tensors, by storage
+
+    def refusal(self, why: str) -> ArgumentError:
+        """What is raised about the file."""
+        return ArgumentError(f"flow.load: {self.where} {why}")
+
+    # --- names ----------------------------------------------------------------------------------
+
+    def find(self, module: str, name: str) -> Any:
+        """What a name of the pickle means here."""
+        if module == "torch":
+            if name in _STORAGES:
+                return _Dtype(_STORAGES[name])
+            if name in _DTYPES:
+                return dtype_named(_DTYPES[name])
+            if name == "Size":
+                return _Call(name, lambda items=(): Size(items))
+            if name == "device":
+                return _Call(name, lambda kind="cpu", index=None: str(kind))
+        if module == "torch.storage" and name in _STORAGES:
+            return _Dtype(_STORAGES[name])
+        known: dict[tuple[str, str], Callable[..., Any]] = {
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch._utils", "_rebuild_tensor"): self._tensor,
+            ("torch._utils", "_rebuild_tensor_v3"): self._tensor_of_bytes,
+            ("torch._utils", "_rebuild_parameter"): lambda data, grad, hooks: data,
+            ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *rest: data,
+            ("torch._tensor", "_rebuild_from_type_v2"): lambda make, kind, args, state: self._call(
+                make, args
+            ),
+            ("torch.nn.parameter", "Parameter"): lambda data=None, grad=True: data,
+            ("collections", "OrderedDict"): lambda items=(): OrderedDict(items),
+            ("collections", "defaultdict"): lambda factory=None, items=(): defaultdict(None, items),
+            ("numpy", "dtype"): lambda kind, *rest: _Dtype(str(kind)),
+            ("numpy.core.multiarray", "scalar"): self._number,
+            ("numpy._core.multiarray", "scalar"): self._number,
+            ("_codecs", "encode"): lambda text, coding: str(text).encode("latin1"),
+            ("builtins", "set"): lambda items=(): set(items),
+            ("__builtin__", "set"): lambda items=(): set(items),
+        }
+        if (module, name) in known:
+            return _Call(f"{module}.{name}", known[module, name])
+        if module in ("builtins", "__builtin__") and name in ("dict", "list", "int", "float"):
+            return _Dtype(name)  # a factory of a defaultdict, which is not called
+        if (module, name) == ("torch.optim", "required"):
+            return None
+        raise self.refusal(
+            f"names {module}.{name}, which is no part of a state dict: flowvm reads tensors, "
+            f"numbers, texts and containers of them, and runs nothing of a file; save "
+            f"model.state_dict() instead of the model"
+        )
+
+    def _number(self, kind: Any, data: bytes = b"") -> Any:
+        codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
+        if not isinstance(kind, _Dtype) or kind.name.lstrip("<|=") not in codes:
+            raise self.refusal("has a number of a kind that is not read")
+        array = np.frombuffer(data, np.dtype("<" + kind.name.lstrip("<|=")))
+        if array.size != 1:
+            raise self.refusal("is damaged: a number has another size")
+        return array[0].item()
+
+    def _tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> Tensor:
+        if not isinstance(storage, _Storage):
+            raise self.refusal("has a tensor of no storage")
+        numbers = (offset, *shape, *stride) if _plain(shape) and _plain(stride) else (None,)
+        if not all(type(n) is int and 0 <= n < 1 << 48 for n in numbers):
+            raise self.refusal("is damaged: a tensor's shape or stride is none")
+        if len(shape) != len(stride) or len(shape) > MOST_DIMS:
+            raise self.refusal("is damaged: a tensor's shape and stride are not alike")
+        last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        if math.prod(shape) and last >= storage.size:
+            raise self.refusal("is damaged: a tensor reaches beyond its storage")
+        place = (storage.key, storage.dtype, offset, tuple(shape), tuple(stride))
+        if place in self._tensors:
+            return self._tensors[place]
+        flat = self._flat(storage)
+        self._used[storage.key] = self._used.get(storage.key, 0) + math.prod(shape)
+        if self._used[storage.key] > MOST_TIMES * max(1, flat.size):
+            raise self.refusal(f"has tensors with {MOST_TIMES} times their storage's elements")
+        steps = tuple(s * flat.itemsize for s in stride)
+        if not math.prod(shape):
+            array = np.empty(tuple(shape), flat.dtype)
+        else:
+            array = np.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps)
+        wide = bfloat16 if storage.dtype == "bfloat16" else None
+        made: Tensor = adopt_array(np.array(array, order="C"), dtype=wide)
+        self._tensors[place] = made
+        return made
+
+    def _tensor_of_bytes(
+        self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
+    ) -> Tensor:
+        """A tensor whose storage does not say of what its bytes are: uint16 and its kin."""
+        if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
+            raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
+        if storage.dtype != "uint8" or storage.size % dtype.itemsize:
+            raise self.refusal("is damaged: a storage's bytes are no elements of its tensor")
+        typed = _Storage(storage.key, dtype.name, storage.size // dtype.itemsize)
+        return self._tensor(typed, offset, shape, stride)
+
+    def _flat(self, storage: _Storage) -> np.ndarray[Any, Any]:
+        place = (storage.key, storage.dtype)
+        if place not in self._storages:
+            raw = self.bytes_of(storage)
+            kind = "uint16" if storage.dtype == "bfloat16" else storage.dtype
+            dtype = np.dtype(kind).newbyteorder("<")
+            if raw.nbytes != storage.size * dtype.itemsize:
+                raise self.refusal(
+                    f"is damaged: storage {storage.key} has {raw.nbytes} bytes and not "
+                    f"{storage.size * dtype.itemsize}"
+                )
+            self._storages[place] = raw.view(dtype).astype(dtype.newbyteorder("="))
+        return self._storages[place]
+
+    def _persistent(self, given: Any) -> _Storage:
+        if type(given) is not tuple or len(given) < 5 or given[0] != "storage":
+            raise self.refusal("is damaged: a persistent id is no storage")
+        _, kind, key, _place, size = given[:5]
+        if not isinstance(kind, _Dtype) or type(key) is not str or type(size) is not int:
+            raise self.refusal("is damaged: a storage's description is none")
+        if kind.name not in _STORAGES.values() or not 0 <= size < 1 << 48:
+            raise self.refusal("is damaged: a storage's description is none")
+        if len(given) > 5 and given[5] is not None:
+            raise self.refusal("has a view of a storage; save it again with PyTorch 1.6 or newer")
+        return _Storage(key, kind.name, size)
+
+    def _call(self, function: Any, args: Any) -> Any:
+        if not isinstance(function, _Call) or type(args) is not tuple:
+            raise self.refusal("calls what may not be called: nothing of a file is run")
+        try:
+            return function.run(*args)
+        except (TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise self.refusal(f"is damaged: {function.name} of other arguments") from None
+
+    # --- the machine ----------------------------------------------------------------------------
+
+    def read(self, file: io.BytesIO) -> Any:
+        """The value of the pickle that begins here."""
+        return _Machine(self, file).run()
+
+
+class _Machine:
+    """One pickle's stack and memo."""
+
+    def __init__(self, reader: Reader, file: Any) -> None:
+        self.reader, self.file = reader, file
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def take(self, n: int) -> bytes:
+        data: bytes = self.file.read(n)
+        if len(data) != n:
+            raise self.reader.refusal("is cut short: a pickle ends in the middle")
+        return data
+
+    def line(self) -> str:
+        data: bytes = self.file.readline(4096)
+        if not data.endswith(b"\n"):
+            raise self.reader.refusal("is damaged: a line of a pickle has no end")
+        return data[:-1].decode("utf-8", "replace")
+
+    def pop(self) -> Any:
+        if not self.stack or isinstance(self.stack[-1], _Mark):
+            raise self.reader.refusal("is damaged: a pickle's stack is empty")
+        return self.stack.pop()
+
+    def to_mark(self) -> list[Any]:
+        for place in range(len(self.stack) - 1, -1, -1):
+            if isinstance(self.stack[place], _Mark):
+                found = self.stack[place + 1 :]
+                del self.stack[place:]
+                return found
+        raise self.reader.refusal("is damaged: a pickle has no mark")
+
+    def run(self) -> Any:
+        for _ in range(MOST_STEPS):
+            code = self.take(1)
+            if code == b".":
+                return self.pop()
+            step = _STEPS.get(code)
+            if step is None:
+                raise self.reader.refusal(
+                    f"has the pickle opcode {code!r}, which tensors and containers do not need"
+                )
+            try:
+                step(self)
+            except (UnicodeDecodeError, struct.error, RecursionError) as error:
+                raise self.reader.refusal(f"is damaged: {error}") from None
+            if len(self.stack) > MOST_DEPTH + MOST_STEPS // 16:
+                raise self.reader.refusal("is damaged: a pickle's stack has no end")
+        raise self.reader.refusal("is damaged: a pickle has no end")
+
+    def sized(self, width: str) -> bytes:
+        """A count, and so many bytes; what the file has not is not taken."""
+        (n,) = struct.unpack("<" + width, self.take(struct.calcsize("<" + width)))
+        return self.take(n)
+
+    def keep(self, place: int) -> None:
+        if not self.stack:
+            raise self.reader.refusal("is damaged: a pickle's stack is empty")
+        self.memo[place] = self.stack[-1]
+
+    def recall(self, place: int) -> None:
+        if place not in self.memo:
+            raise self.reader.refusal("is damaged: a pickle names what it did not keep")
+        self.stack.append(self.memo[place])
+
+    def into(self, kind: type) -> Any:
+        if not self.stack or not isinstance(self.stack[-1], kind):
+            raise self.reader.refusal("is damaged: a pickle fills what is no container")
+        return self.stack[-1]
+
+    def items(self, found: list[Any]) -> None:
+        target = self.into(dict)
+        if len(found) % 2:
+            raise self.reader.refusal("is damaged: a dict has a key without a value")
+        for key, value in zip(found[::2], found[1::2], strict=True):
+            try:
+                target[key] = value
+            except TypeError:
+                raise self.reader.refusal(
+                    "is damaged: a dict has a key that cannot be one"
+                ) from None
+
+    def build(self) -> None:
+        """BUILD: an OrderedDict's attributes (a state dict's _metadata) are left out."""
+        self.pop()
+        if not isinstance(self.stack[-1] if self.stack else None, (dict, Tensor, _Dtype)):
+            raise self.reader.refusal(
+                "gives attributes to what may have none: nothing of a file is run"
+            )
+
+    def name(self) -> None:
+        module, name = self.line(), self.line()
+        self.stack.append(self.reader.find(module, name))
+
+    def stack_name(self) -> None:
+        name, module = self.pop(), self.pop()
+        if type(name) is not str or type(module) is not str:
+            raise self.reader.refusal("is damaged: a name is no text")
+        self.stack.append(self.reader.find(module, name))
+
+    def call(self) -> None:
+        args, function = self.pop(), self.pop()
+        self.stack.append(self.reader._call(function, args))
+
+    def number(self, data: bytes) -> None:
+        self.stack.append(int.from_bytes(data, "little", signed=True))
+
+    def dict_of(self, found: list[Any]) -> None:
+        self.stack.append({})
+        self.items(found)
+
+    def tuple_of(self, n: int) -> None:
+        found = [self.pop() for _ in range(n)]
+        self.stack.append(tuple(reversed(found)))
+
+    def add(self, value: Any) -> None:
+        self.into(list).append(value)
+
+    def set_items(self) -> None:
+        found = self.to_mark()
+        try:
+            self.into(set).update(found)
+        except TypeError:
+            raise self.reader.refusal(
+                "is damaged: a set has an element that cannot be one"
+            ) from None
+
+
+def _ints(machine: _Machine, code: str) -> int:
+    found: int = struct.unpack("<" + code, machine.take(struct.calcsize("<" + code)))[0]
+    return found
+
+
+def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+    return lambda machine: machine.stack.append(make(machine))
+
+
+def _text_number(machine: _Machine) -> Any:
+    line = machine.line()
+    if line in ("00", "01"):
+        return line == "01"
+    try:
+        return int(line.rstrip("L"))
+    except ValueError:
+        raise machine.reader.refusal("is damaged: a number is none") from None
+
+
+def _utf8(machine: _Machine, width: str) -> str:
+    return machine.sized(width).decode("utf-8", "surrogatepass")
+
+
+_STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
+    b"\x80": lambda m: m.take(1),  # PROTO
+    b"\x95": lambda m: m.take(8),  # FRAME
+    b"(": _push(lambda m: _Mark()),
+    b"0": lambda m: m.pop(),
+    b"1": lambda m: m.to_mark(),
+    b"N": _push(lambda m: None),
+    b"\x88": _push(lambda m: True),
+    b"\x89": _push(lambda m: False),
+    b"I": _push(_text_number),
+    b"L": _push(_text_number),
+    b"J": _push(lambda m: _ints(m, "i")),
+    b"K": _push(lambda m: _ints(m, "B")),
+    b"M": _push(lambda m: _ints(m, "H")),
+    b"\x8a": lambda m: m.number(m.sized("B")),
+    b"G": _push(lambda m: struct.unpack(">d", m.take(8))[0]),
+    b"X": _push(lambda m: _utf8(m, "I")),
+    b"\x8c": _push(lambda m: _utf8(m, "B")),
+    b"\x8d": _push(lambda m: _utf8(m, "Q")),
+    b"U": _push(lambda m: m.sized("B").decode("latin1")),
+    b"T": _push(lambda m: m.sized("I").decode("latin1")),
+    b"B": _push(lambda m: m.sized("I")),
+    b"C": _push(lambda m: m.sized("B")),
+    b"}": _push(lambda m: {}),
+    b"]": _push(lambda m: []),
+    b")": _push(lambda m: ()),
+    b"\x8f": _push(lambda m: set()),
+    b"\x90": lambda m: m.set_items(),
+    b"t": lambda m: m.stack.append(tuple(m.to_mark())),
+    b"l": lambda m: m.stack.append(list(m.to_mark())),
+    b"d": lambda m: m.dict_of(m.to_mark()),
+    b"\x85": lambda m: m.tuple_of(1),
+    b"\x86": lambda m: m.tuple_of(2),
+    b"\x87": lambda m: m.tuple_of(3),
+    b"a": lambda m: m.add(m.pop()),
+    b"e": lambda m: (lambda found: m.into(list).extend(found))(m.to_mark()),
+    b"s": lambda m: (lambda value, key: m.items([key, value]))(m.pop(), m.pop()),
+    b"u": lambda m: m.items(m.to_mark()),
+    b"q": lambda m: m.keep(_ints(m, "B")),
+    b"r": lambda m: m.keep(_ints(m, "I")),
+    b"\x94": lambda m: m.keep(len(m.memo)),
+    b"h": lambda m: m.recall(_ints(m, "B")),
+    b"j": lambda m: m.recall(_ints(m, "I")),
+    b"c": lambda m: m.name(),
+    b"\x93": lambda m: m.stack_name(),
+    b"R": lambda m: m.call(),
+    b"\x81": lambda m: m.call(),  # NEWOBJ: of names that are calls here, the same
+    b"b": lambda m: m.build(),
+    b"Q": _push(lambda m: m.reader._persistent(m.pop())),
+}
+
+
+def _plain(value: Any) -> bool:
+    return type(value) in (tuple, list, Size)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def read_zip(data: bytes, where: str) -> Any:
+    """The object in a zip that torch.save wrote.  ArgumentError for any other."""
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        names = archive.namelist()
+    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
+        raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
+    if sum(info.file_size for info in archive.infolist()) > len(data):
+        raise ArgumentError(f"flow.load: {where} is damaged: its entries are larger than the file")
+    mains = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
+    if len(mains) != 1:
+        raise ArgumentError(f"flow.load: {where} is a zip, and none that torch.save wrote")
+    folder = mains[0].removesuffix("data.pkl")
+    if f"{folder}constants.pkl" in names or any(n.startswith(f"{folder}code/") for n in names):
+        raise ArgumentError(
+            f"flow.load: {where} is a TorchScript file, which holds code: flowvm runs nothing of a "
+            f"file; save its state_dict with PyTorch"
+        )
+
+    def content(name: str) -> bytes:
+        try:
+            info = archive.getinfo(name)
+            if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
+                raise ArgumentError(f"flow.load: {where} is damaged: {name} is compressed")
+            return archive.read(info)
+        except _BROKEN as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
+
+    if f"{folder}byteorder" in names and content(f"{folder}byteorder") != b"little":
+        raise ArgumentError(f"flow.load: {where} was written big-endian, which is not read")
+    reader = Reader(
+        where, lambda storage: np.frombuffer(content(f"{folder}data/{storage.key}"), np.uint8)
+    )
+    return reader.read(io.BytesIO(content(mains[0])))
+
+
+def read_legacy(data: bytes, where: str) -> Any:
+    """The object in a file of pickles that PyTorch before 1.6 wrote.  ArgumentError for others."""
+    file = io.BytesIO(data)
+    found: dict[str, np.ndarray[Any, Any]] = {}
+
+    def there(storage: _Storage) -> np.ndarray[Any, Any]:
+        if storage.key not in found:  # which the pickles in front of the objects have none of
+            raise reader.refusal("is damaged: a tensor's storage is missing")
+        return found[storage.key]
+
+    reader = Reader(where, there)
+    if reader.read(file) != _MAGIC or reader.read(file) != _PROTOCOL:
+        raise reader.refusal(
+            "is a pickle, and none that torch.save wrote: pickles run code, so flowvm opens no "
+            "other"
+        )
+    system = reader.read(file)
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise reader.refusal("was written big-endian, which is not read")
+    start = file.tell()
+    sizes: dict[str, _Storage] = {}
+    scout = Reader(where, lambda storage: np.zeros(0, np.uint8))
+
+    def noted(storage: Any, *rest: Any) -> Any:
+        if not isinstance(storage, _Storage):
+            raise reader.refusal("is damaged: a tensor has no storage")
+        return sizes.setdefault(storage.key, storage)
+
+    scout._tensor = noted  # type: ignore[method-assign, assignment]
+    scout.read(file)
+    keys = scout.read(file)
+    if type(keys) is not list or not all(type(key) is str for key in keys):
+        raise reader.refusal("is damaged: its list of storages is none")
+    for key in keys:
+        (count,) = struct.unpack("<q", _exactly(file, 8, reader))
+        kind = sizes[key].dtype if key in sizes else "uint8"
+        width = 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+        if not 0 <= count <= len(data):
+            raise reader.refusal("is damaged: a storage is larger than the file")
+        found[key] = np.frombuffer(_exactly(file, count * width, reader), np.uint8)
+    if set(sizes) - set(found):
+        raise reader.refusal("is damaged: a tensor's storage is missing")
+    file.seek(start)
+    return reader.read(file)
+
+
+def _exactly(file: io.BytesIO, n: int, reader: Reader) -> bytes:
+    data = file.read(n)
+    if len(data) != n:
+        raise reader.refusal("is cut short")
+    return data

@@ -1,0 +1,272 @@
+"""Global tensors in a folder: each rank writes its parts, and any number of ranks reads them.
+
+    index.json                      the saved object's structure; of each tensor its shape, dtype,
+                                    and which file has which part
+    <token>-00000.safetensors       the parts that rank 0 wrote, and the local tensors it had
+    <token>-00001.safetensors       ...
+
+A part that several ranks hold is written by the first of them; summands are added first.  Files
+have names of their own, and the index is moved into place when all of them are there; what the old
+index named is removed behind that.  So whoever reads finds the old object or the new one, whole,
+whenever writing ends.  All ranks save together, and load together; an error on one is one on all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.reading import adopt_array, memory_of
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, CommunicationError
+from flowvm.files.schema import integer, one_of, read_json, record, row, several, text
+from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import (
+    BROADCAST,
+    Sbps,
+    as_sbps,
+    here,
+    part,
+    partial_sum,
+    placed_device,
+    placement,
+    places,
+    sbp,
+    split,
+)
+from flowvm.meta.placements import broadcast as whole
+from flowvm.ops.collectives.collectives import all_reduce, broadcast
+from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
+from flowvm.ops.shapes.create import tensor
+
+INDEX = "index.json"
+FORMAT = "flowvm shards 1"
+Bounds = list[list[int]]
+
+
+def is_sharded(tensors: dict[str, Tensor]) -> bool:
+    """Whether some of them are global."""
+    return any(isinstance(t._meta, GlobalMeta) for t in tensors.values())
+
+
+def is_shards(folder: Path) -> bool:
+    """Whether a folder was written here."""
+    return (folder / INDEX).is_file()
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def write(
+    folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
+) -> None:
+    """Write `tensors`, with the structure `tree` that names them; `save` writes a dict of local
+    ones to a file.
+    """
+    rank = here()[0]
+    token = _agreed_token()
+    mine, said = _parts(tensors, token)
+
+    def own() -> None:
+        if folder.exists() and not folder.is_dir():
+            raise ArgumentError(f"flow.save: global tensors go into a folder, and {str(folder)!r} "
+                                "is a file")  # fmt: skip
+        folder.mkdir(parents=False, exist_ok=True)
+        if mine:
+            save(mine, folder / _file(token, rank))
+
+    def index() -> None:
+        if rank == 0:
+            _publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+
+    _together(f"flow.save: {str(folder)!r}", own)
+    _together(f"flow.save: {str(folder)!r}", index)
+
+
+def _file(token: str, rank: int) -> str:
+    return f"{token}-{rank:05}.safetensors"
+
+
+def _agreed_token() -> str:
+    """A name for this save's files, the first rank's choice."""
+    drawn = tensor(secrets.randbits(62), dtype=int64)
+    return f"{broadcast(drawn, 0).item():016x}"
+
+
+def _parts(tensors: dict[str, Tensor], token: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What this rank writes, and what the index says."""
+    rank, mine, said = here()[0], {}, {}
+    for name, t in tensors.items():
+        meta: Any = t._meta
+        about: dict[str, Any] = {"shape": [*meta.shape], "dtype": meta.dtype.name}
+        if not isinstance(meta, GlobalMeta):
+            if rank == 0:
+                mine[name] = t
+            bounds = [[0, d] for d in meta.shape]
+            said[name] = {**about, "parts": [{"file": _file(token, 0), "bounds": bounds}]}
+            continue
+        about["sbp"] = [s.dim for s in meta.sbp]
+        held = tuple(whole if s is partial_sum else s for s in meta.sbp)
+        t = boxed(t.detach(), held)
+        parts = []
+        for place, owner in zip(places(meta.placement), meta.placement.flat, strict=True):
+            copies = any(k and s is whole for k, s in zip(place, held, strict=True))
+            cut = [[*pair] for pair in part(meta.shape, meta.placement, held, place)]
+            if copies or any(low == high for low, high in cut):
+                continue
+            parts.append({"file": _file(token, owner), "bounds": cut})
+            if owner == rank:
+                mine[name] = part_of(t)
+        said[name] = {**about, "parts": parts}
+    return mine, said
+
+
+def _publish(folder: Path, said: dict[str, Any]) -> None:
+    """Put the index in its place, and remove the files that it does not name."""
+    beside = folder / f".{INDEX}.{secrets.token_hex(4)}"
+    with open(beside, "w", encoding="utf-8") as file:
+        json.dump(said, file, separators=(",", ":"))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, folder / INDEX)
+    named = {p["file"] for about in said["tensors"].values() for p in about["parts"]}
+    for other in folder.glob("*-*.safetensors"):
+        if other.name not in named:
+            other.unlink(missing_ok=True)
+
+
+def _together(what: str, act: Callable[[], Any]) -> Any:
+    """Do it on every rank; an error on one of them is an error on all."""
+    error: BaseException | None = None
+    result = None
+    try:
+        result = act()
+    except Exception as raised:
+        error = raised
+    failed = all_reduce(tensor(-1 if error is None else here()[0], dtype=int64), "max").item()
+    if error is not None:
+        raise error
+    if failed >= 0:
+        raise CommunicationError(f"{what}: rank {failed} raised an error, see there")
+    return result
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+_SIZE = integer(0, 1 << 48)
+_ABOUT = record(
+    dtype=one_of(*(d.name for d in ALL_DTYPES)),
+    shape=several(_SIZE, 64),
+    parts=several(
+        record(file=text(200), bounds=several(row(_SIZE, _SIZE), 64)), 1 << 20
+    ),
+)  # fmt: skip
+
+
+def read(
+    folder: Path, where: placement | None, held: Any, load: Callable[[Path], dict[str, Tensor]]
+) -> tuple[Any, dict[str, Tensor]]:
+    """The structure and the tensors of a folder.  What was saved global is global again: on
+    `where`, by default all ranks, held as `held` says, by default as it was; or local, in a world
+    of one rank that says no placement.
+    """
+    found = read_json((folder / INDEX).read_bytes(), f"flow.load: {str(folder / INDEX)!r}")
+    if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
+        raise ArgumentError(f"flow.load: {str(folder)!r} has no index that this flowvm reads")
+    made = _together(f"flow.load: {str(folder)!r}", lambda: _read(folder, found, where, held, load))
+    return found["tree"], made
+
+
+def _read(
+    folder: Path, found: Any, where: placement | None, held: Any, load: Callable[..., Any]
+) -> dict[str, Tensor]:
+    local = where is None and here()[1] == 1
+    wanted: dict[str, _Wanted] = {}
+    for name, about in found["tensors"].items():
+        sbps = about.pop("sbp", None)
+        _ABOUT(about, f"flow.load: tensor {name!r} of {str(folder)!r}")
+        meta: TensorMeta = TensorMeta.of(tuple(about["shape"]), dtype_named(about["dtype"]))
+        if sbps is not None and not local:
+            meta = _global_meta(name, meta, sbps, where, held)
+        wanted[name] = _Wanted(meta, about["parts"])
+    files = sorted({p["file"] for w in wanted.values() for p in w.parts if w.meets(p["bounds"])})
+    for name in files:
+        if "/" in name or name.startswith("."):
+            raise ArgumentError(f"flow.load: {str(folder)!r} names {name!r}, which is no file's")
+        values = load(folder / name)
+        for key, w in wanted.items():
+            for p in w.parts:
+                if p["file"] == name and w.meets(p["bounds"]):
+                    w.take(key, values, p["bounds"])
+    return {name: w.made() for name, w in wanted.items()}
+
+
+def _global_meta(
+    name: str, meta: TensorMeta, dims: Any, where: placement | None, held: Any
+) -> GlobalMeta:
+    where = placement.all("cpu") if where is None else where
+    chosen = held(name) if callable(held) and not isinstance(held, sbp) else held
+    chosen = chosen.get(name) if isinstance(chosen, dict) else chosen
+    if chosen is None:
+        same = len(dims) == len(where.shape) and all(type(d) is int for d in dims)
+        chosen = tuple(split(d) if d >= 0 else whole for d in dims) if same else None
+    sbps: Sbps = (
+        (whole,) * len(where.shape) if chosen is None else as_sbps(chosen, where, meta.ndim)
+    )
+    if any(s.dim < BROADCAST for s in sbps):
+        raise ArgumentError(f"flow.load: {name!r} is read as split or broadcast, not {sbps}")
+    return GlobalMeta.make(meta.shape, meta.dtype, placed_device(where), sbps)
+
+
+class _Wanted:
+    """A tensor, or the part of it that this rank holds, as it is put together."""
+
+    def __init__(self, meta: TensorMeta, parts: list[dict[str, Any]]) -> None:
+        self.meta, self.parts = meta, parts
+        self.bounds = [[0, d] for d in meta.shape]
+        self.here = True
+        if isinstance(meta, GlobalMeta):
+            self.bounds = [[*pair] for pair in meta.bounds]
+            self.here = meta.inside
+        shape = [high - low for low, high in self.bounds]
+        self.array = np.empty(shape, meta.dtype.storage) if self.here else None
+        self.left = 0 if self.array is None else self.array.size
+
+    def meets(self, bounds: Bounds) -> bool:
+        """Whether a part has something of it."""
+        return self.left > 0 and all(
+            max(a, c) < min(b, d) for (a, b), (c, d) in zip(bounds, self.bounds, strict=True)
+        )
+
+    def take(self, name: str, values: dict[str, Tensor], bounds: Bounds) -> None:
+        """Take what a part, whose values are among these, has of it."""
+        source = values.get(name)
+        if source is None or [*source.shape] != [high - low for low, high in bounds]:
+            raise ArgumentError(f"flow.load: a file has not the part {bounds} of {name!r}")
+        if source.dtype is not self.meta.dtype:
+            raise ArgumentError(f"flow.load: a file has {source.dtype.name} for {name!r}")
+        pairs = list(zip(bounds, self.bounds, strict=True))
+        to = tuple(slice(max(a, c) - c, min(b, d) - c) for (a, b), (c, d) in pairs)
+        of = tuple(slice(max(a, c) - a, min(b, d) - a) for (a, b), (c, d) in pairs)
+        assert self.array is not None
+        taken = memory_of(source)[of]
+        self.array[to] = taken
+        self.left -= taken.size
+
+    def made(self) -> Tensor:
+        """The tensor, when all was taken."""
+        if self.array is None:
+            return hollow(self.meta)  # type: ignore[arg-type]
+        if self.left:
+            raise ArgumentError(f"flow.load: {self.left} elements of a tensor are in no file")
+        kind: DType = self.meta.dtype
+        local: Tensor = adopt_array(self.array, dtype=kind)
+        return global_of(local, self.meta) if isinstance(self.meta, GlobalMeta) else local

@@ -1,0 +1,7 @@
+"""What holds whatever happens to a process: signals and exceptions at any moment, forks, ever new
+shapes.
+
+Here: switches that are undone for certain (`regions.py`), work that no signal handler may come into
+(`apart.py`), locks that a fork takes (`forks.py`), caches bounded by bytes (`kept.py`). Not here:
+what is switched, locked or kept; that lies beside what uses it.
+"""

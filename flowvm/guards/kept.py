@@ -1,0 +1,147 @@
+"""What is kept of shapes that were seen, and how it is bounded: by bytes, the oldest unused first.
+
+Every new shape leaves something behind: metas, the entries of calls.  Such a cache is a `Kept`, two
+dicts: what is asked for goes to `young`, a plain dict in which nothing is noted at a hit.  When all
+`young` together have more than half of `config.kept_bytes`, what is in them becomes `old`, and what
+was old and unused since is dropped; a miss that finds its key in `old` moves it back.  So what is
+used is never dropped, and hits cost what a lookup in a dict costs.
+
+Functions of shapes that give no more than a few numbers use `remembered`: an LRU cache of Python's
+with so many places that their bytes do not matter.
+
+Bytes are estimates of what the objects of a kind take; `flow.vm.stats()` shows them.  Who uses what
+was dropped keeps it alive by a reference of its own; nothing here frees anything.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flowvm.config import config
+from flowvm.guards.forks import Rank, held_at_fork
+
+PLACES = 1 << 11  # of a `remembered` function
+RESULT_BYTES = 1200  # of one of its results, about, with the key
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+_lock = held_at_fork(threading.RLock(), Rank.VM)
+_all: weakref.WeakSet[Kept] = weakref.WeakSet()
+_functions: list[Any] = []
+_dropped: Counter[str] = Counter()
+_young_bytes = 0  # of all of them
+
+
+class Kept:
+    """One cache; `group` is what the statistics call it and others like it."""
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.young: dict[Any, Any] = {}  # always this very object
+        self.old: dict[Any, Any] = {}
+        self.young_bytes = self.old_bytes = 0
+        self.each: dict[Any, int] = {}  # bytes of every key of both
+        _all.add(self)
+
+    def find(self, key: Any) -> Any:
+        """What is kept for `key`, None if nothing is; it is young afterwards."""
+        value = self.young.get(key)
+        if value is None and key in self.old:
+            with _lock:
+                value = self.old.pop(key, None)
+                if value is None:
+                    return self.young.get(key)
+                nbytes = self.each[key]
+                self.old_bytes -= nbytes
+                self._count(nbytes)
+                self.young[key] = value
+        return value
+
+    def put(self, key: Any, value: Any, nbytes: int) -> Any:
+        """Keep `value`, which takes so many bytes, unless another thread was first: what is
+        kept.
+        """
+        with _lock:
+            first = self.find(key)
+            if first is not None:
+                return first
+            if _young_bytes + nbytes > config.kept_bytes // 2:
+                drop_old()
+            self.young[key], self.each[key] = value, nbytes
+            self._count(nbytes)
+        return value
+
+    def replace(self, key: Any, value: Any) -> None:
+        """Keep `value` in the place of what is kept for `key`, if that still is."""
+        with _lock:
+            if self.find(key) is not None:
+                self.young[key] = value
+
+    def _count(self, nbytes: int) -> None:
+        global _young_bytes
+        self.young_bytes += nbytes
+        _young_bytes += nbytes
+
+    def forget(self) -> None:
+        """Drop everything."""
+        with _lock:
+            self._count(-self.young_bytes)
+            _dropped[self.group] += len(self.each)
+            self.old_bytes = 0
+            self.old, self.each = {}, {}
+            self.young.clear()
+
+    def _age(self) -> list[Any]:
+        """What was young is old; what is dropped for it, which the caller lets go of at the end."""
+        dropped = self.old
+        _dropped[self.group] += len(dropped)
+        for key in dropped:
+            del self.each[key]
+        self.old, self.old_bytes = dict(self.young), self.young_bytes
+        self.young.clear()
+        self._count(-self.young_bytes)
+        return [dropped]
+
+
+def drop_old() -> None:
+    """Drop what was not used for longest; what is young becomes old."""
+    with _lock:
+        dropped = [kept._age() for kept in list(_all)]
+    del dropped  # last, and with no lock: it may have finalizers
+
+
+def remembered(group: str) -> Callable[[_Function], _Function]:
+    """Decorates a function of shapes: its results are remembered, those used last."""
+
+    def decorate(function: _Function) -> _Function:
+        cached: Any = functools.lru_cache(PLACES)(function)
+        _functions.append((group, cached))
+        return cached  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def kept() -> dict[str, int]:
+    """For every group: how many are kept, their bytes, and how many were dropped."""
+    count: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    dropped = Counter(_dropped)
+    with _lock:
+        for one in list(_all):
+            count[one.group] += len(one.each)
+            nbytes[one.group] += one.young_bytes + one.old_bytes
+    for group, function in _functions:
+        info = function.cache_info()
+        count[group] += info.currsize
+        nbytes[group] += info.currsize * RESULT_BYTES
+        dropped[group] += info.misses - info.currsize
+    found: dict[str, int] = {}
+    for group in sorted(count):
+        found[f"{group}_kept"] = count[group]
+        found[f"{group}_kept_bytes"] = nbytes[group]
+        found[f"{group}_dropped"] = dropped[group]
+    return found

@@ -1,0 +1,45 @@
+"""What a DLPack capsule says of its memory, read and changed where it stands.
+
+NumPy writes and reads the capsules (`flowvm.interop.protocols` says why), and knows neither devices
+nor bfloat16.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
+that others get, or have given, says what is so.
+
+A DLTensor begins with the address of its memory, then come the device (type and number, int32
+each), the number of dimensions (int32), and the dtype: code and bits (uint8), lanes (uint16).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final
+
+from flowvm.private.cpython import capsule_pointer
+
+UNSIGNED: Final = 1  # DLPack's codes of dtypes
+BFLOAT: Final = 4
+_DEVICE: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands
+_USED: Final = {b"used_" + name: at for name, at in _DEVICE.items()}
+_DTYPE: Final = 12  # behind the device
+
+
+def _address(capsule: Any) -> int:
+    """Of the device in the capsule's DLTensor."""
+    name, address = capsule_pointer(capsule)
+    return address + {**_DEVICE, **_USED}[name]
+
+
+def marked(capsule: Any, device: tuple[int, int]) -> Any:
+    """The capsule, which says now that its memory is on `device`."""
+    (ctypes.c_int32 * 2).from_address(_address(capsule))[:] = list(device)
+    return capsule
+
+
+def dtype_code(capsule: Any) -> int:
+    """The code of the dtype, such as BFLOAT."""
+    return ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value
+
+
+def retyped(capsule: Any, code: int) -> Any:
+    """The capsule, whose dtype has another code now, and as many bits."""
+    ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value = code
+    return capsule

@@ -1,0 +1,307 @@
+"""Tensors and the rest of Python: DLPack, NumPy functions, pickle and copy.
+
+What is shared and for how long:
+
+- `numpy()`, `np.asarray(t)` and NumPy functions on tensors copy.  DLPack and
+  `t.__array__(copy=False)` share memory; they wait for the tensor's writer, so what they hand out
+  is there.  After that the VM does not know of the other side's reads and writes, nor the other
+  side of the VM's: an in-place op issued later happens under the sharer's eyes.
+- An exported array keeps the memory, not the Tensor: the tensor may go, and its ReleaseTensor comes
+  when the array has gone too.
+- An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
+  its last tensor has run.
+- The same holds on CUDA devices, where `__cuda_array_interface__` shares memory too; see
+  `flowvm.cuda.exchange` for the order with other libraries' streams.
+
+Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
+not trust.  Files of others are for `flow.load`, which opens no pickle.
+
+NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
+while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
+these places; a deleter in Python cannot be.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flowvm.eager.reading import adopt_array, memory_of, values_of
+from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
+from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.loading.lazy import lazy
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType, bfloat16
+from flowvm.meta.global_meta import GlobalMeta
+
+if TYPE_CHECKING:
+    from flowvm.cuda import exchange
+else:
+    exchange = lazy("flowvm.cuda.exchange")
+
+CPU = (1, 0)
+# DLPack's device types: name, and whether the CPU reads their memory
+_DEVICES = {1: ("CPU", True), 2: ("CUDA", False), 3: ("CUDA host", True), 4: ("OpenCL", False)}
+_DEVICES |= {7: ("Vulkan", False), 8: ("Metal", False), 10: ("ROCm", False)}
+_DEVICES |= {11: ("ROCm host", True), 13: ("CUDA managed", True), 14: ("oneAPI", False)}
+
+
+# --- DLPack ---------------------------------------------------------------------------------------
+
+
+@method("__dlpack_device__")
+def _dlpack_device(t: Tensor) -> tuple[int, int]:
+    return CPU if t._meta.device is cpu else (2, t._meta.device.index or 0)
+
+
+@method("__dlpack__")
+def _dlpack(
+    t: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[Any, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    here = _dlpack_device(t)
+    if stream is not None and (here == CPU or not _is_stream(stream)):
+        raise ArgumentError(f"__dlpack__: a tensor on {t.device} takes no stream {stream!r}")
+    asked = here if dl_device is None else tuple(map(int, dl_device))
+    if asked != here and (asked != CPU or copy is False):
+        raise BufferError(f"__dlpack__: the tensor is on {t.device} {here}, not on {asked}")
+    if t.requires_grad:
+        raise BufferError(
+            "a tensor that requires grad cannot be exported, changes to it would bypass autograd; "
+            "use t.detach()"
+        )
+    if asked == CPU:
+        memory = memory_of(t)
+        capsule = _capsule(memory.copy() if copy else memory, max_version)
+    else:
+        memory = exchange.exported(t.detach().clone() if copy else t)
+        capsule = marked(_capsule(memory, max_version), asked)
+    return retyped(capsule, BFLOAT) if t._meta.dtype is bfloat16 else capsule
+
+
+def _is_stream(number: Any) -> bool:
+    """Whether DLPack has it: -1 for none, 1 and 2 for the default ones, or a handle; 0 is neither.
+
+    Which of them it is does not matter: what goes out has been computed.
+    """
+    return isinstance(number, int) and number >= -1 and number != 0
+
+
+def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) -> Any:
+    if max_version is None:
+        return memory.__dlpack__()
+    try:
+        return memory.__dlpack__(max_version=max_version)
+    except TypeError:  # NumPy before 2.1; a consumer must take unversioned capsules too
+        return memory.__dlpack__()
+
+
+def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
+    """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
+    if t._meta.device is cpu:
+        raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
+    return exchange.interface(t)
+
+
+Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignore[attr-defined]
+
+
+class _Producer:
+    """What NumPy imports from, so that the kind of capsule it gets is seen."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.versioned = False
+        self.dtype: DType | None = None  # if it is not the one that NumPy sees
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device: tuple[int, int] = self.source.__dlpack_device__()
+        return device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        capsule = self.source.__dlpack__(**options)
+        self.versioned = "dltensor_versioned" in repr(capsule)
+        if dtype_code(capsule) == BFLOAT:
+            self.dtype = bfloat16
+            retyped(capsule, UNSIGNED)
+        return capsule
+
+
+def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
+    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, on the
+    CPU or on a CUDA device.
+
+    Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
+    False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
+    elsewhere.
+
+    >>> flow.from_dlpack(np.arange(3))
+    tensor([0, 1, 2])
+    """
+    if not hasattr(type(obj), "__dlpack__") or not hasattr(type(obj), "__dlpack_device__"):
+        raise ArgumentTypeError(
+            f"from_dlpack: a {type(obj).__name__} has no __dlpack__ and __dlpack_device__; "
+            f"make a tensor of it with flow.tensor(...)"
+        )
+    kind, index = obj.__dlpack_device__()
+    if int(kind) == 2:
+        return _from_cuda(obj, int(index), copy)
+    name, readable = _DEVICES.get(int(kind), (f"DLPack device type {int(kind)}", False))
+    if not readable:
+        raise DeviceError(
+            f"from_dlpack: the data is on {name} device {index}, and flowvm runs on the CPU and on "
+            "CUDA devices only; move it there first"
+        )
+    producer = _Producer(obj)
+    array = np.from_dlpack(producer)
+    obstacle = "a copy was asked for" if copy else ""
+    if not array.flags.writeable:
+        if producer.versioned:
+            obstacle = obstacle or "the memory is read-only"
+        else:  # these capsules cannot say so: whoever gives one lets its memory be written
+            array = _writeable(array)
+    if any(s <= 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+        obstacle = obstacle or f"strides {array.strides}"
+    if not array.flags.aligned:
+        obstacle = obstacle or "the memory is not aligned"
+    if obstacle and copy is False:
+        raise ArgumentError(
+            f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
+        )
+    return adopt_array(array.copy() if obstacle else array, dtype=producer.dtype)
+
+
+def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
+    producer = exchange.Capsules(obj, index)
+    array = producer.array()
+    obstacle = "a copy was asked for" if copy else ""
+    if producer.versioned and not array.flags.writeable:
+        obstacle = obstacle or "the memory is read-only"
+    if any(s == 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+        obstacle = obstacle or f"strides {array.strides}"
+    if obstacle and copy is False:
+        raise ArgumentError(
+            f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
+        )
+    return exchange.tensor_on(array, producer.device, obstacle, producer.dtype)
+
+
+class _Lender:
+    """An array's memory without the array's read-only flag; keeps the array."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        address = array.__array_interface__["data"][0]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
+        self.__array_interface__["strides"] = array.strides
+
+
+def _writeable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.asarray(_Lender(array))
+
+
+# --- NumPy ----------------------------------------------------------------------------------------
+
+# array + tensor asks the tensor, not NumPy, which would add element by element
+Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
+
+
+@method("__array__")
+def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    if copy is False:
+        if t._meta.device is not cpu:
+            raise ArgumentError(f"a tensor on {t.device} cannot be an array uncopied")
+        if np.dtype(t.dtype.numpy if dtype is None else dtype) != t.dtype.numpy:
+            raise ArgumentError(f"a {t.dtype.name} tensor cannot be {np.dtype(dtype)} uncopied")
+        return memory_of(t)
+    return values_of(t).astype(t.dtype.numpy if dtype is None else dtype)
+
+
+# --- pickle and copy ------------------------------------------------------------------------------
+
+
+def _rebuild(
+    cls: type[Tensor],
+    array: np.ndarray[Any, Any],
+    requires_grad: bool,
+    attributes: dict[str, Any],
+    device: str = "cpu",
+    dtype: DType | None = None,
+) -> Tensor:
+    if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
+        array = array.copy()
+    made = adopt_array(array, dtype=dtype).to(device)
+    return _of_class(cls, made, requires_grad, attributes)
+
+
+def _of_class(
+    cls: type[Tensor], data: Tensor, requires_grad: bool, attributes: dict[str, Any]
+) -> Tensor:
+    out = data if cls is Tensor else alias(data, data._meta, 0, cls)
+    if attributes:
+        out.__dict__.update(attributes)
+    if requires_grad:
+        out.requires_grad_(True)
+    return out
+
+
+def _attributes(t: Tensor) -> dict[str, Any]:
+    """What users have set on a tensor of a subclass."""
+    return dict(getattr(t, "__dict__", ()))
+
+
+@method("__reduce_ex__")
+def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
+    """By value: tensors that share memory come back apart, and a tensor outside the graph.
+
+    It comes back on the device that it was on, which must be there.
+    """
+    if isinstance(t._meta, GlobalMeta):
+        raise ArgumentTypeError(
+            "a global tensor cannot be pickled: other processes hold parts of it; use flow.save, "
+            "or pickle its to_local() on each rank"
+        )
+    return reduced(t, memory_of(t).copy())
+
+
+def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+    """What pickle makes a tensor like `t` of, on the memory of `values`."""
+    facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
+    return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
+
+
+@method("__copy__")
+def _copy(t: Tensor) -> Tensor:
+    """Another tensor on the same memory, at the same place in the autograd graph."""
+    if not t.is_leaf:
+        again: Tensor = t.view_as(t)
+        return again
+    return _of_class(type(t), alias(t, t._meta), t.requires_grad, _attributes(t))
+
+
+@method("__deepcopy__")
+def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A leaf with values, gradient and attributes of its own; no two copies share memory."""
+    if id(t) in memo:
+        found: Tensor = memo[id(t)]
+        return found
+    if not t.is_leaf:
+        raise AutogradError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol; use t.detach().clone() for the values"
+        )
+    values = t.detach().clone()
+    out = _of_class(type(t), values, t.requires_grad, {})
+    memo[id(t)] = out
+    if _attributes(t):
+        out.__dict__.update(deepcopy(_attributes(t), memo))
+    if t.grad is not None:
+        out.grad = deepcopy(t.grad, memo)
+    return out

@@ -1,0 +1,26 @@
+"""What `dir()` and completion show of a module that users meet: what it lists, and not what it is
+made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+
+def listing(names: dict[str, Any]) -> Callable[[], list[str]]:
+    """The `__dir__` of the module whose globals are `names`: its `__all__`, the modules below it
+    that list something themselves, and names that begin with underscores.
+    """
+    package = f"{names['__name__']}."
+
+    def shown(name: str, value: Any) -> bool:
+        below = isinstance(value, ModuleType) and value.__name__.startswith(package)
+        return name.startswith("_") or (below and hasattr(value, "__all__"))
+
+    def names_of_the_module() -> list[str]:
+        more = {name for name, value in names.items() if shown(name, value)}
+        return sorted({*names["__all__"], *more})
+
+    return names_of_the_module

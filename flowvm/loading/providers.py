@@ -1,0 +1,73 @@
+"""What lower layers ask for without knowing who answers: each is told here, once, who does.
+
+Who answers is imported when it is first asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowvm import compiler
+from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.eager.modes import current_recorder
+from flowvm.eager.tensor import Tensor, method
+from flowvm.loading.lazy import lazy, shown
+from flowvm.meta import device
+from flowvm.meta.meta import TensorMeta
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.trace import Trace
+
+if TYPE_CHECKING:
+    from flowvm import array_api, memory
+    from flowvm.cuda import amp
+    from flowvm.cuda.driver import runtime
+    from flowvm.ops.declare.cuda import lowering
+    from flowvm.profiler.views import traces
+else:
+    array_api = lazy("flowvm.array_api")
+    memory = lazy("flowvm.memory")
+    amp = lazy("flowvm.cuda.amp")
+    runtime = lazy("flowvm.cuda.driver.runtime")
+    lowering = lazy("flowvm.ops.declare.cuda.lowering")
+    traces = lazy("flowvm.profiler.views.traces")
+
+
+def _why_no_cuda(index: int) -> str:
+    """Why a CUDA device cannot be used, or ""."""
+    return runtime.why_not(index)
+
+
+def _lower_for_cuda(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    """What a call comes down to on a CUDA device."""
+    return lowering.lower(op, metas, attrs)
+
+
+def _about_memory(stream: int) -> str:
+    """What an out-of-memory error says of memory."""
+    return memory.report(stream)
+
+
+def _trace_screen(trace: Trace, width: int) -> Any:
+    """A trace in colours."""
+    return traces.trace_screen(trace, width)
+
+
+def _captured() -> bool:
+    """Whether what this thread does is being captured."""
+    return current_recorder() is not None
+
+
+@method()
+def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> Any:  # noqa: N807
+    """The module with the array API standard's functions, `flowvm.array_api`."""
+    return array_api.named(api_version)
+
+
+compiler.captured.append(_captured)
+device.backends["cuda"] = _why_no_cuda
+lowerings["cuda"] = _lower_for_cuda
+engine.failures.about_memory = _about_memory
+Trace.screen = _trace_screen
+shown["flowvm.cuda"]["amp"] = amp

@@ -1,0 +1,161 @@
+"""Where a tensor lives.
+
+A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
+compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
+by `require`, which says what is missing.  Who knows is in `backends`, and is asked when a device is
+first needed: asking for a CUDA device loads the driver; nothing else here does.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any, Final, NoReturn, SupportsIndex
+
+from flowvm.errors import ArgumentTypeError, DeviceError
+from flowvm.guards.regions import Mode, Region
+
+_TYPES = ("cpu", "cuda")
+_SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
+_interned: dict[tuple[str, int], "Device"] = {}
+
+
+# What a thread has chosen: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
+# device of new tensors.
+cuda_index: Final = Mode(0)
+_default: "Final[Mode[Device | None]]" = Mode(None)
+
+
+class Device(Region):
+    """A place for tensors: `flow.device("cpu")`, `flow.device("cuda:1")`, `flow.device("cuda", 1)`.
+
+    "cuda" alone means the current CUDA device, which is "cuda:0" unless `flow.cuda.set_device` was
+    called.  There is one CPU device, so its index is None, as in PyTorch.  Inside `with
+    flow.device("cuda"):` new tensors are made there.
+
+    >>> flow.device("cuda:1").index
+    1
+    >>> flow.device("cpu").type
+    'cpu'
+    """
+
+    __slots__ = ("index", "type")
+
+    type: str
+    index: int | None
+
+    def __new__(cls, device: "str | int | Device", index: int | None = None) -> "Device":
+        key = _parse(device, index)
+        found = _interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            object.__setattr__(found, "type", key[0])
+            object.__setattr__(found, "index", None if key[0] == "cpu" else key[1])
+            found = _interned.setdefault(key, found)  # atomic: two threads agree on one object
+        return found
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self!r} cannot be changed")
+
+    def _mode(self) -> Mode[Any]:
+        return _default
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return _default, require(self), self
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        if self.index is None:
+            return f"device(type={self.type!r})"
+        return f"device(type={self.type!r}, index={self.index})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
+        return Device, (str(self),)
+
+
+def _parse(device: object, index: object) -> tuple[str, int]:
+    if isinstance(device, Device):
+        device = str(device)
+    if isinstance(device, int) and not isinstance(device, bool) and index is None:
+        device, index = "cuda", device  # as in PyTorch, a bare number is an accelerator
+    if not isinstance(device, str):
+        raise ArgumentTypeError(f"expected a device such as 'cpu' or 'cuda:0', got {device!r}")
+    match = _SPELLING.fullmatch(device)
+    if match is None or match[1] not in _TYPES:
+        raise DeviceError(f"no device is called {device!r}; write 'cpu', 'cuda' or 'cuda:<index>'")
+    if match[2] is not None and index is not None:
+        raise DeviceError(f"device {device!r} has an index already, so index={index!r} is too much")
+    number = index if match[2] is None else int(match[2])
+    if number is None:
+        number = cuda_index.now() if match[1] == "cuda" else 0
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise DeviceError(f"a device index is an integer from 0 up, got {number!r}")
+    if match[1] == "cpu" and number != 0:
+        raise DeviceError(f"there is one CPU device, 'cpu'; got index {number}")
+    return match[1], number
+
+
+cpu: Final = Device("cpu")
+
+
+def as_device(value: "str | int | Device | None") -> Device:
+    """`value` as a Device that can be used; None is where new tensors are made."""
+    if value is None:
+        return _default.now() or cpu
+    return require(value if isinstance(value, Device) else Device(value))
+
+
+def set_default_device(device: "str | int | Device | None") -> None:
+    """Let this thread make new tensors on `device`; None: on the CPU.
+
+    >>> flow.set_default_device("cpu")
+    >>> flow.ones(2).device.type
+    'cpu'
+    """
+    _default.set(None if device is None else as_device(device))
+
+
+def get_default_device() -> Device:
+    """Where this thread makes new tensors.
+
+    >>> flow.get_default_device().type
+    'cpu'
+    """
+    return _default.now() or cpu
+
+
+# by type of device, but the CPU: why the one of an index cannot be used, "" if it can
+backends: dict[str, Callable[[int], str]] = {}
+_usable: set[Device] = {cpu}
+
+
+def is_available(device: Device) -> bool:
+    """Whether tensors can be made on `device`."""
+    return not _why_not(device)
+
+
+def require(device: Device) -> Device:
+    """`device`, or a DeviceError that says why it cannot be used."""
+    if why := _why_not(device):
+        raise DeviceError(f"device '{device}' is not available: {why}")
+    return device
+
+
+def forget() -> None:
+    """Ask anew which devices can be used."""
+    _usable.difference_update({d for d in _usable if d.type != "cpu"})
+
+
+def _why_not(device: Device) -> str:
+    """Why `device` cannot be used; "" if it can, which is remembered."""
+    if device in _usable:
+        return ""
+    why = backends[device.type](device.index or 0)
+    if not why:
+        _usable.add(device)
+    return why
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=forget)  # CUDA does not survive a fork

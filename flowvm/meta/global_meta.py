@@ -1,0 +1,153 @@
+"""What is known of a global tensor: its logical shape, where it is placed, and what lies here.
+
+A `GlobalMeta` is a TensorMeta that no local tensor has, so whatever is kept by metas (the entries
+of calls, views) never takes a global tensor for a local one, and asks nobody.  `local` is the meta
+of the tensor's memory on this rank.
+
+Invariants
+- a tensor's meta is of C order: strides are of its local part alone, and what is computed with the
+  logical ones (views) is translated;
+- `device` is the placement's, so metas made "on the device of" a global tensor are global too, and
+  broadcast;
+- a rank outside the placement has a `local` without elements, and computes nothing with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.guards.kept import Kept
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
+from flowvm.meta.placements import (
+    PARTIAL,
+    PlacedDevice,
+    Sbps,
+    broadcast,
+    part,
+    partial_sum,
+    placed_device,
+    placement,
+)
+
+_kept = Kept("global metas")
+_META_BYTES = 1500
+
+
+class GlobalMeta(TensorMeta):
+    """Logical shape and dtype, placement, sbp, and the meta of the part that is here."""
+
+    __slots__ = ("bounds", "inside", "local", "sbp")
+    local: TensorMeta
+    sbp: Sbps
+    inside: bool  # whether this rank is one of the placement's
+    bounds: tuple[tuple[int, int], ...]  # of the part that is here, in each dimension
+    device: PlacedDevice
+
+    @staticmethod
+    def make(
+        shape: Any,
+        dtype: DType,
+        device: PlacedDevice,
+        sbp: Sbps,
+        local_stride: tuple[int, ...] | None = None,
+        stride: tuple[int, ...] | None = None,
+    ) -> GlobalMeta:
+        """The meta of these; `local_stride` None is C order; `stride` is for views on their way."""
+        size = shape if type(shape) is Size else as_shape(shape)
+        key = size, dtype, device, sbp, local_stride, stride
+        found: GlobalMeta | None = _kept.young.get(key)
+        if found is None:
+            found = _kept.find(key)
+        if found is None:
+            found = _kept.put(key, _made(*key), _META_BYTES)
+        return found
+
+    @property
+    def placement(self) -> Any:
+        """Where it is."""
+        where: placement = self.device.placement
+        return where
+
+    @property
+    def whole(self) -> TensorMeta:
+        """What a local tensor of the logical shape has."""
+        return TensorMeta.of(self.shape, self.dtype, self.device.local)
+
+    def with_sbp(self, sbp: Sbps) -> GlobalMeta:
+        """The same tensor held otherwise; its parts are of C order."""
+        return GlobalMeta.make(self.shape, self.dtype, self.device, sbp)
+
+    def with_local(self, local: TensorMeta) -> GlobalMeta:
+        """The same with another arrangement of what is here."""
+        stride = None if local.contiguous else local.stride
+        return GlobalMeta.make(self.shape, self.dtype, self.device, self.sbp, stride)
+
+    def dense(self, dtype: DType | None = None) -> GlobalMeta:
+        """What a new tensor like it has: partial sums are broadcast."""
+        held = tuple(broadcast if s is partial_sum else s for s in self.sbp)
+        return GlobalMeta.make(self.shape, dtype or self.dtype, self.device, held)
+
+    def with_shape(self, shape: Any, dtype: DType | None = None) -> GlobalMeta:
+        """What a new tensor of `shape` beside it has: every rank holds it whole."""
+        return _broadcast(as_shape(shape), dtype or self.dtype, self.device, None)
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether ranks hold summands."""
+        return any(s.dim == PARTIAL for s in self.sbp)
+
+    def __repr__(self) -> str:
+        held = ",".join(s.short for s in self.sbp)
+        return f"{super().__repr__()} {held}@{self.placement.ranks.tolist()}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        local_stride = None if self.local.contiguous else self.local.stride
+        return _again, (self.shape, self.dtype, self.placement, self.sbp, local_stride)
+
+
+def _again(shape: Size, dtype: DType, where: placement, sbp: Sbps, local_stride: Any) -> GlobalMeta:
+    return GlobalMeta.make(shape, dtype, placed_device(where), sbp, local_stride)
+
+
+def _made(
+    size: Size,
+    dtype: DType,
+    device: PlacedDevice,
+    sbp: Sbps,
+    local_stride: tuple[int, ...] | None,
+    stride: tuple[int, ...] | None,
+) -> GlobalMeta:
+    whole = TensorMeta.of(size, dtype, device.local, stride)
+    meta = GlobalMeta()
+    for name in ("shape", "stride", "dtype", "ndim", "numel", "nbytes", "span", "contiguous"):
+        setattr(meta, name, getattr(whole, name))
+    meta.device, meta.sbp = device, sbp
+    place = device.placement.place_of(device.rank)
+    meta.inside = place is not None
+    if place is None:
+        meta.bounds = ((0, 0),) * len(size)
+        local: Any = (0,) * max(1, len(size))
+        local_stride = None
+    else:
+        meta.bounds = part(size, device.placement, sbp, place)
+        local = tuple(end - begin for begin, end in meta.bounds)
+    meta.local = TensorMeta.of(local, dtype, device.local, local_stride)
+    return meta
+
+
+def _broadcast(
+    size: Size, dtype: DType, device: PlacedDevice, stride: tuple[int, ...] | None
+) -> GlobalMeta:
+    """What `TensorMeta.of` makes on a placement's device."""
+    held: Sbps = (broadcast,) * len(device.placement.shape)
+    if device.sbp is not None:
+        if stride is None and all(-1 <= s.dim < len(size) for s in device.sbp):
+            held = device.sbp
+        device = device.placement.device(device.rank)
+    if stride is not None and stride == dense_stride(size):
+        stride = None
+    return GlobalMeta.make(size, dtype, device, held, None, stride)
+
+
+PlacedDevice.maker = staticmethod(_broadcast)

@@ -1,0 +1,186 @@
+"""What is known of a tensor without its values: shape, stride, dtype, device; interned.
+
+Two tensors that look alike share one `TensorMeta`, so "have I seen this call before" is a dict
+lookup on identities, and everything derived (byte counts, contiguity) is computed once.  Storage
+offset is not part of it: it changes no kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, SupportsIndex
+
+from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
+from flowvm.guards.kept import Kept
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import DType
+
+
+class Size(tuple[int, ...]):
+    """A tensor's shape: a tuple with `numel()`.
+
+    >>> flow.ones(2, 3).shape.numel()
+    6
+    """
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The product of the dimensions."""
+        return math.prod(self)
+
+    def __repr__(self) -> str:
+        return f"flow.Size({list(self)})"
+
+
+def as_shape(shape: Any) -> Size:
+    """`shape`, an int or ints in a tuple or list, as a Size; ArgumentError for a negative one."""
+    if not isinstance(shape, Iterable):
+        shape = (shape,)
+    try:
+        size = Size(operator.index(d) for d in shape)
+    except TypeError:
+        raise ArgumentTypeError(f"a shape is made of integers, got {shape!r}") from None
+    if any(d < 0 for d in size):
+        raise ArgumentError(f"a dimension cannot be negative: shape {tuple(size)}")
+    return size
+
+
+def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides, in elements, of a C-contiguous tensor of `shape`."""
+    stride, step = [], 1
+    for d in reversed(shape):
+        stride.append(step)
+        step *= max(d, 1)
+    return tuple(reversed(stride))
+
+
+_kept = Kept("metas")
+_interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
+_META_BYTES = 900  # of a meta of some dimensions, with its key
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+class TensorMeta:
+    """Shape, stride (elements), dtype and device; one object for each combination."""
+
+    __slots__ = (
+        "contiguous",
+        "device",
+        "dtype",
+        "nbytes",
+        "ndim",
+        "numel",
+        "shape",
+        "span",
+        "stride",
+    )
+    shape: Size
+    stride: tuple[int, ...]
+    dtype: DType
+    device: Device
+    ndim: int
+    numel: int
+    nbytes: int  # numel * itemsize
+    span: int  # bytes from the first element to behind the last, for the strides given
+    contiguous: bool  # C order without gaps
+
+    @staticmethod
+    def of(
+        shape: SupportsIndex | Sequence[int],
+        dtype: DType,
+        device: Device = cpu,
+        stride: tuple[int, ...] | None = None,
+    ) -> TensorMeta:
+        """The meta of these; `stride` None is C order.
+
+        OutOfMemoryError when no machine could hold that many bytes.
+        """
+        size = shape if type(shape) is Size else as_shape(shape)
+        key = (size, dtype, device, stride)
+        found = _interned.get(key)
+        return found if found is not None else _make(key, size, dtype, device, stride)
+
+    def dense(self, dtype: DType | None = None) -> TensorMeta:
+        """The C-contiguous meta of the same shape, of `dtype` or the same."""
+        return TensorMeta.of(self.shape, dtype or self.dtype, self.device)
+
+    def with_shape(self, shape: Sequence[int], dtype: DType | None = None) -> TensorMeta:
+        """A C-contiguous meta of `shape` on the same device, of `dtype` or the same."""
+        return TensorMeta.of(as_shape(shape), dtype or self.dtype, self.device)
+
+    def __repr__(self) -> str:
+        short = {
+            "float": "f",
+            "bfloat": "bf",
+            "int": "i",
+            "uint": "u",
+            "bool": "bool",
+            "complex": "c",
+        }
+        kind = self.dtype.name.rstrip("0123456789")
+        name = short[kind] + self.dtype.name[len(kind) :]
+        strided = "" if self.contiguous else f" stride {list(self.stride)}"
+        return f"{name}{list(self.shape)}{strided}".replace(" ", "" if self.contiguous else " ")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TensorMeta.of, (self.shape, self.dtype, self.device, self.stride)
+
+
+def _make(
+    key: tuple[Any, ...], size: Size, dtype: DType, device: Device, stride: tuple[int, ...] | None
+) -> TensorMeta:
+    known: TensorMeta | None = _kept.find(key)
+    if known is not None:
+        return known
+    if device.__class__ is not Device:  # of a placement: see flowvm.meta.global_meta
+        maker: Any = device
+        return _put(key, maker.maker(size, dtype, device, stride))
+    dense = dense_stride(size)
+    steps = dense if stride is None else stride
+    numel = size.numel()
+    if numel >= 1 << 63 or max(steps, default=0) >= 1 << 63:
+        raise ArgumentError(f"a tensor of shape {tuple(size)} has more elements than 64 bits count")
+    contiguous = numel == 0 or all(
+        s == e for d, s, e in zip(size, steps, dense, strict=True) if d != 1
+    )
+    if stride is None or contiguous:  # equal layouts share one object
+        shared = _kept.find((size, dtype, device, None)) if contiguous else None
+        if shared is not None:
+            return _put(key, shared)
+        steps = dense
+    meta = TensorMeta()
+    meta.shape, meta.stride, meta.dtype, meta.device = size, steps, dtype, device
+    meta.ndim, meta.numel, meta.nbytes = len(size), numel, numel * dtype.itemsize
+    last = sum((d - 1) * s for d, s in zip(size, steps, strict=True))
+    meta.span = 0 if numel == 0 else (last + 1) * dtype.itemsize
+    meta.contiguous = contiguous
+    if meta.span > _MEMORY and device is cpu:
+        raise OutOfMemoryError(
+            f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes "
+            f"{meta.span / 2**30:.4g} GiB; "
+            f"this machine has {_MEMORY / 2**30:.4g} GiB"
+        )
+    # metas in use outlive their place here; a second object for one of them only misses a cache
+    if contiguous:
+        meta = _put((size, dtype, device, None), meta)
+    return _put(key, meta)
+
+
+def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
+    found: TensorMeta = _kept.put(key, meta, _META_BYTES)
+    return found
+
+
+def array_interface(meta: TensorMeta, address: int, read_only: bool) -> dict[str, Any]:
+    """What NumPy asks for as `__array_interface__`: elements of `meta` at an address."""
+    return {
+        "version": 3,
+        "shape": tuple(meta.shape),
+        "typestr": meta.dtype.storage.str,
+        "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
+        "data": (address, read_only),
+    }

@@ -1,0 +1,323 @@
+"""Placements and SBP: which ranks hold a global tensor, and what each of them holds of it.
+
+A *placement* is a device type and an array of ranks, of one or several dimensions.  For each
+dimension of that array a tensor has one *sbp*: `split(d)` cuts its dimension d among the ranks
+there, `broadcast` gives each of them all of it, `partial_sum` gives each a summand of it.
+
+A dimension of n that is cut for k ranks gives the first n % k of them one more than the others;
+some may get nothing.  Dimensions of the placement cut one after the other: what the second
+`split(0)` cuts is the part that the first one left.
+
+Nothing here communicates.  Who this process is, is asked of `world`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.device import Device, _usable
+
+
+def _alone() -> tuple[int, int]:
+    return 0, 1
+
+
+# who says this process's rank and how many there are; another is entered where there is transport
+world: list[Callable[[], tuple[int, int]]] = [_alone]
+
+
+def here() -> tuple[int, int]:
+    """This process's rank, and the number of ranks."""
+    return world[-1]()
+
+
+# --- sbp ------------------------------------------------------------------------------------------
+
+
+class sbp:  # noqa: N801 - OneFlow's name, which users write
+    """What the ranks along one dimension of a placement hold: made by `flow.sbp.split(d)`, or one
+    of `flow.sbp.broadcast` and `flow.sbp.partial_sum`.  There is one object for each.
+    """
+
+    __slots__ = ("dim",)
+    dim: int  # that is split; BROADCAST or PARTIAL
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> sbp:
+        raise ArgumentTypeError(
+            "flow.sbp.sbp is the type; write flow.sbp.split(dim), flow.sbp.broadcast or "
+            "flow.sbp.partial_sum"
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{self!r} cannot be changed")
+
+    @property
+    def is_split(self) -> bool:
+        """Whether ranks hold parts."""
+        return self.dim >= 0
+
+    def __call__(self) -> sbp:
+        """Itself: OneFlow has both `flow.sbp.broadcast` and `flow.sbp.broadcast()`."""
+        return self
+
+    def __repr__(self) -> str:
+        if self.dim >= 0:
+            return f"flow.sbp.split({self.dim})"
+        return "flow.sbp.broadcast" if self.dim == BROADCAST else "flow.sbp.partial_sum"
+
+    @property
+    def short(self) -> str:
+        """S(0), B or P."""
+        return f"S({self.dim})" if self.dim >= 0 else "B" if self.dim == BROADCAST else "P"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sbp_of, (self.dim,)
+
+
+BROADCAST, PARTIAL = -1, -2
+_sbps: dict[int, sbp] = {}
+
+
+def _sbp_of(dim: int) -> sbp:
+    found = _sbps.get(dim)
+    if found is None:
+        found = object.__new__(sbp)
+        object.__setattr__(found, "dim", dim)
+        found = _sbps.setdefault(dim, found)  # atomic: two threads agree on one object
+    return found
+
+
+broadcast = _sbp_of(BROADCAST)
+partial_sum = _sbp_of(PARTIAL)
+Sbps = tuple[sbp, ...]
+
+
+def split(dim: int) -> sbp:
+    """Dimension `dim` is cut among the ranks.  It counts from the front: it is not negative."""
+    try:
+        at = operator.index(dim)
+    except TypeError:
+        got = type(dim).__name__
+        raise ArgumentTypeError(f"sbp.split: a dimension is an int, got {got}") from None
+    if at < 0:
+        raise ArgumentError(
+            f"sbp.split: a dimension counts from the front, 0 or more, got {at}: an sbp is not "
+            f"told how many dimensions its tensor has"
+        )
+    return _sbp_of(at)
+
+
+def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
+    """`value`, an sbp or one for each dimension of `placement`, as a tuple of them.
+
+    ArgumentError where there are too many, or where a dimension is split that a tensor of `ndim`
+    has not.
+    """
+    listed = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    for one in listed:
+        if not isinstance(one, sbp):
+            raise ArgumentTypeError(
+                f"an sbp is flow.sbp.split(dim), flow.sbp.broadcast or flow.sbp.partial_sum, got "
+                f"{one!r}"
+            )
+    if len(listed) != len(placement.shape):
+        raise ArgumentError(
+            f"a placement of {len(placement.shape)} dimensions takes as many sbp, got {listed}"
+        )
+    for one in listed if ndim is not None else ():
+        if one.dim >= (ndim or 0):
+            raise ArgumentError(f"{one!r} of a tensor with {ndim} dimensions")
+    return listed
+
+
+# --- placements -----------------------------------------------------------------------------------
+
+
+class placement:  # noqa: N801 - OneFlow's name, which users write
+    """Ranks that hold a tensor: `flow.placement("cpu", ranks=[0, 1])`, or nested lists for ranks of
+    several dimensions, `[[0, 1], [2, 3]]`.  One object for each combination.
+
+    type    "cpu" or "cuda": each rank's own device
+    shape   of the array of ranks
+    flat    the ranks in C order
+
+    ArgumentError: another type, or what is no array of ranks.
+
+    >>> flow.placement("cpu", ranks=[0])
+    flow.placement(type="cpu", ranks=[0])
+    """
+
+    __slots__ = ("_groups", "devices", "flat", "shape", "type")
+    type: str
+    shape: tuple[int, ...]
+    flat: tuple[int, ...]
+    _groups: dict[tuple[int, int], tuple[int, ...]]
+    devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
+
+    def __new__(cls, type: str, ranks: Any) -> placement:
+        if type not in ("cpu", "cuda"):
+            raise ArgumentError(f"placement: type is 'cpu' or 'cuda', got {type!r}")
+        array = np.array(ranks)
+        if array.dtype.kind not in "iu" or array.size == 0 or array.ndim == 0:
+            raise ArgumentError(
+                f"placement: ranks are ints in a list, or in nested lists of equal length, got "
+                f"{ranks!r}"
+            )
+        flat = tuple(int(r) for r in array.ravel())
+        if len(set(flat)) != len(flat):
+            raise ArgumentError(f"placement: a rank appears more than once in {array.tolist()}")
+        size = here()[1]
+        if min(flat) < 0 or max(flat) >= size:
+            raise ArgumentError(
+                f"placement: ranks go from 0 to {size - 1} here, got {array.tolist()}; start more "
+                f"processes: flowvm launch -n {max(flat) + 1}, or mpiexec -n {max(flat) + 1}"
+            )
+        return cls._of(type, tuple(array.shape), flat)
+
+    @classmethod
+    def _of(cls, type: str, shape: tuple[int, ...], flat: tuple[int, ...]) -> placement:
+        key = type, shape, flat
+        found = _placements.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.type, found.shape, found.flat = type, shape, flat
+            found.devices, found._groups = {}, {}
+            found = _placements.setdefault(key, found)
+        return found
+
+    @staticmethod
+    def all(type: str) -> placement:
+        """All ranks there are, in one dimension."""
+        return placement(type, list(range(here()[1])))
+
+    @property
+    def ranks(self) -> np.ndarray[Any, Any]:
+        """The ranks, as an array of `shape`."""
+        return np.array(self.flat).reshape(self.shape)
+
+    @property
+    def size(self) -> int:
+        """How many ranks."""
+        return len(self.flat)
+
+    def place_of(self, rank: int) -> tuple[int, ...] | None:
+        """The place of `rank` in the array of ranks, None if it is not there."""
+        if rank not in self.flat:
+            return None
+        return tuple(int(i) for i in np.unravel_index(self.flat.index(rank), self.shape))
+
+    def group(self, axis: int, rank: int) -> tuple[int, ...]:
+        """The ranks along `axis` of the array that stand with `rank`, which is one of them."""
+        found: tuple[int, ...] | None = self._groups.get((axis, rank))
+        if found is None:
+            place: Any = self.place_of(rank)
+            line = self.ranks[tuple(slice(None) if a == axis else p for a, p in enumerate(place))]
+            found = self._groups[axis, rank] = tuple(int(r) for r in line)
+        return found
+
+    def device(self, rank: int, sbp: Sbps | None = None) -> PlacedDevice:
+        """What metas of this placement have for a device, on `rank`.  With `sbp`: where tensors are
+        made that are held so.
+        """
+        key = rank, sbp
+        found = self.devices.get(key)
+        if found is None:
+            found = self.devices.setdefault(key, PlacedDevice._of(self, rank, sbp))
+        return found
+
+    def __repr__(self) -> str:
+        return f'flow.placement(type="{self.type}", ranks={self.ranks.tolist()})'
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return placement, (self.type, self.ranks.tolist())
+
+
+_placements: dict[Any, placement] = {}
+
+
+class PlacedDevice(Device):
+    """The device of global tensors: its `placement`, as `rank` sees it.
+
+    What is made on it is a global tensor there, which every rank holds whole unless `sbp` says how:
+    whoever makes a tensor beside another one, on its device, need not know that there are global
+    ones.
+    """
+
+    __slots__ = ("local", "placement", "rank", "sbp")
+    placement: Any  # a placement
+    sbp: Sbps | None
+    rank: int
+    local: Device  # where this rank's part lies
+    maker: Callable[..., Any]  # makes metas; see flowvm.meta.global_meta
+
+    @staticmethod
+    def _of(where: placement, rank: int, sbp: Sbps | None) -> PlacedDevice:
+        device = object.__new__(PlacedDevice)
+        local = Device(where.type)
+        for name, value in (
+            ("type", local.type),
+            ("index", local.index),
+            ("placement", where),
+            ("rank", rank),
+            ("sbp", sbp),
+            ("local", local),
+        ):
+            object.__setattr__(device, name, value)
+        _usable.add(device)
+        return device
+
+    def __repr__(self) -> str:
+        return repr(self.placement)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return placed_device, (self.placement,)
+
+
+def placed_device(where: placement) -> PlacedDevice:
+    """The device of `where` on this rank."""
+    return where.device(here()[0])
+
+
+# --- parts ----------------------------------------------------------------------------------------
+
+
+def cut(n: int, parts: int, k: int) -> tuple[int, int]:
+    """Begin and end of part `k` of `n` elements in `parts`, of which the first have one more."""
+    each, more = divmod(n, parts)
+    begin = k * each + min(k, more)
+    return begin, begin + each + (k < more)
+
+
+def sizes(n: int, parts: int) -> tuple[int, ...]:
+    """How many elements each part has."""
+    return tuple(end - begin for begin, end in (cut(n, parts, k) for k in range(parts)))
+
+
+def part(
+    shape: Sequence[int], where: placement, sbps: Iterable[sbp], place: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Begin and end in each dimension of what the rank at `place` holds of a tensor of `shape`."""
+    found = [(0, d) for d in shape]
+    for one, count, k in zip(sbps, where.shape, place, strict=True):
+        if one.dim >= 0:
+            begin, end = found[one.dim]
+            low, high = cut(end - begin, count, k)
+            found[one.dim] = begin + low, begin + high
+    return tuple(found)
+
+
+def even(n: int, where: placement, sbps: Sequence[sbp], dim: int) -> bool:
+    """Whether all parts of dimension `dim`, which has `n` elements, are equal."""
+    return n % math.prod(c for one, c in zip(sbps, where.shape, strict=True) if one.dim == dim) == 0
+
+
+def places(where: placement) -> Iterable[tuple[int, ...]]:
+    """All places of the array of ranks, in C order."""
+    return itertools.product(*(range(n) for n in where.shape))
