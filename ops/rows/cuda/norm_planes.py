@@ -71,7 +71,7 @@ def _result_kernel(p: RowProgram, dtype: DType, weighted: bool, batch: bool) -> 
 
 
 class Groups(NamedTuple):
-    """`groups` groups of `members` planes, `channels` of these a sample; `share` is 1 / elements."""
+    """Groups of `members` planes, `channels` of these a sample; `share` is 1 / elements of one."""
 
     groups: int
     members: int
