@@ -56,6 +56,8 @@ class World:
         self.alert = np.zeros(ALERT.WORDS, np.int64)
         self.lock = _making
         self.joined: dict[int, Joined] = {}  # by the address of the row
+        # messages that name no group are of this one, which ranks need not meet for
+        self.everybody: Joined | None = None
         self.lanes: list[Lane] = []
         self.watcher: Watcher | None = None
         if launched_ranks() == 1:
@@ -72,6 +74,7 @@ class World:
         if self.size > 1:
             self.control = everybody.Dup()
             self._put_up_board()
+            self.everybody = self.join(tuple(range(self.size)), self.control.Dup())
             self._compile()
             self.watcher = Watcher(self)
 
@@ -112,6 +115,17 @@ class World:
             raise CommunicationError(f"a rank is in at most {ROW.ROWS} groups")
         self.rows += 1
         return self.rows - 1
+
+    def join(self, ranks: tuple[int, ...], comm: Any) -> Joined:
+        """What this rank needs to take part in the group of `ranks`; all of them call it."""
+        mine = self.next_row()
+        rows = comm.allgather(mine)
+        row = self.row_of(self.rank, mine)
+        seen = [self.row_of(r, at) for r, at in zip(ranks, rows, strict=True)]
+        known = tuple(at for at in seen if at != row)
+        others = tuple(number for number in ranks if number != self.rank)
+        joined = self.joined[row] = Joined(comm, handle(comm), row, known, others)
+        return joined
 
     def row_of(self, number: int, place: int) -> int:
         """The address of a row of a rank; 0 if that is on another host."""
@@ -269,19 +283,14 @@ class Group:
             return self._joined
 
     def _join(self, place: World, what: str) -> Joined:
+        if place.everybody is not None and self.ranks == tuple(range(place.size)):
+            return place.everybody
         tag = zlib.crc32(repr(self.ranks).encode()) % 32749
         others = tuple(number for number in self.ranks if number != place.rank)
         self._meet(place, others, tag, what)
         members = place.mpi.COMM_WORLD.Get_group().Incl(list(self.ranks))
         comm = place.control.Create_group(members, tag)
-        mine = place.next_row()
-        rows = comm.allgather(mine)
-        row = place.row_of(place.rank, mine)
-        seen = [place.row_of(r, at) for r, at in zip(self.ranks, rows, strict=True)]
-        known = tuple(at for at in seen if at != row)
-        joined = Joined(comm, handle(comm), row, known, others)
-        place.joined[row] = joined
-        return joined
+        return place.join(self.ranks, comm)
 
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
         """Wait for the others, so that making a communicator, which nobody could end, is short."""

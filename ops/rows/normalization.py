@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo, float32
@@ -34,6 +35,7 @@ def _sizes(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(whole("normalized_shape", "a size", d) for d in sizes)
 
 
+@steady
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -56,6 +58,7 @@ def layer_norm(
     return _normalized(input, weight, bias, "layer", shape, eps, True)[0]
 
 
+@steady
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -92,6 +95,7 @@ def _complex_rms_norm(
     return normal if weight is None else normal * weight
 
 
+@steady
 def group_norm(
     input: Tensor,
     num_groups: int,
@@ -110,6 +114,7 @@ def group_norm(
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
+@steady
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -163,6 +168,7 @@ def _by_given(
     return out
 
 
+@steady
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,

@@ -5,6 +5,7 @@ whatever their number, say the same.
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,9 @@ def losses(kind, as_graph):
             loss.backward()
             opt.step()
         found.append(loss.item())
+    if as_graph and kind in ("mlp", "transformer") and world_size() > 1:
+        names = [n.operator.name for n in step.plans[0].graph.nodes if n.phase == "backward"]
+        assert 0 < names.count("all_reduce") < len(list(m.parameters())) / 2  # in buckets
     if as_graph and kind[:4] == "zero":
         for p in m.parameters():
             assert p.sbp == (B,) and opt.state[p]["exp_avg"].sbp == (S(0) if world_size() > 1 and
@@ -128,6 +132,30 @@ def test_losses_are_those_of_one_rank(kind, ranks):
     assert eager[-1] < eager[0]
     for losses in trained(ranks)[kind]:
         np.testing.assert_allclose(losses, eager, rtol=2e-4)
+
+
+TUTORIAL = Path(__file__).parents[3] / "tutorials" / "11_a_transformer_on_ranks.py"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2"), (4, "--tensor 2 --stages 2")]
+)
+def test_the_tutorial_says_the_same_in_every_mix(ranks, mix):
+    np.testing.assert_allclose(_tutorial(ranks, mix), _tutorial(1, ""), atol=2e-3)
+
+
+@functools.cache
+def _tutorial(ranks, mix):
+    pytest.importorskip("mpi4py")
+    command = [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(TUTORIAL)]
+    done = subprocess.run(
+        [*command, "--steps", "3", *mix.split()],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    losses = re.findall(r"loss (\S+)", done.stdout)
+    assert len(losses) == 3
+    return [float(loss) for loss in losses]
 
 
 EXAMPLE = """
