@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
-class DifferentiableError(CaptureError):
-    """What was captured gives results that code outside may go backward from."""
-
-
 class GraphBuild:
     """A graph's modules, optimizers and settings, and its build.
 
@@ -51,6 +47,7 @@ class GraphBuild:
     _landing   leaves outside its optimizers whose `.grad` calls change
     _stepped   whether an eager step was made that made optimizers' state
     _own       names of attributes that are no user's
+    _has_ends  the last capture ended because code outside may go backward from its results
     _given     storages of the tensors of the call that is captured now, or was last
     """
 
@@ -65,6 +62,7 @@ class GraphBuild:
         self._scaler: GradScaler | None = None
         self._landing = Landing()
         self._stepped = False
+        self._has_ends = False
         self._debug = 0
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
@@ -233,7 +231,8 @@ class GraphBuild:
             return None
         if ends and self.differentiable and not capture.backwards:
             breaks.undo()
-            raise DifferentiableError(self.name)
+            self._has_ends = True
+            raise CaptureError(f"{self.name}: code outside may go backward from its results")
         around.settle(capture)
         for label, tensor, *_ in around.modules.tensors.values():
             if label != "constant":  # what a pass made is called so

@@ -49,7 +49,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.plan.plan import Plan
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.build import DifferentiableError, GraphBuild
+from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.checking import checked
 from flowvm.nn.graph.compiled import Compiled, storages_of
@@ -226,11 +226,11 @@ class Graph(GraphBuild):
         known = len(self._landing.leaves), len(self._optimizers)
         try:
             made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
-        except DifferentiableError:
-            self._recorded.add(key)
-            self._replay = None
-            return self._call_recorded(args, kwargs)
         except CaptureError:
+            if self._has_ends:
+                self._has_ends = False
+                self._recorded.add(key)
+                return self._call_recorded(args, kwargs)
             if (len(self._landing.leaves), len(self._optimizers)) == known:
                 raise
             return self._call(structure, leaves[: len(flows)], args, kwargs)
