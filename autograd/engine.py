@@ -28,6 +28,7 @@ from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
+from flowvm.eager.native.courses import gone_back, steady_gradient
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
@@ -165,7 +166,17 @@ def _run(
     plain = Node if watch is None and anomaly.check is None and not captured else None
     steal = not create_graph and not captured and (watch is None or watch.accumulate)
     pop, push, waiting = ready.pop, ready.append, counts.get
+    usual = plain is not None and steal
     while ready:
+        if usual:
+            try:
+                _run_usual(ready, grads, counts, here, keep_graph)
+            except Exception as error:
+                if ready and not ready[-1].is_leaf:
+                    _explain(error, ready[-1])
+                raise
+            if not ready:
+                return
         node = pop()
         g = grads.pop(node, None)
         if node.is_leaf:
@@ -181,7 +192,7 @@ def _run(
             here[1] = behind(here[1])
         if node.__class__ is plain and g.__class__ is Tensor:
             try:
-                results = node.operator.grad(node, g)
+                results = _gradients(node, g)
             except Exception as error:
                 _explain(error, node)
                 raise
@@ -216,6 +227,27 @@ def _run(
                     else:
                         counts[target] = left - 1
         g = results = r = None
+
+
+@steady_gradient
+def _gradients(node: Node, g: Tensor) -> Any:
+    """The gradients of a node's inputs, of that of its one output."""
+    return node.operator.grad(node, g)
+
+
+def _run_usual(
+    ready: list[Any],
+    grads: dict[Any, Any],
+    counts: dict[Any, int],
+    here: list[Any],
+    keep_graph: bool,
+) -> None:
+    """Run nodes as `_run` does, until there is none, or one that it is to run: here none, as
+    compiled code all that are as usual.
+    """
+
+
+_run_usual = gone_back(_run_usual, _gradients)
 
 
 def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
@@ -439,3 +471,6 @@ def _explain(error: Exception, node: Any) -> None:
         f"raised by the gradient of {node.operator.name}"
         + (f", called at\n{trace}" if trace else "")
     )
+
+
+hot.update(fitted=_fitted, arrive=_arrive)  # for native backward

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import note_change
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import AutogradError, DTypeError
+from flowvm.vm.callers.hot import hot
 
 
 class AccumulateGrad:
@@ -44,6 +45,9 @@ class AccumulateGrad:
 
     def __repr__(self) -> str:
         return "<AccumulateGrad>"
+
+
+hot["AccumulateGrad"] = AccumulateGrad
 
 
 @method()
@@ -91,7 +95,7 @@ def detach_(t: Tensor) -> Tensor:
     >>> x.detach_().requires_grad
     False
     """
-    if t.extra().get("base") is not None:
+    if base_of(t) is not t:
         raise AutogradError("can't detach views in-place; use detach() instead")
     t._node = None
     note_change()

@@ -6,7 +6,10 @@ conventions, is said in `ops/linalg/classic.py`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from flowvm.errors import LinAlgError
+from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
 from flowvm.ops.linalg.decompositions import (
     cholesky,
@@ -84,3 +87,6 @@ __all__ = [
     "vector_norm",
 ]
 __dir__ = listing(globals())
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__ = other_names("linalg", lambda: __all__)

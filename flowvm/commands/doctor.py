@@ -32,12 +32,14 @@ from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.errors import FlowError
 from flowvm.loading.lazy import lazy
+from flowvm.private import frames
 from flowvm.private.cpython import CPYTHON
 from flowvm.private.mpi4py import MPI4PY
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.scipy import SCIPY
 from flowvm.ranks.library import INSTALL, is_installed
+from flowvm.vm.watch.sampling import how
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver, runtime
@@ -96,6 +98,7 @@ def environment() -> Iterator[Check]:
     yield _terminal()
     yield _overrides()
     yield _calls()
+    yield _sampling()
 
 
 def _python() -> Check:
@@ -229,6 +232,11 @@ def _calls() -> Check:
     if why:
         return Check(INFO, "calls", f"by Python functions: {why}")
     return Check(OK, "calls", "by compiled code, which does what the Python functions do")
+
+
+def _sampling() -> Check:
+    """How the profiler sees what a program does between two calls."""
+    return Check(INFO if frames.why_not() else OK, "sampling", f"of issuing threads {how()}")
 
 
 def private_names(every: bool = False) -> Iterator[Check]:

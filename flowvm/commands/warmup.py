@@ -27,6 +27,7 @@ from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
 from flowvm.vm.engine.engine import DEVICES, LARGE, SIGNATURES, make_loop
+from flowvm.vm.watch import sampling
 
 COMMON = (
     "abs add addmm amax arange argmax avg_pool2d batch_norm bmm cat clamp clone conv1d conv2d "
@@ -40,6 +41,7 @@ COMMON = (
 
 NUMBERS = "numbers"  # what `with_numbers` does
 CALLS = "calls"  # what native calls need
+SAMPLER = "sampler"  # the profiler's, of issuing threads
 
 
 class Done(NamedTuple):
@@ -127,9 +129,9 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
 
 
 def loops() -> list[str]:
-    """The VM, and native calls."""
+    """The VM, native calls, and the profiler's sampler."""
     names = (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))
-    return [*(f"loop: {name}" for name in names), CALLS]
+    return [*(f"loop: {name}" for name in names), CALLS, SAMPLER]
 
 
 def usual_pieces() -> list[str]:
@@ -164,6 +166,8 @@ def run_piece(name: str, all_samples: bool) -> None:
         with_numbers()
     elif name == CALLS:
         helpers.do(f"{install.__name__}:{install.prepare.__name__}")
+    elif name == SAMPLER:
+        helpers.do(f"{sampling.__name__}:{sampling.make.__name__}")
     elif name == "demo":
         demo.warm_up(Console(quiet=True), batch=32)
     elif name.startswith("loop: "):

@@ -31,9 +31,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.kept import Kept
 from flowvm.meta.device import Device, cpu
-from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import DType, on_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
 
@@ -95,6 +96,7 @@ class Operator:
     numbered: Callable[[], Operator] | None = None
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
+    site: Any = field(init=False, default=None, repr=False)  # for native calls
     amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
@@ -274,6 +276,7 @@ def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
             _check_kernels(op, dtype, device)
+    install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
     with making(op.name):
         if device is cpu or op.everywhere:
             return op.lower(metas, attrs)
@@ -423,4 +426,5 @@ def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:
     out._pending = pending
 
 
+on_default_dtype.append(engine.forget_entries)  # by which results of integers were inferred
 hot.update(fallback=_fallback, miss=_miss, unsized=_unsized)

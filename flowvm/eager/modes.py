@@ -90,6 +90,7 @@ class Recorder(Protocol):
 _recording = Mode(RECORD)
 _departed: set[Any] = set()
 _recorder: Mode[Recorder | None] = Mode(None, _departed)  # while a graph is captured
+_listener = Mode[Any](None, _departed)  # a `flowvm.eager.hearing.Hearing`
 _stream = Mode(CALL_STREAM, _departed)
 _no_streams: Mapping[int, int] = MappingProxyType({})
 _device_streams = Mode(_no_streams)  # default stream of a device: another
@@ -108,7 +109,8 @@ def _records() -> bool:
     return True
 
 
-hot.update(grad_enabled=_records, recorder=_recorder.now)
+hot.update(grad_enabled=_records, recorder=_recorder.now, listener=_listener.now)
+hot.update(recording=_recording.here, Recording=Recording)
 
 
 def note_change() -> None:
@@ -189,6 +191,18 @@ def recording_to(recorder: Recorder | None) -> AbstractContextManager[None]:
     return _recorder.within(recorder)
 
 
+def listening(heard: Any) -> AbstractContextManager[None]:
+    """For one with statement: tell `heard`, a `flowvm.eager.hearing.Hearing`, of what this thread's
+    calls come to.
+    """
+    return _listener.within(heard)
+
+
+def current_listener() -> Any:
+    """Who hears what this thread's calls come to, None if nobody does."""
+    return _listener.now() if _departed else None
+
+
 def current_recorder() -> Recorder | None:
     """What this thread captures to, None while it computes."""
     return _recorder.now()
@@ -203,7 +217,9 @@ def _depart(
     scalars: tuple[Any, ...],
 ) -> int:
     """The entry word of a call while some thread departs from the default."""
-    recorder = _recorder.now()
+    recorder, listener = _recorder.now(), _listener.now()
+    if listener is not None:
+        listener.call(op, made, outputs, inputs, attrs, scalars)
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
     word = placed(made[0])

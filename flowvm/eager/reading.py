@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import current_recorder
+from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
@@ -61,6 +61,8 @@ def wait_for(t: Tensor) -> None:
         recorder = current_recorder()
         if recorder is not None:
             recorder.read(t)
+        if (listener := current_listener()) is not None:
+            listener.refuse()  # what follows may depend on it
     engine.wait_for([t._ref])
 
 

@@ -75,7 +75,9 @@ class Tensor:
     # _node     None, or where its gradient goes: the Node that made it, or a leaf's accumulator
     # _storage  the Storage, or None: the tensor itself owns storage `_ref` (offset 0), unshared and
     #           never changed
-    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
+    # _kin      of a view: the tensor that it is a view of; of that one: a list of weak references
+    #           to its views; unset for all others
+    __slots__ = ("__weakref__", "_extra", "_kin", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
     _meta: TensorMeta
@@ -83,6 +85,7 @@ class Tensor:
     _storage: Storage | None
     _pending: Callable[[], TensorMeta]
     _extra: dict[str, Any]
+    _kin: Any
 
     @protected
     def __del__(self) -> None:
@@ -99,7 +102,7 @@ class Tensor:
             meta = pending()
             self._meta = meta
             return meta
-        if name in ("_pending", "_extra"):
+        if name in ("_pending", "_extra", "_kin"):
             raise AttributeError(name)
         if name.startswith("_"):  # asked for by protocols, and often: no search
             raise AttributeError(f"a {type(self).__name__} has no attribute {name!r}")
@@ -434,7 +437,19 @@ def alias(
     ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")
-    return new_tensor(ref, meta, base.storage(), cls)
+    out = new_tensor(ref, meta, base.storage(), cls)
+    if hot["departed"] and (listener := hot["listener"]()) is not None:
+        listener.view(base, out, offset_bytes)
+    return out
+
+
+def base_of(x: Tensor) -> Tensor:
+    """The tensor that `x` is a view of; `x` itself if it is none."""
+    try:
+        kin: Any = x._kin
+    except AttributeError:
+        return x
+    return x if kin.__class__ is list else kin
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

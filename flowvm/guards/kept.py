@@ -75,6 +75,12 @@ class Kept:
             self._count(nbytes)
         return value
 
+    def replace(self, key: Any, value: Any) -> None:
+        """Keep `value` in the place of what is kept for `key`, if that still is."""
+        with _lock:
+            if self.find(key) is not None:
+                self.young[key] = value
+
     def _count(self, nbytes: int) -> None:
         global _young_bytes
         self.young_bytes += nbytes

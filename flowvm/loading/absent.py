@@ -6,7 +6,7 @@ finds out where it uses such a thing, and not where it imports it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from flowvm.errors import MissingNameError
@@ -21,6 +21,10 @@ ABSENT: Final = {
     "futures": "calls are asynchronous by themselves: a tensor is its own future",
     "monitor": "see flow.profiler and flow.vm.stats()",
     "masked": "there are no masked tensors; use where, masked_fill and the nan reductions",
+    "nested_tensor": "pad, or nn.utils.rnn.pack_padded_sequence",
+    "nn.quantized": "there are no quantized kernels; bfloat16 and float16 there are",
+    "nn.qat": "there are no quantized kernels; bfloat16 and float16 there are",
+    "nn.intrinsic": "nn.Graph and flow.compile fuse what can be fused",
     "nested": "there are no nested tensors; pad, or nn.utils.rnn.pack_padded_sequence",
     "export": "capture with nn.Graph or flow.compile, and save that (Graph.save); flow.onnx.export",
     "package": "save a state_dict with flow.save; code is kept where code is kept",
@@ -38,6 +42,20 @@ def nothing_of(module: str) -> Callable[[str], Any]:
 
     def missing(name: str) -> Any:
         raise MissingNameError(f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name)
+
+    return missing
+
+
+def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
+    """The `__getattr__` of a module that has the names `known()`: what is no name of it is an
+    error that says what there is instead, or which name is close.
+    """
+
+    def missing(name: str) -> Any:
+        told = ABSENT.get(f"{module}.{name}") or ABSENT.get(name)
+        if told:
+            raise MissingNameError(f"flowvm.{module} has no {name!r}: {told}", name)
+        raise MissingNameError(f"flowvm.{module} has no {name!r}", name, known)
 
     return missing
 

@@ -18,6 +18,7 @@ Long because what a dtype is, what two become and what each can hold are one tab
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, Final, NoReturn, SupportsIndex
 
 import numpy as np
@@ -326,6 +327,9 @@ def get_default_dtype() -> DType:
     return _default
 
 
+on_default_dtype: list[Callable[[], None]] = []  # called when it is another
+
+
 def set_default_dtype(dtype: DType) -> None:
     """Set the dtype of tensors made from Python floats.  Only floating-point dtypes will do.
 
@@ -339,6 +343,8 @@ def set_default_dtype(dtype: DType) -> None:
     if not dtype.is_floating_point:
         raise ArgumentTypeError(f"the default dtype must be a floating-point one, got {dtype!r}")
     _default = dtype
+    for forget in on_default_dtype:
+        forget()
 
 
 class finfo:  # noqa: N801 - PyTorch's name

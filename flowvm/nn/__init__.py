@@ -6,8 +6,11 @@ Not here: kernels and gradients (`flowvm.ops`).
 Long because it is one list of names, twice.
 """
 
+from typing import TYPE_CHECKING
+
 import flowvm.nn.graph.function  # it gives Graph its `trace`
 import flowvm.nn.module_calls  # noqa: F401 - calls are told to captures
+from flowvm.loading.absent import other_names
 from flowvm.nn import attention, common_types, functional, init, parallel, parameter, utils
 from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.graph.graph import Graph
@@ -363,3 +366,6 @@ __all__ = [
     "parameter",
     "utils",
 ]
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__ = other_names("nn", lambda: __all__)

@@ -6,6 +6,9 @@ combine ops for a layer or a loss of this package are in `composites`.
 Long because it is one list of names, twice.
 """
 
+from typing import TYPE_CHECKING
+
+from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
 from flowvm.nn.composites.activations import (
     celu_,
@@ -279,3 +282,6 @@ __all__ = [
     "upsample_nearest",
 ]
 __dir__ = listing(globals())
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__ = other_names("nn.functional", lambda: __all__)

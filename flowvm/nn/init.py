@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import float64
 
@@ -48,7 +49,6 @@ __all__ = [
     "xavier_uniform_",
     "zeros_",
 ]
-__dir__ = listing(globals())
 
 _GAINS = {
     "linear": 1.0,
@@ -332,3 +332,7 @@ sparse = _older(sparse_)
 uniform = _older(uniform_)
 xavier_normal = _older(xavier_normal_)
 xavier_uniform = _older(xavier_uniform_)
+__dir__ = listing(globals())
+
+if not TYPE_CHECKING:  # a type checker is to know which names there are
+    __getattr__ = other_names("nn.init", lambda: __all__)

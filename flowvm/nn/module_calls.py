@@ -25,6 +25,7 @@ from flowvm.nn.module import Module, leave
 from flowvm.vm.callers.scopes import NEVER
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import issued
+from flowvm.vm.watch.purposes import made_for
 
 Call = Callable[..., Any]
 Maker = Callable[[Call], Call]
@@ -101,6 +102,10 @@ class Paths:
                 dying.pop(key, None)
 
         known[key] = path
+        for own in (module._parameters, module._buffers):
+            for name, tensor in own.items():
+                if tensor is not None:
+                    made_for(tensor, "param", f"{path}.{name}")
         if root is not None or key not in dying:
             dying[key] = weakref.ref(module, gone)
 

@@ -17,6 +17,7 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.loading.listing import listing
 from flowvm.ops.declare.outputs import become
+from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
     from flowvm.meta.dtype import DType
@@ -182,6 +183,7 @@ def is_lazy(tensor: object) -> bool:
 def _alias(cls: type[Parameter], data: Tensor, requires_grad: bool) -> Parameter:
     parameter = alias(data, data._meta, 0, cls)
     parameter.requires_grad_(requires_grad)
+    made_for(parameter, "param", "")
     return cast(Parameter, parameter)
 
 

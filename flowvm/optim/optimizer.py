@@ -37,6 +37,7 @@ from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.cancelling import PERSISTENT
+from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
     from flowvm.nn import utils
@@ -227,7 +228,10 @@ class Optimizer:
             return
         for group in self.param_groups:
             for param in group["params"]:
-                param.grad = None
+                try:  # noqa: SIM105 - a context manager would cost more than all of it
+                    param._extra["grad"] = None  # as `param.grad = None`, without a call
+                except AttributeError:
+                    pass  # it never had one
 
     def clip_grad(self, error_if_nonfinite: bool = False) -> None:
         """OneFlow's: scale down the gradients of each group that has "clip_grad_max_norm" (and
@@ -247,6 +251,8 @@ class Optimizer:
                 entry = self.state[param]
                 if not entry:
                     entry.update(self._first_state(param, group))
+                    for name, value in entry.items():
+                        made_for(value, "optim", f"{type(self).__name__} {name}", param)
                 yield param, grad, entry
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:

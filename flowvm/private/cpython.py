@@ -18,6 +18,7 @@ from types import CodeType
 from typing import Any, Final
 
 from flowvm.errors import VMError
+from flowvm.private.frames import why_not
 from flowvm.private.objects import places_are_found
 from flowvm.private.table import Package, Use
 
@@ -324,6 +325,7 @@ CPYTHON = Package(
             probe=_traceback,
         ),
         Use("frames", "sys:_getframe", "finds the user's line of a call"),
+        Use("running", "sys:_current_frames", "sees running threads", probe=why_not, optional=True),
         Use(
             "places",
             "builtins:id",

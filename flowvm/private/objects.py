@@ -62,6 +62,14 @@ def file_name_place() -> int:
     return place_of(code, code.co_filename, CodeType.__basicsize__)
 
 
+def slice_places() -> tuple[int, int, int]:
+    """Where a slice has its `start`, `stop` and `step`."""
+    parts = object(), object(), object()
+    made = slice(*parts)
+    start, stop, step = (place_of(made, part, slice.__basicsize__) for part in parts)
+    return start, stop, step
+
+
 def places_are_found() -> str:
     """Why what an object refers to is not found in it, or ""."""
 
@@ -70,6 +78,7 @@ def places_are_found() -> str:
 
     try:
         places = class_place(), slot_place(Sample, "a"), slot_place(Sample, "b"), file_name_place()
+        slice_places()
     except VMError as error:
         return str(error)
     sample: Any = Sample()

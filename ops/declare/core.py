@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
-from flowvm.eager.modes import grad_enabled
+from flowvm.eager.modes import current_listener, grad_enabled
+from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
-from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.eager.tensor import Tensor, alias, base_of, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, Status
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
@@ -220,26 +221,23 @@ def view_of(
     function for a `name`.
     """
     out = alias(x, meta, offset * meta.dtype.itemsize)
-    base = x
-    if x._storage is not None:
-        try:
-            base = x._extra.get("base", x)
-        except AttributeError:
-            base = x
-    out._extra = {"base": base}
+    op = _views.get(name)
+    if op is None:
+        op = _views[name] = _ViewOperator(name, grad)
+    if hot["departed"] and (listener := current_listener()) is not None:
+        listener.named(out, op, attrs)
+    base = out._kin = x if x._storage is None else base_of(x)
     if meta.__class__ is not TensorMeta:
-        out._extra |= hot["global_links"](x, out, meta, offset)
+        out.extra().update(hot["global_links"](x, out, meta, offset))
     if grad_enabled():
         if x._node is not None:
-            op = _views.get(name)
-            if op is None:
-                op = _views[name] = _ViewOperator(name, grad)
             out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
         if base._node is None or not base._node.is_leaf:
             remember_view(base, out)
     return out
 
 
+@steady
 def sum_to(g: Tensor, shape: Size) -> Tensor:
     """`g` summed over the dimensions in which an operand of `shape` was broadcast.
 

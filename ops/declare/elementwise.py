@@ -39,7 +39,7 @@ from flowvm.eager.native.install import Function, fronted
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import is_placed
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor, alias
+from flowvm.eager.tensor import Tensor, alias, base_of
 from flowvm.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -168,8 +168,7 @@ class Elementwise:
                 return None
             if a._storage is not None and a is not out and a._storage is out._storage:
                 return None
-        base = getattr(out, "_extra", {}).get("base") if recorded else None
-        if base is not None and base._node is not None:
+        if recorded and base_of(out)._node is not None:
             return None
         if number:
             return self.going_over("ts").call(out, kind, args[1])

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from flowvm.eager.modes import grad_enabled, note_change
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, can_cast
@@ -111,7 +112,9 @@ def _check_apart(name: str, args: Any, out: Any) -> None:
 
 
 def with_out(function: Callable[..., Result]) -> Callable[..., Result]:
-    """The function with `out=`: a tensor, or a tuple of them where it has several results."""
+    """The function with `out=`: a tensor, or a tuple of them where it has several results.  It is
+    `steady`, as far as it is called with tensors.
+    """
     name = function.__name__.removesuffix("_method")
 
     def call(*args: Any, out: Any = None, **kwargs: Any) -> Any:
@@ -128,7 +131,7 @@ def with_out(function: Callable[..., Result]) -> Callable[..., Result]:
         return written(name, out, result)
 
     functools.update_wrapper(call, function)
-    return call
+    return steady(call)
 
 
 def replaced(function: Callable[..., Tensor], name: str = "") -> Callable[..., Tensor]:

@@ -5,7 +5,7 @@ change of the base, `copy_slices`, of which the view is then a view again; and a
 other views that are still alive are made views of the base as it is now. Each is described by what
 it shows of the base's memory, `as_strided`, however it came about.
 
-A base knows its views by weak references, in its `extra()["views"]`. Views of a leaf that requires
+A base knows its views by weak references, in its `_kin`. Views of a leaf that requires
 grad are left out: it cannot be changed in place while gradients are recorded.
 
 Gradients here are written with ops that are declared later, which tensors know by name: methods.
@@ -21,7 +21,7 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, base_of
 from flowvm.errors import AutogradError
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
@@ -30,7 +30,10 @@ from flowvm.vm.machine.words import OPERAND
 
 def remember_view(base: Tensor, view: Tensor) -> None:
     """Let `base` know of a view of it."""
-    views = base.extra().setdefault("views", [])
+    try:
+        views = base._kin
+    except AttributeError:
+        views = base._kin = []
     count = len(views)
     if count >= 16 and not count & (count - 1):  # at 16, 32, 64, ... those that are gone go
         views[:] = [r for r in views if r() is not None]
@@ -42,7 +45,7 @@ def check_base(name: str, out: Tensor, recorded: bool) -> None:
 
     `recorded`: it will be; else it is of numbers alone, and must not need to.
     """
-    base: Tensor = out.extra().get("base", out)
+    base = base_of(out)
     if base._node is not None and any(
         v._meta.dtype is not base._meta.dtype for v in (out, *_living(base, out))
     ):
@@ -75,7 +78,7 @@ def check_base(name: str, out: Tensor, recorded: bool) -> None:
 
 def rebase(out: Tensor, node: Any) -> None:
     """Give `out`, which was changed in place, its new node, and all on its memory theirs."""
-    base: Tensor = out.extra().get("base", out)
+    base = base_of(out)
     if base is out:
         out._node = node
     else:
@@ -89,7 +92,7 @@ def rebase(out: Tensor, node: Any) -> None:
 
 
 def _living(base: Tensor, out: Tensor) -> list[Tensor]:
-    views = [r() for r in base.extra().get("views", ())]
+    views = [r() for r in getattr(base, "_kin", ())]
     return [v for v in views if v is not None and v is not out]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator, short
-from flowvm.eager.modes import grad_enabled
+from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
@@ -52,6 +52,8 @@ def record(
     saved: Sequence[Tensor] = (),
 ) -> Tensor:
     """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
+    if (listener := current_listener()) is not None:
+        listener.recorded(op, tuple(inputs), out, attrs, tuple(saved))
     wanted = any(t._node is not None for t in inputs) and grad_enabled()
     if wanted and out._meta.dtype.inexact:
         out._node = Node(

@@ -35,8 +35,8 @@ PADE_13 = (
 MOST_NORM = 5.371920351148152
 
 
-@with_out
 @method()
+@with_out
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """The product of n copies of square matrices (*, m, m); n = 0 is the identity, negative n that
     of the inverse.

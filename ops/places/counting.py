@@ -86,8 +86,8 @@ def _indices(x: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
 

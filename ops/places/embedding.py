@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import recording
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
@@ -84,6 +85,7 @@ def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
 
 
+@steady
 def embedding(
     input: Tensor,
     weight: Tensor,

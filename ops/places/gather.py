@@ -251,8 +251,8 @@ def spread(
 # --- public -------------------------------------------------------------------------------------
 
 
-@with_out
 @method()
+@with_out
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices of dimension `dim` at the positions `index` (1-d integers, not negative), as a
     copy.
@@ -278,8 +278,8 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def take(input: Tensor, index: Tensor) -> Tensor:
     """The elements of the flattened `input` at `index`, in the shape of `index`; negative ones
     count from the end.
@@ -342,8 +342,8 @@ def aligned(
     return at, positions
 
 
-@with_out
 @method()
+@with_out
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """For each element of `index`, the element of `input` at the same place but with that number in
     `dim`.
@@ -377,8 +377,8 @@ def _from_the_end(positions: Tensor, size: int) -> Tensor:
     return turned
 
 
-@with_out
 @method()
+@with_out
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather`, after broadcasting both outside `dim`; without `dim`, of the flattened tensors.
 

@@ -99,8 +99,8 @@ def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
     return w.reshape(-1)
 
 
-@with_out
 @method()
+@with_out
 def histogram(
     input: Tensor,
     bins: Any,

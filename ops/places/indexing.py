@@ -21,6 +21,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widest
 from flowvm.eager.interpreter import call_into
+from flowvm.eager.native.courses import steady
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import (
@@ -269,6 +270,7 @@ def _arranged(x: Tensor, plan: _Plan) -> Tensor:
 # --- reading ------------------------------------------------------------------------------------
 
 
+@steady
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays
     index.

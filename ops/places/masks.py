@@ -145,8 +145,8 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     return Launch((x.with_shape((n,)),), _select_body, views)
 
 
-@with_out
 @method()
+@with_out
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements of `input` where `mask` is true, 1-d; both broadcast.  Asking for the shape
     waits for it.

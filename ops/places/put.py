@@ -53,8 +53,8 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
 replaced(put)
 
 
-@with_out
 @method()
+@with_out
 def index_reduce(
     input: Tensor,
     dim: int,
@@ -104,8 +104,8 @@ def index_reduce(
 replaced(index_reduce)
 
 
-@with_out
 @method()
+@with_out
 def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
     """The first `size` places that are not zero, as rows, and rows of `fill_value` where there are
     fewer: (size, dimensions), int64.  Nothing waits for the values.
@@ -220,8 +220,8 @@ def _runs(sizes: Any, runs: int, length: int) -> Any:
     return (total % max(runs, 1)).reshape((*sizes.shape[:-1], length))
 
 
-@with_out
 @method()
+@with_out
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """`input` with each slice along `dim` whose norm of order `p` is over `maxnorm` scaled down to
     that.

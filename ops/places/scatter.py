@@ -159,8 +159,8 @@ def _index_add(
     return out
 
 
-@with_out
 @method()
+@with_out
 def index_add(
     input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1
 ) -> Tensor:
@@ -205,8 +205,8 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
     return out
 
 
-@with_out
 @method()
+@with_out
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
     `source`.
@@ -259,8 +259,8 @@ def split_size(x: Tensor, dim: int) -> int:
     return x._meta.shape[dim] if x._meta.ndim else 1
 
 
-@with_out
 @method()
+@with_out
 def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
     """A copy of `input` in which the slices at `index` of dimension `dim` are all `value`.
 
@@ -358,8 +358,8 @@ def _source(name: str, src: Any, value: Any) -> Any:
     return value if src is None else src
 
 
-@with_out
 @method()
+@with_out
 def scatter(
     input: Tensor,
     dim: int,
@@ -396,8 +396,8 @@ def scatter_(
     return _scatter(changed, "scatter_", x, dim, index, _source("scatter_", src, value), reduce)
 
 
-@with_out
 @method()
+@with_out
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """A copy of `input` with the elements of `src` added at the positions `index` of `dim`;
     `gather` backwards.

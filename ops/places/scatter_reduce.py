@@ -137,8 +137,8 @@ def _scatter_reduce(
     return out
 
 
-@with_out
 @method()
+@with_out
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:

@@ -238,8 +238,8 @@ def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
     return Launch((out,), _histc_body, views, (low, high))
 
 
-@with_out
 @method()
+@with_out
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
     input's dtype.

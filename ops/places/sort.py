@@ -63,8 +63,8 @@ def _placed(parts: tuple[Tensor, Tensor], at: int) -> tuple[Tensor, Tensor]:
     return values, indices
 
 
-@with_out
 @method()
+@with_out
 def sort(
     input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False
 ) -> return_types.sort:
@@ -82,8 +82,8 @@ def sort(
     return return_types.sort(_placed((_linked(x, values, indices), indices), at))
 
 
-@with_out
 @method()
+@with_out
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
     """The positions that sort dimension `dim`: `sort(...).indices`.
 
@@ -93,8 +93,8 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return sort(need_tensor("argsort", "input", input).detach(), dim, descending, stable).indices
 
 
-@with_out
 @method()
+@with_out
 def msort(input: Tensor) -> Tensor:
     """The tensor sorted along its first dimension.
 
@@ -240,8 +240,8 @@ def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
     return Launch((values, indices), _topk_body, views, (largest,), rows, max(1, 8192 // max(n, 1)))
 
 
-@with_out
 @method()
+@with_out
 def topk(
     input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> return_types.topk:
@@ -270,8 +270,8 @@ def topk(
     return return_types.topk(_placed((_linked(x, values, indices), indices), at))
 
 
-@with_out
 @method()
+@with_out
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
     """The `k`-th smallest element (from 1) of dimension `dim`: (values, indices).
 
@@ -323,8 +323,8 @@ def _mode_rows(x: TensorMeta, order: TensorMeta) -> Launch:
     return Launch(outputs, _mode_body, views, (), rows, max(1, 16384 // n))
 
 
-@with_out
 @method()
+@with_out
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mode:
     """The most frequent element of dimension `dim`, and the position of its last occurrence:
     (values, indices).

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import lowered
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
@@ -175,6 +176,7 @@ def _convolve_back(
     return out if x is input else out.squeeze(0)
 
 
+@steady
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -195,6 +197,7 @@ def conv1d(
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
 
+@steady
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -217,6 +220,7 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@steady
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -234,6 +238,7 @@ def conv3d(
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@steady
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -257,6 +262,7 @@ def conv_transpose1d(
     )  # fmt: skip
 
 
+@steady
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -281,6 +287,7 @@ def conv_transpose2d(
     )  # fmt: skip
 
 
+@steady
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
@@ -124,6 +125,7 @@ def _pooled(input: Tensor, windows: Windows, n: int, return_indices: bool) -> An
     return (out, indices) if return_indices else out
 
 
+@steady
 def max_pool1d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -144,6 +146,7 @@ def max_pool1d(
     return _pooled(input, windows, 1, return_indices)
 
 
+@steady
 def max_pool2d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -166,6 +169,7 @@ def max_pool2d(
     return _pooled(input, windows, 2, return_indices)
 
 
+@steady
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` windows that cover (N, C, L) evenly.
 
@@ -177,6 +181,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
     )
 
 
+@steady
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.
@@ -197,6 +202,7 @@ def _averaged(input: Tensor, sizes: Sizes, padded: bool, divisor: int) -> Tensor
     return out
 
 
+@steady
 def avg_pool1d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -215,6 +221,7 @@ def avg_pool1d(
     return _averaged(input, sizes, count_include_pad, 0)
 
 
+@steady
 def avg_pool2d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -239,6 +246,7 @@ def avg_pool2d(
     return _averaged(input, sizes, count_include_pad, divisor_override or 0)
 
 
+@steady
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` windows that cover (N, C, L) evenly.
 
@@ -250,6 +258,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     return out
 
 
+@steady
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     H, W) evenly.

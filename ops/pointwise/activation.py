@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.install import fronted
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
@@ -57,17 +57,21 @@ Number = float
 
 
 def _differentiable(
-    name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float"
-) -> Elementwise:
+    name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float",
+    complex: Callable[[str], str] | None = None,
+) -> Elementwise:  # fmt: skip
     """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
-    made of lines.
+    made of lines.  `complex` makes of each expression that for complex numbers.
     """
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
     def made(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", *names])
-        return elementwise(name + suffix, expr, args=args, types=types, saves=args, grad=grad)
+        theirs = complex(expr) if complex else False
+        return elementwise(
+            name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs
+        )
 
     def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         return (backward(g, *c.saved), *rest)
@@ -158,6 +162,7 @@ _hardswish = _differentiable(
 )
 
 
+@steady
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(x, 0); integers stay integers.
 
@@ -179,12 +184,12 @@ def relu_(input: Tensor) -> Tensor:
     return _relu.into(input, input)
 
 
-relu = fronted(relu, lambda: _relu.operator)
 relu_ = fronts_over(_relu)(relu_)
 method("relu")(_relu.call)
 method()(relu_)
 
 
+@steady
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """min(max(x, 0), 6).
 
@@ -194,6 +199,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_hardtanh, input, inplace, 0, 6)
 
 
+@steady
 def hardtanh(
     input: Tensor, min_val: Number = -1.0, max_val: Number = 1.0, inplace: bool = False
 ) -> Tensor:
@@ -212,6 +218,7 @@ def hardtanh(
     return _with(_hardtanh, input, inplace, min_val, max_val)
 
 
+@steady
 def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = False) -> Tensor:
     """x where it is positive, negative_slope * x elsewhere.
 
@@ -221,6 +228,7 @@ def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = Fal
     return _with(_leaky_relu, input, inplace, float(negative_slope))
 
 
+@steady
 def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
     """x where it is greater than `threshold`, `value` elsewhere.
 
@@ -230,6 +238,7 @@ def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = F
     return _with(_threshold, input, inplace, threshold, value)
 
 
+@steady
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x outside [-lambd, lambd], 0 inside.
 
@@ -239,6 +248,7 @@ def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     return _with(_hardshrink, input, False, float(lambd))
 
 
+@steady
 def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 where that would pass it.
 
@@ -250,6 +260,7 @@ def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     return _with(_softshrink, input, False, float(lambd))
 
 
+@steady
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """relu6(x + 3) / 6.
 
@@ -259,6 +270,7 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_hardsigmoid, input, inplace)
 
 
+@steady
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * relu6(x + 3) / 6.
 
@@ -268,6 +280,7 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_hardswish, input, inplace)
 
 
+@steady
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
     channel (dimension 1).
@@ -328,6 +341,7 @@ _silu = _differentiable(
     f"x * {_S}",
     f"{_S} * (1 + x * (1 - {_S}))",
     f"{_S} * (1 - {_S}) * (2 + x * (1 - 2 * {_S}))",
+    complex=lambda expr: expr.replace(_S, f"c{_S}"),
 )
 _M = "tanh_softplus(x)"
 _mish = _differentiable(
@@ -351,10 +365,12 @@ _softsign = _differentiable(
 )
 _logsigmoid = _differentiable("logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)")
 _tanhshrink = _differentiable(
-    "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))"
-)
+    "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))",
+    complex=lambda expr: expr.replace("tanh(", "ctanh("),
+)  # fmt: skip
 
 
+@steady
 def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere.
 
@@ -364,6 +380,7 @@ def elu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     return _with(_elu, input, inplace, float(alpha))
 
 
+@steady
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """elu, scaled so that activations keep mean 0 and variance 1 from layer to layer.
 
@@ -373,6 +390,7 @@ def selu(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_selu, input, inplace)
 
 
+@steady
 def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     """x where it is positive, alpha * (exp(x / alpha) - 1) elsewhere.
 
@@ -404,6 +422,7 @@ for _method in (hardshrink, prelu):
     setattr(Tensor, _method.__name__, _method)
 
 
+@steady
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution below x; "tanh" approximates it.
 
@@ -416,6 +435,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return out
 
 
+@steady
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """x * sigmoid(x), also called swish.
 
@@ -425,6 +445,7 @@ def silu(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_silu, input, inplace)
 
 
+@steady
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """x * tanh(softplus(x)).
 
@@ -434,6 +455,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_mish, input, inplace)
 
 
+@steady
 def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold.
 
@@ -443,16 +465,21 @@ def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Ten
     return _with(_softplus, input, False, float(beta), float(threshold))
 
 
+@steady
 def softsign(input: Tensor) -> Tensor:
     """x / (1 + |x|), between -1 and 1.
 
     >>> F.softsign(flow.tensor([-1.0, 0.0, 3.0]))
     tensor([-0.5000,  0.0000,  0.7500])
     """
+    if isinstance(input, Tensor) and input._meta.dtype.is_complex:
+        quotient: Tensor = input / (1 + input.abs())
+        return quotient
     out: Tensor = _softsign.call(input)
     return out
 
 
+@steady
 def logsigmoid(input: Tensor) -> Tensor:
     """log(sigmoid(x)) without overflow.
 
@@ -463,6 +490,7 @@ def logsigmoid(input: Tensor) -> Tensor:
     return out
 
 
+@steady
 def tanhshrink(input: Tensor) -> Tensor:
     """x - tanh(x), flat around 0.
 
@@ -473,6 +501,7 @@ def tanhshrink(input: Tensor) -> Tensor:
     return out
 
 
+@steady
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b), where a and b are the two halves of x along `dim`.
 

@@ -69,8 +69,8 @@ def conj(input: Tensor) -> Tensor:
     return conjugated
 
 
-@with_out
 @method()
+@with_out
 def conj_physical(input: Tensor) -> Tensor:
     """As `conj`, which computes at once here.
 

@@ -89,8 +89,8 @@ lcm = _divisors(
 # --- exponents ------------------------------------------------------------------------------------
 
 
-@with_out
 @method()
+@with_out
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """`input * 2 ** other`, broadcast; integers give floats.
 
@@ -224,8 +224,8 @@ _logit = unary(
 )
 
 
-@with_out
 @method()
+@with_out
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), the inverse of sigmoid; with `eps`, x is first clamped to eps and 1 - eps.
     Without, NaN outside of 0 to 1.
@@ -296,8 +296,8 @@ Tensor.nextafter_ = in_place(_nextafter, "nextafter_")  # type: ignore[attr-defi
 replaced(ldexp)
 
 
-@with_out
 @method()
+@with_out
 def frexp(input: Tensor) -> return_types.frexp:
     """Each element as a mantissa of absolute value in [1/2, 1), 0 for 0, and an exponent of 2, as
     int32.  DTypeError for integers.

@@ -270,8 +270,8 @@ zeta: Elementwise = elementwise(
 )
 
 
-@with_out
 @method()
+@with_out
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension `p`: of each element, which
     should be over (p - 1) / 2.

@@ -57,8 +57,8 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
     return total
 
 
-@with_out
 @method()
+@with_out
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec) of a matrix (m, k) and a vector (k): (m), to which
     `input` broadcasts.  With beta 0, NaN in `input` has no effect.
@@ -73,8 +73,8 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
     return _plus("addmv", input, product, beta, alpha)
 
 
-@with_out
 @method()
+@with_out
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2) of vectors (m) and (n): (m, n), to which `input`
     broadcasts.  With beta 0, NaN in `input` has no effect.
@@ -91,8 +91,8 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
     return _plus("addr", input, product, beta, alpha)
 
 
-@with_out
 @method()
+@with_out
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -118,8 +118,8 @@ def addbmm(
     return _plus("addbmm", input, product, beta, alpha)
 
 
-@with_out
 @method()
+@with_out
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements, those of the first conjugated.
 

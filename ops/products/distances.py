@@ -110,8 +110,8 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     return length
 
 
-@with_out
 @method()
+@with_out
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross products of vectors of three elements along `dim` (None: the first dimension of
     that length); the other dimensions broadcast.

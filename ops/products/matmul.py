@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.install import fronted
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
@@ -249,6 +249,7 @@ def _whole_affine(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
+@steady
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out).
 
@@ -272,8 +273,6 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         out = _matmul(weight, input) if one else _matmul_nt(input, weight)
     return out
 
-
-linear = fronted(linear, lambda: operator_of(_affine))
 
 # --- samples -----------------------------------------------------------------------------------
 

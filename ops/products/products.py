@@ -54,8 +54,8 @@ def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
         )
 
 
-@with_out
 @method()
+@with_out
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """The product of two matrices, (m, k) and (k, n).
 
@@ -68,8 +68,8 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast.
 
@@ -81,8 +81,8 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """The product of a matrix (m, k) and a vector (k).
 
@@ -95,8 +95,8 @@ def mv(input: Tensor, vec: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements.
 
@@ -111,8 +111,8 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """The dot products of all rows of `input` with all rows of `other`; with a number,
     multiplication.
@@ -130,8 +130,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
-@with_out
 @method()
+@with_out
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The products of each element of one vector with each of another: (m) and (n) to (m, n).
 
@@ -189,8 +189,8 @@ def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: f
     return total
 
 
-@with_out
 @method()
+@with_out
 def addmm(
     input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -207,8 +207,8 @@ def addmm(
     return _sum_with_product(input, mat1, mat2, beta, alpha)
 
 
-@with_out
 @method()
+@with_out
 def baddbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -267,8 +267,8 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     return out
 
 
-@with_out
 @method()
+@with_out
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: every element of `input` times all of `other`, in blocks.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import current_recorder
+from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.guards.forks import held_at_fork
@@ -103,6 +103,8 @@ class Generator:
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
         recorder = current_recorder()
+        if (listener := current_listener()) is not None:
+            listener.refuse()  # another time it is another number
         return self.draw_now() if recorder is None else recorder.draw(self)
 
     def draw_now(self) -> tuple[int, int]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import float32, int64
@@ -44,6 +45,7 @@ def _indices(name: str, target: Tensor) -> Tensor:
     return out
 
 
+@steady
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -97,6 +99,7 @@ def _weights(input: Tensor, target: Tensor, weight: Tensor, ignore_index: int) -
     return out
 
 
+@steady
 def cross_entropy(
     input: Tensor,
     target: Tensor,

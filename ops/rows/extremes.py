@@ -50,8 +50,9 @@ def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     results = walk.results
     views = (View(numbers, (results,)), View(int64, (results,)), View(source, (walk.extent,)))
     outputs = (values, values.dense(int64))
-    bodies = _rows_body(order, lift), _columns_body(order, lift)
-    return fold_launch(outputs, bodies, views, walk, (), 16)
+    own = numbers.numpy.type
+    bodies = _rows_body(order, own, lift), _columns_body(order, own, lift)
+    return fold_launch(outputs, bodies, views, walk, 2)
 
 
 @op("x -> values, indices", name="max", dense=False, half="native", cuda="reductions:largest")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to
@@ -165,6 +166,7 @@ def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
         )
 
 
+@steady
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -184,6 +186,7 @@ def mse_loss(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@steady
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -208,6 +211,7 @@ def l1_loss(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@steady
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -230,6 +234,7 @@ def smooth_l1_loss(
     return reduced(_smooth_l1(input, target, float(beta)), reduction)
 
 
+@steady
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -257,6 +262,7 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
         )
 
 
+@steady
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -276,6 +282,7 @@ def binary_cross_entropy(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@steady
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -301,6 +308,7 @@ def binary_cross_entropy_with_logits(
     return reduced(loss if weight is None else loss * weight, reduction)
 
 
+@steady
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -326,6 +334,7 @@ def kl_div(
     return reduced(loss, reduction)
 
 
+@steady
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
@@ -59,7 +60,7 @@ def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: fl
     results = walk.results
     views = (View(kind, (results,)), View(kind, (results,)), View(source, (walk.extent,)))
     bodies = _rows_body(lift), _columns_body(lift)
-    return fold_launch((out, out), bodies, views, walk, (freedom,), 16)
+    return fold_launch((out, out), bodies, views, walk, 3, freedom)
 
 
 def _moved(x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Any:
@@ -168,6 +169,7 @@ def std(
     return root
 
 
+@steady
 def var_mean(
     input: Tensor,
     dim: Any = None,
@@ -184,6 +186,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
+@steady
 def std_mean(
     input: Tensor,
     dim: Any = None,

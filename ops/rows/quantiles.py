@@ -92,8 +92,8 @@ def _between(ordered: Any, ranks: Any, way: str) -> Any:
     return below.lerp(ordered.gather(-1, high), weight)
 
 
-@with_out
 @method()
+@with_out
 def quantile(
     input: Tensor,
     q: Any,
@@ -115,8 +115,8 @@ def quantile(
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
-@with_out
 @method()
+@with_out
 def nanquantile(
     input: Tensor,
     q: Any,
@@ -133,8 +133,8 @@ def nanquantile(
     return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
 
 
-@with_out
 @method()
+@with_out
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of the elements over `dim` that are not NaN; NaN where there are none.
 
@@ -149,8 +149,8 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
     return out
 
 
-@with_out
 @method()
+@with_out
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median of the elements that are not NaN, the lower of two: of all of them, or along
     `dim` as (values, indices).  NaN where there are none.

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import autocast_dtype
-from flowvm.eager.native.install import fronted
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
@@ -20,7 +20,7 @@ from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
-from flowvm.ops.declare.registry import Sample, op, operator_of, samples
+from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.parts.fold_walk import shape_without
 from flowvm.ops.rows.parts.folds import (
@@ -365,6 +365,7 @@ def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return every(_truth(input), dims_of("all", input, dim), keepdim)
 
 
+@steady
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """How many elements over `dim` (one or several; None: all) are not 0, as int64.
 
@@ -374,8 +375,6 @@ def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     dims = dims_of("count_nonzero", input, dim)
     return count_up(_truth(input), dims, False)
 
-
-sum = fronted(sum, lambda: operator_of(_sum_whole))  # of what it calls that for
 
 for _f in (sum, mean, nansum, prod, amax, amin, any, all, count_nonzero):
     method()(_f)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
@@ -118,8 +119,8 @@ def _log_softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
-@with_out
 @method()
+@with_out
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """exp(x) / sum(exp(x)) over `dim`: positive numbers that sum to 1.
 
@@ -133,8 +134,8 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
-@with_out
 @method()
+@with_out
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """log(softmax(x)) over `dim`, computed so that neither large nor small values overflow.
 
@@ -148,6 +149,7 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
+@steady
 def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """softmax(-x) over `dim`.
 

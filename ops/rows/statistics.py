@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype
@@ -73,6 +74,7 @@ _squares_node = Recorded("sum_of_squares", _squares_grad, ("x",), "x")
 _magnitudes_node = Recorded("sum_of_magnitudes", _magnitudes_grad, ("x",), "x")
 
 
+@steady
 def vector_norm(
     input: Tensor,
     ord: float = 2,
@@ -144,6 +146,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return shift
 
 
+@steady
 def trace(input: Tensor) -> Tensor:
     """The sum of the diagonal of a matrix.  Integers and bools sum to int64.
 

@@ -58,8 +58,8 @@ def _with(name: str, input: Tensor, src: Any, view: Callable[[Any], Any]) -> Ten
     return copy  # type: ignore[no-any-return]
 
 
-@with_out
 @method()
+@with_out
 def diagonal_scatter(
     input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
@@ -72,8 +72,8 @@ def diagonal_scatter(
     return _with("diagonal_scatter", input, src, lambda x: x.diagonal(offset, dim1, dim2))
 
 
-@with_out
 @method()
+@with_out
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
     """A copy of `input` whose `select(dim, index)` is `src`, of that one's shape.
 
@@ -91,8 +91,8 @@ def _sliced(name: str, x: Any, dim: int, start: Any, end: Any, step: int) -> Any
     return x[(slice(None),) * at + (slice(start, end, step),)]
 
 
-@with_out
 @method()
+@with_out
 def slice_scatter(
     input: Tensor,
     src: Tensor,
@@ -111,8 +111,8 @@ def slice_scatter(
     )
 
 
-@with_out
 @method()
+@with_out
 def as_strided_scatter(
     input: Tensor,
     src: Tensor,

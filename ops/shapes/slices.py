@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import OutOfRangeError, ShapeError
 from flowvm.guards.kept import remembered
@@ -73,6 +74,7 @@ _slice = _strided_view("slice", _slice_geometry)
 
 
 @method()
+@steady
 def select(input: Tensor, dim: int, index: int) -> Tensor:
     """A view of the elements with `index` in dimension `dim`, which it no longer has.
 
@@ -86,6 +88,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 
 @method()
+@steady
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A view of `length` elements of dimension `dim` from `start` on.
 
@@ -130,6 +133,7 @@ _diagonal = _strided_view("diagonal", _diagonal_geometry)
 
 
 @method()
+@steady
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A view of the diagonals of `dim1` and `dim2`, as the last dimension; `offset` > 0 is above
     the main one.

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import grad_enabled
+from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node, OutputEdge
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, whole, wrap_dim
@@ -63,10 +64,10 @@ def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
 
 
 def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tensor, ...]:
-    base = x.extra().get("base", x) if x._storage is not None else x
+    base = base_of(x)
     if x._node is not None:
         for piece in out:
-            piece._extra["base"] = base
+            piece._kin = base
             if grad_enabled() and not (base._node is not None and base._node.is_leaf):
                 remember_view(base, piece)
         if out and grad_enabled():
@@ -78,6 +79,7 @@ def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tens
 
 
 @method()
+@steady
 def split(
     tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -108,6 +110,7 @@ def split(
 
 
 @method()
+@steady
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """`split` with a list of sizes.
 
@@ -118,6 +121,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 
 
 @method()
+@steady
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each.
 
@@ -141,6 +145,7 @@ MOST_PIECES = 1 << 24
 
 
 @method()
+@steady
 def tensor_split(
     input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -218,6 +223,7 @@ def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 
 @method()
+@steady
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """A view for each index of dimension `dim`, without it.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.guards.kept import remembered
@@ -121,6 +122,7 @@ def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 @method("reshape")
+@steady
 def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
     """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`; see
     `flow.reshape`.
@@ -141,6 +143,7 @@ def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
     return view_of(x, "reshape", meta, 0, _reshape_grad)
 
 
+@steady
 def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     """The elements of `input` in C order as a tensor of `shape`; one dimension may be -1 and is
     worked out.
@@ -154,6 +157,7 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 @method("view")
+@steady
 def _view(x: Tensor, *shape: Any) -> Tensor:
     """A view of the same memory in another shape; ShapeError where only a copy could have it (use
     reshape).
@@ -173,6 +177,7 @@ def _view(x: Tensor, *shape: Any) -> Tensor:
 
 
 @method()
+@steady
 def view_as(x: Tensor, other: Tensor) -> Tensor:
     """`x.view(other.shape)`.
 
@@ -184,12 +189,14 @@ def view_as(x: Tensor, other: Tensor) -> Tensor:
 
 
 @method()
+@steady
 def reshape_as(x: Tensor, other: Tensor) -> Tensor:
     """`x.reshape(other.shape)`."""
     return reshape(x, other._meta.shape)
 
 
 @method()
+@steady
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Dimensions `start_dim` to `end_dim` made one; a 0-d tensor becomes 1-d.
 
@@ -208,6 +215,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 @method()
+@steady
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     """Dimension `dim` as dimensions `sizes`, one of which may be -1.
 
@@ -226,6 +234,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
 
 
 @method()
+@steady
 def ravel(input: Tensor) -> Tensor:
     """All elements in one dimension: a view if the tensor is contiguous.
 
@@ -262,6 +271,7 @@ def _permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 @method("permute")
+@steady
 def _permute_method(x: Tensor, *dims: Any) -> Tensor:
     """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`.
 
@@ -271,6 +281,7 @@ def _permute_method(x: Tensor, *dims: Any) -> Tensor:
     return _permute(x, _dims_of(dims))
 
 
+@steady
 def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     """A view with the dimensions in the order `dims`, each named once.
 
@@ -290,6 +301,7 @@ def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
 
 
 @method()
+@steady
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """A view with dimensions `dim0` and `dim1` exchanged.
 
@@ -306,6 +318,7 @@ method("swapdims")(transpose)
 
 
 @method()
+@steady
 def t(input: Tensor) -> Tensor:
     """The transpose of a matrix; a vector or a 0-d tensor as it is.
 
@@ -320,6 +333,7 @@ def t(input: Tensor) -> Tensor:
 
 
 @method()
+@steady
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """A view with the dimensions `source` moved to the places `destination`, the others in their
     order.
@@ -345,6 +359,7 @@ moveaxis = movedim
 method("moveaxis")(movedim)
 
 
+@steady
 def _reversed(x: Tensor) -> Tensor:
     """The dimensions in reverse order: the transpose of a matrix.
 
@@ -355,6 +370,7 @@ def _reversed(x: Tensor) -> Tensor:
     return _permute(x, tuple(range(x._meta.ndim))[::-1])
 
 
+@steady
 def _matrix_transpose(x: Tensor) -> Tensor:
     """The last two dimensions exchanged.
 
@@ -402,6 +418,7 @@ def _expand_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 @method()
+@steady
 def expand(x: Tensor, *sizes: Any) -> Tensor:
     """A view in which dimensions of size 1 are repeated to `sizes` (-1: as it is); new ones come in
     front.
@@ -414,6 +431,7 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
 
 
 @method()
+@steady
 def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
     """`input.expand(shape)`."""
     x = need_tensor("broadcast_to", "input", input)
@@ -421,6 +439,7 @@ def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 @method()
+@steady
 def expand_as(x: Tensor, other: Tensor) -> Tensor:
     """`x.expand(other.shape)`.
 
@@ -455,6 +474,7 @@ def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
 
 
 @method()
+@steady
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """A view without the dimensions of size 1: all, or those among `dim`.
 
@@ -476,6 +496,7 @@ def _unsqueezed(meta: TensorMeta, dim: int) -> TensorMeta:
 
 
 @method()
+@steady
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
     """A view with a dimension of size 1 at `dim`.
 

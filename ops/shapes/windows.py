@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.core import view_of
@@ -90,7 +90,7 @@ def as_strided(
         )
     own = x.storage_offset()
     start = own if storage_offset is None else storage_offset
-    base = x.extra().get("base", x)
+    base = base_of(x)
     first = base.storage_offset()
     end = first + base._meta.span // base._meta.dtype.itemsize
     meta = TensorMeta.of(Size(size), x._meta.dtype, x._meta.device, tuple(stride))

@@ -12,7 +12,24 @@ machine knows is a few hundred words, which are copied and put back.  In every s
 
 The machine's functions run as they are, and so do those of `execute` but the kernel itself.
 
-`python -m tests.vm.exploring 4` explores all programs of up to four instructions; six take hours.
+Orders that make no difference are left out where `World` is asked to reduce: what is ready is
+dispatched, and what is dispatched runs, before anything else happens.  That is enough because
+
+- nothing but `add_edge` asks whether something is ready or dispatched already, which is the same
+  to it;
+- an instruction's run touches its storages and its stream's count.  Who else touches these is
+  dispatched when the instruction is over, or behind it on its stream: which `dispatch` checks in
+  every state.
+
+So any order of these steps ends in the same state, and so does whatever else is done before,
+between or behind them: `tests.vm.machine.test_exploring` tries that in every state of programs of
+up to four instructions.  What is left are the orders of receiving, collecting and barriers.  States
+are told apart by what they mean, not by which nodes the machine's lists are made of.
+
+`explore_all` goes through all programs at once.  What has been received knows nothing of what comes
+behind it, so the states of a program are where all that begin with it go on.
+
+`python -m tests.vm.exploring 6` explores all programs of up to six instructions.
 """
 
 from __future__ import annotations
@@ -21,7 +38,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +63,7 @@ from flowvm.vm.machine.words import (
     WAI,
 )
 from flowvm.vm.workers import execute, shell
-from tests.vm.bench import Bench, Instruction, Program, const, mut
+from tests.vm.bench import Bench, Instruction, Program, conflict, const, mut
 from tests.vm.mutants import copy_of
 
 STATUS = 77  # of the instruction that fails
@@ -85,10 +102,17 @@ def programs(length: int) -> Iterator[tuple[Program, int]]:
     names of streams and storages, and those that a waiter or barrier begins.
     """
     made = instructions()
-    begins = [i for i in made if i.kind == KIND.OP_CALL and not i.stream and i.touches().get(0)]
-    for program in itertools.product(begins, *[made] * (length - 1)):
+    for program in itertools.product(beginnings(), *[made] * (length - 1)):
         yield program, -1
         yield from ((program, k) for k, ins in enumerate(program) if ins.kind == KIND.OP_CALL)
+
+
+def beginnings() -> list[Instruction]:
+    """Instructions that programs begin with, one for all that differ from it by names."""
+    made = instructions()
+    return [
+        i for i in made if i.kind == KIND.OP_CALL and not i.stream and i.operands[0].storage == 0
+    ]
 
 
 def random_case(rng: random.Random, length: int) -> tuple[Program, int]:
@@ -145,24 +169,21 @@ def _indices() -> np.ndarray:
 
 
 INDICES = _indices()
+STREAMS_AT = [STR.AT + stream * STR.WORDS for stream in range(STREAMS)]
 
 
 class World:
     """A machine with a program issued, whose state can be copied and put back.
 
-    `at_once`: what is ready is dispatched before anything else happens.  The scheduler comes close
-    to that, and nothing but `add_edge` asks whether something is ready or dispatched already, which
-    is the same to it; there are a third as many states.
+    `reduced`: without the orders that make no difference.
     """
 
     shared: Bench | None = None  # its memory is large: one for all
 
     def __init__(
-        self, program: Program, failing: int, at_once: bool = False, rules: Any = machine
+        self, program: Program, failing: int, reduced: bool = False, rules: Any = machine
     ) -> None:
-        self.program, self.failing, self.rules = program, failing, rules
-        self.at_once = at_once
-        self.expected = Expected(program, failing)
+        self.rules, self.reduced = rules, reduced
         if World.shared is None:
             World.shared = Bench()
             World.fresh = World.shared.array[INDICES].copy()
@@ -171,44 +192,115 @@ class World:
         bench.program.clear()
         bench.issued = 0
         self.bench, self.m, self.array = bench, bench.m, bench.array
-        for ins in program:
-            bench.issue(ins)
         for a in range(STORAGES):
             self.m[VALUES_AT + a] = a
+        self.take(program, failing)
+
+    def take(self, program: Program, failing: int, first: int = 0) -> None:
+        """Go on with this program, of which the records in front of `first` are there already."""
+        self.program, self.failing = program, failing
+        self.expected = Expected(program, failing)
+        self.before = [
+            [k for k, a in enumerate(program[:j]) if conflict(a, b)] for j, b in enumerate(program)
+        ]
+        self.bench.issued = first
+        for ins in program[first:]:
+            self.bench.issue(ins)
 
     def moves(self) -> list[tuple[str, int]]:
         """Every step that could be taken now."""
         m, found = self.m, []
-        if self.at_once and m[CTL.READY_FIRST] >= 0:
-            return [("dispatch", 0)]
-        if m[CTL.RECEIVED] < len(self.program):
-            found.append(("receive", 0))
         if m[CTL.READY_FIRST] >= 0:
             found.append(("dispatch", 0))
+        if m[CTL.RECEIVED] < len(self.program):
+            found.append(("receive", 0))
         if m[CTL.BARRIER_FIRST] >= 0 and self.rules.is_oldest(m, m[CTL.BARRIER_FIRST]):
             found.append(("barrier", 0))
-        for stream in range(STREAMS):
-            at = STR.AT + stream * STR.WORDS
+        for stream, at in enumerate(STREAMS_AT):
             if m[at + STR.DONE] < m[at + STR.TAIL]:
                 found.append(("run", stream))
             if m[at + STR.COLLECTED] < m[at + STR.DONE]:
                 found.append(("collect", stream))
         return found
 
+    def settle(self) -> int:
+        """Dispatch and run whatever is to be dispatched and to run: how many steps that took."""
+        steps = 0
+        while True:
+            if self.m[CTL.READY_FIRST] >= 0:
+                self.dispatch(0)
+            elif (stream := self.busy()) >= 0:
+                self.run(stream)
+            else:
+                return steps
+            steps += 1
+
+    def busy(self) -> int:
+        """The first stream on which something is to run, or -1."""
+        for stream, at in enumerate(STREAMS_AT):
+            if self.m[at + STR.DONE] < self.m[at + STR.TAIL]:
+                return stream
+        return -1
+
+    def meaning(self) -> Any:
+        """What the words say, but for which nodes the lists are made of, and what is over."""
+        m = self.m
+        lively: list[Any] = []
+        for slot in range(m[CTL.HEAD], m[CTL.RECEIVED]):
+            at = INS.AT + slot * INS.WORDS
+            state = m[at + INS.STATE]
+            if state != STATE.RELEASED:
+                lively += (slot, state, m[at + INS.WAITING])
+                for edge in (m[at + INS.AT_DISPATCH], m[at + INS.AT_DONE]):  # whom it lets go
+                    while edge >= 0:
+                        lively.append(m[EDG.AT + edge * EDG.WORDS + EDG.TARGET])
+                        edge = m[EDG.AT + edge * EDG.WORDS + EDG.NEXT]
+                    lively.append(-1)
+        for k in range(STORAGES):
+            lively += (m[VALUES_AT + k], m[STO.AT + k * STO.WORDS + STO.POISON])
+            node = m[DEP.AT + k * DEP.WORDS + DEP.FIRST] - 1
+            while node >= 0:
+                at = ACC.AT + node * ACC.WORDS
+                lively += (m[at + ACC.SLOT], m[at + ACC.WRITES])
+                node = m[at + ACC.NEXT]
+            lively.append(-1)
+        for stream, at in enumerate(STREAMS_AT):
+            first, done, tail = m[at + STR.COLLECTED], m[at + STR.DONE], m[at + STR.TAIL]
+            queue = QUE.AT + stream * RING.SLOTS
+            lively += (tail - first, done - first, *m[queue + first : queue + tail])
+        for first in (m[CTL.READY_FIRST], m[CTL.BARRIER_FIRST]):
+            while first >= 0:
+                lively.append(first)
+                first = m[INS.AT + first * INS.WORDS + INS.NEXT]
+            lively.append(-1)
+        return (m[CTL.RECEIVED], m[CTL.ERROR_COUNT], *lively)
+
     def receive(self, _: int) -> None:
         assert self.rules.receive(self.m)
 
     def dispatch(self, _: int) -> None:
         slot = self.rules.next_ready(self.m)
+        for other in self.before[slot]:
+            assert self.is_over(other) or self.is_in_front(other, slot), (
+                f"#{slot} is dispatched, and #{other} is neither over nor in front of it"
+            )
         self.rules.dispatch(self.m, slot)
         if self.program[slot].kind == KIND.TOUCH:
             self.wait(slot)
 
+    def is_over(self, slot: int) -> bool:
+        """Whether an instruction is released."""
+        return bool(self.m[INS.AT + slot * INS.WORDS + INS.STATE] == STATE.RELEASED)
+
+    def is_in_front(self, other: int, slot: int) -> bool:
+        """Whether one is on the stream already to which the other goes."""
+        a, b = self.program[other], self.program[slot]
+        queued = a.kind != KIND.TOUCH and b.kind != KIND.TOUCH and a.stream == b.stream
+        return queued and bool(self.m[INS.AT + other * INS.WORDS + INS.STATE] == STATE.DISPATCHED)
+
     def barrier(self, _: int) -> None:
         slot = self.rules.ready_barrier(self.m)
-        assert all(
-            self.m[INS.AT + k * INS.WORDS + INS.STATE] == STATE.RELEASED for k in range(slot)
-        )
+        assert all(self.is_over(k) for k in range(slot))
         self.wait(slot)
 
     def wait(self, slot: int) -> None:
@@ -254,11 +346,7 @@ class World:
 
     def check_end(self) -> None:
         """No step can be taken: all is released, and is as program order says."""
-        left = [
-            k
-            for k in range(len(self.program))
-            if self.m[INS.AT + k * INS.WORDS + INS.STATE] != STATE.RELEASED
-        ]
+        left = [k for k in range(len(self.program)) if not self.is_over(k)]
         assert not left, f"stuck: {left} of {self.program}"
         assert self.m[CTL.HEAD] == len(self.program)
         poison = [self.m[STO.AT + k * STO.WORDS + STO.POISON] for k in range(STORAGES)]
@@ -279,12 +367,22 @@ class World:
 
 def explore(world: World) -> Explored:
     """Go through every state that can be reached; AssertionError says what is wrong where."""
-    start = world.array[INDICES].tobytes()
-    seen, todo, steps = {start}, [start], 0
+    states, steps = reached(world, [world.array[INDICES].tobytes()])
+    return Explored(len(states), steps)
+
+
+def reached(world: World, states: Iterable[bytes]) -> tuple[list[bytes], int]:
+    """These states and all that they lead to, and how many steps were taken."""
+    seen, todo, found, steps = set(), list(states), [], 0
     while todo:
         state = todo.pop()
         words = np.frombuffer(state, np.int64)
         world.array[INDICES] = words
+        key = world.meaning() if world.reduced else state
+        if key in seen:
+            continue
+        seen.add(key)
+        found.append(state)
         moves = world.moves()
         if not moves:
             world.check_end()
@@ -292,12 +390,40 @@ def explore(world: World) -> Explored:
             if k:
                 world.array[INDICES] = words
             getattr(world, what)(stream)
-            steps += 1
-            after = world.array[INDICES].tobytes()
-            if after not in seen:
-                seen.add(after)
-                todo.append(after)
-    return Explored(len(seen), steps)
+            steps += 1 + (world.settle() if world.reduced else 0)
+            todo.append(world.array[INDICES].tobytes())
+    return found, steps
+
+
+def explore_all(length: int, rules: Any = machine) -> list[list[int]]:
+    """Explore all programs of up to so many instructions, reduced: for each length the programs,
+    states and steps.  A state counts for the first program only that leads to it.
+    """
+    found = [[0, 0, 0] for _ in range(length)]
+    world = World((), -1, reduced=True, rules=rules)
+
+    def extend(program: Program, failing: int, states: list[bytes]) -> None:
+        count = found[len(program)]
+        for ins in instructions() if program else beginnings():
+            longer = (*program, ins)
+            fails = failing < 0 and ins.kind == KIND.OP_CALL
+            for bad in (failing, len(program)) if fails else (failing,):
+                world.take(longer, bad, first=len(program))
+                received = []
+                for state in states:
+                    world.array[INDICES] = np.frombuffer(state, np.int64)
+                    world.receive(0)
+                    count[2] += 1 + world.settle()
+                    received.append(world.array[INDICES].tobytes())
+                on, steps = reached(world, received)
+                count[0] += 1
+                count[1] += len(on)
+                count[2] += steps
+                if len(longer) < length:
+                    extend(longer, bad, on)
+
+    extend((), -1, [world.array[INDICES].tobytes()])
+    return found
 
 
 runner: Any = copy_of(execute)
@@ -306,17 +432,10 @@ runner.run_kernel = lambda m, stream, slot, entry: World.running.kernel(slot)
 
 def main(length: int) -> None:
     """Explore all programs up to a length, and say how many there were."""
-    for n in range(1, length + 1):
-        begun, count, states, steps = time.process_time(), 0, 0, 0
-        for program, failing in programs(n):
-            found = explore(World(program, failing, at_once=n > 4))
-            count, states, steps = count + 1, states + found.states, steps + found.steps
-        minutes = (time.process_time() - begun) / 60
-        print(
-            f"{n} instructions: {count:,} programs, {states:,} states, {steps:,} steps, "
-            f"{minutes:.1f} minutes",
-            flush=True,
-        )
+    begun = time.process_time()
+    for n, (count, states, steps) in enumerate(explore_all(length), 1):
+        print(f"{n} instructions: {count:,} programs, {states:,} states, {steps:,} steps")
+    print(f"{(time.process_time() - begun) / 60:.1f} minutes")
 
 
 if __name__ == "__main__":

@@ -8,20 +8,17 @@ beginning; so up to the sequence number nothing is done that may not be dropped 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from flowvm.eager.native.cpython import (
-    append,
     as_int,
-    clear_error,
     decref,
-    dict_item,
     error_occurred,
     incref,
     list_size,
+    new_tuple,
     next_item,
     put_word,
-    vectorcall,
+    scratch,
+    set_tuple_item,
     word,
 )
 from flowvm.eager.native.making import (
@@ -34,15 +31,15 @@ from flowvm.eager.native.making import (
     records,
 )
 from flowvm.eager.native.places import place
-from flowvm.eager.native.publishing import counter_of, is_due, publish, release
+from flowvm.eager.native.publishing import counter_of, has_room, is_due, publish, release
 from flowvm.eager.native.reading import (
     all_counted,
     all_whole,
     any_node,
+    class_of,
     departs,
     entry_of,
     frees_first,
-    is_tensor,
     is_unrecorded,
     number_class,
     scalars_fit,
@@ -50,43 +47,7 @@ from flowvm.eager.native.reading import (
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
 
-SIGNATURE = "int64(int64, int64, int64, int64)"
-COUNT = (1 << 63) - 1  # of CPython's count of arguments, all but its flag
 KEEP_DEAD = 15  # as `flowvm.eager.calls` has it
-
-
-def entry(site_at: int) -> Callable[[int, int, int, int], int]:
-    """What CPython calls; the address of the SITE is `site_at` bytes into the called object."""
-
-    def call(self: int, args: int, count: int, names: int) -> int:
-        site = load_word(self + site_at)
-        if names == 0:
-            result = issued(site, args, count & COUNT)
-            if result != MISS:
-                return result
-        put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
-        return int(vectorcall(word(site, SITE.TWIN), args, count, names))
-
-    return call
-
-
-def death(site_at: int) -> Callable[[int, int, int, int], int]:
-    """The same for `Tensor.__del__`, which is a Python frame for every tensor otherwise."""
-
-    def call(self: int, args: int, count: int, names: int) -> int:
-        site = load_word(self + site_at)
-        shared = word(site, SITE.SHARED)
-        if names != 0 or count & COUNT != 1 or not is_tensor(shared, word(args, 0)):
-            return int(vectorcall(word(site, SITE.TWIN), args, count, names))
-        x = word(args, 0)
-        number = load_word(x + word(shared, SHARED.TENSOR_REF))
-        owns = load_word(x + word(shared, SHARED.TENSOR_STORAGE)) == word(shared, SHARED.NONE)
-        if owns and number != 0 and append(word(shared, SHARED.DEAD), number) != 0:
-            return FAILED
-        incref(word(shared, SHARED.NONE))
-        return word(shared, SHARED.NONE)
-
-    return call
 
 
 def issued(site: int, args: int, count: int) -> int:
@@ -111,45 +72,87 @@ def issued(site: int, args: int, count: int) -> int:
 
 def issued_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same, with the call's entry."""
-    if frees_first(shared, made) or not scalars_fit(shared, site, made, args, kind):
-        return MISS
     if word(site, SITE.WRITES) != 0:
         return changed(shared, site, args, kind, made)
+    outs = scratch()
+    done = issued_into(shared, site, args, kind, made, outs)
+    if done != 1:
+        return done
+    if word(site, SITE.OUTPUTS) == 1:
+        return word(outs, 0)
+    return tuple_of(outs, word(site, SITE.OUTPUTS))
+
+
+def tuple_of(values: int, count: int) -> int:
+    """A tuple of `count` references, which are stolen; FAILED."""
+    made = new_tuple(count)
+    for k in range(count):
+        if made == 0:
+            decref(word(values, k))
+        else:
+            set_tuple_item(made, k, word(values, k))
+    return int(made)
+
+
+def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
+    """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
+    of `outs`, new references; MISS or FAILED.
+    """
+    if not scalars_fit(shared, site, made, args, kind):
+        return MISS
+    if frees_first(shared, made):
+        freed = released(shared)
+        if freed != 1:
+            return freed
     recorded = 0
     if word(site, SITE.OPERATOR) != 0 and any_node(shared, site, args):
         recorded = records(shared)
         if recorded < 0:
             return FAILED
-        if recorded > 1:
+        if recorded > 1 or (recorded == 1 and word(site, SITE.LIVE) > 1):
             return MISS
-    out = new_output(shared, made)
-    if out <= FAILED:
-        return out
+    count = word(site, SITE.OUTPUTS)
+    for k in range(count):
+        out = new_output(shared, made, k)
+        if out <= FAILED:
+            drop(outs, k)
+            return out
+        put_word(outs, k, out)
     node = 0
     if recorded != 0:
-        node = new_node(shared, site, args, kind, made, out)
+        node = new_node(shared, site, args, kind, made, outs)
         if node <= FAILED:
-            decref(out)
+            drop(outs, count)
             return node
-    done = published(shared, site, args, kind, made, out, node)
+    done = published(shared, site, args, kind, made, outs, count, node)
     if done <= FAILED:
         decref(node)
-        decref(out)
+        drop(outs, count)
         return done
     if node != 0:
-        attach(shared, out, node)
-    return out
+        attach(shared, word(outs, 0), node)
+    return 1
+
+
+def drop(values: int, count: int) -> None:
+    """Drop `count` references."""
+    for k in range(count):
+        decref(word(values, k))
 
 
 def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
+    if not scalars_fit(shared, site, made, args, kind):
+        return MISS
     over, done = 0, 1
-    if word(site, SITE.OVER) != 0:
-        over, done = word(args, 0), goes_over(shared, site, args)
+    if frees_first(shared, made):
+        done = released(shared)
+    if done == 1 and word(site, SITE.OVER) != 0:
+        over, done = 1, goes_over(shared, site, args)
     if done == 1:
         done = own_storages(shared, site, args)
     if done == 1:
-        done = published(shared, site, args, kind, made, over, 0)
+        done = published(shared, site, args, kind, made, args, over, 0)
     if done != 1:
         return done
     written = word(args, word(site, SITE.WRITTEN))
@@ -167,14 +170,10 @@ def goes_over(shared: int, site: int, args: int) -> int:
     x = word(args, 0)
     if recorded > 1 or (recorded == 1 and any_node(shared, site, args)):
         return MISS
-    extra = load_word(x + word(shared, SHARED.TENSOR_EXTRA))
-    if recorded == 1 and extra != 0:
-        base = dict_item(extra, word(shared, SHARED.BASE_NAME))
-        if error_occurred() != 0:  # it is no dict
-            clear_error()
-            return MISS
-        if base != 0 and not is_unrecorded(shared, base):
-            return MISS
+    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
+    is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
+    if recorded == 1 and is_view and not is_unrecorded(shared, kin):
+        return MISS
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     for k in range(1, word(site, SITE.INPUTS)):
         other = load_word(word(args, k) + word(shared, SHARED.TENSOR_STORAGE))
@@ -183,8 +182,12 @@ def goes_over(shared: int, site: int, args: int) -> int:
     return 1
 
 
-def published(shared: int, site: int, args: int, kind: int, made: int, out: int, node: int) -> int:
-    """Publish the record, and do what is due behind it: 1; MISS, before there is one; FAILED."""
+def published(
+    shared: int, site: int, args: int, kind: int, made: int, outs: int, count: int, node: int
+) -> int:
+    """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
+    what is due behind it: 1; MISS, before there is one; FAILED.
+    """
     code, last = place(shared)
     if code <= FAILED:
         return code
@@ -208,15 +211,16 @@ def published(shared: int, site: int, args: int, kind: int, made: int, out: int,
         decref(last)
         return FAILED if error_occurred() != 0 else MISS
     seq = as_int(number)
-    publish(shared, site, args, kind, made, out, seq, code, last)
+    publish(shared, site, args, kind, made, outs, count, seq, code, last)
     decref(numbers)
     put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
+    put_word(shared, SHARED.LAST, seq)
     if node != 0:
         incref(number)
         store_word(node + word(shared, SHARED.NODE_SEQ), number)
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
     done = count_changes(shared, site, args)
-    if done == 1 and dead != 0 and not is_due(shared, seq, 0):
+    if done == 1 and dead != 0 and has_room(shared, seq):
         done = released(shared)
         dead = 0 if done == 1 else list_size(word(shared, SHARED.DEAD))
         done = FAILED if done == FAILED else 1

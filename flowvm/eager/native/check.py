@@ -39,7 +39,7 @@ class PlainStorage:
 class PlainTensor:
     """As Tensor, but what it owns is nobody's."""
 
-    __slots__ = ("__weakref__", "_extra", "_meta", "_node", "_pending", "_ref", "_storage")
+    __slots__ = ("__weakref__", "_extra", "_kin", "_meta", "_node", "_pending", "_ref", "_storage")
 
     _ref: int
     _meta: Any
@@ -335,6 +335,7 @@ def _difference(address: int, op: Any, args: tuple[Any, ...]) -> str:
                 place.names["control"][CTL.SCHEDULER_SLEEPS] = 1
                 place.names["limit"] = RING.SLOTS + 20
                 place.names["dead"].append(7)
+                place.names["adopted"][7] = None  # so that the Python function releases it
     for name, there, here in (
         ("record", *(place.words for place in places)),
         *((n, *(place.names[n] for place in places)) for n in ("codes", "lasts", "free")),

@@ -63,7 +63,9 @@ new_tuple = _external("PyTuple_New", "int64(int64)")
 tuple_size = _external("PyTuple_Size", "int64(int64)")
 tuple_item = _external("PyTuple_GetItem", "int64(int64, int64)")
 set_tuple_item = _external("PyTuple_SetItem", "int32(int64, int64, int64)")
+list_as_tuple = _external("PyList_AsTuple", "int64(int64)")
 # lists likewise, dicts (borrowed), sets, strings, sequences (new)
+new_list = _external("PyList_New", "int64(int64)")
 list_size = _external("PyList_Size", "int64(int64)")
 list_item = _external("PyList_GetItem", "int64(int64, int64)")
 append = _external("PyList_Append", "int32(int64, int64)")
@@ -72,6 +74,9 @@ set_list_slice = _external("PyList_SetSlice", "int32(int64, int64, int64, int64)
 dict_size = _external("PyDict_Size", "int64(int64)")
 dict_next = _external("PyDict_Next", "int32(int64, int64, int64, int64)")
 dict_item = _external("PyDict_GetItemWithError", "int64(int64, int64)")
+dict_set = _external("PyDict_SetItem", "int32(int64, int64, int64)")
+dict_delete = _external("PyDict_DelItem", "int32(int64, int64)")
+new_dict = _external("PyDict_New", "int64()")
 set_size = _external("PySet_Size", "int64(int64)")
 set_contains = _external("PySet_Contains", "int32(int64, int64)")
 character = _external("PyUnicode_ReadChar", "uint32(int64, int64)")
@@ -84,6 +89,7 @@ call_one = _external("PyObject_CallOneArg", "int64(int64, int64)")
 vectorcall = _external("PyObject_Vectorcall", "int64(int64, int64, int64, int64)")
 iterator = _external("PyObject_GetIter", "int64(int64)")
 next_item = _external("PyIter_Next", "int64(int64)")
+weak_reference = _external("PyWeakref_NewRef", "int64(int64, int64)")
 # frames; borrowed: `this_frame`; new: `frame_code`, `frame_before`, 0 where there is none
 this_frame = _external("PyEval_GetFrame", "int64()")
 frame_code = _external("PyFrame_GetCode", "int64(int64)")
@@ -96,7 +102,12 @@ def _bits_of(value: float) -> int:
     return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
+def _scratch() -> int:
+    raise NotImplementedError("there is a stack where code is compiled")
+
+
 bits_of: Any = Intrinsic(_bits_of, lambda: intrinsics.bits_of)
+scratch: Any = Intrinsic(_scratch, lambda: intrinsics.scratch)
 
 
 def word(table: int, k: int) -> int:

@@ -9,6 +9,8 @@ never waits: where nothing was prepared yet a helper does it behind, after the V
 With `config.calls` "native" the first call waits for all that, and where native calls differ from
 their twins, or this CPython is none that they were tested on, a VMError says so: who asked for
 native calls is not given others.  By default twins go on making them, and `flowvm doctor` says why.
+
+Long because what is decided, and the tables of what is, are read together.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from flowvm.compiler import cache, helpers, jit
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.eager.calls import Callee
-from flowvm.eager.native.call import SIGNATURE, death, entry
 from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_pins, trouble_at_release
 from flowvm.eager.native.cpython import provide_api
+from flowvm.eager.native.entries import SIGNATURE, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table, takes
 from flowvm.eager.native.words import SHARED, SITE
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
 from flowvm.guards.forks import held_at_fork
 from flowvm.loading.lazy import lazy
@@ -52,6 +54,7 @@ class Operator(Callee, Protocol):
     """An operator, as far as native calls are made of it."""
 
     numbered: Callable[[], Any] | None
+    site: Any  # for courses, once there is one
 
     @property
     def twin(self) -> Callable[..., Any]:
@@ -117,16 +120,27 @@ def _begin_front(op: Callable[[], Operator], call: Call) -> None:
 
 
 def _begin(op: Operator, call: Call, front: bool = False) -> None:
+    _begin_with(lambda: site_of(op, call.twin if front else None), call)
+
+
+def begin_with(table: Callable[[], Table], call: Call) -> None:
+    """Make a call native whose SITE `table` makes, once calls are to be."""
+    if config.calls == "native" or behind.ready or _look():
+        _begin_with(table, call)
+
+
+def _begin_with(table: Callable[[], Table], call: Call) -> None:
     with _making:
         if why := why_not():
             raise VMError(f"{why}; set FLOWVM_CALLS=python for calls in Python")
-        site = site_of(op, call.twin if front else None)
+        site = table()
         if call.begin is None:  # a finalizer called it meanwhile: what it looks at stays
             return
         activate(call, site.words, _address(), site)
         call.begin = None
-        if wanted() and Tensor.__del__ is not native_death():
-            setattr(Tensor, "__del__", native_death())  # noqa: B010 - mypy minds an assignment
+        if wanted() and Tensor.__del__ is not native_death(Tensor):
+            for kind in (Tensor, Storage):
+                type.__setattr__(kind, "__del__", native_death(kind))
 
 
 # --- where nobody insists ----------------------------------------------------------------------
@@ -203,9 +217,9 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @functools.cache
-def native_death() -> Call:
-    """The native call that is `Tensor.__del__` where calls are native."""
-    twin = Tensor.__del__
+def native_death(kind: type[Any]) -> Call:
+    """The native call that is the `__del__` of Tensor and of Storage where calls are native."""
+    twin = kind.__del__
     call = new_call(twin, None)
     site = Table(SITE, _shared(), SHARED=_shared().address, TWIN=twin)
     activate(call, site.words, _address_of_death(), site)
@@ -218,6 +232,39 @@ def site_of(op: Operator, front: Callable[..., Any] | None = None) -> Table:
     other = None if numbered is None or not takes(numbered) else site_of(numbered)
     site = site_table(op, front or op.twin, _shared(), other, front is not None)
     _sites[site] = "" if front else op.name
+    return site
+
+
+def own_site(op: Operator) -> Table:
+    """The SITE of an operator for all courses."""
+    with _making:
+        if op.site is None:
+            op.site = site_of(op)
+    site: Table = op.site
+    return site
+
+
+def front_table(
+    learn: Callable[..., Any],
+    function: Callable[..., Any],
+    kind: int,
+    cache: Any,
+    name: str,
+    inner: Table | None = None,
+) -> Table:
+    """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
+    site = Table(
+        SITE,
+        (_shared(), inner),
+        NUMBERED=0 if inner is None else inner.address,
+        SHARED=_shared().address,
+        TWIN=learn,
+        CACHE=cache,
+        KIND=kind,
+        FUNCTION=function,
+        CONVERTED=1,
+    )
+    _sites[site] = name
     return site
 
 

@@ -21,3 +21,17 @@ def bits_of(typingctx: Any, value: Any) -> Any:
         return builder.bitcast(values[0], ir.IntType(64))
 
     return types.int64(types.float64), codegen
+
+
+SCRATCH = 40  # words
+
+
+def scratch(typingctx: Any) -> Any:
+    """The address of SCRATCH words on the stack, which each place that says this has of its own."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        word = ir.IntType(64)
+        room = NUMBA.cgutils.alloca_once(builder, word, size=ir.Constant(word, SCRATCH))
+        return builder.ptrtoint(room, word)
+
+    return types.int64(), codegen

@@ -5,15 +5,18 @@ from __future__ import annotations
 from flowvm.eager.native.cpython import (
     allocate,
     as_int,
+    attribute,
     call_nothing,
     call_one,
     clear_error,
     decref,
+    dict_next,
     dict_size,
     incref,
     int_of,
     is_true,
     new_tuple,
+    put_word,
     set_size,
     set_tuple_item,
     tuple_item,
@@ -37,9 +40,9 @@ def lend(x: int, at: int, value: int) -> None:
     store_word(x + at, value)
 
 
-def new_output(shared: int, made: int) -> int:
-    """A tensor with a storage id and the entry's meta: a new reference; MISS where no id is free,
-    which the twin sees to; or FAILED.
+def new_output(shared: int, made: int, k: int) -> int:
+    """Output `k`: a tensor with a storage id and the entry's meta: a new reference; MISS where no
+    id is free, which the twin sees to; or FAILED.
     """
     out = allocate(word(shared, SHARED.TENSOR), 0)
     if out == 0:
@@ -50,7 +53,7 @@ def new_output(shared: int, made: int) -> int:
         decref(out)
         return MISS
     give(out, word(shared, SHARED.TENSOR_REF), number)
-    lend(out, word(shared, SHARED.TENSOR_META), tuple_item(made, 1))
+    lend(out, word(shared, SHARED.TENSOR_META), tuple_item(made, 1 + k))
     lend(out, word(shared, SHARED.TENSOR_NODE), word(shared, SHARED.NONE))
     lend(out, word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE))
     return int(out)
@@ -60,28 +63,34 @@ def own_storages(shared: int, site: int, args: int) -> int:
     """Give each tensor that is to be written, all of which are whole, a Storage of its own, if it
     has none: 1; MISS or FAILED.
     """
-    none = word(shared, SHARED.NONE)
     for k in range(word(site, SITE.WRITES)):
-        x = word(args, word(site, SITE.WRITTEN + k))
-        at = word(shared, SHARED.TENSOR_STORAGE)
-        if load_word(x + at) != none:
-            continue
-        version = int_of(0)
-        if version == 0:
-            return FAILED
-        storage = allocate(word(shared, SHARED.STORAGE), 0)
-        if storage == 0:
-            decref(version)
-            return FAILED
-        give(storage, word(shared, SHARED.STORAGE_VERSION), version)
-        number = load_word(x + word(shared, SHARED.TENSOR_REF))
-        if load_word(x + at) != none or number == 0:  # a collection came in between
-            decref(storage)
-            return MISS
-        # the storage owns what the tensor owned; nothing can come in between
-        lend(storage, word(shared, SHARED.STORAGE_ID), number)
-        give(x, at, storage)
-        decref(none)
+        done = own_storage(shared, word(args, word(site, SITE.WRITTEN + k)))
+        if done != 1:
+            return done
+    return 1
+
+
+def own_storage(shared: int, x: int) -> int:
+    """The same of one tensor."""
+    none, at = word(shared, SHARED.NONE), word(shared, SHARED.TENSOR_STORAGE)
+    if load_word(x + at) != none:
+        return 1
+    version = int_of(0)
+    if version == 0:
+        return FAILED
+    storage = allocate(word(shared, SHARED.STORAGE), 0)
+    if storage == 0:
+        decref(version)
+        return FAILED
+    give(storage, word(shared, SHARED.STORAGE_VERSION), version)
+    number = load_word(x + word(shared, SHARED.TENSOR_REF))
+    if load_word(x + at) != none or number == 0:  # a collection came in between
+        decref(storage)
+        return MISS
+    # the storage owns what the tensor owned; nothing can come in between
+    lend(storage, word(shared, SHARED.STORAGE_ID), number)
+    give(x, at, storage)
+    decref(none)
     return 1
 
 
@@ -99,6 +108,27 @@ def count_changes(shared: int, site: int, args: int) -> int:
     return 1
 
 
+def said(shared: int, here: int) -> int:
+    """What this thread's innermost with statement says, of those that are in the thread's `here`,
+    borrowed; MISS where there is none; FAILED where that is not known.
+    """
+    entries = attribute(here, word(shared, SHARED.ENTRIES_NAME))
+    if entries == 0:
+        clear_error()
+        return FAILED
+    put_word(shared, SHARED.PLACE, 0)
+    at, entry, found = shared + 8 * SHARED.PLACE, 0, MISS
+    for _ in range(dict_size(entries)):
+        if dict_next(entries, at, 0, at + 8) != 0:
+            entry = word(shared, SHARED.PLACE + 1)
+    if entry != 0:
+        found = FAILED
+        if class_of(shared, entry) == word(shared, SHARED.ENTRY):
+            found = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
+    decref(entries)  # which the thread has, too
+    return found
+
+
 def records(shared: int) -> int:
     """Whether this thread records for backward: 1 or 0; 2 if somebody is to be told of it, which
     the twin does; -1 and an exception.
@@ -107,6 +137,11 @@ def records(shared: int) -> int:
         return 2
     if set_size(word(shared, SHARED.UNRECORDED)) == 0:
         return 1
+    now = said(shared, word(shared, SHARED.RECORDING))
+    if now == MISS:  # nothing, on this thread
+        return 1
+    if now > FAILED and class_of(shared, now) == word(shared, SHARED.RECORDED):
+        return 1 if tuple_item(now, 0) == word(shared, SHARED.TRUE) else 0
     answer = call_nothing(word(shared, SHARED.GRAD_ENABLED))
     if answer == 0:
         return -1
@@ -115,7 +150,7 @@ def records(shared: int) -> int:
     return records
 
 
-def new_node(shared: int, site: int, args: int, kind: int, made: int, out: int) -> int:
+def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
     """The Node of the call, whole but for its number: a new reference; MISS or FAILED."""
     node = allocate(word(shared, SHARED.NODE), 0)
     if node == 0:
@@ -124,7 +159,8 @@ def new_node(shared: int, site: int, args: int, kind: int, made: int, out: int) 
     rest = word(site, SITE.ATTRS) + word(site, SITE.SCALARS)
     edges, metas = new_tuple(inputs), new_tuple(inputs)
     saved, versions = new_tuple(saves), new_tuple(saves)
-    attrs, out_metas = new_tuple(rest), new_tuple(1)
+    live = word(site, SITE.LIVE)
+    attrs, out_metas = new_tuple(rest), new_tuple(live)
     lend(node, word(shared, SHARED.NODE_OPERATOR), word(site, SITE.OPERATOR))
     give(node, word(shared, SHARED.NODE_EDGES), edges)
     give(node, word(shared, SHARED.NODE_METAS), metas)
@@ -150,13 +186,14 @@ def new_node(shared: int, site: int, args: int, kind: int, made: int, out: int) 
         value = argument(args, inputs + k, kind)
         incref(value)
         set_tuple_item(attrs, k, value)
-    meta = tuple_item(made, 1)
-    incref(meta)
-    set_tuple_item(out_metas, 0, meta)
+    for k in range(live):
+        meta = tuple_item(made, 1 + k)
+        incref(meta)
+        set_tuple_item(out_metas, k, meta)
     for k in range(saves):
         place = word(site, SITE.SAVED + k)
         if place < 0:
-            tensor, version = saved_output(shared, made, out)
+            tensor, version = saved_output(shared, tuple_item(made, -place), word(outs, -1 - place))
         else:
             tensor, version = saved_input(shared, word(args, place))
         if tensor <= FAILED:
@@ -182,8 +219,8 @@ def saved_input(shared: int, x: int) -> tuple[int, int]:
     return x, version
 
 
-def saved_output(shared: int, made: int, out: int) -> tuple[int, int]:
-    """The output outside of the graph, which is a tensor of its own on the same storage, and its
+def saved_output(shared: int, meta: int, out: int) -> tuple[int, int]:
+    """An output outside of the graph, which is a tensor of its own on the same storage, and its
     version: new references; or FAILED.
     """
     storage = allocate(word(shared, SHARED.STORAGE), 0)
@@ -203,7 +240,7 @@ def saved_output(shared: int, made: int, out: int) -> tuple[int, int]:
     decref(word(shared, SHARED.NONE))
     give(out, word(shared, SHARED.TENSOR_STORAGE), storage)
     lend(alias, word(shared, SHARED.TENSOR_REF), number)
-    lend(alias, word(shared, SHARED.TENSOR_META), tuple_item(made, 1))
+    lend(alias, word(shared, SHARED.TENSOR_META), meta)
     lend(alias, word(shared, SHARED.TENSOR_NODE), word(shared, SHARED.NONE))
     return alias, version
 

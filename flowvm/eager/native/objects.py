@@ -21,7 +21,8 @@ from flowvm.private.objects import api_address, api_function
 
 # of Py_TPFLAGS: METHOD_DESCRIPTOR, HAVE_VECTORCALL, HAVE_GC, DEFAULT
 _FLAGS = 1 << 17 | 1 << 11 | 1 << 14 | 1 << 18
-_CLEAR, _TRAVERSE, _MEMBERS = 51, 71, 72  # Py_tp_clear, Py_tp_traverse, Py_tp_members
+# Py_tp_clear, Py_tp_descr_get, Py_tp_traverse, Py_tp_members
+_CLEAR, _GET, _TRAVERSE, _MEMBERS = 51, 54, 71, 72
 _SSIZE, _READONLY = 19, 1  # T_PYSSIZET, READONLY
 
 
@@ -113,9 +114,13 @@ def native_class() -> type[Call]:
     members = (_Member * 2)(place)
     # Collected as its base is, but what it looks at when it is called is never taken from it while
     # somebody might call it: others break the cycle.  So what clears it does nothing.
-    slots = (_Slot * 4)(
+    # Bound as functions are, by what binds them: it looks at nothing of what it binds.  Python's
+    # fastest way to call a method, which does without, is not taken of classes with `__getattr__`.
+    slot_of = api_function("PyType_GetSlot", "int64(object, int32)")
+    slots = (_Slot * 5)(
         _Slot(_MEMBERS, ctypes.cast(members, ctypes.c_void_p).value),
-        _Slot(_TRAVERSE, api_function("PyType_GetSlot", "int64(object, int32)")(Call, _TRAVERSE)),
+        _Slot(_TRAVERSE, slot_of(Call, _TRAVERSE)),
+        _Slot(_GET, slot_of(types.FunctionType, _GET)),
         _Slot(_CLEAR, api_address("PyObject_GC_IsTracked")),
     )
     name = f"{__name__}.NativeCall".encode()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
-    attribute,
     call_one,
     clear_error,
     decref,
     dict_item,
-    dict_next,
-    dict_size,
     error_occurred,
     frame_before,
     frame_code,
@@ -18,12 +15,12 @@ from flowvm.eager.native.cpython import (
     int_of,
     list_item,
     list_size,
-    put_word,
     sequence_item,
     set_contains,
     this_frame,
     word,
 )
+from flowvm.eager.native.making import said
 from flowvm.eager.native.reading import class_of
 from flowvm.eager.native.words import FAILED, MISS, SHARED
 from flowvm.vm.machine.lang import load_word
@@ -99,22 +96,11 @@ def pinned(shared: int) -> tuple[int, int]:
     """What this thread's innermost with statement says, as `find_user` reads it, two new
     references; MISS where there is none that says it.
     """
-    entries = attribute(word(shared, SHARED.USER_LINES), word(shared, SHARED.ENTRIES_NAME))
-    if entries == 0:
-        clear_error()
-        return MISS, 0
-    put_word(shared, SHARED.PLACE, 0)
-    at, entry = shared + 8 * SHARED.PLACE, 0
-    for _ in range(dict_size(entries)):
-        if dict_next(entries, at, 0, at + 8) != 0:
-            entry = word(shared, SHARED.PLACE + 1)
+    here = said(shared, word(shared, SHARED.USER_LINES))
     code, last = MISS, 0
-    if entry != 0 and class_of(shared, entry) == word(shared, SHARED.ENTRY):
-        here = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
-        listed = here != 0 and class_of(shared, here) == word(shared, SHARED.LIST)
-        if listed and list_size(here) == 2:
-            code, last = list_item(here, 0), list_item(here, 1)
-            incref(code)
-            incref(last)
-    decref(entries)
+    listed = here > FAILED and class_of(shared, here) == word(shared, SHARED.LIST)
+    if listed and list_size(here) == 2:
+        code, last = list_item(here, 0), list_item(here, 1)
+        incref(code)
+        incref(last)
     return code, last

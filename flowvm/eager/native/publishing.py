@@ -32,6 +32,7 @@ from flowvm.vm.machine.lang import load_word, store_release, store_word, words_a
 from flowvm.vm.machine.words import CTL, RING
 
 INLINE_ALWAYS = True
+RECLAIM = 32  # releases, of which one asks what memory of others is not needed any more
 
 
 def counter_of(shared: int) -> int:
@@ -56,12 +57,15 @@ def publish(
     args: int,
     kind: int,
     made: int,
-    out: int,
+    outs: int,
+    count: int,
     seq: int,
     code: int,
     last: int,
 ) -> None:
-    """Write record `seq`, and remember its place: `code` and `last` are stolen; `out` may be 0."""
+    """Write record `seq`, which begins with `count` outputs, and remember its place: `code` and
+    `last` are stolen.
+    """
     slot = seq & RING.SLOT_MASK
     codes, lasts = word(shared, SHARED.CODES), word(shared, SHARED.LASTS)
     before = list_item(codes, slot)
@@ -71,8 +75,8 @@ def publish(
     at = word(shared, SHARED.RING) + 8 * RING.WORDS * slot
     store_word(at + 8 * RING.ENTRY, as_int(tuple_item(made, 0)))
     to = at + 8 * RING.OPERANDS
-    if out != 0:
-        store_word(to, ref_of(shared, out))
+    for k in range(count):
+        store_word(to, ref_of(shared, word(outs, k)))
         to -= 8
     inputs = word(site, SITE.INPUTS)
     for k in range(inputs):
@@ -88,10 +92,16 @@ def publish(
 
 def plain_dead(shared: int) -> int:
     """How many dead storages the next record that releases can have; 0 where the Python function
-    is to look at them: one is no id, of another stream, or may be of memory that is not the VM's.
+    is to look at them: one is no id, of another stream, or of memory that is not the VM's; or it is
+    time to ask which memory of others is not needed any more.
     """
-    if dict_size(word(shared, SHARED.ADOPTED)) + dict_size(word(shared, SHARED.STREAM_OF)) != 0:
-        return 0
+    adopted, stream_of = word(shared, SHARED.ADOPTED), word(shared, SHARED.STREAM_OF)
+    elsewhere = dict_size(adopted) + dict_size(stream_of) != 0
+    if dict_size(adopted) != 0:
+        turn = word(shared, SHARED.RELEASES_SINCE) + 1
+        put_word(shared, SHARED.RELEASES_SINCE, turn % RECLAIM)
+        if turn == RECLAIM:
+            return 0
     dead = word(shared, SHARED.DEAD)
     size = int(list_size(dead))
     count = min(size, MOST_RELEASED, int(list_size(word(shared, SHARED.RELEASES))) - 1)
@@ -101,6 +111,8 @@ def plain_dead(shared: int) -> int:
             return 0
         if as_int(number) == -1:
             clear_error()
+            return 0
+        if elsewhere and (dict_item(adopted, number) != 0 or dict_item(stream_of, number) != 0):
             return 0
     return count
 
@@ -159,5 +171,10 @@ def is_due(shared: int, seq: int, dead: int) -> bool:
         return True
     if word(word(shared, SHARED.CONTROL), CTL.SCHEDULER_SLEEPS) != 0:
         return True
+    return not has_room(shared, seq)
+
+
+def has_room(shared: int, seq: int) -> bool:
+    """Whether there is room behind record `seq` for one more."""
     limit = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.LIMIT_NAME))
-    return limit == 0 or seq >= int(as_int(limit))
+    return limit != 0 and seq < int(as_int(limit))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
-from flowvm.eager.native.words import MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SHARED, SITE
 from flowvm.guards.regions import _Entry
-from flowvm.private.objects import class_place, file_name_place, slot_place
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta
+from flowvm.private.cpython import getrefcount
+from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
 _SLOTS = {
-    "Tensor": ("_extra", "_meta", "_node", "_ref", "_storage"),
+    "Tensor": ("_extra", "_kin", "_meta", "_node", "_ref", "_storage"),
     "Storage": ("id", "version"),
     "Node": (
         "attrs", "edges", "metas", "operator", "out_metas", "_saved", "seq", "versions",
     ),
 }  # fmt: skip
+
+
+YES, NO = object(), object()  # for True and False in the keys of courses, where 1 is another
 
 
 class Several(tuple[int, ...]):
@@ -31,9 +37,13 @@ class Table:
     `kept` what its addresses are of.
     """
 
-    def __init__(self, kind: type[Record], kept: Any, **values: Any) -> None:
+    def __init__(
+        self, kind: type[Record], kept: Any, more: Sequence[int] = (), /, **values: Any
+    ) -> None:
         fields = {field.name: field for field in fields_of(kind)}
-        self.words = (ctypes.c_int64 * sum(field.words for field in fields.values()))()
+        size = sum(field.words for field in fields.values())
+        self.words = (ctypes.c_int64 * (size + len(more)))()
+        self.words[size:] = list(more)  # what lies behind the record
         self.kept = kept, values
         for name, value in values.items():
             parts = value if type(value) is Several else (value,)
@@ -54,6 +64,11 @@ def shared_table(names: dict[str, Any]) -> Table:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
     places["ENTRY_VALUE"] = slot_place(_Entry, "value")
+    leaf = names.get("AccumulateGrad")
+    for slot in ("after", "hooks", "tensor"):
+        places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
+    for part, place in zip(("START", "STOP", "STEP"), slice_places(), strict=True):
+        places[f"SLICE_{part}"] = place
     ring, control = (_address(names[name]) for name in ("ring", "control"))
     if len(names["codes"]) != RING.SLOTS or len(names["lasts"]) != RING.SLOTS:
         raise ValueError("codes and lasts have a place for each record")
@@ -63,9 +78,27 @@ def shared_table(names: dict[str, Any]) -> Table:
         **places,
         TENSOR=names["Tensor"],
         PARAMETER=names.get("Parameter", 0),
-        BASE_NAME="base",
         STORAGE=names["Storage"],
         NODE=names["Node"],
+        OUTPUT_EDGE=names["OutputEdge"],
+        LEAF=leaf or 0,
+        GRAD_NAME="grad",
+        GETREFCOUNT=getrefcount,
+        FITTED=names.get("fitted", 0),
+        ARRIVE=names.get("arrive", 0),
+        NO_GRAPH=False,
+        SLICE=slice,
+        TUPLE=tuple,
+        SIZE=Size,
+        STR=str,
+        TYPE=type,
+        META=TensorMeta,
+        DTYPE=DType,
+        ELLIPSIS=...,
+        YES=YES,
+        NO=NO,
+        NEW_TUPLE=_new_tuple,
+        PRUNE=_prune,
         FLOAT=float,
         INT=int,
         BOOL=bool,
@@ -98,6 +131,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         FIND_USER=names["find_user"],
         USER_LINES=names["user_lines"],
         ENTRIES_NAME="entries",
+        RECORDING=names["recording"],
+        RECORDED=names["Recording"],
         FINISH=finish_function(names),
     )
 
@@ -106,14 +141,23 @@ def _address(view: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
+_new_tuple = tuple.__new__
+
+
+def _prune(views: list[Any]) -> None:
+    """Take weak references to what is gone out of a list."""
+    views[:] = [r for r in views if r() is not None]
+
+
 def takes(op: Callee) -> bool:
-    """Whether there are native calls of an operator: with one output, whose size is known; or with
+    """Whether there are native calls of an operator: with outputs whose sizes are known; or with
     tensors that it writes, and neither an output nor a gradient.
     """
     if op.writes:
         known = not op.outputs and op.grad is None and len(op.writes) <= MOST_WRITTEN
     else:
-        known = len(op.outputs) == 1 and not op.unsized and len(op.saves) <= MOST_SAVED
+        known = 0 < len(op.outputs) <= MOST_OUTPUTS and not op.unsized
+        known = known and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
     return known and operands <= RING.MAX_INLINE
 
@@ -132,7 +176,9 @@ def site_table(
     taken = takes(op)
     arguments = len(op.inputs) + len(op.attrs) + len(op.scalars) if taken else -1
     saves = op.saves if taken else ()
-    saved = Several(op.inputs.index(n) if n in op.inputs else -1 for n in saves)
+    saved = Several(
+        op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
+    )
     written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
     return Table(
         SITE,
@@ -142,6 +188,7 @@ def site_table(
         CACHE=op.cache,
         ARGUMENTS=arguments,
         OUTPUTS=len(op.outputs),
+        LIVE=len(op.differentiable),
         INPUTS=len(op.inputs),
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),

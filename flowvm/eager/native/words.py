@@ -13,9 +13,16 @@ from __future__ import annotations
 from flowvm.vm.machine.record import Record, field, record
 
 MISS, FAILED = -1, 0
+REFUSED, LEARN = 1, 2  # in the place of a course: there is none; there may be one the next time
 MOST_SAVED = 8  # operands that a native call saves for a gradient
 MOST_WRITTEN = 8  # operands that it changes
 MOST_RELEASED = 24  # storages that one record releases
+MOST_OUTPUTS = 6  # of an operator
+MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
+MOST_VALUES = 32  # tensors that a course is given or makes
+MOST_STEPS = 18  # of a course
+OPERATOR, FRONT, GRADIENT, BACKWARD = 0, 1, 2, 3  # kinds of SITEs
+CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -27,6 +34,7 @@ class SHARED(Record):
     TYPE_AT = field("an object's class")
     FILENAME_AT = field("a code object's file name")
     TENSOR_EXTRA = field("a Tensor's _extra, which few have")
+    TENSOR_KIN = field("a Tensor's _kin: what it is a view of, or its views")
     TENSOR_META = field("its _meta")
     TENSOR_NODE = field("its _node")
     TENSOR_REF = field("its _ref")
@@ -41,13 +49,37 @@ class SHARED(Record):
     NODE_SAVED = field("its _saved")
     NODE_SEQ = field("its seq")
     NODE_VERSIONS = field("its versions")
+    LEAF_AFTER = field("an AccumulateGrad's after")
+    LEAF_HOOKS = field("its hooks")
+    LEAF_TENSOR = field("its tensor, a weak reference")
+    SLICE_START = field("a slice's start")
+    SLICE_STOP = field("its stop")
+    SLICE_STEP = field("its step")
     ENTRY_VALUE = field("what a with statement says, in its _Entry")
     # classes and constants
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
-    BASE_NAME = field("'base', what a view is of, in its _extra")
     STORAGE = field("the class Storage")
     NODE = field("the class Node")
+    OUTPUT_EDGE = field("the class OutputEdge")
+    LEAF = field("the class AccumulateGrad, or 0")
+    SLICE = field("the class slice")
+    TUPLE = field("the class tuple")
+    SIZE = field("the class Size")
+    TYPE = field("the class type")
+    META = field("the class TensorMeta")
+    STR = field("the class str")
+    DTYPE = field("the class DType")
+    ELLIPSIS = field("Ellipsis")
+    YES = field("stands for True in the keys of courses, where 1 is another")
+    NO = field("stands for False there")
+    GRAD_NAME = field("'grad', what backward leaves in _extra")
+    GETREFCOUNT = field("says how many hold an object")
+    FITTED = field("gives a gradient its input's shape and dtype, or 0")
+    ARRIVE = field("adds a gradient to what has arrived, or 0")
+    NO_GRAPH = field("False: the gradients' own graph is not wanted")
+    NEW_TUPLE = field("makes a tuple of a class")
+    PRUNE = field("takes the views that are gone out of a list of views")
     FLOAT = field("the class float")
     INT = field("the class int")
     BOOL = field("the class bool")
@@ -83,6 +115,10 @@ class SHARED(Record):
     USER_LINES = field("what each thread's with statements say of the user's place")
     ENTRIES_NAME = field("'entries', in which it says so")
     PLACE = field("where a dict is gone through, and what was found", words=2, by="who has the GIL")
+    RELEASES_SINCE = field("releases since the Python function made one", by="who has the GIL")
+    LAST = field("the number of the record that was published last", by="who has the GIL")
+    RECORDING = field("what each thread's with statements say of whether it records")
+    RECORDED = field("the class of what they say")
     FINISH = field("what is due behind a record: `flowvm.eager.calls.finish_call`")
 
 
@@ -94,7 +130,10 @@ class SITE(Record):
     TWIN = field("the Python function")
     CACHE = field("dict from metas and attributes to entries")
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
-    OUTPUTS = field("1, or 0: it writes inputs")
+    KIND = field("OPERATOR; what follows courses: FRONT or GRADIENT; or BACKWARD")
+    FUNCTION = field("of all but an OPERATOR: makes calls that have no course")
+    OUTPUTS = field("how many it makes; 0: it writes inputs")
+    LIVE = field("how many of them, the first, have a place in the autograd graph")
     INPUTS = field("how many tensors come first")
     ATTRS = field("how many attributes follow")
     SCALARS = field("how many dynamic numbers come last")
@@ -102,10 +141,38 @@ class SITE(Record):
     CONVERTED = field("1: autocast may convert the inputs")
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
-    SAVED = field("their places among the inputs, -1 for the output", words=MOST_SAVED)
+    SAVED = field("their places among the inputs; of output k -1 - k", words=MOST_SAVED)
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    NUMBERED = field("address of the SITE of `op(tensor, number)`, 0 where there is none")
+    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD, that of gradients")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
+
+
+@record(words=5 + MOST_ARGUMENTS)
+class COURSE(Record):
+    """What a call of a function, with such metas and such other arguments, comes to: its STEPs lie
+    behind.  A value is a tensor that the call is given, or that a step makes, by its number.
+    """
+
+    STEPS = field("how many there are")
+    TENSORS = field("how many values the call is given")
+    RESULT = field("the value that it gives; -1: several")
+    RESULTS = field("how many")
+    CLASS = field("the class of the tuple that they are in")
+    GIVEN = field("their values, -1 for None", words=MOST_ARGUMENTS)
+
+
+@record(words=7 + MOST_ARGUMENTS)
+class STEP(Record):
+    """One thing that a call comes to.  An argument is a value, or an object, by its address."""
+
+    KIND = field("CALL of an operator, VIEW, ALIAS outside of the graph, or RECORD: a Node")
+    SITE = field("CALL: the operator's SITE; VIEW, RECORD: what stands for one in its Node")
+    MADE = field("CALL: the entry; VIEW, ALIAS: the meta; RECORD: the output, a value")
+    OFFSET = field("VIEW, ALIAS: what is added to the operand word")
+    ATTRS = field("VIEW, RECORD: the attributes")
+    INPUTS = field("how many arguments are inputs")
+    ARGUMENTS = field("how many there are; of RECORD those behind the inputs are saved")
+    GIVEN = field("they themselves", words=MOST_ARGUMENTS)

@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 
@@ -21,6 +22,7 @@ def _dim(name: str, dim: int | None, input: Tensor) -> int:
     return 0 if input.ndim in (0, 1, 3) else 1
 
 
+@steady
 def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
@@ -35,6 +37,7 @@ def softmax(
     return ops.softmax(input, _dim("softmax", dim, input), dtype)
 
 
+@steady
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
@@ -46,6 +49,7 @@ def log_softmax(
     return ops.log_softmax(input, _dim("log_softmax", dim, input), dtype)
 
 
+@steady
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.modes import grad_enabled
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
+class DifferentiableError(CaptureError):
+    """What was captured gives results that code outside may go backward from."""
+
+
 class GraphBuild:
     """A graph's modules, optimizers and settings, and its build.
 
@@ -49,6 +53,9 @@ class GraphBuild:
     _own       names of attributes that are no user's
     _given     storages of the tensors of the call that is captured now, or was last
     """
+
+    # whether code outside may go backward from a result: then such calls are made by eager code
+    differentiable: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.name = type(self).__name__
@@ -233,6 +240,9 @@ class GraphBuild:
         if steps.made_state:
             breaks.undo()
             return None
+        if ends and self.differentiable and not capture.backwards:
+            breaks.undo()
+            raise DifferentiableError(self.name)
         around.settle(capture)
         for label, tensor, *_ in around.modules.tensors.values():
             if label != "constant":  # what a pass made is called so

@@ -15,6 +15,7 @@ import gc
 import inspect
 import sys
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from flowvm.vm.callers.scopes import call_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND, OPERAND, REC, STO, STR
 from flowvm.vm.watch.flight import Snapshot
+from flowvm.vm.watch.purposes import purposes
 
 MOST_KEPT = 10_000  # storages that a run remembers
 MOST_VISITED = 50_000  # objects looked at for names
@@ -178,6 +180,34 @@ def held_of(run: Run, seen: Snapshot) -> list[list[Any]]:
         for h in census()[:MOST_KEPT]
     ]
     return [row for row in holders if row[0] != -2]
+
+
+def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
+    """What tensors of a run that was just collected from `seen` were made for, whether they live
+    still or not: tensor, kind, whose.
+    """
+    first: dict[int, list[tuple[int, int]]] = {}  # of each storage: instruction, tensor
+    seqs = seen.seq[run.owner].tolist()
+    for storage, seq, tensor in zip(seen.storage.tolist(), seqs, run.tensor.tolist(), strict=True):
+        known = first.setdefault(storage, [])
+        if not known or known[-1][1] != tensor:
+            known.append((seq, tensor))
+    told: dict[int, tuple[str, str, int]] = {}
+    noted = list(purposes)
+    for storage, seq, kind, owner, of in noted:
+        known = first.get(storage, [])
+        place = bisect_left(known, (seq, -1)) - 1  # the tensor that had the storage then
+        if place < 0 and known:
+            place = 0  # it was made before the run
+        if place >= 0:
+            tensor = known[place][1]
+            before = told.get(tensor, ("", "", 0))
+            told[tensor] = (kind, owner or before[1], of)
+    names = {note.storage: note.owner for note in noted if note.kind == "param"}
+    return [
+        [tensor, kind, owner + (f" of {names[of]}" if names.get(of) else "")]
+        for tensor, (kind, owner, of) in told.items()
+    ]
 
 
 def _living() -> dict[str, list[Any]]:

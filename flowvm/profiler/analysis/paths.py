@@ -72,6 +72,31 @@ def floor(run: Run, duration: Array | None = None) -> Floor:
     return Floor(length, path[::-1])
 
 
+class WhatIf(int):
+    """Nanoseconds of a floor, a number like any other, which prints as a sentence."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    __str__ = __repr__
+
+
+def what_if_text(run: Run, what: str, factor: float, now: int, then: int) -> WhatIf:
+    """The floor `then`, with what it says: it is `now` so long, and `what` would take `factor`
+    times as long.
+    """
+    took = "took no time" if factor == 0 else f"took {factor:g} times as long"
+    changed = f"{100 * abs(now - then) / max(1, now):.0f} % {'less' if then <= now else 'more'}"
+    said = WhatIf(then)
+    said.text = (
+        f"if {what} {took}, the floor would be {then / 1e6:.3g} ms instead of {now / 1e6:.3g} "
+        f"({changed}); the run took {run.wall / 1e6:.3g} ms"
+    )
+    return said
+
+
 def what_if(run: Run, chosen: Callable[[str], bool], factor: float = 0.0) -> int:
     """The floor if the operators that `chosen(name)` picks took `factor` times as long."""
     duration = np.maximum(0, run.time("ended") - run.time("started"))

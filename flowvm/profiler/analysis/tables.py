@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis.hosting import by_line, spent
 from flowvm.profiler.analysis.paths import Segment
-from flowvm.profiler.analysis.waits import Waits
+from flowvm.profiler.analysis.waits import STATES, Lane, Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import inside, returned, taken
@@ -27,7 +28,11 @@ class Row:
     was spent; of a module, what its backward ran counts to the lines of the forward calls.
 
     `path`: time on the observed path.  That of a graph's replay is shared out to its tasks by how
-    long they ran; the launch keeps the rest.
+    long they ran; the launch keeps the rest.  To a line belongs the host's time on the path, too,
+    as far as issuing threads were seen there (level 2).  `dep` and `sched`: time in which a stream
+    stood still because what came next waited for a producer, or for the VM; what waits behind
+    others that run blocks nobody.  `queue`: the sum of each instruction's wait for those in front,
+    many at a time.
     """
 
     name: str
@@ -41,6 +46,7 @@ class Row:
     flops: int
     hottest: str
     devices: bool = False  # some of it ran on a device
+    host: int = 0  # of a line: what issuing threads spent there, but for waits of the VM's
 
     @property
     def gigabytes(self) -> float:
@@ -53,7 +59,9 @@ class Row:
         return self.flops / self.run if self.run else 0.0
 
 
-def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[Row]:
+def table(
+    run: Run, waits: Waits, lanes: list[Lane], path: list[Segment], by: str = "op"
+) -> list[Row]:
     """A Row for each operator, line, module or stream, the one with the longest path time first.
 
     What a graph's replay ran has rows of its own if its tasks were recorded (level 2); the launch
@@ -73,6 +81,15 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     # in floating point: products of two times in ns do not fit into 64 bits
     task_path = (lasted * (on_path[run.task_launch] / whole)).astype(np.int64)
     np.subtract.at(on_path, run.task_launch, task_path)
+
+    def blocked(state: str) -> Array:
+        """How long each instruction's stream stood still because of it."""
+        still = np.zeros(len(run), np.int64)
+        for lane in lanes:
+            own = lane.state == STATES.index(state)
+            np.add.at(still, lane.instruction[own], (lane.end - lane.begin)[own])
+        return still
+
     shown = run.kind != KIND.BARRIER
     none = np.zeros(len(lasted), np.int64)
     keys = {
@@ -90,9 +107,9 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     columns = {
         "run": (np.maximum(0, duration - inside), lasted),
         "path": (on_path, task_path),
-        "dep": (waits.dep, none),
+        "dep": (blocked("dep"), none),
         "queue": (waits.queue, none),
-        "sched": (waits.sched, none),
+        "sched": (blocked("sched"), none),
         "nbytes": (np.where(inside > 0, 0, run.nbytes), run.task_nbytes),
         "flops": (run.flops, run.task_flops),
     }
@@ -101,10 +118,17 @@ def table(run: Run, waits: Waits, path: list[Segment], by: str = "op") -> list[R
     counts = np.bincount(key, minlength=len(names))
     away = np.bincount(key, np.concatenate((run.clock[shown], none)), len(names)) > 0
     hottest = _hottest(key, lines, values["run"], len(names), len(run.lines))
+    hosted = np.zeros(len(names), np.int64)
+    if by == "line":
+        hosted = by_line(run)
+        for one in spent(run, path):
+            if one.line >= 0:
+                sums["path"][one.line] += one.time
     rows = [
         Row(names[k], int(counts[k]), **{c: int(v[k]) for c, v in sums.items()},
-            hottest=run.lines[hottest[k]] if run.lines else "", devices=bool(away[k]))
-        for k in np.flatnonzero(counts)
+            hottest=run.lines[k if by == "line" else hottest[k]] if run.lines else "",
+            devices=bool(away[k]), host=int(hosted[k]))
+        for k in np.flatnonzero((counts > 0) | (hosted > 0) | (sums["path"] > 0))
     ]  # fmt: skip
     return sorted(rows, key=lambda r: (-r.path, -r.run, r.name))
 

@@ -51,11 +51,9 @@ def write(profile: Any, path: Path, edges: str = "gating") -> None:
 def write_events(listed: str, path: Path) -> None:
     """Write events, as JSON with commas between them, as a trace."""
     text = '{"traceEvents":[\n' + listed + '\n],"displayTimeUnit":"ns"}'
-    if path.name.endswith(".gz"):
-        with gzip.open(path, "wt", compresslevel=5) as file:
-            file.write(text)
-    else:
-        path.write_text(text)
+    packed = path.name.endswith(".gz")
+    with gzip.open(path, "wt", compresslevel=5) if packed else path.open("w") as file:
+        file.write(text)
 
 
 def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:

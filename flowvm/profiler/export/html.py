@@ -18,6 +18,8 @@ import numpy as np
 from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import STATES, by_device
+from flowvm.profiler.export.rewinding import rewinding
+from flowvm.profiler.export.speedscope import Flames
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
@@ -28,6 +30,11 @@ from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
+# the page's program, in the order that its parts need each other
+SCRIPTS = (
+    "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
+    "detail", "flame", "memory", "tables", "begin",
+)  # fmt: skip
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
@@ -39,8 +46,18 @@ def html(profile: Any) -> str:
     data = json.dumps(made.data(), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    page = _asset("report.html")
-    for mark, text in (("CSS", _asset("report.css")), ("JS", _asset("report.js")), ("DATA", data)):
+    program = "".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return _filled("report.html", CSS=_asset("report.css"), JS=program, DATA=data)
+
+
+def live_html() -> str:
+    """The page around it of a process that runs; `flowvm.profiler.front.serving` answers it."""
+    return _filled("live.html", CSS=_asset("report.css"), JS=_asset("live.js"))
+
+
+def _filled(name: str, **parts: str) -> str:
+    page = _asset(name)
+    for mark, text in parts.items():
         before, after = page.split(f"/*{mark}*/", 1)
         page = before + text + after
     return page
@@ -64,6 +81,12 @@ class _Page:
         array = np.ascontiguousarray(values, KINDS[kind])
         self.columns[name] = base64.b64encode(array.tobytes()).decode()
         self.kinds[name] = kind
+
+    def whole(self, name: str, values: Any) -> None:
+        """A column of whole numbers, as int32 where they are small enough."""
+        array = np.asarray(values)
+        small = not array.size or max(abs(int(array.min())), abs(int(array.max()))) < 1 << 31
+        self.put(name, "i" if small else "f", array)
 
     def since(self, nanoseconds: Array) -> Array:
         """Times from the start of the run."""
@@ -102,6 +125,9 @@ class _Page:
             "memories": [self._memory(k, space) for k, space in enumerate(spaces_of(run))],
             "timed": [TIMED[k] for k in sorted(TIMED)],
             "plans": self._plans(),
+            "machine": rewinding(self),
+            "flames": self._flames(),
+            "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "columns": self.columns,
             "kinds": self.kinds,
         }
@@ -112,7 +138,7 @@ class _Page:
         course = course_of(run, data, births(run, space), space, MOMENTS)
         parts = np.array(course.parts, np.int64).reshape(-1, len(PARTS))
         for k, (_, _, name) in enumerate(PARTS):
-            self.put(f"memory{number}.{name}", "f", parts[:, k])
+            self.whole(f"memory{number}.{name}", parts[:, k])
         return {
             "space": space,
             "peak": data.peak,
@@ -123,6 +149,17 @@ class _Page:
             "advice": self.profile.memory(space).advice,
         }
 
+    def _flames(self) -> dict[str, Any]:
+        """Every stack once: modules and lines outside, operators inside."""
+        flames = Flames(self.profile)
+        time, nbytes = flames.sums()
+        return {
+            "names": [name for name, _, _ in flames.frames],
+            "stacks": [list(stack) for stack in flames.stacks],
+            "time": time.tolist(),
+            "bytes": nbytes.tolist(),
+        }
+
     def _instructions(self) -> None:
         run, profile = self.run, self.profile
         whole = ("seq", "op", "line", "stream", "status", "source", "target", "offsets", "tensor")
@@ -130,12 +167,10 @@ class _Page:
             self.put(name, "i", getattr(run, name))
         for name in ("module", "forward"):
             self.put(name, "i", getattr(run, name))
-        self.put("opened", "f", np.where(run.clock > 0, self.since(run.opened), -1))
+        self.whole("opened", np.where(run.clock > 0, self.since(run.opened), -1))
         self.put("clock", "b", run.clock)
-        for name in ("issued", "started", "ended"):
-            self.put(name, "f", np.maximum(0, self.since(run.time(name))))
         for name in ("dep", "queue", "sched"):
-            self.put(name, "f", getattr(profile.waits, name))
+            self.whole(name, getattr(profile.waits, name))
         self.put("hazard", "b", run.hazard)
         self.put("access", "b", run.access[run.operand] & 3)
         self.put("opaccess", "b", run.access & 3)
@@ -149,7 +184,7 @@ class _Page:
         """A lane of the timeline: intervals that begin and end in order."""
         key = f"lane{len(lanes)}"
         for column, values in columns.items():
-            self.put(f"{key}.{column}", "f" if column in ("begin", "end") else "i", values)
+            self.whole(f"{key}.{column}", values)
         lanes.append({"name": name, "kind": kind, "key": key})
 
     def _lanes(self) -> list[dict[str, str]]:

@@ -80,6 +80,8 @@ def add_parsers(commands: Any) -> None:
     seen.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
     seen.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
     seen.add_argument("--json", action="store_true", help="JSON, an object a line")
+    seen.add_argument("--web", action="store_true", help="in a browser: prints the address")
+    seen.add_argument("--port", type=int, default=0, help="for --web (0: any that is free)")
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -18,15 +18,17 @@ import numpy as np
 from flowvm.errors import ArgumentError, ConfigError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.analysis import paths, tables
-from flowvm.profiler.analysis.census import held_of
+from flowvm.profiler.analysis import hosting, paths, tables
+from flowvm.profiler.analysis.census import held_of, purposes_of
+from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.moments import Moments
-from flowvm.profiler.analysis.paths import Floor, Segment
+from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
 from flowvm.profiler.grammar import USUAL, terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         critical,
         dag,
         diff,
+        flame,
         instruction,
         memory,
         moment,
@@ -56,6 +59,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
     from flowvm.profiler.views.diff import Diff
+    from flowvm.profiler.views.flame import Flame
     from flowvm.profiler.views.instruction import Instrs
     from flowvm.profiler.views.memory import MemoryView
     from flowvm.profiler.views.moment import Moment
@@ -72,6 +76,7 @@ else:
     critical = lazy("flowvm.profiler.views.critical")
     dag = lazy("flowvm.profiler.views.dag")
     diff = lazy("flowvm.profiler.views.diff")
+    flame = lazy("flowvm.profiler.views.flame")
     instruction = lazy("flowvm.profiler.views.instruction")
     memory = lazy("flowvm.profiler.views.memory")
     moment = lazy("flowvm.profiler.views.moment")
@@ -124,6 +129,13 @@ class Profile:
     def observed(self) -> list[Segment]:
         """The path that sums to the wall time."""
         return paths.observed(self.run, self.order)
+
+    @cached_property
+    def host(self) -> list[Spent]:
+        """What the host's part of that path went to, by line, most first: "python" (your own),
+        "asleep", "loader", "capture", "flowvm" (its dispatch); from level 2 on, else empty.
+        """
+        return hosting.spent(self.run, self.observed)
 
     @cached_property
     def floor(self) -> Floor:
@@ -196,7 +208,7 @@ class Profile:
 
     def table(self, by: str = "op") -> list[Row]:
         """Sums by "op", "line", "module" or "stream"."""
-        return tables.table(self.run, self.waits, self.observed, by)
+        return tables.table(self.run, self.waits, self.lanes, self.observed, by)
 
     def tree(self) -> ModuleTree:
         """The modules that ran, from level 2 on, each with the time, operations and bytes of all
@@ -206,21 +218,25 @@ class Profile:
 
     def summary(self, by: str = "op", sort: str = "path") -> Summary:
         """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream",
-        sorted by "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof",
+        sorted by "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
         "name" or "hottest".  ArgumentError: neither.
         """
         if sort not in SORTS:
             raise ArgumentError(f"sort={sort!r}: a summary is sorted by one of {', '.join(SORTS)}")
         return summarize(self, by, sort)
 
-    def what_if(self, op: str | Callable[[str], bool], factor: float = 0.0) -> int:
-        """The floor, in ns, if an operator took `factor` times as long.  ArgumentError: no such."""
+    def what_if(self, op: str | Callable[[str], bool], factor: float = 0.0) -> WhatIf:
+        """The floor, in ns, if an operator took `factor` times as long; it prints as a sentence.
+        ArgumentError: no such operator.
+        """
         if isinstance(op, str) and op not in self.run.names:
             raise ArgumentError(
                 f"no operator {op!r} in this run; there are {', '.join(sorted(self.run.names))}"
             )
         chosen = op if callable(op) else op.__eq__
-        return paths.what_if(self.run, chosen, factor)
+        what = op if isinstance(op, str) else "what was chosen"
+        then = paths.what_if(self.run, chosen, factor)
+        return paths.what_if_text(self.run, what, factor, self.floor.length, then)
 
     def verify(self) -> Verified:
         """Check that no instruction started before what it had to wait for had ended.
@@ -317,6 +333,13 @@ class Profile:
         """
         self._number = moment.next_of(self, self._number, steps, to)
         return moment.moment(self, self._number)
+
+    def flame(self, by: str = "time") -> Flame:
+        """A flame graph, Python's stacks above and what they did and issued below; by "time" or
+        "bytes".  It prints as a tree; `.folded()` are folded stacks, `.save("run.json")` is a file
+        for speedscope.  ArgumentError: another `by`.
+        """
+        return flame.flame(self, by)
 
     def critical_path(self) -> Critical:
         """The segments of the observed path, which sum to the wall time, and the floor path."""
@@ -441,9 +464,12 @@ def _collected(since: int, begun: int, left: int) -> Run:
     Where the recorder has lost instructions, it begins with the first that is left: of the time
     before nothing is known.
     """
-    seen = engine.flight.look(since)
-    run = collect(seen, begun)
+    flight = engine.flight
+    seen = flight.look(since)
+    first = begun or int(seen.times[:1, 0].min(initial=left))
+    run = collect(seen, begun, flight.sampling.seen(first - BEFORE, left, set(seen.codes)))
     run.info["held"] = held_of(run, seen)
+    run.info["purposes"] = purposes_of(run, seen)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
         run = run.part(0, len(run) - 1, run.begun, run.ended)
     run.ended = max(left, int(run.time("ended").max(initial=0)))

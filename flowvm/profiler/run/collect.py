@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import platform
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +19,14 @@ from flowvm.profiler.run.placing import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.samples import add_samples
 from flowvm.vm.callers.lines import UNKNOWN, expression, short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC
 from flowvm.vm.watch.device_placing import HOST, place_on_devices
 from flowvm.vm.watch.flight import TIMES, Snapshot
+from flowvm.vm.watch.sampling import Sample
 from flowvm.vm.watch.spaces import space_of, spaces
 from flowvm.vm.watch.uses import uses_of
 from flowvm.vm.watch.work import flops_of
@@ -113,8 +116,10 @@ class _Lines(_Table):
         return self.spot_numbers[key]
 
 
-def collect(seen: Snapshot, begun: int = 0) -> Run:
-    """A Run of what was seen, from `begun`, by default the first event, to the last event."""
+def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> Run:
+    """A Run of what was seen, from `begun`, by default the first event, to the last event; with
+    `samples` of what issuing threads were doing.
+    """
     names, lines, modules = _Table(), _Lines(), _Table()
     modules.number("")
     entries, which = np.unique(seen.entry, return_inverse=True)
@@ -178,6 +183,8 @@ def collect(seen: Snapshot, begun: int = 0) -> Run:
         place = int(np.searchsorted(seen.seq, seq))
         run.stacks.append([place, *(lines.at(code, last) for code, last in frames)])
     run.marks = [[*m[:4], *np.searchsorted(seen.seq, m[4:]).tolist()] for m in seen.marks]
+    if samples:
+        add_samples(run, samples, lines)
     run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
     run.spots = [list(spot) for spot in lines.spots]
     run.streams = [engine.stream_name(s) for s in range(engine.streams)]

@@ -33,6 +33,9 @@ from flowvm.vm.watch.flight import TIMES
 
 # why an issuing thread ran none of the user's Python
 CAUSES = ("sync", "credit", "jit", "gil")
+# what an issuing thread was seen doing: the user's Python, nothing, a DataLoader's work or waiting
+# for it, capturing a graph, flowvm's own Python, or one of the above
+SAMPLED = ("python", "asleep", "loader", "capture", "flowvm", *CAUSES)
 
 # name -> (dtype, what it is).  Times are nanoseconds of the monotonic clock.
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -94,12 +97,18 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "wait_cause": ("int8", f"wait of an issuing thread: index into {', '.join(CAUSES)}"),
     "wait_times": ("int64", "wait: begun, ended"),
     "wait_thread": ("int64", "wait: the thread"),
+    "sample_times": ("int64", "sample of an issuing thread: from, to; it stands for that time"),
+    "sample_thread": ("int64", "sample: the thread"),
+    "sample_state": ("int8", f"sample: index into {', '.join(SAMPLED)}"),
+    "sample_line": ("int32", "sample: the user's line, an index into `lines`; -1: not known"),
+    "sample_spot": ("int32", "sample: the expression in it, an index into `spots`; or -1"),
+    "sample_stack": ("int32", "sample: index into `sample_stacks`"),
 }
 # what a row of a column is, where its name does not begin with it and it is no instruction
 ROWS = dict.fromkeys(("tensor", "access", "size"), "operands")
 ROWS |= dict.fromkeys(("source", "target", "hazard", "operand"), "edges")
 WIDE = {"times": len(TIMES)}
-WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times"), 2)
+WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times", "sample_times"), 2)
 
 MOST_BYTES = 1 << 33  # of all columns
 _TEXTS = several(text(1 << 16))
@@ -128,6 +137,7 @@ _INFO = options(
     cpu=text(),
     recording=maybe(row(number, number)),
     roofline=anything,  # whoever asks for it looks
+    purposes=several(row(integer(0, 1 << 31), text(40), text(1 << 16))),
     held=several(row(integer(-1, 1 << 31), _COUNT, text(40), text(1 << 16), text())),
 )
 _HEADER = record(
@@ -140,6 +150,7 @@ _HEADER = record(
     spots=several(row(text(1 << 16), integer(), integer(), text(1 << 16))),
     info=_INFO,
     stacks=several(several(integer(-1, 1 << 31), least=1)),
+    sample_stacks=several(several(integer(-1, 1 << 31))),
     marks=several(row(text(1 << 16), integer(), integer(), integer(), integer(0), integer(0))),
 )
 # column -> (least, below which of the header's lists, or which rows, it is)
@@ -153,10 +164,13 @@ _POINTS: dict[str, tuple[int, str]] = {
     "source": (0, "rows"), "target": (0, "rows"), "task_launch": (0, "rows"),
     "share_of": (0, "rows"), "use_of": (0, "rows"),
     "operand": (-1, "operands"),
+    "sample_line": (-1, "lines"), "sample_spot": (-1, "spots"),
+    "sample_stack": (0, "sample_stacks"),
 }  # fmt: skip
 _RANGES = {
     "kind": (0, 63), "clock": (0, 2), "access": (0, 15), "hazard": (0, len(HAZARDS) - 1),
-    "wait_cause": (0, len(CAUSES) - 1), "task_number": (0, 1 << 24), "share_task": (-1, 1 << 24),
+    "wait_cause": (0, len(CAUSES) - 1), "sample_state": (0, len(SAMPLED) - 1),
+    "task_number": (0, 1 << 24), "share_task": (-1, 1 << 24),
     "share_helper": (0, 1 << 12), "size": (0, 1 << 48), "nbytes": (0, 1 << 56),
     "flops": (0, 1 << 62), "scratch": (0, 1 << 48), "task_nbytes": (0, 1 << 56),
     "task_flops": (0, 1 << 62), "share_chunks": (0, 1 << 48), "seq": (0, 1 << 62),
@@ -186,6 +200,12 @@ def check_header(header: Any) -> None:
     for stack in header["stacks"]:
         if any(line >= lines for line in stack[1:]):
             wrong("the header.stacks", max(stack[1:]), f"a place in {lines} lines")
+    spots = len(header["spots"])
+    for stack in header["sample_stacks"]:
+        if len(stack) % 2 or max(stack[::2], default=0) >= max(1, lines):
+            wrong("the header.sample_stacks", len(stack), f"pairs of a place in {lines} lines")
+        if max(stack[1::2], default=0) >= max(1, spots):
+            wrong("the header.sample_stacks", max(stack[1::2]), f"a place in {spots} spots")
 
 
 def check_columns(columns: Mapping[str, Any], header: Mapping[str, Any]) -> None:
@@ -205,7 +225,8 @@ def check_columns(columns: Mapping[str, Any], header: Mapping[str, Any]) -> None
         if name.endswith("times"):
             _between(name, column, -1, _TIME)
     count = lengths["rows"]
-    sizes = {n: len(header[n]) for n in ("names", "lines", "streams", "modules", "spots")}
+    lists = ("names", "lines", "streams", "modules", "spots", "sample_stacks")
+    sizes = {n: len(header[n]) for n in lists}
     sizes |= {"rows": count, "operands": lengths["operands"]}
     for name, (least, of) in _POINTS.items():
         _between(name, columns[name], least, sizes[of] - 1)
@@ -231,7 +252,7 @@ def check_columns(columns: Mapping[str, Any], header: Mapping[str, Any]) -> None
 
 def _rows_of(name: str) -> str:
     head = name.split("_")[0]
-    parts = ("task", "share", "use", "wait")
+    parts = ("task", "share", "use", "wait", "sample")
     return ROWS.get(name) or (head if head in parts and "_" in name else "rows")
 
 

@@ -1,10 +1,11 @@
 """What memory is for: parameters, optimizer state, gradients, activations, workspace.
 
 What is alive is known exactly: modules register parameters, optimizers have state, autograd saves
-(`flowvm.profiler.analysis.census`, taken when a run is collected: `info["held"]`).  Of what was
-freed during a run, the records say it: what backward made is a gradient, what something else made
-and backward read is an activation.  What neither says is "other": inputs, what code keeps,
-temporaries.
+(`flowvm.profiler.analysis.census`, taken when a run is collected: `info["held"]`).  Of what is gone
+by then it is known whether it was made for a parameter or the state of an optimizer
+(`info["purposes"]`, of `flowvm.vm.watch.purposes`), and the records say the rest: what backward
+made is a gradient, what something else made and backward read is an activation.  What neither says
+is "other": inputs, what code keeps, temporaries.
 """
 
 from __future__ import annotations
@@ -48,6 +49,9 @@ def kinds_of(run: Run) -> Array:
     saved[run.tensor[read & backward]] = True
     kinds[here & saved] = ACTIVATION
     kinds[of_backward] = GRAD
+    for tensor, kind, _ in run.info.get("purposes", ()):
+        if 0 <= tensor < count and kind in _NUMBERS:
+            kinds[tensor] = _NUMBERS[kind]
     for tensor, _, kind, *_ in run.info.get("held", ()):
         if 0 <= tensor < count and kind != "other" and kind in _NUMBERS:
             kinds[tensor] = _NUMBERS[kind]

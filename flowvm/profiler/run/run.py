@@ -34,7 +34,7 @@ from flowvm.profiler.run.columns import (
 from flowvm.version import VERSION
 from flowvm.vm.watch.flight import TIMES
 
-SCHEMA = "flowvm.trace/2"
+SCHEMA = "flowvm.trace/3"
 Array = np.ndarray[Any, Any]
 
 
@@ -52,6 +52,8 @@ class Run:
     that the ring had lost), `live` (bytes of tensors at the end, in each memory) and `spaces` (the
     memory of each of `streams`; none: "cpu").  `stacks` has, of what was
     recorded at level 3, an instruction's index and the lines of its Python stack, innermost first.
+    `sample_stacks` are stacks that issuing threads were seen in, innermost first: of each frame
+    that is not flowvm's, the line and the expression.
     `spots` are expressions: the text of a line, columns [first, last) in it, the function around.
     `marks` are the spans and marks that the user named: name, begun, ended, thread, and the
     instructions [first, last) issued inside.
@@ -66,6 +68,7 @@ class Run:
     spots: list[list[Any]] = field(default_factory=list)
     info: dict[str, Any] = field(default_factory=dict)
     stacks: list[list[int]] = field(default_factory=list)
+    sample_stacks: list[list[int]] = field(default_factory=list)
     marks: list[list[Any]] = field(default_factory=list)
     seq: Array = field(default_factory=partial(_empty, "seq"))
     op: Array = field(default_factory=partial(_empty, "op"))
@@ -114,6 +117,12 @@ class Run:
     wait_cause: Array = field(default_factory=partial(_empty, "wait_cause"))
     wait_times: Array = field(default_factory=partial(_empty, "wait_times"))
     wait_thread: Array = field(default_factory=partial(_empty, "wait_thread"))
+    sample_times: Array = field(default_factory=partial(_empty, "sample_times"))
+    sample_thread: Array = field(default_factory=partial(_empty, "sample_thread"))
+    sample_state: Array = field(default_factory=partial(_empty, "sample_state"))
+    sample_line: Array = field(default_factory=partial(_empty, "sample_line"))
+    sample_spot: Array = field(default_factory=partial(_empty, "sample_spot"))
+    sample_stack: Array = field(default_factory=partial(_empty, "sample_stack"))
 
     def __post_init__(self) -> None:
         # who makes a run may know nothing of modules, forward calls and devices
@@ -161,9 +170,10 @@ class Run:
         shares = (self.share_of >= first) & (self.share_of < last)
         uses = (self.use_of >= first) & (self.use_of < last)
         waits = (self.wait_times[:, 1] > begun) & (self.wait_times[:, 0] < ended)
+        samples = (self.sample_times[:, 1] > begun) & (self.sample_times[:, 0] < ended)
         rows = {
             "operands": operands, "edges": edges, "task": tasks, "share": shares, "use": uses,
-            "wait": waits,
+            "wait": waits, "sample": samples,
         }  # fmt: skip
         columns = {}
         for name in COLUMNS:
@@ -173,7 +183,8 @@ class Run:
         for name in ("source", "target", "task_launch", "share_of", "use_of"):
             columns[name] = columns[name] - first
         columns["operand"] = columns["operand"] - operands.start
-        columns["wait_times"] = np.clip(columns["wait_times"], begun, ended)
+        for name in ("wait_times", "sample_times"):
+            columns[name] = np.clip(columns[name], begun, ended)
         marks = [
             [
                 *m[:4],
@@ -184,7 +195,7 @@ class Run:
             if m[1] < ended and m[2] > begun
         ]
         stacks = [[s[0] - first, *s[1:]] for s in self.stacks if first <= s[0] < last]
-        kept = ("names", "lines", "streams", "modules", "spots", "info")
+        kept = ("names", "lines", "streams", "modules", "spots", "info", "sample_stacks")
         names = {n: getattr(self, n) for n in kept}
         return Run(begun, ended, **names, stacks=stacks, marks=marks, **columns)
 

@@ -8,11 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Row
-from flowvm.profiler.grammar import percent
+from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import Part
 
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
@@ -26,6 +28,14 @@ class Summed(Protocol):
     @property
     def bound(self) -> dict[str, float]:
         """Shares of the wall time by cause."""
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of the wall time in which each stream ran something."""
+
+    @property
+    def host(self) -> list[Spent]:
+        """What the host's part of the path went to."""
 
     @property
     def recording(self) -> float | None:
@@ -53,13 +63,31 @@ def roof_share(roof: Roofline | None, row: Row) -> float:
 
 @dataclass(frozen=True)
 class Facts:
-    """What advice follows from: `share` is that of the largest cause."""
+    """What advice follows from: `parts` is what the path consists of, most first."""
 
     p: Summed
     by: str
-    share: float
+    parts: list[Part]
     rows: list[Row]
     roof: Roofline | None
+
+    @property
+    def first(self) -> Part:
+        """What had most of the path."""
+        return self.parts[0]
+
+    def without(self, nanoseconds: float) -> str:
+        """How long the run would take without so much of the host's time, and what that gains: no
+        less than the busiest stream ran, for streams go on meanwhile.
+        """
+        wall = self.p.run.wall
+        left = max(wall - nanoseconds, self.ran)
+        return f"{ms(wall)} → {ms(left)} ms"
+
+    @property
+    def ran(self) -> float:
+        """How long the busiest stream ran."""
+        return max(self.p.busy.values(), default=0.0) * self.p.run.wall
 
     @property
     def heavy(self) -> Row | None:
@@ -84,7 +112,11 @@ def _often_read(f: Facts) -> str:
             line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
             times[line] = times.get(line, 0) + 1
     line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    return f"{line} waited for a value {count}x on the path: read it less often" if line else ""
+    if not line:
+        return ""
+    gain = f.without(f.p.bound.get("sync", 0.0) * f.p.run.wall) if f.first.cause == "sync" else ""
+    read = f"read it less often, at best {gain}" if gain else "read it less often"
+    return f"{line} waited for a value {count}x on the path: {read}"
 
 
 def _heaviest(f: Facts) -> str:
@@ -92,7 +124,8 @@ def _heaviest(f: Facts) -> str:
     if row is None:
         return ""
     ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
-    return f"{row.name} is {percent(row.path / f.p.run.wall)}: {ask}"
+    line = f" at {row.hottest}" if row.hottest else ""
+    return f"{row.name}{line} is {percent(row.path / f.p.run.wall)}: {ask}"
 
 
 def _far_from_roof(f: Facts) -> str:
@@ -123,13 +156,80 @@ UNCOMPILED = (
     "so record again"
 )
 
-# the largest cause, "" for any, and what is said of it: a text, or what finds one or "".  In order.
+
+def _by_graph(f: Facts) -> str:
+    """A graph replays without Python what flowvm's own would issue op by op."""
+    part = f.first
+    gain = f.without(part.share * f.p.run.wall)
+    return (
+        f"issuing ops one by one is {percent(part.share)} of the path: flow.compile or nn.Graph "
+        f"replays them without Python, at best {gain}"
+    )
+
+
+def _your_own(f: Facts) -> str:
+    part = f.first
+    at = f"{part.where} " if part.where else ""
+    return (
+        f"{at}is your own Python: without it {f.without(part.there)}; a graph would not help: "
+        f"compute it with tensors, once, or in another process"
+    )
+
+
+def _asleep(f: Facts) -> str:
+    part = f.first
+    at = f"{part.where} " if part.where else "your thread "
+    return (
+        f"{at}sleeps or waits for something outside flowvm: without it {f.without(part.there)}; "
+        f"a graph would not help"
+    )
+
+
+def _loading(f: Facts) -> str:
+    part = f.first
+    return (
+        f"{part.where} waits for its next batch: more num_workers, or less work a sample; with "
+        f"batches that are there in time {f.without(part.share * f.p.run.wall)}"
+    )
+
+
+def _captured(f: Facts) -> str:
+    part = f.first
+    return (
+        f"{part.where} captured a graph: the same shapes again are replayed; graph.explain() says "
+        f"why it was captured anew; without it {f.without(part.share * f.p.run.wall)}"
+    )
+
+
+def _kept(f: Facts) -> str:
+    part = f.first
+    gain = f.without(part.share * f.p.run.wall)
+    return (
+        f"Python was kept from running {percent(part.share)} of the path: other Python threads "
+        f"ran, or no core was free; without that {gain}"
+    )
+
+
+def _full(f: Facts) -> str:
+    return (
+        "issuing waited for room: what is in flight reached run_ahead_bytes or run_ahead "
+        "(flow.config); p.memory() says who has the memory"
+    )
+
+
+# what had most of the path, "" for any, and what is said of it: a text, or what finds one or "".
 ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
     ("", _uncompiled),
-    ("host", "Python is {share} of the path: flow.compile or nn.Graph replays without it"),
+    ("python", _your_own),
+    ("asleep", _asleep),
+    ("loader", _loading),
+    ("capture", _captured),
+    ("flowvm", _by_graph),
+    ("host", "Python is {share} of the path: flow.compile or nn.Graph replays what is issued in "
+             "it; profile(level=2) tells its own time from flowvm's"),
     ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
-    ("gil", "Python was kept from running {share} of the path: other Python threads ran, or no "
-            "core was free"),
+    ("gil", _kept),
+    ("credit", _full),
     ("jit", "kernels were compiled: run it once before, or `python -m flowvm warmup`"),
     ("", _often_read),
     ("run", _heaviest),
@@ -139,10 +239,10 @@ ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
 )  # fmt: skip
 
 
-def advice(f: Facts, largest: str) -> Iterator[str]:
-    """What to do next where `largest` is the largest cause."""
+def advice(f: Facts) -> Iterator[str]:
+    """What to do next, of what had most of the path."""
     for cause, rule in ADVICE:
-        if cause in ("", largest):
-            text = rule.format(share=percent(f.share)) if isinstance(rule, str) else rule(f)
+        if cause in ("", f.first.cause):
+            text = rule.format(share=percent(f.first.share)) if isinstance(rule, str) else rule(f)
             if text:
                 yield text

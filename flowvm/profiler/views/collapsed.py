@@ -2,7 +2,8 @@
 
 For a run too large to read by instructions: a step of a training loop is a few dozen lines.  A row
 is of one stream, and stands where its first instruction started.  In a loop a line needs what a
-later line made in the iteration before; such an edge leads upwards (`↩`) and is only named.
+later line made in the iteration before; such an edge leads upwards (`↩`) and is only named.  Where
+spans say what a step is, what leads upwards within one is marked `↑`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Need:
     count: int
     access: int  # the strongest: 0 const, 1 mut, 2 mut2
     hazards: tuple[str, ...]
+    within: bool = False  # spans say that all of it is of the same step
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,11 @@ class Collapsed(View):
             pad = " " * (art - sum(len(t) for t, _ in line) + 1)
             screen.lines.append([(" ", ""), *line, (pad, ""), *cell])
         more = f"   {self.hidden} rows hidden: p.graph(collapse={self.by!r}, limit=None)"
-        screen.add((" ◆ critical  ○ off path  ↩ from the iteration before", "head"),
+        upwards = [n.within for r, row in enumerate(self.rows) for n in row.needs if n.row > r]
+        legend = " ◆ critical  ○ off path"
+        legend += "  ↩ from the iteration before" if not all(upwards) else ""
+        legend += "  ↑ of a line below, in the same step" if any(upwards) else ""
+        screen.add((legend, "head"),
                    (more if self.hidden else "", "head"))  # fmt: skip
         return screen
 
@@ -101,7 +107,8 @@ class Collapsed(View):
         ops = [f"{n}× {op}" if n > 1 else op for op, n in row.ops[:MOST]]
         ops += ["..."] if len(row.ops) > MOST else []
         needs = [
-            ("↩ " if n.row > r else "") + f"{self.rows[n.row].name} {'/'.join(n.hazards)}"
+            ("" if n.row < r else "↑ " if n.within else "↩ ")
+            + f"{self.rows[n.row].name} {'/'.join(n.hazards)}"
             for n in row.needs
             if n.row != r
         ]
@@ -193,19 +200,31 @@ def _needs(run: Run, place: Array, count: int) -> list[tuple[Need, ...]]:
     frames: list[dict[int, list[Any]]] = [{} for _ in range(count)]
     real = (place[run.source] >= 0) & (place[run.target] >= 0)
     access = run.access[run.operand[real]] & 3
-    for a, b, kind, hazard in zip(
+    step = _steps(run)
+    within = (step[run.source[real]] == step[run.target[real]]) & (step[run.target[real]] >= 0)
+    for a, b, kind, hazard, same in zip(
         place[run.source[real]].tolist(), place[run.target[real]].tolist(),
-        access.tolist(), run.hazard[real].tolist(), strict=True,
+        access.tolist(), run.hazard[real].tolist(), within.tolist(), strict=True,
     ):  # fmt: skip
-        need = frames[b].setdefault(a, [0, 0, set()])
+        need = frames[b].setdefault(a, [0, 0, set(), True])
+        need[3] &= same
         need[0] += 1
         need[1] = max(need[1], kind)
         need[2].add(HAZARDS[hazard])
     return [
-        tuple(Need(a, n, kind, tuple(sorted(hazards)))
-              for a, (n, kind, hazards) in sorted(of.items()))
+        tuple(Need(a, n, kind, tuple(sorted(hazards)), within)
+              for a, (n, kind, hazards, within) in sorted(of.items()))
         for of in frames
     ]  # fmt: skip
+
+
+def _steps(run: Run) -> Array:
+    """The number of the innermost span that each instruction was issued in, -1 for none."""
+    step = np.full(len(run), -1)
+    spans = [(m[4], m[5]) for m in run.marks if m[5] > m[4]]
+    for k, (first, last) in enumerate(sorted(spans, key=lambda s: s[0] - s[1])):
+        step[first:last] = k
+    return step
 
 
 def _group(

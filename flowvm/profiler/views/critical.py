@@ -6,9 +6,11 @@ one operator are one row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from flowvm.profiler.analysis.hosting import HOSTED, during, text_of
+from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.grammar import (
     CAUSES,
     Column,
@@ -24,6 +26,7 @@ from flowvm.profiler.grammar import (
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
 MOST_ROWS = 40
@@ -32,7 +35,9 @@ LEAST = 0.001  # of the run: shorter pieces are summed up
 
 @dataclass(frozen=True)
 class Piece:
-    """Neighbouring segments of one cause and operator.  Times are ns from the start of the run."""
+    """Neighbouring segments of one cause and operator.  Times are ns from the start of the run.  Of
+    the host's time `op` says what issuing threads were doing, as far as they were seen.
+    """
 
     begin: int
     end: int
@@ -69,7 +74,7 @@ class Critical(View):
                 ms(p.begin), ms(p.end - p.begin),
                 (bar((p.end - p.begin) / max(1, self.wall), 8), CAUSES[p.cause][1]),
                 (p.cause, CAUSES[p.cause][1]),
-                (f"#{p.first} {p.op}" + (f" ×{p.count:,}" if p.count > 1 else "")) if p.op else "",
+                _named(p),
                 p.stream, p.line,
             ]
             for p in kept
@@ -100,12 +105,21 @@ class Critical(View):
         return screen.cut(width)
 
 
+def _named(piece: Piece) -> str:
+    if piece.first < 0:
+        return piece.op
+    return f"#{piece.first} {piece.op}" + (f" ×{piece.count:,}" if piece.count > 1 else "")
+
+
 def critical(profile: Any) -> Critical:
     """The critical path of a Profile."""
     run: Run = profile.run
     pieces: list[Piece] = []
     for segment in profile.observed:
         i = segment.instruction
+        if segment.cause in HOSTED and len(run.sample_line):
+            pieces += _seen(run, segment)
+            continue
         op = run.names[run.op[i]] if i >= 0 else ""
         begin, end = segment.begin - run.begun, segment.end - run.begun
         last = pieces[-1] if pieces else None
@@ -129,6 +143,21 @@ def critical(profile: Any) -> Critical:
         tuple((op, profile.what_if(op)) for op in _heaviest(run, floor.path)),
         said_of(run),
     )
+
+
+def _seen(run: Run, segment: Segment) -> list[Piece]:
+    """A segment of the host's, cut where issuing threads were seen at another line."""
+    found: list[Piece] = []
+    for begin, end, state, line, spot in during(run, segment.begin, segment.end):
+        word = WORDS[state][0] if state else ""
+        where = text_of(run, line, spot)
+        last = found[-1] if found else None
+        begin, end = begin - run.begun, end - run.begun
+        if last is not None and (last.op, last.line) == (word, where):
+            found[-1] = replace(last, end=end)
+        else:
+            found.append(Piece(begin, end, segment.cause, word, -1, 1, "", where))
+    return found
 
 
 def _shortened(names: list[str]) -> tuple[str, ...]:

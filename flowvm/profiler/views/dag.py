@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, Status
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
 from flowvm.profiler.run.devices import said_of
@@ -120,7 +120,7 @@ def _cells(row: DagRow) -> list[str | Span]:
     if len(waits) > MOST_WAITS:
         waits = [*waits[: MOST_WAITS - 1], f"{len(waits) - MOST_WAITS + 1} more"]
     style = "bad" if row.status else "critical" if row.critical else ""
-    failed = {0: "", INS.POISONED: " ∅"}.get(row.status, " ✗")
+    failed = {0: "", INS.POISONED: " ∅", Status.CAPTURED: ""}.get(row.status, " ✗")
     return [
         f"#{row.seq}",
         (row.op + failed, style),

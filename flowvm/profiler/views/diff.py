@@ -83,7 +83,7 @@ def diff(before: Any, after: Any, by: str = "op") -> Diff:
             _pair(old, new, name, lambda r: r.count),
             _pair(old, new, name, lambda r: r.run),
             _pair(old, new, name, lambda r: r.path),
-            _pair(old, new, name, lambda r: r.dep + r.queue + r.sched),
+            _pair(old, new, name, lambda r: r.dep + r.sched),
         )
         for name in dict.fromkeys([*old, *new])
     ]

@@ -29,7 +29,7 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import inside, space_named, spaces_of, taken
-from flowvm.profiler.views.memory_parts import PARTS, course_of, together
+from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words, kinds_in, together
 from flowvm.vm.watch.spaces import HOST
 
 Array = np.ndarray[Any, Any]
@@ -92,6 +92,7 @@ class MemoryView(View):
     advice: tuple[str, ...]
     space: str = HOST
     others: tuple[tuple[str, int], ...] = ()
+    waiting_kinds: str = ""  # what was to be released at the peak was for
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -103,6 +104,7 @@ class MemoryView(View):
             f" at {ms(self.peak_time)} ms{during}",
             (f" · {size(self.end)} at the end", "head"),
         )
+        screen.lines += flowed(((word, "") for word in in_words(self).split()), width, " ", " ")
         screen.lines += self._chart(width)
         columns = [
             Column("at the peak", right=True), Column("", drop=5), Column("n", right=True, drop=4),
@@ -117,7 +119,7 @@ class MemoryView(View):
             share = percent(self.waiting[0] / max(1, self.peak))
             screen.add(
                 (f" to be released at the peak: {size(self.waiting[0])} ({share}) in "
-                 f"{self.waiting[1]:,} tensors", "dep"),
+                 f"{self.waiting[1]:,} tensors{self.waiting_kinds}", "dep"),
                 f", let go of, but needed by {self.waits_for}",
             )  # fmt: skip
         if self.others:
@@ -195,7 +197,8 @@ def memory_view(profile: Any, device: Any = None) -> MemoryView:
     let_go = at_peak & (known.freed <= moment)
     ends = (known.died > run.ended) & (known.freed > run.ended)  # not even let go of
     chunks = repeats(run, KEPT)
-    keepers = {row[0]: (row[1], row[3]) for row in run.info.get("held", ()) if row[3]}
+    keepers = {t: (1, f"was {owner}") for t, _, owner in run.info.get("purposes", ()) if owner}
+    keepers |= {row[0]: (row[1], row[3]) for row in run.info.get("held", ()) if row[3]}
     places = [
         _place(run, known, pair, at_peak, ends, chunks, data.peak, keepers)
         for pair in _pairs(known.op, known.line, known.size, at_peak | ends)
@@ -222,6 +225,7 @@ def memory_view(profile: Any, device: Any = None) -> MemoryView:
         most_waiting=course.most_waiting,
         advice=(),
         space=space,
+        waiting_kinds=kinds_in(known.kind[let_go], known.size[let_go]),
         others=tuple((s, profile.memory_of(s).peak) for s in spaces_of(run) if s != space),
     )
     object.__setattr__(view, "advice", tuple(_advice(run, view)))
@@ -254,14 +258,14 @@ def _place(
     kept = mine & ends
     count = int(kept.sum())
     in_chunk = np.searchsorted(chunks, known.maker[kept], side="right")
-    # those of the last repetition, such as gradients, may go when the next one begins
+    # those of the last one, such as gradients, may go when the next one begins
     early = in_chunk < len(chunks)
     grown = int(known.size[kept][early].sum())
     often = len(np.unique(in_chunk[early])) >= max(KEPT - 1, len(chunks) // 2)
     here = mine & at_peak
     of = here if here.any() else mine
     kind = int(np.bincount(known.kind[of], known.size[of], len(KINDS)).argmax())
-    who = [keepers[t] for t in known.tensor[kept].tolist() if t in keepers]
+    who = [keepers[t] for t in known.tensor[kept if count else of].tolist() if t in keepers]
     return Place(
         run.names[pair[0]],
         run.lines[pair[1]],

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.analysis.tables import Births, Memory
+from flowvm.profiler.grammar import percent, size
 from flowvm.profiler.run.kinds import KINDS, OTHER, held_before
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import inside, returned, taken
@@ -101,6 +102,32 @@ def _levels(run: Run, data: Memory, known: Births, space: str) -> tuple[Array, A
     level[np.arange(len(times)), of] = np.concatenate([c for _, _, c in changes])
     order = np.lexsort((-level.sum(axis=1), times))  # what comes at a time, before what goes
     return times[order], level[order]
+
+
+def in_words(view: Any) -> str:
+    """The peak of a MemoryView in one sentence; "" where there was none."""
+    if not view.peak:
+        return ""
+    parts = sorted(zip(view.at_peak, PARTS, strict=False), key=lambda part: -part[0])
+    told = [
+        f"{percent(nbytes / view.peak)} {name}"
+        for nbytes, (_, _, name) in parts
+        if nbytes > view.peak / 50
+    ]
+    most = max(view.places, key=lambda place: place.nbytes, default=None)
+    by = ""
+    if most is not None and most.nbytes:
+        line = f" at {most.line}" if most.line else ""
+        by = f"; {most.name}{line} made most, {size(most.nbytes)}"
+    during = f" while {view.during.split('  ')[0]} ran" if view.during else ""
+    return f"the peak{during} was {', '.join(told[:4])}{by}"
+
+
+def kinds_in(kind: Array, nbytes: Array) -> str:
+    """` (grads 2.0 MiB, activations 1.0 MiB)` of tensors of these kinds and bytes, or ""."""
+    total = np.bincount(kind, nbytes, len(KINDS))
+    told = [f"{PARTS[k][2]} {size(int(total[k]))}" for k in np.argsort(-total) if total[k] > 0]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def together(keepers: Iterable[tuple[int, str]]) -> str:

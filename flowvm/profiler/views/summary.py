@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.errors import Status
 from flowvm.profiler.analysis.tables import BY, STEP, Row
 from flowvm.profiler.grammar import (
     CAUSES,
@@ -32,17 +33,17 @@ from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.advice import Facts, Summed, advice, roof_share
+from flowvm.profiler.views.verdict import WORDS, Part, mostly, parts
 from flowvm.vm.machine.words import INS, KIND
 
 MOST = 12  # rows shown
 MINE = 0.005  # shares below are not worth a word
 SORTS = (
-    "path", "run", "count", "dep", "queue", "sched", "gigabytes", "gigaflops", "roof", "name",
-    "hottest",
+    "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
+    "name", "hottest",
 )  # fmt: skip
 # what rows without a name are: flowvm's own, as that of a tensor's release
 NAMELESS = {"line": "(flowvm)", "module": "(no module)"}
-LABELS = {"host": "HOST DISPATCH", "jit": "COMPILING", "sched": "SCHEDULER"}
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,11 @@ class Summary(View):
     """What the screen says.  Times are nanoseconds, shares are of the wall time.
 
     `recording` is what the recorder took at most, none if it is not known (`costs.recording`).
-    `bound` are the causes on the observed path, largest first; `rows` the first of `of` lines of
-    the table `by`, with `code` the text of their hottest lines, and `roof` their shares of the
-    roofline, none if it was never measured; `advice` what to do next, each with something to type.
+    `bound` are the causes on the observed path, largest first, `parts` the same with the host's
+    time told apart, and `mostly` says where most of the first of them was; `rows` the first of `of`
+    lines of the table `by`, with `code` the text of their hottest lines, and `roof` their shares of
+    the roofline, none if it was never measured; `advice` what to do next, each with something to
+    type.
     """
 
     instructions: int
@@ -87,6 +90,8 @@ class Summary(View):
     of: int
     advice: tuple[str, ...]
     devices: str = ""  # what times of devices are, where there are any
+    parts: tuple[Part, ...] = ()
+    mostly: str = ""
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -110,10 +115,11 @@ class Summary(View):
         known = [f"{counted(self.instructions, 'instruction')}{lost}", f"wall {ms(self.wall)} ms"]
         head = _fitting([[*known, *rest] for rest in self._about()], width - 15)
         causes: list[Span] = []
-        for k, (cause, share) in enumerate(self.bound):
-            name = cause if k else LABELS.get(cause, cause.upper())
-            style = CAUSES[cause][1] if k else "critical"
-            causes.append((f"{name} {percent(share)}   ", style))
+        for k, part in enumerate(p for p in self.parts if p.share >= MINE):
+            name = WORDS[part.cause][0 if k else 1]
+            style = CAUSES.get(part.cause, CAUSES["host"])[1] if k else "critical"
+            causes.append((f"{name} {percent(part.share)}   ", style))
+        mostly = [[("mostly     ", "head"), (self.mostly, "")]] if self.mostly else []
         parts = [f"{ms(self.floor)} ms if streams were unlimited"]
         if self.floor:
             parts[0] += f" ({self.wall / self.floor:.1f}x headroom)"
@@ -123,6 +129,7 @@ class Summary(View):
             [("flow.profiler", "verdict"), (f"  {head}", "")],
             *self.wrong(width),
             _whole(bound, width),
+            *mostly,
             [("floor      ", "head"), (_joined(parts, width - 11), "")],
             *([[("devices    ", "head"), (f"times {self.devices}", "")]] if self.devices else []),
         ]
@@ -166,7 +173,8 @@ class Summary(View):
             rows.append([
                 r.name or NAMELESS.get(self.by, "-"), f"{r.count:,}", ms(r.run), f"{share:.1%}",
                 (bar(share, 5), "run"),
-                "·".join(ms(t) for t in (r.dep, r.queue, r.sched)),
+                "·".join(ms(t) for t in (r.dep, r.sched)),
+                ms(r.host) if r.host else "-",
                 rate(r.gigabytes) if r.nbytes else "-", rate(r.gigaflops) if r.flops else "-",
                 percent(roof) if roof else "-", r.hottest or "-", self.code[k],
             ])  # fmt: skip
@@ -174,12 +182,18 @@ class Summary(View):
             Column(self.by, grow=True, least=18), Column("n", right=True),
             Column("run ms", right=True),
             Column("on path", right=True), Column(""),
-            Column("dep·queue·sched ms", drop=2), Column("GB/s", right=True, drop=5),
+            Column("dep·sched ms", drop=2), Column("host ms", right=True),
+            Column("GB/s", right=True, drop=5),
             Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
             Column("hottest line", style="line", drop=1, grow=True),
             Column("code", style="line", grow=True, least=16, spare=self.by != "line"),
         ]  # fmt: skip
-        said = {"roof": self.roof, "hottest line": self.by != "line", "code": any(self.code)}
+        said = {
+            "roof": self.roof,
+            "host ms": any(r.host for r in self.rows),
+            "hottest line": self.by != "line",
+            "code": any(self.code),
+        }
         kept = [k for k, column in enumerate(columns) if said.get(column.title, True)]
         return table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows], width)
 
@@ -228,6 +242,7 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         rows.sort(key=lambda r: (-getattr(r, sort), r.name))
     bound = tuple((c, s) for c, s in p.bound.items() if s >= MINE)
     shown = tuple(rows[:MOST])
+    told = parts(p)
     sources = p.run.info.get("sources", {})
     return Summary(
         instructions=len(p),
@@ -248,13 +263,16 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         code=tuple(sources.get(r.hottest, "") for r in shown),
         roof=() if roof is None else tuple(roof_share(roof, r) for r in shown),
         of=len(rows),
-        advice=tuple(advice(Facts(p, by, bound[0][1], rows, roof), bound[0][0])) if bound else (),
+        advice=tuple(advice(Facts(p, by, told, rows, roof))) if bound else (),
         devices=said_of(p.run),
+        parts=tuple(told),
+        mostly=mostly(p.run, told[0]) if told else "",
     )
 
 
 def _failed(run: Run) -> Iterator[str]:
-    for i in np.flatnonzero((run.status != 0) & (run.status != INS.POISONED)).tolist():
+    fine = (0, INS.POISONED, Status.CAPTURED)  # what was captured computes nothing, and is no error
+    for i in np.flatnonzero(~np.isin(run.status, fine)).tolist():
         yield f"#{run.seq[i]} {run.names[run.op[i]]} {run.lines[run.line[i]]}".rstrip()
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.profiler.analysis.hosting import HOSTED, text_of
+from flowvm.profiler.analysis.hosting import inside as inside_of
 from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.grammar import (
@@ -28,6 +30,7 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.edges import HAZARDS
 
 Array = np.ndarray[Any, Any]
@@ -328,6 +331,12 @@ def _host_gap(run: Run, lane: Any, k: int, begin: int, end: int) -> tuple[str, s
         inside = np.clip(np.minimum(own[:, 1], end) - np.maximum(own[:, 0], begin), 0, None).sum()
         if inside > best:
             best, cause = int(inside), name
+    seen = inside_of(run, begin, end)
+    if cause in HOSTED and seen:
+        first = seen[0]
+        share = percent(first.time / sum(one.time for one in seen))
+        where = text_of(run, first.line, first.spot)
+        return cause, f"{where or 'Python'} had {share} of it: {WORDS[first.state][2]}"
     later = lane.instruction[k + 1 :]
     later = later[later >= 0]
     where = run.lines[run.line[later[0]]] if len(later) else ""

@@ -25,6 +25,7 @@ from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
 
 DEPTH = 3  # gating producers that are followed back
+FAR = 4096  # instructions that are followed back to the slow one
 MOST = 4  # producers and dependents that are named
 
 
@@ -69,6 +70,7 @@ class Why(View):
     what_if: tuple[tuple[str, int, int], ...]  # what, the floor now, the floor then
     threads: int = 1  # that ran it, as far as was recorded
     timed: str = ""  # of a device's: whose its times are
+    slow: str = ""  # what ran longest on the way back to where nothing was waited for
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -77,6 +79,8 @@ class Why(View):
         screen.lines += self.spot.lines(4, width) + self.origin.lines(2, width)
         screen.add((steps(self.times, width), "head"))
         self._causes(screen, "")
+        if self.slow:
+            screen.add("├─ slow   ", (self.slow, "critical"))
         for k, text in enumerate(self.blocks):
             more = (
                 f" and {self.more_blocks} more"
@@ -210,7 +214,34 @@ def _why(profile: Any, i: int, depth: int, whole: bool) -> Why:
         tuple(producers[:MOST]),
         f"#{run.seq[front]} {run.names[run.op[front]]}" if front >= 0 else "",
         blocks, more, ifs, threads_of(run, i), TIMED[int(run.clock[i])],
+        _slowest(profile, i) if whole else "",
     )  # fmt: skip
+
+
+def _slowest(profile: Any, i: int) -> str:
+    """What ran longest of what an instruction waited for, and that for in turn, in words."""
+    run: Run = profile.run
+    before, ran = profile.order, run.time("ended") - run.time("started")
+    issued = run.time("issued")
+    chain, at = [], i
+    while len(chain) < FAR:
+        gate = max(int(before.produced[at]), int(before.freed[at]))
+        if gate <= issued[at]:  # Python issued it when all else was there
+            break
+        back = before.producer if before.produced[at] == gate else before.front
+        at = int(back[at])
+        if at < 0 or at in chain:
+            break
+        chain.append(at)
+    if not chain:
+        return ""
+    slow = max(chain, key=lambda k: int(ran[k]))
+    share = 100 * int(ran[slow]) / max(1, int(ran[chain].sum()))
+    far = f"{chain.index(slow) + 1} of {len(chain)} back" if len(chain) > 1 else "just in front"
+    return (
+        f"#{run.seq[slow]} {run.names[run.op[slow]]} ran {ms(ran[slow])} ms, {share:.0f} % of what "
+        f"was waited for, {far}  {run.lines[run.line[slow]]}"
+    )
 
 
 def _blocks(run: Run, i: int) -> tuple[tuple[str, ...], int]:

@@ -577,6 +577,8 @@ class Engine:
         """
         if hot["dead"]:
             self.release_dead()
+        if hot.get("departed") and (listener := hot["listener"]()) is not None:
+            listener.refuse()  # who listens has no word for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 

@@ -14,7 +14,8 @@ What each level records:
         every 256th, and wherever an issuing thread waits, the thread's own clock sets it right
     2   a time of its own for every event, each task of a graph's replay, which modules run
         (`flowvm.vm.callers.scopes`), the helpers that took part in a kernel, and issuing threads
-        look at their clocks every 32 instructions and around every `sync`: what they lost is `gil`
+        look at their clocks every 32 instructions and around every `sync`: what they lost is `gil`;
+        what they are doing is seen a thousand times a second (`flowvm.vm.watch.sampling`)
     3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
         by the device's own clock (`flowvm.vm.workers.device_times`)
 
@@ -60,6 +61,7 @@ from flowvm.vm.machine.words import (
 )
 from flowvm.vm.watch.offcpu import LEAST, OffCpu
 from flowvm.vm.watch.protocol import VM
+from flowvm.vm.watch.sampling import Sampling
 
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
@@ -165,7 +167,8 @@ class Flight:
         self.first = 0  # instructions below are forgotten: their entries are
         self.waits: collections.deque[HostWait] = collections.deque(maxlen=WAITS)
         self.marks: collections.deque[Mark] = collections.deque(maxlen=WAITS)
-        self.offcpu = OffCpu(self._lost)
+        self.sampling = Sampling()
+        self.offcpu = OffCpu(self._lost, self.sampling.watch)
         self.open: list[tuple[str, int]] = []  # spans not left yet, and their first instructions
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
@@ -203,6 +206,10 @@ class Flight:
             vm.words[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
         vm.words[CTL.LEVEL] = level
         self.offcpu.restart()
+        if level >= 2:
+            self.sampling.watch()
+        else:
+            self.sampling.stop()
         for listener in self.on_level:
             listener(level)
         hot["limit"] = 0  # the next instruction looks whether each one's stack is wanted
@@ -237,7 +244,8 @@ class Flight:
 
     def after_fork_in_child(self) -> None:
         """This thread has another number."""
-        self.offcpu = OffCpu(self._lost)
+        self.sampling.after_fork_in_child()
+        self.offcpu = OffCpu(self._lost, self.sampling.watch)
 
     def forget(self, before: int) -> None:
         """The meaning of an entry was forgotten, and with it that of what was recorded by then."""

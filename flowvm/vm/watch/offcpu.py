@@ -86,11 +86,13 @@ class _Clocks:
 
 class OffCpu:
     """The clocks of all issuing threads.  Each thread sees its own; what it has lost is told to
-    `lost(since, until, nanoseconds)`.
+    `lost(since, until, nanoseconds)`; `begins()` is called by a thread that was not known.
     """
 
-    def __init__(self, lost: Callable[[int, int, int], None]) -> None:
-        self.lost = lost
+    def __init__(
+        self, lost: Callable[[int, int, int], None], begins: Callable[[], None] = lambda: None
+    ) -> None:
+        self.lost, self.begins = lost, begins
         self.threads = threading.local()
 
     def restart(self) -> None:
@@ -104,6 +106,7 @@ class OffCpu:
             own: _Clocks = self.threads.clocks
         except AttributeError:
             self.threads.clocks = _Clocks()
+            self.begins()
             return
         own.wall, own.cpu = time.monotonic_ns(), time.thread_time_ns()
         if own.wall > own.due:
@@ -115,6 +118,7 @@ class OffCpu:
             own: _Clocks = self.threads.clocks
         except AttributeError:
             own = self.threads.clocks = _Clocks()
+            self.begins()
         now, used = time.monotonic_ns(), time.thread_time_ns()
         since = own.wall
         lost = now - since - used + own.cpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowvm.launch import Const, Launch, View
+from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs, Walk, grain_of
 
@@ -14,36 +14,36 @@ def fold_launch(
     bodies: tuple[Callable[..., None], Callable[..., None]],
     views: tuple[View, ...],
     walk: Walk,
-    consts: tuple[Const, ...],
-    partial: int,
+    numbers: int,
+    extra: float = 1.0,
 ) -> Launch:
-    """`bodies`, of `Runs` and of `Columns`, are body(outputs, x, sizes, consts, scratch, arena, lo,
-    hi).  `partial` is the bytes of what a segment leaves of a result.
+    """`bodies` are those of `Runs` and of `Columns`, whose states have so many numbers; `extra` is
+    the call's own.
     """
     rows, columns = bodies
     if walk.in_columns:
-        c = Columns.of(walk)
+        c = Columns.of(walk, extra)
         outers, every = walk.kept[0][0], c.segments * c.parts
         return Launch(
             outputs,
             columns,
             views,
-            (c, *consts),
+            (c,),
             units=outers * -(-c.width // c.tile) * c.segments,
             grain=grain_of(c.length * c.tile),
-            scratch=partial * outers * c.width * c.segments if every > 1 else 8,
-            arena=partial * c.tile,
+            scratch=8 * numbers * outers * c.width * c.segments if every > 1 else 8,
+            arena=8 * (numbers + 1) * c.tile,
             phases=((walk.results, grain_of(every)),) if every > 1 else (),
         )
-    r, results = Runs.of(walk), walk.results
+    r, results = Runs.of(walk, extra), walk.results
     return Launch(
         outputs,
         rows,
         views,
-        (r, *consts),
+        (r,),
         units=results * r.segments,
         grain=grain_of(r.length),
-        scratch=partial * results * r.segments if r.segments > 1 else 8,
+        scratch=8 * numbers * results * r.segments if r.segments > 1 else 8,
         arena=64,
         phases=((results, grain_of(r.segments)),) if r.segments > 1 else (),
     )

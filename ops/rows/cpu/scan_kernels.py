@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.fold_kernels import partials_of
 from flowvm.ops.rows.cpu.scan_blocks import LANES, blocks_of
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.exponential_sums import element_sum, logarithm, nothing, turned
-from flowvm.ops.rows.parts.fold_rules import choose
+from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.scan_programs import Scan
 from flowvm.ops.rows.parts.states import loaded_of, stored_of
 from flowvm.vm.machine.words import ARG
@@ -38,12 +37,10 @@ RUN = 256  # elements of sums of exponentials that go together
 # --- sums and products --------------------------------------------------------------------------
 
 
-def segments_body(scan: Scan) -> Callable[..., None]:
+def segments_body(rule: Rule) -> Callable[..., None]:
     """Scans rows of n adjacent elements, `reverse` from the end.  A unit is a segment of a row."""
-    rule = scan.rule
-    assert rule is not None
     forward, backward, lines, lines_back = blocks_of(rule)
-    join, keep, start, partials_in = rule.join, rule.keep, rule.neutral, partials_of(rule)
+    join, keep, start, wide = rule.join, rule.keep, rule.neutral, np.dtype(rule.wide).type
 
     def total(part: Array, kind: Array) -> Any:
         result = kind.dtype.type(start)
@@ -88,7 +85,7 @@ def segments_body(scan: Scan) -> Callable[..., None]:
         out: Array, x: Array, n: int, length: int, segments: int, reverse: bool, scratch: Array,
         lo: int, hi: int,
     ) -> None:  # fmt: skip
-        totals = partials_in(scratch, out)
+        totals = scratch.view(wide)
         last = segments == 1 or lo >> ARG.PHASE_BITS != 0
         first = lo & ((1 << ARG.PHASE_BITS) - 1)
         if n < LANES:

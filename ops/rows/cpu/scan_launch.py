@@ -43,7 +43,7 @@ def scan_launch(plan: Scanned, outputs: tuple[TensorMeta, ...], x: TensorMeta) -
         units, grain = outer * segments, grain_of(max(length, 1))
         return Launch(
             outputs,
-            _segments_body(scan),
+            _segments_body(scan.rule),
             views,
             (n, length, segments, reverse),
             units,

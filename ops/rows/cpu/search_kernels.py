@@ -1,10 +1,8 @@
-"""The kernel bodies that find where the largest or smallest element along a dimension is.
+"""What the search for the largest or smallest element along a dimension does with segments
+(`fold_kernels`).
 
-They walk memory as those of `fold_kernels` do, in the forms rows and columns, and with the same
-cut.  The first of equals wins and a NaN beats every number.  A row goes block by block: the extreme
-of a block takes no index, and only the block that has the best is searched for it.
-
-Invariant: what a unit does depends on the consts alone, so no split of the units changes a bit.
+The first of equals wins and a NaN beats every number.  A row goes block by block: the extreme of a
+block takes no index, and only the block that has the best is searched for it.
 """
 
 from __future__ import annotations
@@ -14,43 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.ops.rows.cpu import fold_kernels
+from flowvm.ops.rows.parts.fold_programs import place_of
 from flowvm.ops.rows.parts.fold_rules import choose
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 from flowvm.ops.rows.parts.orders import Order
-from flowvm.vm.machine.words import ARG
 
 INLINE_ALWAYS = (
     True  # for flowvm.compiler.native: a call in a loop would keep it from being vectorized
 )
 Array = Any
+Arrays = Any
 BLOCK = 512
 SHORT = 24  # a row of no more is faster one by one
 
 
-def _merging(replaces: Callable[[Any, Any, Any, Any], Any]) -> Callable[..., None]:
-    """Results [lo, hi) from the partials [outer, segments, inner], whose places are absolute."""
-
-    def merge(
-        values: Array, indices: Array, best: Array, place: Array, segments: int, inner: int,
-        lo: int, hi: int,
-    ) -> None:  # fmt: skip
-        for m in range(lo, hi):
-            outer = m // inner
-            at = outer * segments * inner + m - outer * inner
-            value, index = best[at], place[at]
-            for _ in range(1, segments):
-                at += inner
-                if replaces(value, index, best[at], place[at]):
-                    value, index = best[at], place[at]
-            values[m], indices[m] = value, index
-
-    return merge
-
-
-def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Searches the elements of `Runs`, which are one row each."""
+def rows_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[..., None]:
+    """Searches the elements of `Runs`, which are one row each, for values of NumPy's `kind`."""
     join, beats = order.join, order.beats
-    merge = _merging(order.replaces)
 
     def search_short(part: Array, kind: Array) -> tuple[Any, int]:
         best, place = kind.dtype.type(lift(part[0])), 0
@@ -87,39 +66,21 @@ def rows_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
             at += BLOCK
         return best, where + first_of(part[where : where + BLOCK], best, lost, kind)
 
-    def body(
-        values: Array, indices: Array, x: Array, t: Runs, scratch: Array, lo: int, hi: int
-    ) -> None:
-        inner, outer_stride, inner_stride = t.inner, t.outer_stride, t.inner_stride
-        n, length, segments = t.n, t.length, t.segments
-        count = len(values) * segments
-        place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)
-        if lo >> ARG.PHASE_BITS != 0:
-            first = lo & ((1 << ARG.PHASE_BITS) - 1)
-            merge(values, indices, best, place, segments, 1, first, first + hi - lo)
-            return
-        for unit in range(lo, hi):
-            m, at = unit, 0
-            if segments > 1:
-                m = unit // segments
-                at = (unit - m * segments) * length
-            outer = m // inner
-            base = outer * outer_stride + (m - outer * inner) * inner_stride
-            part = x[base + at : base + min(at + length, n)]
-            if n <= SHORT:
-                values[m], indices[m] = search_short(part, values)
-            elif segments == 1:
-                values[m], indices[m] = search(part, values)
-            else:
-                value, index = search(part, values)
-                best[unit], place[unit] = value, at + index
+    def segment(
+        x: Array, base: int, begin: int, end: int, t: Runs, values: Array
+    ) -> tuple[Any, int]:
+        part = x[base + begin : base + end]
+        if t.n <= SHORT:
+            return search_short(part, values)
+        value, index = search(part, values)
+        return value, begin + index
 
-    return body
+    return fold_kernels.rows_body(place_of(order, kind), segment)
 
 
-def columns_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None]:
+def columns_body(order: Order, kind: Any, lift: Callable[[Any], Any]) -> Callable[..., None]:
     """Searches the columns of `Columns`."""
-    beats, merge = order.beats, _merging(order.replaces)
+    beats = order.beats
 
     def take(best: Array, place: Array, a: Array, row: int) -> None:
         here = np.int32(row)
@@ -149,61 +110,36 @@ def columns_body(order: Order, lift: Callable[[Any], Any]) -> Callable[..., None
             best[i] = choose(wins, a, best[i])
             place[i] = choose(wins, r, place[i])
 
-    def body(
-        values: Array, indices: Array, x: Array, t: Columns, scratch: Array, arena: Array,
-        lo: int, hi: int,
+    def fill(
+        states: Arrays, memory: Array, x: Array, base: int, begin: int, end: int, last: int,
+        t: Columns, values: Array,
     ) -> None:  # fmt: skip
-        outer_stride, near, rows, rest = t.outer_stride, t.near, t.rows, t.rest
-        width, tile, parts = t.width, t.tile, t.parts
-        length, segments = t.length, t.segments
-        inner = width // parts
-        count = len(values) // inner * segments * width
-        place, best = scratch.view(np.int64), scratch[8 * count :].view(values.dtype)
-        if lo >> ARG.PHASE_BITS != 0:
-            first, every = lo & ((1 << ARG.PHASE_BITS) - 1), segments * parts
-            merge(values, indices, best, place, every, inner, first, first + hi - lo)
-            return
-        tiles = (width + tile - 1) // tile
-        for unit in range(lo, hi):
-            block = unit // segments
-            segment = unit - block * segments
-            outer = block // tiles
-            column = (block - outer * tiles) * tile
-            wide = min(tile, width - column)
-            own_place = arena[: 4 * wide].view(np.int32)
-            own_best = arena[8 * tile :].view(values.dtype)[:wide]
-            start = segment * length
-            end = min(start + length, rows)
-            at = outer * outer_stride + start * near + column
-            head = x[at : at + wide]
-            for i in range(wide):
-                own_best[i] = lift(head[i])
-                own_place[i] = 0
+        best, to_place = states
+        wide, near, parts = len(best), t.near, t.parts
+        place = memory[: 4 * wide].view(np.int32)  # of the segment: as wide as most elements
+        at = base + begin * near
+        head = x[at : at + wide]
+        for i in range(wide):
+            best[i] = lift(head[i])
+            place[i] = 0
+        at += near
+        whole = end - begin - 1 - (last < wide)
+        r = 1
+        for _ in range(whole // 4):
+            take_four(best, place, x, at, near, r)
+            at += 4 * near
+            r += 4
+        for _ in range(whole % 4):
+            take(best, place, x[at : at + wide], r)
             at += near
-            whole = end - start - 1 - (end == rows and rest < width)
-            r = 1
-            for _ in range(whole // 4):
-                take_four(own_best, own_place, x, at, near, r)
-                at += 4 * near
-                r += 4
-            for _ in range(whole % 4):
-                take(own_best, own_place, x[at : at + wide], r)
-                at += near
-                r += 1
-            if end == rows and rest < width:
-                take(own_best, own_place, x[at : at + rest], r)
-            goal = (outer * segments + segment) * width + column
-            if segments * parts == 1:
-                to_value, to_place = values[goal : goal + wide], indices[goal : goal + wide]
-            else:
-                to_value, to_place = best[goal : goal + wide], place[goal : goal + wide]
+            r += 1
+        if last < wide:
+            take(best, place, x[at : at + last], r)
+        if parts == 1:
             for i in range(wide):
-                to_value[i] = own_best[i]
-            if parts == 1:
-                for i in range(wide):
-                    to_place[i] = start + own_place[i]
-            else:
-                for i in range(wide):
-                    to_place[i] = (start + own_place[i]) * parts + i // inner
+                to_place[i] = begin + place[i]
+        else:
+            for i in range(wide):
+                to_place[i] = (begin + place[i]) * parts + i // (t.width // parts)
 
-    return body
+    return fold_kernels.columns_body(place_of(order, kind), fill)

@@ -40,16 +40,16 @@ def memory_of(kinds: tuple[Any, ...]) -> Callable[[Array, int], Arrays]:
     a, b, c = (*kinds, *kinds[:1] * (3 - len(kinds)))
 
     def one(memory: Array, size: int) -> Arrays:
-        return (memory[: 8 * size].view(a),)
+        return (memory[: 8 * size].view(a)[:size],)
 
     def two(memory: Array, size: int) -> Arrays:
-        return memory[: 8 * size].view(a), memory[8 * size : 16 * size].view(b)
+        return memory[: 8 * size].view(a)[:size], memory[8 * size : 16 * size].view(b)[:size]
 
     def three(memory: Array, size: int) -> Arrays:
         return (
-            memory[: 8 * size].view(a),
-            memory[8 * size : 16 * size].view(b),
-            memory[16 * size : 24 * size].view(c),
+            memory[: 8 * size].view(a)[:size],
+            memory[8 * size : 16 * size].view(b)[:size],
+            memory[16 * size : 24 * size].view(c)[:size],
         )
 
     return (one, two, three)[len(kinds) - 1]

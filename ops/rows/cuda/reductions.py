@@ -1,7 +1,7 @@
 """Reductions over dimensions: sums and their kin, extremes with their places, moments.
 
-What joins two elements is written once for every device, in `fold_rules`, `orders` and
-`moment_rules`; this module puts it into the form of `reducing`.  Float sums are kept in float64;
+What is kept, joined and stored is said once for every device, by `fold_programs`; this module says
+how a thread takes elements.  Float sums are kept in float64;
 four float32 elements are joined before they join those.
 """
 
@@ -20,9 +20,9 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
 from flowvm.ops.rows.cuda.sums import element, unchanged
 from flowvm.ops.rows.parts import folds
+from flowvm.ops.rows.parts.fold_programs import MOMENTS, Reduced, place_of, total_of
 from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
-from flowvm.ops.rows.parts.moment_rules import joined
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 
 Array = Any
@@ -56,14 +56,29 @@ def memory_of(meta: TensorMeta, extent: int) -> View:
 # --- sums, products, extremes, truth --------------------------------------------------------------
 
 
+def put_of(p: Reduced, *stored: Any) -> Callable[..., None]:
+    """The `put` of a reduction, whose results are stored as these NumPy types."""
+    results = p.results
+    kind, other = stored[0], stored[-1]
+
+    def one(first: Array, second: Array, m: int, state: State, extra: float) -> None:
+        first[m] = kind(results(state, extra)[0])
+
+    def two(first: Array, second: Array, m: int, state: State, extra: float) -> None:
+        a, b = results(state, extra)
+        first[m] = kind(a)
+        second[m] = other(b)
+
+    return two if p.outputs == 2 else one
+
+
 @functools.cache
 def _fold(
     rule: Rule, lift: Callable[[Any], Any], source: DType, kind: DType, divided: bool
 ) -> Reduction:
-    keep, start = rule.keep, rule.start
-    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
-    own = number_type(kind)
-    wide = np.dtype(rule.wide).type if rule.wide else own
+    keep, start, own = rule.keep, rule.start, number_type(kind)
+    p = total_of(rule, own, divided)
+    (wide,) = p.kinds
     load = load_of(source)
 
     def begin(v: Any, e: int) -> State:
@@ -77,16 +92,13 @@ def _fold(
         cd = keep(own(lift(load(c))), own(lift(load(d))))
         return (keep(state[0], wide(keep(ab, cd))),)
 
-    def join(a: State, b: State) -> State:
-        return (keep(a[0], b[0]),)
+    put = put_of(p, _stored(kind))
+    return Reduction(p.kinds, element, begin, take, take_4, unchanged, p.join, put)
 
-    def put(out: Array, second: Array, m: int, state: State, divisor: float) -> None:
-        if divided:
-            out[m] = stored(state[0] / divisor)
-        else:
-            out[m] = stored(state[0])
 
-    return Reduction((wide,), element, begin, take, take_4, unchanged, join, put)
+def _stored(kind: DType) -> Any:
+    """NumPy's type of what is stored; bools are bytes."""
+    return np.uint8 if kind is bool_ else np.dtype(kind.name).type
 
 
 def fold_rule(
@@ -127,9 +139,7 @@ fold_sum_of_magnitudes = _rule_of(folds.magnitude_up)
 
 @functools.cache
 def _search(order: Order, source: DType, kind: DType) -> Reduction:
-    beats, replaces = order.beats, order.replaces
-    stored = np.uint8 if kind is bool_ else np.dtype(kind.name).type
-    load = load_of(source)
+    beats, p, load = order.beats, place_of(order, number_type(source)), load_of(source)
 
     def begin(v: Any, e: int) -> State:
         return load(v), np.int64(e)
@@ -144,16 +154,8 @@ def _search(order: Order, source: DType, kind: DType) -> Reduction:
         state = take(take(state, a, e), b, e + step)
         return take(take(state, c, e + 2 * step), d, e + 3 * step)
 
-    def join(a: State, b: State) -> State:
-        return b if replaces(a[0], a[1], b[0], b[1]) else a
-
-    def put(values: Array, indices: Array, m: int, state: State, extra: float) -> None:
-        values[m] = stored(state[0])
-        indices[m] = state[1]
-
-    return Reduction(
-        (number_type(source), np.int64), element, begin, take, take_4, unchanged, join, put
-    )
+    put = put_of(p, _stored(kind), np.int64)
+    return Reduction(p.kinds, element, begin, take, take_4, unchanged, p.join, put)
 
 
 def _search_launch(
@@ -213,12 +215,8 @@ def moments_of(source: DType, own: Any, stored: Any) -> Reduction:
         off = state[1] / count
         return count, np.float64(state[0]) + off, max(state[2] - state[1] * off, 0.0)
 
-    def put(variance: Array, mean: Array, m: int, state: State, extra: float) -> None:
-        variance[m] = stored(np.float64(state[2]) / extra)
-        mean[m] = stored(state[1])
-
-    kinds = np.float64, np.float64, np.float64
-    return Reduction(kinds, element, begin, take, take_4, close, joined, put)
+    p, put = MOMENTS, put_of(MOMENTS, stored, stored)
+    return Reduction(p.kinds, element, begin, take, take_4, close, p.join, put)
 
 
 def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:

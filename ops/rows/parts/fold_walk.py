@@ -96,7 +96,8 @@ def grain_of(size: int) -> int:
 class Runs(NamedTuple):
     """How the elements of results are cut where they lie one after another.  Those of result m are
     `elements`, in rows of n that lie `row_stride` apart, from m // inner * outer_stride + m % inner
-    * inner_stride on; a unit is one of the `segments` of `length`.
+    * inner_stride on; a unit is one of the `segments` of `length`.  `extra` is a number of the
+    call.
     """
 
     inner: int
@@ -107,15 +108,18 @@ class Runs(NamedTuple):
     elements: int
     length: int
     segments: int
+    extra: float
 
     @staticmethod
-    def of(walk: Walk) -> Runs:
+    def of(walk: Walk, extra: float = 1.0) -> Runs:
         (_, outer_stride), (inner, inner_stride) = walk.kept
         (_, row_stride), (n, _) = walk.reduced
         count = walk.elements
         segments = -(-count // ROW_SEGMENT)
         length = ROW_SEGMENT if segments > 1 else count
-        return Runs(inner, outer_stride, inner_stride, n, row_stride, count, length, segments)
+        return Runs(
+            inner, outer_stride, inner_stride, n, row_stride, count, length, segments, extra
+        )
 
 
 class Columns(NamedTuple):
@@ -124,7 +128,8 @@ class Columns(NamedTuple):
     `outer_stride` apart.  Row r begins at r // n * far + r % n * near.
 
     Narrow rows that lie together are taken as wider ones of `parts` each: then the last one may be
-    short, of `rest` columns, and width // parts results are made of a row.
+    short, of `rest` columns, and width // parts results are made of a row.  `extra`
+    is the call's number.
     """
 
     outer_stride: int
@@ -138,9 +143,10 @@ class Columns(NamedTuple):
     tile: int
     length: int
     segments: int
+    extra: float
 
     @staticmethod
-    def of(walk: Walk) -> Columns:
+    def of(walk: Walk, extra: float = 1.0) -> Columns:
         (_, outer_stride), (width, _) = walk.kept
         (_, far), (n, near) = walk.reduced
         rows = walk.elements
@@ -154,8 +160,12 @@ class Columns(NamedTuple):
         tile = min(width, TILE)
         segments = -(-rows * tile // COLUMN_SEGMENT)
         length = max(8, -(-rows // segments))
+        while rest < width and rows % length == 1:  # a segment begins with a whole row
+            length += 1
         segments = -(-rows // length)
-        return Columns(outer_stride, n, far, near, width, rows, rest, parts, tile, length, segments)
+        return Columns(
+            outer_stride, n, far, near, width, rows, rest, parts, tile, length, segments, extra
+        )
 
 
 # --- what kernels see -------------------------------------------------------------------------

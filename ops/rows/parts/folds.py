@@ -18,18 +18,19 @@ from flowvm.meta.dtype import DType, bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
-from flowvm.ops.rows.cpu import fold_kernels
-from flowvm.ops.rows.cpu.fold_kernels import BUFFER
+from flowvm.ops.rows.cpu import sum_kernels
 from flowvm.ops.rows.cpu.fold_launch import blocks_of, fold_launch
+from flowvm.ops.rows.cpu.sum_kernels import BUFFER
+from flowvm.ops.rows.parts.fold_programs import total_of
 from flowvm.ops.rows.parts.fold_rules import ADD, LARGEST, MULTIPLY, SMALLEST, Rule
 from flowvm.ops.rows.parts.fold_walk import Walk, kernel_input, plain, shape_without, walk_of
 
 # --- launches -----------------------------------------------------------------------------------
 
 
-_rows_body = functools.cache(fold_kernels.rows_body)
-_columns_body = functools.cache(fold_kernels.columns_body)
-_few_body = functools.cache(fold_kernels.few_body)
+_rows_body = functools.cache(sum_kernels.rows_body)
+_columns_body = functools.cache(sum_kernels.columns_body)
+_few_body = functools.cache(sum_kernels.few_body)
 
 
 def _smooth(n: int) -> bool:
@@ -51,7 +52,9 @@ def _launch(
     lift: Callable[[Any], Any],
     divisor: float,
 ) -> Launch:
-    rule = rules[not dtypes[0].is_floating_point]
+    floating = dtypes[0].is_floating_point
+    rule = rules[not floating]
+    p = total_of(rule, dtypes[0].numpy.type, floating and bool(rule.wide))
     views = (View(dtypes[0], (walk.results,)), View(dtypes[1], (walk.extent,)))
     n = walk.elements
     short = walk.kept == ((1, 0), (walk.results, n)) and walk.reduced == ((1, 0), (n, 1))
@@ -59,10 +62,10 @@ def _launch(
         length = BUFFER // n
         units = -(-walk.results // length)
         arena = 2 * BUFFER * dtypes[0].itemsize
-        body, consts, blocks = _few_body(rule, lift), (n, length, divisor), (length, n * length)
+        body, consts, blocks = _few_body(rule, p, lift), (n, length, divisor), (length, n * length)
         return Launch((out,), body, views, consts, units, 16, arena=arena, blocks=blocks)
-    bodies = _rows_body(rule, lift), _columns_body(rule, lift)
-    launch = fold_launch((out,), bodies, views, walk, (divisor,), 8)
+    bodies = _rows_body(rule, p, lift), _columns_body(rule, p, lift)
+    launch = fold_launch((out,), bodies, views, walk, 1, divisor)
     return replace(launch, blocks=blocks_of(walk))
 
 

@@ -80,7 +80,7 @@ def _total(rule: Rule) -> Scan:
 
 
 def _is_float(kind: Any) -> bool:
-    return np.dtype(kind).kind == "f"
+    return bool(np.issubdtype(kind, np.floating))
 
 
 def sums(kind: Any) -> Scan:

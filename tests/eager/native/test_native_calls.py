@@ -804,16 +804,28 @@ def test_what_is_made_of_no_tensor(value):
     np.testing.assert_array_equal(filled.numpy(), np.full((3, 2), float(value)))
 
 
-def test_operators_of_several_outputs_are_the_twins_and_counted():
+def test_operators_of_several_outputs_are_native():
     parts = named("frexp")
-    assert not takes(parts)
-    call, x = install.native_call(parts), flow.ones(4, 4)
+    assert takes(parts)
+    x = flow.tensor(values(3, 4, 4))
+    call = warm(install.native_call(parts), x)
+    (mantissa, exponent), was_native = hits(call, x)
+    assert was_native
+    for found, wanted in zip((mantissa, exponent), np.frexp(x.numpy()), strict=True):
+        np.testing.assert_array_equal(found.numpy(), wanted)
+
+
+def test_operators_that_natives_do_not_take_are_the_twins_and_counted():
+    op = named("true_positions")
+    assert op.unsized
+    assert not takes(op)
+    call, x = install.native_call(op), flow.ones(4, dtype=flow.bool)
     before = install.counts()["native_misses"]
     for turn in range(3):
         call(x)
         assert counts(call) == (0, turn)
     assert install.counts()["native_misses"] == before + 2
-    assert install.counts()["native_misses_frexp"] >= 2
+    assert install.counts()["native_misses_true_positions"] >= 2
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.ops.rows.cpu.scan_blocks import blocks_of
+from flowvm.ops.rows.parts import fold_walk
 from flowvm.ops.rows.parts.fold_rules import ADD, MULTIPLY
 from flowvm.vm.engine.engine import engine
 
@@ -172,6 +173,17 @@ def test_a_dtype_is_what_comes_out(name, source, dtype):
 def test_float16_sums_do_not_overflow_on_the_way():
     x = flow.full((70_000,), 8.0, dtype=flow.float16)
     assert x.mean().item() == 8.0
+
+
+@pytest.mark.parametrize("name", ["sum", "amax", "argmax", "var"])
+def test_a_segment_of_narrow_columns_begins_with_a_whole_row(name, monkeypatch, rng):
+    monkeypatch.setattr(fold_walk, "COLUMN_SEGMENT", 8 * 16 * 43)
+    data = rng.standard_normal((300, 43)).astype(np.float32)
+    data[257:] = 1e6  # which nobody may look at
+    got = getattr(flow.tensor(data)[:257], name)(0).numpy()
+    more = {"ddof": 1} if name == "var" else {}
+    want = getattr(np, name)(data[:257].astype(np.float64), axis=0, **more)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_integer_sums_are_exact():

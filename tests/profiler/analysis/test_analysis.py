@@ -343,7 +343,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no run")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("text", "other.npz"):
-        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/2"):
+        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/3"):
             load(tmp_path / name)
 
 

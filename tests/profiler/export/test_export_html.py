@@ -20,6 +20,7 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
+from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
 
 CHROMIUM = next(
@@ -111,17 +112,21 @@ def test_an_empty_run_has_a_page():
 # --- in a browser ---------------------------------------------------------------------------------
 
 # without a window there are no frames to draw in
-FRAMES = "<script>window.requestAnimationFrame = (draw) => setTimeout(draw, 0);</script>"
+FRAMES = """<script>
+window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 4);
+</script>"""
 ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>"
 
 
-def dumped(page: str, folder: Path) -> str:
+def dumped(page: str, folder: Path, name: str = "report.html") -> str:
     """What the page looks like to its program after all scripts have run."""
     assert CHROMIUM
-    file = folder / "report.html"
+    file = folder / name
     file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--allow-file-access-from-files", f"--user-data-dir={folder / 'chromium'}",
          "--virtual-time-budget=5000", "--window-size=1200,800", f"file://{file}"],
         capture_output=True, text=True,
     )  # fmt: skip
@@ -129,9 +134,9 @@ def dumped(page: str, folder: Path) -> str:
     return done.stdout
 
 
-def browse(page: str, folder: Path) -> Any:
+def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACTING) -> Any:
     """What `browser.js` found in the page."""
-    dom = dumped(page.replace("</body>", f"{ACTING}</body>"), folder)
+    dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
     assert found, dom[-2000:]
     text = found.group(1)
@@ -144,7 +149,17 @@ def browse(page: str, folder: Path) -> Any:
 def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     found = browse(html(run), tmp_path)
     assert found["errors"] == []
-    assert found["tabs"] == ["verdict", "timeline", "dag", "memory", "plan", "source"]
+    assert found["tabs"] == [
+        "verdict",
+        "timeline",
+        "dag",
+        "moment",
+        "flame",
+        "memory",
+        "plan",
+        "source",
+    ]
+    assert found["unnamed"] == []
     assert min(found["timeline"], found["dag"], found["memory"]) > 500  # pixels that are not empty
     assert found["found"] == 4
     assert "4 found" in found["hits"]
@@ -159,6 +174,66 @@ def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     assert len(found["clicked"]) > 8
     assert min(found["clicked"]) >= 0  # not the gap beside it, however narrow it is
     assert len(set(found["clicked"]) & set(found["meant"])) > 1
+    graph_is_layered(run, found)
+    assert found["flame"] > 500
+    assert found["whole_flame"] == found["flame_sum"] > 0
+    assert found["flame_inner"] == "matmul"
+    assert found["pressed"] == ["false", "true"]
+    assert "B" in found["flame_bytes"]
+    time_can_be_rewound(run, found)
+
+
+def graph_is_layered(p: Profile, found: Any) -> None:
+    """Of the graph: boxes, layers, the search, keys."""
+    run, release = p.run, (KIND.RELEASE, KIND.BARRIER)
+    assert found["closed"] < found["open"] == int((~np.isin(run.kind, release)).sum())
+    assert found["releases"] == len(run)
+    assert found["upwards"] == found["doubled"] == 0
+    assert run.names[run.op[found["went"]]] == "tanh"
+    assert found["seen"]
+    assert 0 <= found["above"] < found["height"]
+    gate = int(p.order.producer[found["went"]])
+    assert found["up"] == gate
+    assert found["down"] in run.target[run.source == gate]
+    assert found["shut"]
+    assert found["smaller"]
+    assert found["clickedFrame"]
+
+
+def time_can_be_rewound(p: Profile, found: Any) -> None:
+    """Of the time machine: its buttons and its slider."""
+    assert found["moments"] == [0, 1, len(p.moments), len(p.moments)]
+    assert "has issued everything" in found["end"]
+    assert f"{len(p.run)} done".replace(",", "") in found["end"].replace(",", "")
+    assert "was received by the scheduler" in found["waits"]
+    assert found["playing"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_phone_has_room_for_every_tab(run: Profile, tmp_path: Path) -> None:
+    acting = """<script>addEventListener("load", async () => {
+      const out = {};
+      for (const { textContent: tab } of document.querySelectorAll("#tabs button")) {
+        flowvm.show(tab); await new Promise((done) => setTimeout(done, 30));
+        const main = document.querySelector("main").getBoundingClientRect();
+        out[tab] = [document.documentElement.scrollWidth, main.width, main.height];
+      }
+      const pre = document.createElement("pre"); pre.id = "result";
+      pre.textContent = JSON.stringify(out); document.body.append(pre);
+    });</script>"""
+    # a window of Chromium is no narrower than 500 pixels, a frame in it may be
+    (tmp_path / "report.html").write_text(html(run).replace("<body>", f"<body>{FRAMES}{acting}"))
+    shell = """<body><iframe style="width:360px;height:740px;border:0" src="report.html"></iframe>
+    <script>addEventListener("load", () => setTimeout(() => {
+      const found = document.querySelector("iframe").contentDocument.querySelector("#result");
+      const pre = document.createElement("pre"); pre.id = "result";
+      pre.textContent = found.textContent; document.body.append(pre);
+    }, 1000));</script></body>"""
+    sizes = browse(shell, tmp_path, "shell.html", acting="")
+    for tab, (wide, width, height) in sizes.items():
+        assert wide <= 360, tab
+        assert width >= 355, tab
+        assert height > 300, tab
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -15,6 +15,7 @@ from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.views.advice import Facts, advice
 from flowvm.profiler.views.summary import Steps
+from flowvm.profiler.views.verdict import Part
 from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows, synthetic
 
@@ -59,14 +60,21 @@ def test_what_the_screen_says(small):
     ("cause", "words"),
     [
         ("host", "Python is 25 % of the path: flow.compile"),
+        ("python", "train.py:9 f(x) is your own Python: without it 7.00 → 5.25 ms; a graph would"),
+        ("asleep", "train.py:9 f(x) sleeps or waits for something outside flowvm: without it 7.00"),
+        ("loader", "train.py:9 f(x) waits for its next batch: more num_workers"),
+        ("capture", "train.py:9 f(x) captured a graph: the same shapes again are replayed"),
+        ("flowvm", "issuing ops one by one is 25 % of the path: flow.compile or nn.Graph"),
         ("sched", "the VM waited for a core 25 % of the path"),
         ("gil", "Python was kept from running 25 % of the path: other Python threads"),
+        ("credit", "issuing waited for room: what is in flight reached run_ahead_bytes"),
         ("jit", "kernels were compiled: run it once before"),
         ("dep", ""),
     ],
 )
 def test_advice_is_that_of_the_largest_cause(small, cause, words):
-    said = list(advice(Facts(small, "op", 0.25, [], None), cause))
+    part = Part(cause, 0.25, "train.py:9", "train.py:9 f(x)", "", 1_750_000)
+    said = list(advice(Facts(small, "op", [part], [], None)))
     assert said.pop().startswith("model.py:21 waited")  # whatever the cause is
     assert [text[: len(words)] for text in said] == ([words] if words else [])
 
@@ -76,14 +84,15 @@ def test_the_text(small):
         [
             "flow.profiler  3 instructions · wall 7.00 ms · recorder level 2",
             "bound by   RUN 57 %   host 29 %   sync 14 %   [observed path, sums to wall]",
+            "mostly     train.py:44 has 43 %: matmul, running",
             "floor      4.00 ms if streams were unlimited (1.8x headroom) · "
             "host on the path 2.00 ms",
-            " op      n  run ms  on path       dep·queue·sched ms  GB/s  GFLOP/s  hottest line",
-            " matmul  1    3.00    42.9%  ██▏  1.00·0.000·0.000    10.0      2.0  train.py:44",
-            " relu    1    1.00    14.3%  ▊    0.000·0.000·0.000   64.0        -  model.py:21",
-            " wait    1   0.000     0.0%       4.00·0.000·0.000       -        -  model.py:21",
+            " op      n  run ms  on path       dep·sched ms  GB/s  GFLOP/s  hottest line",
+            " matmul  1    3.00    42.9%  ██▏  0.000·0.000   10.0      2.0  train.py:44",
+            " relu    1    1.00    14.3%  ▊    0.000·0.000   64.0        -  model.py:21",
+            " wait    1   0.000     0.0%       0.000·0.000      -        -  model.py:21",
             "next  1. model.py:21 waited for a value 1x on the path: read it less often",
-            "      2. matmul is 43 %: p.what_if('matmul')",
+            "      2. matmul at train.py:44 is 43 %: p.what_if('matmul')",
             '      3. p.summary("line")',
         ]
     )
@@ -107,7 +116,7 @@ def test_the_code_of_lines(small):
     assert re.search(r"train\.py:44 +z = y @ w", text)
     by_line = small.summary("line").screen(100).plain()
     assert "code" in by_line
-    assert by_line.count("train.py:44") == 1
+    assert by_line.count("train.py:44") == 2  # the verdict's, and the row
     assert "y = x.relu()" in by_line
     assert by_line.endswith("p.timeline()")
 

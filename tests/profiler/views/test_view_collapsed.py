@@ -101,3 +101,22 @@ def test_choosing():
     with pytest.raises(ArgumentError, match="collapse='op': it is one of 'line', 'module'"):
         p.graph(collapse="op")
     assert "no instruction" in repr(Profile().graph(collapse="line"))
+
+
+def test_what_leads_upwards_within_a_step_is_not_of_the_iteration_before():
+    def half(x, k):
+        return x * k  # a line that runs twice a step: it needs what the line below it made
+
+    x = flow.ones(4)
+    with profile() as p:
+        for _ in range(3):
+            with flow.profiler.span("step"):
+                y = half(x, 2.0) + 1
+                z = half(y, 3.0)
+    view = p.graph(collapse="line")
+    twice, plus = view.rows
+    assert [(n.row, n.count, n.within) for n in twice.needs] == [(1, 3, True)]
+    text = view.screen(160).plain()
+    assert f"↑ {plus.name}" in text
+    assert "iteration before" not in text
+    assert z is not None

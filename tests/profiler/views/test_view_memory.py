@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -199,3 +200,31 @@ def test_a_part_of_a_run_has_the_level_of_its_own_end():
     first, both = p.part("a").memory_of(), p.memory_of()
     assert both.nbytes[-1] - first.nbytes[-1] >= 256 * 256 * 4 - 64  # the sum may live yet
     assert abs(int(first.before) - int(both.before)) < 64
+
+
+def test_what_is_gone_is_known_by_what_it_was_made_for():
+    """A whole program inside of a function: nothing of it lives when the run is collected."""
+
+    def main():
+        net, x = Net(), flow.ones(32, 64)
+        optimizer = flow.optim.Adam(net.parameters())
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+
+    with profile() as p:
+        main()
+        flow.vm.sync()
+    kinds = {}
+    for place in p.memory().places:
+        kinds.setdefault(place.kind, []).append(place)
+    weights = 4 * (64 * 64 + 64 + 64 + 1)
+    assert sum(place.nbytes for place in kinds["optim"]) == 2 * weights
+    assert sum(place.nbytes for place in kinds["param"]) == weights
+    assert kinds["optim"][0].keeper.startswith("was Adam exp_avg")
+    assert ".first.weight" in kinds["optim"][0].keeper
+    assert "first.weight" in kinds["param"][0].keeper
+    text = p.memory().screen(160).plain()
+    assert "\n the peak while #" in text
+    assert re.search(r" was \d+ % [a-z ]+, .*made\s+most, ", text), text

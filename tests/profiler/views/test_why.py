@@ -7,7 +7,8 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
-from tests.profiler.synthetic import synthetic
+from flowvm.vm.machine.words import KIND, OPERAND
+from tests.profiler.synthetic import of_rows, synthetic
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import until
 
@@ -84,3 +85,38 @@ def test_any_run_can_be_shown_at_any_width(seed):
         for view in (p.critical_path(), p.graph(), p.why(int(p.run.seq[len(p) // 2]))):
             assert view.screen(width).plain()
             assert view.to_dict()
+
+
+def test_the_slow_instruction_behind_a_chain():
+    """Of all that was waited for in turn, the one that ran longest is named, however far back."""
+    rows = [(0, KIND.OP_CALL, 0, 1, 10, 5010)]
+    rows += [(1, KIND.OP_CALL, 0, 2 + k, 5010 + 10 * k, 5020 + 10 * k) for k in range(9)]
+    operands = [[(0, OPERAND.MUT)], *([[(0, OPERAND.MUT)]] * 9)]
+    run = of_rows(rows, operands, (), 6000)
+    run.names = ["matmul", "add"]
+    view = Profile(run).why(109)
+    assert view.slow.startswith(
+        "#100 matmul ran 0.005 ms, 98 % of what was waited for, 9 of 9 back"
+    )
+    assert "├─ slow   #100 matmul" in view.screen(120).plain()
+    assert Profile(run).why(100).slow == ""
+
+
+def test_what_if_is_a_number_that_prints_as_a_sentence():
+    run = of_rows(
+        [(0, KIND.OP_CALL, 0, 1, 1, 4_000_001), (1, KIND.OP_CALL, 0, 1, 4_000_001, 6_000_001)],
+        [[(0, OPERAND.MUT)], [(0, OPERAND.MUT)]], (), 8_000_000,
+    )  # fmt: skip
+    run.names = ["matmul", "add"]
+    then = Profile(run).what_if("matmul", 0.5)
+    assert then == 4_000_000
+    assert then + 1 == 4_000_001
+    assert (
+        str(then)
+        == repr(then)
+        == (
+            "if matmul took 0.5 times as long, the floor would be 4 ms instead of 6 (33 % less); "
+            "the run took 8 ms"
+        )
+    )
+    assert "if add took no time, the floor would be 4 ms" in str(Profile(run).what_if("add"))

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowvm.vm.machine import machine
 from flowvm.vm.workers import execute
 from tests.vm import exploring
-from tests.vm.exploring import MOST, World, explore, programs, random_case, runner
+from tests.vm.exploring import (
+    INDICES,
+    MOST,
+    World,
+    explore,
+    explore_all,
+    programs,
+    random_case,
+    reached,
+    runner,
+)
 from tests.vm.mutants import copy_of
 
 
@@ -21,12 +33,78 @@ def test_all_programs(length):
     assert sum(states) > 4 * len(states)
 
 
+def test_all_programs_of_three_at_once():
+    found = explore_all(3)
+    assert [programs for programs, _, _ in found] == [4, 68, 1092]
+    assert found[2][1] > 4000
+
+
 @pytest.mark.parametrize("length", range(3, MOST + 1))
 def test_programs_by_chance(length, seed):
     rng = random.Random(seed + length)
-    for _ in range({3: 400, 4: 200, 5: 80, 6: 40}[length]):
+    for _ in range({3: 200, 4: 100, 5: 200, 6: 100}[length]):
         program, failing = random_case(rng, length)
-        explore(World(program, failing, at_once=length > 4))
+        explore(World(program, failing, reduced=length > 4))
+
+
+# --- what is left out makes no difference ---------------------------------------------------------
+
+
+def some_programs(seed: int) -> list[Any]:
+    """All of two instructions, and some of three and four."""
+    rng = random.Random(seed)
+    return [*programs(2), *(random_case(rng, 3 + k // 80) for k in range(100))]
+
+
+def test_what_is_taken_at_once_ends_alike_wherever_it_is_taken(seed):
+    tried: Counter[str] = Counter()
+    for program, failing in some_programs(seed):
+        world = World(program, failing)
+        for words in _states(world):
+            world.array[INDICES] = words
+            moves = world.moves()
+            settled = _after(world, words)
+            for what, stream in moves:
+                if what in ("dispatch", "run"):
+                    alike = settled, _after(world, words, (what, stream), "settle")
+                else:
+                    later = _after(world, words, "settle", (what, stream), "settle")
+                    alike = later, _after(world, words, (what, stream), "settle")
+                assert alike[0] == alike[1], f"{what} {stream} of {program}"
+                tried[what] += 1
+    assert set(tried) == {"receive", "dispatch", "run", "collect", "barrier"}
+
+
+def test_states_that_mean_the_same_go_on_alike(seed):
+    merged = 0
+    for program, failing in some_programs(seed):
+        world, known = World(program, failing), {}
+        for words in _states(world):
+            world.array[INDICES] = words
+            meaning = world.meaning()
+            on = {move: _after(world, words, move) for move in world.moves()}
+            merged += meaning in known
+            assert known.setdefault(meaning, on) == on, f"{program}"
+    assert merged > 100
+
+
+def _states(world: World) -> list[Any]:
+    found, _ = reached(world, [world.array[INDICES].tobytes()])
+    return [np.frombuffer(state, np.int64) for state in found]
+
+
+def _after(world: World, words: Any, *steps: Any) -> Any:
+    """What the state means behind these steps; without any, behind all that are taken at once."""
+    world.array[INDICES] = words
+    for step in steps or ("settle",):
+        if step == "settle":
+            world.settle()
+        else:
+            getattr(world, step[0])(step[1])
+    return world.meaning()
+
+
+# --- what is interleaved -------------------------------------------------------------------------
 
 
 def test_two_that_wait_for_nothing_run_in_either_order():
@@ -44,9 +122,15 @@ def test_two_that_wait_for_nothing_run_in_either_order():
 # --- what is planted is found ---------------------------------------------------------------------
 
 
-def caught_by(cases: Any, rules: Any = machine) -> bool:
-    """Whether exploring one of these cases finds something."""
-    for program, failing in cases:
+def caught_by(length: int, rules: Any = machine) -> bool:
+    """Whether exploring all programs of a length finds something, and does so reduced, too."""
+    try:
+        explore_all(length, rules)
+    except AssertionError:
+        pass
+    else:
+        return False
+    for program, failing in programs(length):
         try:
             explore(World(program, failing, rules=rules))
         except AssertionError:
@@ -73,11 +157,11 @@ def _no_edge(hazard: int) -> Any:
 @pytest.mark.parametrize("hazard", ["RAW", "WAR", "WAW"])
 def test_a_missing_edge_is_found(hazard):
     rules = without(machine, "add_edge", _no_edge(getattr(machine, hazard)))
-    assert caught_by(programs(3), rules)
+    assert caught_by(3, rules)
 
 
 def test_a_barrier_that_does_not_wait_is_found():
-    assert caught_by(programs(2), without(machine, "is_oldest", lambda m, slot: True))
+    assert caught_by(2, without(machine, "is_oldest", lambda m, slot: True))
 
 
 def test_a_completion_that_lets_nobody_go_is_found():
@@ -85,7 +169,7 @@ def test_a_completion_that_lets_nobody_go_is_found():
         m[machine.INS.AT + slot * machine.INS.WORDS + machine.INS.AT_DONE] = -1
         machine.complete(m, slot)
 
-    assert caught_by(programs(2), without(machine, "complete", complete))
+    assert caught_by(2, without(machine, "complete", complete))
 
 
 def test_an_edge_within_a_stream_that_is_dropped_when_it_is_received_is_found():
@@ -97,7 +181,7 @@ def test_an_edge_within_a_stream_that_is_dropped_when_it_is_received_is_found():
         if m[src + ins.STREAM] != m[dst + ins.STREAM]:
             machine.add_edge(m, source, target, hazard)
 
-    assert caught_by(programs(3), without(machine, "add_edge", add_edge))
+    assert caught_by(3, without(machine, "add_edge", add_edge))
 
 
 POISON = {
@@ -113,4 +197,4 @@ def test_poison_that_is_dropped_is_found(what, monkeypatch):
     name, function = POISON[what]
     assert hasattr(execute, name)
     monkeypatch.setattr(runner, name, function)
-    assert caught_by(programs(3))
+    assert caught_by(3)

@@ -1,0 +1,79 @@
+"""What a call of a Python function comes to, heard while it is made.
+
+Views, aliases, operators' calls and Nodes are told to who listens on this thread, and that
+something was done for which there is no word here.  Who draws conclusions from what was heard must
+ask whether it explains what came out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flowvm.eager.tensor import Tensor
+
+
+class Call(NamedTuple):
+    """A call of an operator."""
+
+    op: Any
+    made: tuple[Any, ...]  # its entry
+    outs: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+    attrs: tuple[Any, ...]
+    scalars: tuple[Any, ...]
+
+
+class View(NamedTuple):
+    """A tensor on another's memory; without an operator it is outside of the graph."""
+
+    x: Tensor
+    out: Tensor
+    offset: int  # in bytes
+    operator: Any = None
+    attrs: tuple[Any, ...] = ()
+
+
+class Record(NamedTuple):
+    """A finished tensor that was to have a Node."""
+
+    op: Any
+    inputs: tuple[Tensor, ...]
+    out: Tensor
+    attrs: tuple[Any, ...]
+    saved: tuple[Tensor, ...]
+
+
+class Hearing:
+    """What was heard, in order."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+        self.made: list[Tensor] = []
+        self.refused = False  # something was done that no step stands for
+
+    def call(self, *facts: Any) -> None:
+        """An operator is called."""
+        step = Call(*facts)
+        self.made += step.outs
+        self.steps.append(step)
+
+    def view(self, x: Tensor, out: Tensor, offset: int) -> None:
+        """A tensor is made on another's memory."""
+        self.made.append(out)
+        self.steps.append(View(x, out, offset))
+
+    def named(self, out: Tensor, operator: Any, attrs: tuple[Any, ...]) -> None:
+        """That was a view."""
+        last = self.steps[-1] if self.steps else None
+        if last.__class__ is View and last.out is out:
+            self.steps[-1] = last._replace(operator=operator, attrs=attrs)
+        else:
+            self.refused = True
+
+    def recorded(self, *facts: Any) -> None:
+        """A tensor gets its Node."""
+        self.steps.append(Record(*facts))
+
+    def refuse(self) -> None:
+        """Something is done that no step stands for."""
+        self.refused = True

@@ -1,0 +1,318 @@
+"""Courses: what calls of a Python function come to, remembered.
+
+A *steady* function is one whose calls come to the same operators' calls, views and Nodes whenever
+its tensors have such metas and its other arguments are such.  `x.sum(1)`, `x[2:4]` or the gradient
+of a product are many lines of Python, and what they come to is one instruction, or none.  So the
+second call with a key (`flowvm.eager.native.keys`) is heard (`flowvm.eager.hearing`), and what was
+heard is its *course*, which native calls follow from then on.
+
+A course is kept where all that was heard explains what came out: every tensor is one that the call
+was given or that a step made, and every Node one of the steps'.  What no step stands for refuses
+the key, wherever it is done: other instructions, values that are read, random numbers that are
+drawn.  Then the function makes such calls.  It has to see to what is not heard: that it asks for
+nothing else but metas and arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, TypeVar
+
+from flowvm.eager.hearing import Call, Hearing, Record, View
+from flowvm.eager.modes import grad_enabled, listening
+from flowvm.eager.native import install
+from flowvm.eager.native.objects import new_call
+from flowvm.eager.native.tables import NO, YES, Several, Table, takes
+from flowvm.eager.native.words import (
+    ALIAS,
+    BACKWARD,
+    CALL,
+    COURSE,
+    FRONT,
+    GRADIENT,
+    LEARN,
+    MOST_ARGUMENTS,
+    MOST_STEPS,
+    MOST_VALUES,
+    RECORD,
+    REFUSED,
+    STEP,
+    VIEW,
+)
+from flowvm.eager.nodes import Node, OutputEdge, askers
+from flowvm.eager.tensor import Tensor
+from flowvm.guards.kept import Kept
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import Size, TensorMeta
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import INTERNAL
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import OPERAND
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_BYTES = 4000  # of a course, with its key, about
+_SEEN, _NONE = (LEARN, None), (REFUSED, None)
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
+    """As `keys.key_of`: the key, and in `tensors` those among the arguments; LookupError where an
+    argument is none that keys have.
+    """
+    parts: list[Any] = []
+    mask = 0
+    for x in args:
+        if _is_tensor(x):
+            mask |= (x._node is not None) << len(tensors)
+            tensors.append(x)
+            parts.append(x._meta)
+        else:
+            parts.append(part_of(x))
+    if len(args) > MOST_ARGUMENTS:
+        raise LookupError
+    return (mask if mask and grad_enabled() else 0, names or None, *parts)
+
+
+def _is_tensor(x: Any) -> bool:
+    return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
+
+
+def part_of(x: Any) -> Any:
+    """As `keys.part_of`."""
+    kind = x.__class__
+    if kind is int or x is None or x is Ellipsis or kind in (str, type, DType, TensorMeta):
+        return x
+    if kind is bool:
+        return YES if x else NO
+    if kind is tuple or kind is Size:
+        parts = tuple(map(_element_of, x))
+        return x if all(a is b for a, b in zip(parts, x, strict=True)) else parts
+    if kind is slice:
+        return _element_of(x)
+    if kind is list and all(map(_is_plain, x)):
+        return (list, tuple(x))
+    if kind is float and str(x) != "-0.0":
+        return (float, x)
+    raise LookupError
+
+
+def _is_plain(x: Any) -> bool:
+    return x.__class__ is int or x is None or x is Ellipsis
+
+
+def _element_of(x: Any) -> Any:
+    if x.__class__ is slice and all(map(_is_plain, (x.start, x.stop, x.step))):
+        return (slice, x.start, x.stop, x.step)
+    if not _is_plain(x):
+        raise LookupError
+    return x
+
+
+# --- from what was heard to a course ------------------------------------------------------------
+
+
+def course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table | None:
+    """The course of a call on `tensors` that gave `result`; None where what was heard does not
+    explain it.
+    """
+    try:
+        return _course_of(heard, tensors, result)
+    except LookupError:
+        return None
+
+
+def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
+    values: dict[int, int] = {}
+    for x in tensors:
+        values.setdefault(id(x), len(values))
+    if heard.refused or not tensors or len(values) != len(tensors):
+        raise LookupError  # what is made of no tensor may be elsewhere by default
+    kept: list[Any] = []
+    words: list[int] = []
+    explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    for step in heard.steps:
+        words += _words(step, values, kept, explained)
+    for x in heard.made:
+        node = x._node.node if x._node.__class__ is OutputEdge else x._node
+        if node is not None and (
+            node.__class__ is not Node or node.operator is not explained[id(x)]
+        ):
+            raise LookupError
+        if x.__class__ is not Tensor or x._meta.__class__ is not TensorMeta:
+            raise LookupError
+    several = isinstance(result, (tuple, list))
+    given = [-1 if x is None else _value(values, x) for x in result] if several else []
+    kind = type(result)
+    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or len(values) > MOST_VALUES:
+        raise LookupError
+    if several and (kind is list or kind.__itemsize__ == 0 or kind.__dictoffset__ > 0):
+        raise LookupError
+    return Table(
+        COURSE,
+        kept,
+        words,
+        STEPS=len(heard.steps),
+        TENSORS=len(tensors),
+        RESULT=-1 if several else _value(values, result),
+        RESULTS=len(given),
+        CLASS=kind,
+        GIVEN=Several(given),
+    )
+
+
+def _value(values: dict[int, int], x: Any) -> int:
+    value = values.get(id(x))
+    if value is None:
+        raise LookupError
+    return value
+
+
+def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[int, Any]) -> Any:
+    """A step's words; its outputs are values from now on."""
+    facts: dict[str, Any]
+    if isinstance(step, Call):
+        op, inputs = step.op, [_value(values, x) for x in step.inputs]
+        if op.writes or op.unsized or not takes(op):
+            raise LookupError
+        site = install.own_site(op)
+        given = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
+        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.made}
+        kept += [site, step.attrs, step.scalars]
+        for x in step.outs:
+            explained[id(x)] = op if op.grad is not None else None
+            values[id(x)] = len(values)
+    elif isinstance(step, View):
+        inputs = given = [_value(values, step.x)]
+        offset = step.offset << OPERAND.STORAGE_BITS
+        facts = {"KIND": ALIAS, "MADE": step.out._meta, "OFFSET": offset}
+        if step.operator is not None:
+            facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
+        explained[id(step.out)] = step.operator
+        values[id(step.out)] = len(values)
+    else:
+        assert isinstance(step, Record)
+        inputs = [_value(values, x) for x in step.inputs]
+        given = [*inputs, *(_value(values, x) for x in step.saved)]
+        out = _value(values, step.out)
+        facts = {"KIND": RECORD, "SITE": step.op, "MADE": out, "ATTRS": step.attrs}
+        if explained.get(id(step.out), step) is not None:  # it is no step's, or has a Node already
+            raise LookupError
+        explained[id(step.out)] = step.op
+    if len(given) > MOST_ARGUMENTS:
+        raise LookupError
+    table = Table(
+        STEP, facts, INPUTS=len(inputs), ARGUMENTS=len(given), GIVEN=Several(given), **facts
+    )
+    kept.append(table)
+    return table.words
+
+
+def _address(value: Any) -> int:
+    return id(value)
+
+
+# --- functions that have courses ----------------------------------------------------------------
+
+
+class Courses:
+    """The courses of one function: `call` is called where there may be one the next time."""
+
+    def __init__(self, function: Callable[..., Any], kind: int) -> None:
+        self.function = function
+        self.kind = kind
+        self.kept = Kept("courses")
+        engine.on_entries_full.append(self.kept.forget)
+
+    def table(self) -> Table:
+        """The SITE of a call that follows them."""
+        name = getattr(self.function, "__name__", "") if self.kind == FRONT else ""
+        return install.front_table(self.call, self.function, self.kind, self.kept.young, name)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; the second time with a key, listen to it."""
+        tensors: list[Tensor] = []
+        try:
+            key = self._key(args, kwargs, tensors)
+        except (LookupError, AttributeError):
+            return self.function(*args, **kwargs)
+        if hot["departed"] or hot["autocast"] or askers:
+            return self.function(*args, **kwargs)
+        known = self.kept.find(key)
+        if known is None:
+            mine = self.kind == FRONT or is_flowvms(args[0].operator.grad)
+            self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
+        if known is not _SEEN:
+            return self.function(*args, **kwargs)
+        heard = Hearing()
+        with listening(heard):
+            result = self.function(*args, **kwargs)
+        course = course_of(heard, tensors, result)
+        self.kept.replace(key, _NONE if course is None else (course.address, course))
+        return result
+
+    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if self.kind == FRONT:
+            return key_of((*args, *kwargs.values()), tuple(kwargs), tensors)
+        node, g = args
+        if node.__class__ is not Node or node._saved.__class__ is not tuple or grad_enabled():
+            raise LookupError
+        tensors += [g, *node.saved]
+        if not all(map(_is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
+            raise LookupError
+        mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
+        metas = [x._meta for x in tensors]
+        return (mask, node.operator, node.metas, *metas, *map(part_of, node.attrs))
+
+
+@functools.lru_cache(1 << 12)
+def is_flowvms(function: Any) -> bool:
+    """Whether nobody but flowvm has written what a gradient function does."""
+    if not isinstance(function, FunctionType) or not INTERNAL[function.__code__.co_filename]:
+        return False
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return all(is_flowvms(value) for value in cells if isinstance(value, FunctionType))
+
+
+def steady(function: Function) -> Function:
+    """The function, which is steady: its calls follow their courses, if calls are to be native."""
+    return _followed(function, FRONT)
+
+
+def steady_gradient(function: Function) -> Function:
+    """The same of the function (node, g) that calls a Node's gradient function with the gradient of
+    its one output.
+    """
+    return _followed(function, GRADIENT)
+
+
+def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
+    """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
+    usual; `gradients` is what `steady_gradient` has made.
+    """
+    if not install.wanted():
+        return function
+    courses: Courses = _of_gradients[gradients]
+
+    def table() -> Table:
+        inner = courses.table()
+        return install.front_table(function, function, BACKWARD, {}, "", inner)
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+_of_gradients: dict[Any, Courses] = {}
+
+
+def _followed(function: Function, kind: int) -> Function:
+    if not install.wanted():
+        return function
+    courses = Courses(function, kind)
+    call: Any = new_call(function, functools.partial(install.begin_with, courses.table))
+    if kind == GRADIENT:
+        _of_gradients[call] = courses
+    return call  # type: ignore[no-any-return]

@@ -1,0 +1,236 @@
+"""Where CPython keeps what a thread is doing: its innermost frame, and of a frame its code, where
+it is in that, and who called it.
+
+Nothing is assumed of these places: they are looked for, by comparing words of memory with what
+`sys._getframe` says, and a walk by what was found is compared with the frames there are.  Memory
+that is no object's is read by the system (`process_vm_readv` of this very process), which answers
+"no such address" where a load would end the process.  So a thread may be looked at while it runs
+(`flowvm.vm.watch.sampling`), at worst with a wrong answer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+import sys
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+from flowvm.errors import VMError
+from flowvm.private.objects import api_function, file_name_place, place_of
+
+FRAME_WORDS = 12  # of a frame, in which its places are looked for
+STATE_WORDS = 64  # of a thread's state
+TAGS = 7  # low bits of a reference, which may mean something else
+
+
+class Layout(NamedTuple):
+    """Bytes from the beginning of what has it.
+
+    current  of a thread's state: the address of its innermost frame; or if `through` is not -1,
+             that of something that has it, so many bytes into it
+    code     of a frame: its code object, but for TAGS
+    before   of a frame: the frame that called it
+    at       of a frame: an address in its code; `f_lasti` is that less the code's and `shift`
+    name     of a code object: its file's name, and `table`: its table of lines; by these two a code
+             object is known again
+    """
+
+    current: int
+    through: int
+    code: int
+    before: int
+    at: int
+    shift: int
+    name: int
+    table: int
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+@functools.cache
+def reader() -> Any:
+    """The C function `process_vm_readv`; VMError where there is none."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
+    if function is None:
+        raise VMError("the C library has no process_vm_readv")
+    function.restype = ctypes.c_ssize_t
+    number = ctypes.c_ulong
+    function.argtypes = [ctypes.c_int, ctypes.c_void_p, number, ctypes.c_void_p, number, number]
+    return function
+
+
+def words_of(address: int, count: int) -> tuple[int, ...]:
+    """`count` words of memory; none where that is no address."""
+    buffer = ctypes.create_string_buffer(8 * count)
+    to, of = _Span(ctypes.addressof(buffer), 8 * count), _Span(address, 8 * count)
+    at = ctypes.addressof
+    if reader()(os.getpid(), at(to), 1, at(of), 1, 0) != 8 * count:
+        return ()
+    return struct.unpack(f"{count}q", buffer.raw)
+
+
+def thread_state() -> int:
+    """The address of the calling thread's state."""
+    return int(api_function("PyThreadState_Get", "int64()")())
+
+
+@functools.cache
+def layout() -> Layout:
+    """Where things are in this CPython; VMError if they are not found, or not where they seem."""
+    found: Layout = _nested(_looked_for)
+    if why := next(filter(None, (_nested(_differs(found)), next(map(_differs(found), "x")))), ""):
+        raise VMError(why)
+    return found
+
+
+def why_not() -> str:
+    """Why threads cannot be looked at while they run, or ""."""
+    try:
+        layout()
+    except VMError as error:
+        return str(error)
+    return ""
+
+
+def _nested(look: Callable[[Any], Any]) -> Any:
+    """What `look` answers in frames that call each other, in another loop of the interpreter's."""
+
+    def outer(x: Any) -> Any:
+        return inner(x)
+
+    def inner(x: Any) -> Any:
+        return [look(x)][0]
+
+    return next(map(outer, "x"))
+
+
+def _looked_for(_: Any) -> Layout:
+    own = sys._getframe()
+    frames = _callers(own)[1:4]  # these stay where they are in their code
+    inside, code = _only("a frame and its code", [_frames_and_code(f) for f in frames])
+    own_address, *addresses = (words_of(id(f), 16)[inside // 8] for f in (own, *frames))
+    pairs = list(zip((own_address, *addresses), addresses, strict=False))[:2]
+    before = _only("the calling frame", [_places(a, lambda w, b=b: w == b) for a, b in pairs])  # type: ignore[misc]
+    at, shift = _only(
+        "the place in the code", [_shifts(f, a) for f, a in zip(frames, addresses, strict=True)]
+    )
+    elsewhere = _nested(lambda _: _currents(inside))
+    current, through = _only("the innermost frame", [_currents(inside), elsewhere])
+    name = file_name_place()
+    return Layout(current, through, code, before, at, shift, name, _table_place())
+
+
+def _only(what: str, found: list[set[Any]]) -> Any:
+    """What is in all of the sets, the least if it is several; VMError if nothing is."""
+    common = set.intersection(*found)
+    if not common:
+        raise VMError(f"no place of {what} is known in this CPython")
+    return min(common)
+
+
+def _callers(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _places(address: int, holds: Callable[[int], bool]) -> set[int]:
+    return {8 * k for k, w in enumerate(words_of(address, FRAME_WORDS)) if holds(w)}
+
+
+def _frames_and_code(frame: FrameType) -> set[tuple[int, int]]:
+    """Where a frame object may say where the frame is, and where that has its code."""
+    wanted = id(frame.f_code)
+    return {
+        (8 * k, place)
+        for k, word in enumerate(words_of(id(frame), 8))
+        if k > 1 and word > 1 << 12
+        for place in _places(word, lambda w: w & ~TAGS == wanted)
+    }
+
+
+def _shifts(frame: FrameType, address: int) -> set[tuple[int, int]]:
+    """Where a frame may say where in its code it is, and what is to be taken from that."""
+    code = id(frame.f_code)
+    size = sys.getsizeof(frame.f_code)
+    return {
+        (8 * k, word - code - frame.f_lasti)
+        for k, word in enumerate(words_of(address, FRAME_WORDS))
+        if 0 < word - code < size
+    }
+
+
+def _currents(inside: int) -> set[tuple[int, int]]:
+    """Where the calling thread's state may say which frame is the innermost: this function's, as
+    long as it calls nothing but C.
+    """
+    here = ctypes.c_ssize_t.from_address(id(sys._getframe()) + inside).value
+    found = set[tuple[int, int]]()
+    state, function, pid = thread_state(), reader(), os.getpid()
+    words, few = (ctypes.c_int64 * STATE_WORDS)(), (ctypes.c_int64 * 8)()
+    to, of = _Span(ctypes.addressof(words), 8 * STATE_WORDS), _Span(state, 8 * STATE_WORDS)
+    at = ctypes.addressof
+    if function(pid, at(to), 1, at(of), 1, 0) != 8 * STATE_WORDS:
+        return found
+    for k in range(STATE_WORDS):
+        if words[k] == here:
+            found.add((8 * k, -1))
+        elif words[k] > 1 << 12:
+            to, of = _Span(at(few), 64), _Span(words[k], 64)
+            if function(pid, at(to), 1, at(of), 1, 0) == 64:
+                for j in range(8):
+                    if few[j] == here:
+                        found.add((8 * k, 8 * j))
+    return found
+
+
+def _table_place() -> int:
+    code = _nested.__code__
+    lines = bytes(bytearray(code.co_linetable))  # no other reference of the code is this object
+    code = code.replace(co_linetable=lines)
+    return place_of(code, code.co_linetable, CodeType.__basicsize__)
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+def walk(found: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
+    """The address of the code, and the offset in it, of each frame of a thread from the innermost
+    on; of what is no frame of Python's, whatever is there.
+    """
+    first = words_of(state + found.current, 1)
+    if first and found.through >= 0:
+        first = words_of(first[0] + found.through, 1)
+    frames = list[tuple[int, int]]()
+    address = first[0] if first else 0
+    while address and len(frames) < most:
+        words = words_of(address, FRAME_WORDS)
+        if not words:
+            break
+        code = words[found.code // 8] & ~TAGS
+        frames.append((code, words[found.at // 8] - code - found.shift))
+        address = words[found.before // 8]
+    return frames
+
+
+def _differs(found: Layout) -> Callable[[Any], str]:
+    """A function that says how what `walk` finds is not what there is, or ""."""
+
+    def look(_: Any) -> str:
+        state = thread_state()
+        own = _callers(sys._getframe())
+        seen = walk(found, state, most=len(own) + 64)
+        there = [(id(f.f_code), f.f_lasti) for f in own[1:]]
+        codes = {code for code, _ in there}
+        seen = [pair for pair in seen if pair[0] in codes]
+        return "" if seen == there else f"{len(there)} frames are seen as {len(seen)}, or elsewhere"
+
+    return look

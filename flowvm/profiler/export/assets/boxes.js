@@ -1,0 +1,247 @@
+// The layered DAG: boxes within boxes (spans, modules, lines), and where each stands. A box holds
+// instructions that follow each other in program order, so edges between boxes point forwards,
+// whichever are open; one pass in program order gives everything its layer.
+
+const MOST_CHILDREN = 120; // of a box; what has more gets boxes for parts of it
+const ACROSS = 4; // instructions of one stream that stand beside each other
+
+// tree: boxes {name, kind, parent, first, last (instructions), n, children, lanes, open}; a child
+// is an instruction, or ~number of a box. Box 0 is the whole run.
+function boxesOf(D, C, laneOf, shown) {
+  const boxes = [], n = C.seq.length;
+  const make = (name, kind, parent, first) => {
+    boxes.push({ name, kind, parent, first, last: first, n: 0, children: [], open: false,
+      low: 1 << 30, high: -1 });
+    return boxes.length - 1;
+  };
+  const stack = [make("the run", "run", -1, 0)], keys = [""];
+  const parts = D.modules.map((name) => (name ? name.split(".") : []));
+  const spans = D.spans.map(([name, first, last]) => ({ name, first, last }))
+    .sort((a, b) => a.first - b.first || b.last - a.last);
+  let next = 0;
+  const inside = []; // spans around the instruction; one ends no later than the one around it
+  for (let i = 0; i < n; i++) {
+    while (inside.length && inside[inside.length - 1].last <= i) inside.pop();
+    for (; next < spans.length && spans[next].first <= i; next++) {
+      const around = inside[inside.length - 1], span = spans[next];
+      const last = around ? Math.min(span.last, around.last) : span.last;
+      if (last > i) inside.push({ name: span.name, key: "s" + next, last });
+    }
+    if (!shown[i]) continue;
+    const path = inside.map((span) => [span.name, "span", span.key]);
+    const back = C.forward[i] !== -1 ? " ↩" : "";
+    parts[C.module[i]].forEach((part, k) =>
+      path.push([part + (k ? "" : back), "module", "m" + part + back]));
+    path.push([D.lines.at(C.line[i]) || "(flowvm itself)", "line", "l" + C.line[i]]);
+    let same = 0;
+    while (same < path.length && same + 1 < stack.length && keys[same + 1] === path[same][2]) same++;
+    stack.length = same + 1; keys.length = same + 1;
+    for (const [name, kind, key] of path.slice(same)) {
+      const number = make(name, kind, stack[stack.length - 1], i);
+      boxes[stack[stack.length - 1]].children.push(~number);
+      stack.push(number); keys.push(key);
+    }
+    boxes[stack[stack.length - 1]].children.push(i);
+    for (const number of stack) {
+      const box = boxes[number], lane = laneOf[C.stream[i]];
+      box.last = i; box.n++;
+      box.low = Math.min(box.low, lane); box.high = Math.max(box.high, lane);
+    }
+  }
+  merge(boxes, 0);
+  for (let k = 0, count = boxes.length; k < count; k++) cut(boxes, k, C, laneOf);
+  return boxes;
+}
+
+// A line's box with one instruction is that instruction; a box with one box is that box.
+function merge(boxes, number) {
+  const box = boxes[number];
+  box.children = box.children.map((child) => {
+    if (child >= 0) return child;
+    let inner = ~child;
+    merge(boxes, inner);
+    const one = boxes[inner];
+    if (one.children.length === 1 && one.kind !== "span") {
+      if (one.children[0] >= 0) return one.kind === "line" ? one.children[0] : child;
+      const only = boxes[~one.children[0]];
+      if (only.kind === "line") return child;
+      only.name = one.name + "." + only.name; only.parent = number;
+      inner = ~one.children[0];
+    }
+    return ~inner;
+  });
+  for (const child of box.children) if (child < 0) boxes[~child].parent = number;
+}
+
+// Of a box with too many children each part gets a box, and so on upwards.
+function cut(boxes, number, C, laneOf) {
+  while (boxes[number].children.length > MOST_CHILDREN) {
+    const box = boxes[number], of = box.children, size = Math.ceil(Math.sqrt(of.length)) > MOST_CHILDREN
+      ? MOST_CHILDREN : Math.ceil(Math.sqrt(of.length));
+    box.children = [];
+    for (let k = 0; k < of.length; k += size) {
+      const own = of.slice(k, k + size), made = boxes.length;
+      const part = { name: "", kind: "part", parent: number, n: 0, children: own, open: false,
+        first: 1 << 30, last: -1, low: 1 << 30, high: -1 };
+      for (const child of own) {
+        const lane = child >= 0 ? laneOf[C.stream[child]] : 0;
+        const one = child >= 0 ? { first: child, last: child, n: 1, low: lane, high: lane } : boxes[~child];
+        if (child < 0) one.parent = made;
+        part.first = Math.min(part.first, one.first); part.last = Math.max(part.last, one.last);
+        part.low = Math.min(part.low, one.low); part.high = Math.max(part.high, one.high);
+        part.n += one.n;
+      }
+      part.name = `#${C.seq[part.first]} to #${C.seq[part.last]}`;
+      boxes.push(part);
+      box.children.push(~made);
+    }
+  }
+}
+
+// Open boxes, the outermost first, as long as not too much is to be seen.
+function openUpTo(boxes, most) {
+  for (const box of boxes) box.open = false;
+  let seen = 1;
+  for (let queue = [0]; queue.length;) {
+    const inner = [];
+    for (const number of queue) {
+      const box = boxes[number];
+      if (seen + box.children.length - 1 > most && number) continue;
+      box.open = true; seen += box.children.length - 1;
+      for (const child of box.children) if (child < 0) inner.push(~child);
+    }
+    queue = inner;
+  }
+}
+
+// Where what is to be seen stands: nodes (instructions and closed boxes) with layer, lane and
+// column, frames (open boxes) with the layers that they take, links between nodes.
+function layersOf(boxes, C, edges, laneOf, shown, laneCount) {
+  const n = C.seq.length, nodeOf = new Int32Array(n).fill(-1);
+  const item = [], layer = [], low = [], high = [], column = [], frames = [];
+  const floor = new Int32Array(laneCount), top = new Int32Array(laneCount);
+  const columns = new Int32Array(laneCount).fill(1);
+  const full = (1 << ACROSS) - 1;
+  const taken = Array.from({ length: laneCount }, () => []); // columns of each layer, as bits
+  const skip = Array.from({ length: laneCount }, () => []); // where to look instead of a full layer
+  const free = (lane, y) => {
+    let at = y;
+    while (taken[lane][at] === full) at = skip[lane][at] || at + 1;
+    for (let k = y; k < at;) { const to = skip[lane][k] || k + 1; skip[lane][k] = at; k = to; }
+    return at;
+  };
+  const number = new Map(); // of boxes that are nodes
+
+  function place(what, first, last, from, to) {
+    let y = 0, beside = -1;
+    for (let i = first; i <= last; i++) {
+      if (!shown[i]) continue;
+      for (let e = edges.into[i]; e < edges.into[i + 1]; e++) {
+        const a = nodeOf[C.source[e]];
+        if (a < 0) continue;
+        if (layer[a] + 1 > y) y = layer[a] + 1;
+        if (low[a] === from && (beside < 0 || layer[a] >= layer[beside])) beside = a;
+      }
+    }
+    const node = item.length;
+    let where = 0;
+    if (from === to) {
+      y = free(from, Math.max(y, floor[from]));
+      const bits = taken[from][y] || 0, wanted = beside < 0 ? 0 : column[beside];
+      for (let far = 0; far < ACROSS; far++) { // the free column next to what it waits for
+        if (wanted - far >= 0 && !(bits >> (wanted - far) & 1)) { where = wanted - far; break; }
+        if (wanted + far < ACROSS && !(bits >> (wanted + far) & 1)) { where = wanted + far; break; }
+      }
+      taken[from][y] = bits | 1 << where;
+      columns[from] = Math.max(columns[from], where + 1);
+      top[from] = Math.max(top[from], y + 1);
+    } else { // across lanes: nothing stands beside it
+      for (let lane = from; lane <= to; lane++) y = Math.max(y, top[lane]);
+      for (let lane = from; lane <= to; lane++) floor[lane] = top[lane] = y + 1;
+    }
+    item.push(what); layer.push(y); low.push(from); high.push(to); column.push(where);
+    for (let i = first; i <= last; i++) if (shown[i]) nodeOf[i] = node;
+  }
+
+  function walk(at, depth) {
+    const box = boxes[at];
+    for (const child of box.children) {
+      if (child >= 0) {
+        const lane = laneOf[C.stream[child]];
+        place(child, child, child, lane, lane);
+        continue;
+      }
+      const inner = boxes[~child];
+      if (!inner.open) {
+        number.set(~child, item.length);
+        place(child, inner.first, inner.last, inner.low, inner.high);
+        continue;
+      }
+      let y = 0;
+      for (let k = inner.low; k <= inner.high; k++) y = Math.max(y, top[k]);
+      for (let k = inner.low; k <= inner.high; k++) floor[k] = top[k] = y + 1;
+      const frame = { box: ~child, from: y, to: y, low: inner.low, high: inner.high, depth };
+      const seen = item.length, framed = frames.push(frame);
+      walk(~child, depth + 1);
+      let from = Infinity; // what is inside may have had to wait: the frame begins above it
+      for (let k = seen; k < item.length; k++) from = Math.min(from, layer[k]);
+      for (let k = framed; k < frames.length; k++) from = Math.min(from, frames[k].from);
+      frame.from = Math.max(y, from - 1);
+      for (let k = inner.low; k <= inner.high; k++) y = Math.max(y, top[k]);
+      frame.to = y;
+      for (let k = inner.low; k <= inner.high; k++) floor[k] = top[k] = y;
+    }
+  }
+  walk(0, 0);
+  const rows = Math.max(1, ...top);
+  return { item, layer, low, high, column, columns, frames, nodeOf, rows, number,
+    byLayer: grouped(layer, rows), ...linksOf(item.length, C, nodeOf) };
+}
+
+// Indices by a key below `count`: those with key k are order[start[k]] up to order[start[k + 1] - 1].
+function grouped(key, count) {
+  const start = new Int32Array(count + 1), order = new Int32Array(key.length);
+  for (const k of key) start[k + 1]++;
+  for (let k = 0; k < count; k++) start[k + 1] += start[k];
+  const at = start.slice();
+  for (let i = 0; i < key.length; i++) order[at[key[i]]++] = i;
+  return { start, order };
+}
+
+// One link for all edges between two nodes that are alike: code is 3 * access + hazard.
+function linksOf(count, C, nodeOf) {
+  const from = [], to = [], code = [], critical = [], seen = new Map();
+  for (let e = 0; e < C.source.length; e++) {
+    const a = nodeOf[C.source[e]], b = nodeOf[C.target[e]];
+    if (a < 0 || b < 0 || a === b) continue;
+    const kind = 3 * C.access[e] + C.hazard[e], key = (a * count + b) * 9 + kind;
+    const gates = C.critical[C.source[e]] && C.critical[C.target[e]]
+      && C.producer[C.target[e]] === C.source[e] ? 1 : 0;
+    const known = seen.get(key);
+    if (known !== undefined) { critical[known] |= gates; continue; }
+    seen.set(key, from.length);
+    from.push(a); to.push(b); code.push(kind); critical.push(gates);
+  }
+  return { from, to, code, critical, outOf: grouped(from, count), inTo: grouped(to, count) };
+}
+
+// Open every box around an instruction; whether one was closed.
+function openAround(boxes, around, i) {
+  let changed = false;
+  for (let at = around[i]; at >= 0; at = boxes[at].parent) {
+    if (!boxes[at].open) { boxes[at].open = true; changed = true; }
+  }
+  return changed;
+}
+
+// The innermost box of each instruction.
+function innermost(boxes, n) {
+  const around = new Int32Array(n).fill(-1);
+  for (let stack = [0]; stack.length;) {
+    const at = stack.pop();
+    for (const child of boxes[at].children) {
+      if (child >= 0) around[child] = at; else stack.push(~child);
+    }
+  }
+  return around;
+}

@@ -1,0 +1,308 @@
+// The layered graph: streams are lanes, boxes are modules, and what is below waits for what is
+// above. Only what is in sight is drawn; far out a row of pixels stands for many layers.
+
+const dagCanvas = $("graph");
+const dag = { y: 0, x: 0, row: 46, releases: false, dirty: true };
+const HEAD = 24, GAP = 10; // the lanes' names; between columns
+const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 7, MOST_LINKS = 6000;
+const usedStreams = D.order.filter((s) => C.stream.includes(s));
+const laneNumber = new Int32Array(D.streams.length);
+usedStreams.forEach((s, k) => { laneNumber[s] = k; });
+let shown, boxes, around, scene; // made when the graph is first shown
+
+function arrange() { // which instructions there are, and in which boxes
+  shown = new Uint8Array(N);
+  for (let i = 0; i < N; i++) shown[i] = dag.releases || !C.release[i] ? 1 : 0;
+  boxes = boxesOf(D, C, laneNumber, shown);
+  around = innermost(boxes, N);
+  openUpTo(boxes, 160);
+  layout();
+}
+function layout() {
+  scene = layersOf(boxes, C, E, laneNumber, shown, usedStreams.length);
+  scene.start = [0];
+  for (const n of scene.columns) scene.start.push(scene.start[scene.start.length - 1] + n);
+  for (const box of boxes) if (box.time === undefined) sum(box);
+  scene.nodes = scene.item.length;
+  dag.dirty = false;
+}
+function sum(box) { // what a closed box says of those inside
+  box.time = 0; box.critical = 0; box.failed = 0;
+  for (let i = box.first; i <= box.last; i++) {
+    if (!shown[i]) continue;
+    box.time += C.ended[i] - C.started[i];
+    box.critical |= C.critical[i];
+    if (C.status[i]) box.failed++;
+  }
+}
+
+// --- places ----------------------------------------------------------------------------------
+function cell() { // of a column, with the width that there is, but readable where there is text
+  const total = scene.start[scene.start.length - 1], width = dagCanvas.clientWidth - 2 * GAP;
+  const least = dag.row >= TEXT_ROW ? 104 : 6;
+  return Math.max(least, Math.min(260, width / total - GAP));
+}
+const deep = (depth) => Math.min(depth, 6) * 3;
+const rowTop = (y) => HEAD + y * dag.row - dag.y;
+function placeOf(node) { // x, y, width, height
+  const { low, high, column, layer, start } = scene, w = cell() + GAP;
+  const first = start[low[node]] + (low[node] === high[node] ? column[node] : 0);
+  const columns = low[node] === high[node] ? 1 : start[high[node] + 1] - start[low[node]];
+  const inset = Math.min(GAP, dag.row * 0.28);
+  return [GAP + first * w - dag.x, rowTop(layer[node]) + inset / 2 + 1, columns * w - GAP,
+    Math.max(1, dag.row - inset - 2)];
+}
+function extent() { return [(scene.rows + 1) * dag.row, scene.start[scene.start.length - 1] * (cell() + GAP) + GAP]; }
+function hold() { // what there is stays in sight
+  const [high, wide] = extent();
+  dag.y = Math.max(0, Math.min(dag.y, high - (dagCanvas.clientHeight - HEAD) * 0.6));
+  dag.x = Math.max(0, Math.min(dag.x, wide - dagCanvas.clientWidth));
+}
+function nameOf(node) {
+  const what = scene.item[node];
+  if (what >= 0) return [label(what), `${ms(C.ended[what] - C.started[what])} ms  ${D.lines.at(C.line[what])}`];
+  const box = boxes[~what];
+  const code = box.kind === "line" ? `  ${D.sources[box.name] || ""}` : "";
+  return [box.name, `${box.n.toLocaleString("en")} ins  ${ms(box.time)} ms${code}`];
+}
+
+// --- a frame ---------------------------------------------------------------------------------
+drawers.dag = () => {
+  arranged();
+  for (const sample of drawers.legend) sample();
+  hold();
+  const [g, width, height] = fit(dagCanvas), w = cell() + GAP;
+  const first = Math.max(0, Math.floor(dag.y / dag.row) - 1);
+  const last = Math.min(scene.rows, Math.ceil((dag.y + height - HEAD) / dag.row) + 1);
+  usedStreams.forEach((_, k) => { // lanes
+    const x = GAP / 2 + scene.start[k] * w - dag.x;
+    if (k % 2) { g.fillStyle = color("lane"); g.fillRect(x, 0, (scene.start[k + 1] - scene.start[k]) * w, height); }
+    if (k) { g.strokeStyle = color("edge"); g.lineWidth = 1; g.setLineDash([4, 4]); g.beginPath(); g.moveTo(x, 0); g.lineTo(x, height); g.stroke(); g.setLineDash([]); }
+  });
+  if (dag.row < LINK_ROW) drawFar(g, w, first, last, height);
+  drawFrames(g, w, width, height, first, last);
+  if (dag.row >= LINK_ROW) { drawLinks(g, first, last); drawNodes(g, first, last); }
+  g.fillStyle = color("back"); g.globalAlpha = 0.92; g.fillRect(0, 0, width, HEAD - 2); g.globalAlpha = 1;
+  usedStreams.forEach((s, k) => drawText(g, D.streams[s], GAP + scene.start[k] * w - dag.x, 11,
+    (scene.start[k + 1] - scene.start[k]) * w, color("text")));
+  const around = scene.frames.filter((f) => f.from < dag.y / dag.row - 0.3 && f.to > dag.y / dag.row + 0.5);
+  if (around.length) drawText(g, around.map((f) => boxes[f.box].name).join(" › "), width / 2, 11, width / 2 - 8, color("dim"));
+  drawScroll(g, width, height);
+};
+function drawFrames(g, w, width, height, first, last) {
+  for (const frame of scene.frames) {
+    if (frame.to < first || frame.from > last) continue;
+    const y0 = rowTop(frame.from) + 2, y1 = rowTop(frame.to) - 2, inset = deep(frame.depth);
+    if (y1 - y0 < 3) continue;
+    const x0 = GAP / 2 + scene.start[frame.low] * w - dag.x + inset;
+    const x1 = GAP / 2 + scene.start[frame.high + 1] * w - dag.x - inset;
+    g.strokeStyle = color(boxes[frame.box].kind === "module" ? "dep" : "head"); g.lineWidth = 1;
+    g.globalAlpha = 0.75; g.beginPath(); g.roundRect(x0, y0, x1 - x0, y1 - y0, 6); g.stroke(); g.globalAlpha = 1;
+    if (dag.row < TEXT_ROW && y1 - y0 < 16) continue;
+    const box = boxes[frame.box], head = Math.max(8, Math.min(dag.row / 2, 12));
+    const code = box.kind === "line" ? "  " + (D.sources[box.name] || "") : "";
+    drawText(g, `▾ ${box.name}  ${box.n.toLocaleString("en")} ins  ${ms(box.time)} ms${code}`, x0 + 6,
+      y0 + head, x1 - x0 - 12, color("dim"));
+  }
+}
+function drawLinks(g, first, last) {
+  const { byLayer, from, to, code, critical, inTo, outOf, layer, nodeOf } = scene;
+  const chosen = state.selected >= 0 ? nodeOf[state.selected] : -1, late = [];
+  let drawn = 0;
+  const line = (k, strong) => {
+    if (drawn++ > MOST_LINKS && !strong) return;
+    const [x0, y0, w0, h0] = placeOf(from[k]), [x1, y1, w1] = placeOf(to[k]);
+    const shift = (code[k] % 3 - 1) * 6; // of several between the same two each is to be seen
+    drawLink(g, x0 + w0 / 2 + shift, y0 + h0, x1 + w1 / 2 + shift, y1, Math.floor(code[k] / 3), code[k] % 3,
+      { strong: strong || critical[k], faint: chosen >= 0 && !strong });
+  };
+  const mine = (k) => chosen >= 0 && (from[k] === chosen || to[k] === chosen);
+  for (let v = byLayer.start[first]; v < byLayer.start[last]; v++) {
+    const node = byLayer.order[v];
+    for (let k = inTo.start[node]; k < inTo.start[node + 1]; k++) {
+      const l = inTo.order[k];
+      if (mine(l)) late.push(l); else line(l, false);
+    }
+    for (let k = outOf.start[node]; k < outOf.start[node + 1]; k++) {
+      const l = outOf.order[k];
+      if (layer[to[l]] < last) continue; // drawn where it arrives
+      if (mine(l)) late.push(l); else line(l, false);
+    }
+  }
+  for (const l of late) line(l, true);
+}
+function drawNodes(g, first, last) {
+  const { byLayer, item, nodeOf } = scene, chosen = state.selected >= 0 ? nodeOf[state.selected] : -1;
+  const states = state.moment >= 0 ? machine().go(state.moment) : null;
+  for (let v = byLayer.start[first]; v < byLayer.start[last]; v++) {
+    const node = byLayer.order[v], what = item[node], box = what < 0 ? boxes[~what] : null;
+    const [x, y, width, height] = placeOf(node);
+    const [title, below] = height >= 13 ? nameOf(node) : ["", ""];
+    const failed = box ? (box.failed ? "✗" : "") : C.status[what] ? (C.status[what] === 1 << 20 ? "∅" : "✗") : "";
+    drawNode(g, x, y, width, height, { title, below, failed, pile: box !== null,
+      critical: box ? box.critical : C.critical[what], selected: node === chosen,
+      marked: state.marks.size > 0 && (box ? anyMarked(box) : state.marks.has(what)),
+      stage: states ? (box ? stageOf(box, states) : states[what]) : -1 });
+  }
+}
+function anyMarked(box) { // found is in program order
+  let low = 0, high = state.found.length;
+  while (low < high) { const mid = (low + high) >> 1; if (state.found[mid] < box.first) low = mid + 1; else high = mid; }
+  return low < state.found.length && state.found[low] <= box.last;
+}
+function stageOf(box, states) { // running if something runs, else where the first is that is not done
+  let seen = -1, any = false;
+  for (let i = box.first; i <= box.last; i++) {
+    if (!shown[i]) continue;
+    if (states[i] === 5) return 5;
+    any = any || states[i] > 0;
+    if (seen < 0 && states[i] < 7) seen = states[i];
+  }
+  return seen < 0 ? 7 : any ? Math.max(1, seen) : 0;
+}
+function drawFar(g, w, first, last, height) { // a row of pixels is what its layers have most of
+  const { byLayer, layer, low, high, column, item, start, nodeOf } = scene;
+  const total = start[start.length - 1], rows = Math.ceil(height) + 1, thick = Math.max(1, dag.row - 1);
+  const seen = new Uint8Array(rows * total), hot = new Uint32Array(rows * total), states = state.moment >= 0 ? machine().go(state.moment) : null;
+  for (let v = byLayer.start[first]; v < byLayer.start[last]; v++) {
+    const node = byLayer.order[v], y = Math.round(rowTop(layer[node]) - HEAD);
+    if (y < 0 || y >= rows) continue;
+    const what = item[node], box = what < 0 ? boxes[~what] : null;
+    const marked = state.marks.size > 0 && (box ? anyMarked(box) : state.marks.has(what));
+    const stage = states && !box ? states[what] : -1;
+    const value = marked ? 4 : stage === 5 ? 3 : stage === 0 ? 1 : 2;
+    const from = low[node] === high[node] ? start[low[node]] + column[node] : start[low[node]];
+    const to = low[node] === high[node] ? from + 1 : start[high[node] + 1];
+    const critical = box ? box.critical : C.critical[what];
+    for (let k = from; k < to; k++) {
+      if (seen[y * total + k] < value) seen[y * total + k] = value;
+      if (critical) hot[y * total + k]++;
+    }
+  }
+  const paints = ["", color("edge"), color("head"), color("run"), color("mark")];
+  for (let y = 0; y < rows; y++) {
+    for (let k = 0; k < total; k++) {
+      const value = seen[y * total + k];
+      if (!value) continue;
+      g.fillStyle = paints[value];
+      g.fillRect(GAP + k * w - dag.x, HEAD + y, w - GAP, thick);
+      if (!hot[y * total + k]) continue; // the more of it is critical, the wider
+      g.fillStyle = color("critical");
+      g.fillRect(GAP + k * w - dag.x, HEAD + y, (w - GAP) * Math.min(1, hot[y * total + k] * Math.min(1, dag.row) / 2), thick);
+    }
+  }
+  if (state.selected >= 0 && nodeOf[state.selected] >= 0) {
+    const [x, y, width] = placeOf(nodeOf[state.selected]);
+    g.strokeStyle = color("mark"); g.lineWidth = 3; g.strokeRect(x - 3, y - 4, width + 6, Math.max(8, dag.row + 4));
+  }
+}
+function drawScroll(g, width, height) { // where in the whole this is
+  const [high] = extent(), room = height - HEAD;
+  if (high <= room) return;
+  g.fillStyle = color("head"); g.globalAlpha = 0.6;
+  g.fillRect(width - 5, HEAD + dag.y / high * room, 4, Math.max(12, room * room / high));
+  g.globalAlpha = 1;
+}
+
+// --- acting ----------------------------------------------------------------------------------
+function scaleTo(row, y = dagCanvas.clientHeight / 2) {
+  const at = (y - HEAD + dag.y) / dag.row;
+  dag.row = Math.max(LEAST_ROW, Math.min(MOST_ROW, row));
+  dag.y = at * dag.row - (y - HEAD);
+  draw();
+}
+function whole() {
+  dag.y = dag.x = 0;
+  scaleTo(Math.min(46, (dagCanvas.clientHeight - HEAD - 8) / (scene.rows + 0.5)), HEAD);
+}
+function toggle(number) {
+  const box = boxes[number], seen = scene.number.get(number);
+  const before = seen === undefined ? scene.frames.find((f) => f.box === number).from : scene.layer[seen];
+  const y = rowTop(before);
+  box.open = !box.open;
+  layout();
+  const frame = scene.frames.find((f) => f.box === number);
+  const after = frame ? frame.from : scene.layer[scene.number.get(number)];
+  dag.y = HEAD + after * dag.row - y; // what was clicked stays where it is
+  $("said").textContent = `${box.name} ${box.open ? "opened" : "closed"}, ${counted(box.n, "instruction")}`;
+  draw();
+}
+function openAll(open) {
+  for (const [k, box] of boxes.entries()) box.open = open || k === 0;
+  layout();
+  if (state.selected >= 0) revealNode(state.selected); else whole();
+}
+function arranged() { if (!scene) arrange(); else if (dag.dirty) layout(); }
+function revealNode(i) {
+  arranged();
+  if (C.release[i] && !dag.releases) { dag.releases = true; arrange(); }
+  if (openAround(boxes, around, i) || dag.dirty) layout();
+  const node = scene.nodeOf[i];
+  if (dag.row < TEXT_ROW) dag.row = 46;
+  const y = scene.layer[node] * dag.row, room = dagCanvas.clientHeight - HEAD || 400;
+  if (y < dag.y || y > dag.y + room - 2 * dag.row) dag.y = y - room / 3;
+  const [x, , width] = placeOf(node);
+  if (x < 0) dag.x += x - GAP; else if (x + width > dagCanvas.clientWidth) dag.x += x + width - dagCanvas.clientWidth + GAP;
+  draw();
+}
+revealers.push((i) => { if (state.tab === "dag") revealNode(i); });
+
+function nodeAt(event) { // {node} or {frame}, whose header is there
+  const rect = dagCanvas.getBoundingClientRect(), px = event.clientX - rect.left, py = event.clientY - rect.top;
+  const y = Math.floor((py - HEAD + dag.y) / dag.row);
+  if (y < 0 || y >= scene.rows || py < HEAD) return null;
+  const { byLayer } = scene;
+  for (let v = byLayer.start[y]; v < byLayer.start[y + 1]; v++) {
+    const [x, , width] = placeOf(byLayer.order[v]);
+    if (px >= x && px <= x + width) return { node: byLayer.order[v] };
+  }
+  const w = cell() + GAP;
+  const inside = scene.frames.filter((f) => f.from === y && px >= scene.start[f.low] * w - dag.x
+    && px <= GAP + scene.start[f.high + 1] * w - dag.x);
+  return inside.length ? { frame: inside[inside.length - 1] } : null;
+}
+handle(dagCanvas, {
+  moved: (dx, dy) => { dag.x -= dx; dag.y -= dy; draw(); },
+  zoomed: (factor, x, y) => scaleTo(dag.row * factor, y),
+  hovered: (event) => {
+    const at = nodeAt(event);
+    tip(event, at && at.node !== undefined ? nameOf(at.node).join("\n")
+      : at ? `${boxes[at.frame.box].name}: click to close` : "");
+  },
+  clicked: (event) => {
+    const at = nodeAt(event);
+    if (!at) select(-1);
+    else if (at.frame) toggle(at.frame.box);
+    else if (scene.item[at.node] < 0) toggle(~scene.item[at.node]);
+    else select(scene.item[at.node]);
+  },
+});
+dagCanvas.addEventListener("keydown", (event) => {
+  const i = state.selected, to = (j) => { if (j >= 0 && j < N) { select(j); reveal(j); } };
+  const beside = (step) => { let j = i + step; while (j >= 0 && j < N && !shown[j]) j += step; to(j); };
+  const start = () => to(shown.indexOf(1));
+  const act = {
+    "+": () => scaleTo(dag.row * 1.3), "=": () => scaleTo(dag.row * 1.3), "-": () => scaleTo(dag.row / 1.3),
+    0: whole, Escape: () => select(-1),
+    PageDown: () => { dag.y += dagCanvas.clientHeight * 0.8; draw(); },
+    PageUp: () => { dag.y -= dagCanvas.clientHeight * 0.8; draw(); },
+    ArrowUp: () => { if (i < 0) start(); else to(C.producer[i] >= 0 ? C.producer[i] : into[i] < into[i + 1] ? C.source[into[i]] : -1); },
+    ArrowDown: () => { if (i < 0) start(); else for (let k = outStart[i]; k < outStart[i + 1]; k++) if (shown[C.target[outEdges[k]]]) { to(C.target[outEdges[k]]); break; } },
+    ArrowLeft: () => { if (i < 0) start(); else beside(-1); }, ArrowRight: () => { if (i < 0) start(); else beside(1); },
+    Enter: () => { if (i >= 0) { const node = scene.nodeOf[i], what = node >= 0 ? scene.item[node] : 0; toggle(what < 0 ? ~what : around[i]); } },
+  }[event.key];
+  if (act) { act(); event.preventDefault(); }
+});
+function nextCritical() { // the next on the critical path, from the one that is selected
+  for (let k = 1; k <= N; k++) {
+    const i = (Math.max(state.selected, -1) + k) % N;
+    if (C.critical[i] && shown[i]) { select(i); revealNode(i); return; }
+  }
+}
+$("dag").querySelector(".bar").append(
+  button("+", () => scaleTo(dag.row * 1.5), "zoom in"), button("−", () => scaleTo(dag.row / 1.5), "zoom out"),
+  button("all", whole, "show all of it"), button("open", () => openAll(true), "open every box"),
+  button("close", () => openAll(false), "close every box"),
+  button("◆ next", nextCritical, "the next instruction on the critical path"),
+  button("releases", () => { dag.releases = !dag.releases; arrange(); draw(); }, "show or hide instructions that release tensors"),
+  ...legend());

@@ -1,0 +1,106 @@
+// How the graph's nodes and lines look. What a colour says is said by a line or a shape, too:
+// const a thin line, mut a thick one, mut2 a double one; RAW ends in a filled triangle, WAR in an
+// open circle, WAW in a square; what is critical has a diamond and a thick border.
+
+const PEN = [1.2, 2.8, 1.2]; // mut2 is two lines of that width
+const SHORT = "…";
+
+// where a line comes from and goes to: [x0, y0, x1, y1]; it leaves downwards and arrives from above
+function drawLink(g, x0, y0, x1, y1, access, hazard, { strong = false, faint = false } = {}) {
+  const paint = color(ACCESS[access]), bend = Math.max(8, Math.min(60, Math.abs(y1 - y0) / 2));
+  const end = y1 - 7;
+  g.globalAlpha = faint ? 0.25 : strong ? 1 : 0.8;
+  const curve = () => {
+    g.beginPath(); g.moveTo(x0, y0);
+    g.bezierCurveTo(x0, y0 + bend, x1, end - bend, x1, end);
+    g.stroke();
+  };
+  g.strokeStyle = paint;
+  if (access === 2) { // double: a thick line with the middle taken out
+    g.lineWidth = 3 * PEN[2] + (strong ? 2 : 0); curve();
+    g.strokeStyle = color("back"); g.lineWidth = PEN[2]; curve();
+    g.strokeStyle = paint;
+  } else { g.lineWidth = PEN[access] + (strong ? 1.2 : 0); curve(); }
+  drawHead(g, x1, end, hazard, paint);
+  g.globalAlpha = 1;
+}
+function drawHead(g, x, y, hazard, paint) {
+  g.fillStyle = hazard === 1 ? color("back") : paint; g.strokeStyle = paint; g.lineWidth = 1.4;
+  g.beginPath();
+  if (hazard === 0) { g.moveTo(x - 4, y); g.lineTo(x + 4, y); g.lineTo(x, y + 7); g.closePath(); }
+  else if (hazard === 1) g.arc(x, y + 3.2, 3.4, 0, 7);
+  else g.rect(x - 3.2, y, 6.4, 6.4);
+  g.fill(); g.stroke();
+}
+
+// text no wider than it may be; widths of letters are all alike in this font
+function drawText(g, text, x, y, width, paint) {
+  const most = Math.floor(width / LETTER);
+  if (most < 2) return;
+  g.fillStyle = paint;
+  g.fillText(text.length > most ? text.slice(0, most - 1) + SHORT : text, x, y);
+}
+const LETTER = (() => {
+  const g = document.createElement("canvas").getContext("2d");
+  g.font = "12px " + FONT;
+  return g.measureText("m".repeat(20)).width / 20;
+})();
+
+// What an instruction is at, at the moment that the clock shows: a glyph and a colour.
+const AT = [["◌", "head"], ["▹", "host"], ["░", "dep"], ["▷", "sched"], ["▫", "queue"],
+  ["█", "run"], ["▪", "run"], ["✓", "dim"]];
+
+function drawNode(g, x, y, width, height, { title, below, critical, failed, marked, selected,
+  stage, pile }) {
+  const path = (inset = 0) => {
+    g.beginPath();
+    g.roundRect(x + inset, y + inset, width - 2 * inset, height - 2 * inset, Math.min(5, height / 4));
+  };
+  if (pile && height > 12) { // a closed box: a pile of cards
+    g.fillStyle = color("panel"); g.strokeStyle = color("edge"); g.lineWidth = 1;
+    g.beginPath(); g.roundRect(x + 4, y + 4, width, height, 5); g.fill(); g.stroke();
+  }
+  g.fillStyle = stage === 5 ? color("running") : color("panel");
+  path(); g.fill();
+  g.strokeStyle = failed ? color("critical") : critical ? color("critical") : color("head");
+  g.lineWidth = critical || failed ? 2.2 : 1;
+  if (stage === 0) g.setLineDash([3, 3]);
+  g.stroke(); g.setLineDash([]);
+  if (marked || selected) {
+    g.strokeStyle = color("mark"); g.lineWidth = selected ? 3 : 1.6;
+    g.beginPath(); g.roundRect(x - 3, y - 3, width + 6, height + 6, 7);
+    if (!selected) g.setLineDash([5, 3]);
+    g.stroke(); g.setLineDash([]);
+  }
+  if (height < 13) return;
+  const glyph = failed ? failed : stage >= 0 ? AT[stage][0] : pile ? "▸" : critical ? "◆" : "○";
+  const paint = failed || (critical && stage < 0) ? color("critical")
+    : stage >= 0 ? color(AT[stage][1]) : color("dim");
+  const middle = height >= 34 ? y + height * 0.32 : y + height / 2;
+  drawText(g, glyph, x + 6, middle, 20, paint);
+  drawText(g, title, x + 20, middle, width - 24, color(stage === 7 ? "dim" : "text"));
+  if (height >= 34) drawText(g, below, x + 20, y + height * 0.7, width - 24, color("dim"));
+}
+
+// The legend's samples, drawn by what draws the graph.
+function legend() {
+  const sample = (draw) => {
+    const c = el("canvas", { class: "sample", "aria-hidden": "true" });
+    drawers.legend.push(() => { const [g, w, h] = fit(c); draw(g, w, h); });
+    return c;
+  };
+  drawers.legend = [];
+  const parts = [];
+  ACCESS.forEach((name, k) => parts.push(el("span", { class: "key " + name },
+    sample((g, w, h) => {
+      g.strokeStyle = color(name); g.lineWidth = k === 2 ? 3.6 : PEN[k];
+      const line = () => { g.beginPath(); g.moveTo(0, h / 2); g.lineTo(w, h / 2); g.stroke(); };
+      line();
+      if (k === 2) { g.strokeStyle = color("back"); g.lineWidth = 1.2; line(); }
+    }), name)));
+  HAZARD.forEach((name, k) => parts.push(el("span", { class: "key" },
+    sample((g, w, h) => drawHead(g, w / 2, h / 2 - 3, k, color("text"))), name)));
+  parts.push(el("span", { class: "key critical" }, "◆ critical"),
+    el("span", { class: "key" }, "▸ closed box"));
+  return parts;
+}

@@ -1,0 +1,89 @@
+"""What the page's time machine gets: from it the page computes what `p.at` says, for any moment.
+
+The page's program (`assets/moments.js`) is the second of two implementations; the first is
+`flowvm.profiler.views.moment`, and a test holds them against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowvm.profiler.analysis.moments import NEVER, actors_of
+from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.moment import EVENTS, WAITS
+from flowvm.profiler.views.plan import label
+from flowvm.vm.machine.words import KIND
+from flowvm.vm.watch.flight import TIMES
+
+Array = np.ndarray[Any, Any]
+
+
+class _Columns(Protocol):
+    profile: Any
+    run: Run
+
+    def put(self, name: str, kind: str, values: Any) -> None: ...
+
+    def whole(self, name: str, values: Any) -> None: ...
+
+    def since(self, nanoseconds: Array) -> Array: ...
+
+
+def rewinding(page: _Columns) -> dict[str, Any]:
+    """Put the columns that moments are made of; everything else about them."""
+    run, times = page.run, page.profile.moments.times
+    # when each instruction came to its first stage, and how long after one to the next: small
+    # numbers but for the first.  What never happened is NaN there, and -1 behind it.
+    happened = times < NEVER
+    page.put("t0", "f", np.where(happened[:, 0], page.since(times[:, 0]), np.nan))
+    for k in range(1, len(TIMES)):
+        page.whole(f"t{k}", np.where(happened[:, k], times[:, k] - times[:, k - 1], -1))
+    page.put("kind", "b", run.kind)
+    page.whole("size", run.size)
+    page.put("operand", "i", run.operand)
+    page.put("wait.begin", "f", page.since(run.wait_times[:, 0]))
+    page.put("wait.end", "f", page.since(run.wait_times[:, 1]))
+    page.put("wait.cause", "b", run.wait_cause)
+    memory = page.profile.memory_of()
+    page.put("level.time", "f", page.since(memory.time))
+    page.whole("level.bytes", memory.nbytes)
+    page.put("task.launch", "i", run.task_launch)
+    page.put("task.number", "i", run.task_number)
+    page.put(
+        "task.begin",
+        "f",
+        np.where(run.task_times[:, 0] > 0, page.since(run.task_times[:, 0]), np.nan),
+    )
+    page.put(
+        "task.end",
+        "f",
+        np.where(run.task_times[:, 1] > 0, page.since(run.task_times[:, 1]), np.nan),
+    )
+    last = page.profile.moments.time[-1:].tolist()
+    return {
+        "wall": run.wall,
+        "over": max(run.ended, run.begun, *last) - run.begun,
+        "times": TIMES,
+        "events": [EVENTS[name] for name in TIMES],
+        "waits": [WAITS[cause] for cause in CAUSES],
+        "launch": int(KIND.LAUNCH),
+        "plans": {name: _actors(plan) for name, plan in run.info.get("plans", {}).items()},
+    }
+
+
+def _actors(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """A Plan's actors as the page knows them."""
+    titles = [task[0] for task in plan["tasks"]]
+    return [
+        {
+            "first": first,
+            "count": count,
+            "label": label(titles[first : first + count]),
+            "inputs": inputs,
+            "credits": credits,
+        }
+        for _, first, count, inputs, credits in actors_of(plan)
+    ]

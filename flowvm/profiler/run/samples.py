@@ -1,0 +1,145 @@
+"""Columns of what the issuing threads were seen doing: whose line, and whether it was the user's
+Python, a sleep, a loader, or flowvm that took the time.
+
+A sample stands for the time since the one before it of its thread.  Its line is that of the
+innermost frame of the user's own code: neither flowvm's nor that of Python's library or an
+installed package, which only do what that line asks for.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import Any, Protocol
+
+import numpy as np
+
+from flowvm.profiler.run.columns import CAUSES, SAMPLED
+from flowvm.profiler.run.run import Run
+from flowvm.vm.callers.lines import is_internal
+from flowvm.vm.watch.sampling import Sample
+
+Array = np.ndarray[Any, Any]
+BEFORE = 50_000_000  # ns: samples are asked for from so much earlier, to know what was used since
+ASLEEP = 0.5  # of the time between two samples on a processor: below, the thread was not running
+# folders of flowvm's own files, by what their code is at
+_ROOMS = (
+    (os.path.join("flowvm", "utils", "data") + os.sep, "loader"),
+    (f"{os.sep}graph{os.sep}capture{os.sep}", "capture"),
+    (f"{os.sep}graph{os.sep}passes{os.sep}", "capture"),
+    (f"{os.sep}graph{os.sep}plan{os.sep}", "capture"),
+)
+# files of the library in which a thread waits for something else than the GIL
+_WAITING = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
+_APART = os.path.join("flowvm", "guards", "apart.py")  # waits for the thread that compiles
+Frames = tuple[tuple[CodeType | None, int], ...]
+
+
+class Lines(Protocol):
+    """Numbers of lines and expressions (`flowvm.profiler.run.collect`)."""
+
+    def at(self, code: Any, last: int) -> int: ...
+    def spot(self, code: Any, last: int) -> int: ...
+
+
+@functools.cache
+def _library() -> tuple[str, ...]:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    return tuple({sysconfig.get_path(name) + os.sep for name in names})
+
+
+@functools.cache
+def is_library(filename: str) -> bool:
+    """Whether a source file is of Python's library, or of a package that was installed."""
+    return filename.startswith(("<frozen", *_library()))
+
+
+def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
+    """Fill the columns of samples, which begin with `sample_`; of what was before the run, none."""
+    issuing = set(np.unique(run.spot).tolist())
+    last: dict[int, Sample] = {}
+    stacks: dict[tuple[int, ...], int] = {}
+    rows = []
+    for sample in seen:
+        before, last[sample.thread] = last.get(sample.thread), sample
+        begin = max(run.begun, before.time if before is not None else 0)
+        end = sample.time
+        if begin >= end or not sample.frames:
+            continue
+        frames = [(code, at) for code, at in sample.frames if code is not None]
+        k = _mine(frames)
+        line, spot = (lines.at(*frames[k]), lines.spot(*frames[k])) if k >= 0 else (-1, -1)
+        inner = frames[:k] if k >= 0 else frames
+        state = _state(inner, spot in issuing and k == 0, _slept(before, sample))
+        state = _waited(run, sample, (begin + end) // 2, state, inner, run.spots)
+        own = [frame for frame in frames if not is_internal(frame[0].co_filename)]
+        stack = tuple(n for frame in own for n in (lines.at(*frame), lines.spot(*frame)))
+        number = stacks.setdefault(stack, len(stacks))
+        rows.append((begin, end, sample.thread, SAMPLED.index(state), line, spot, number))
+    table = np.array(rows, np.int64).reshape(-1, 7)
+    run.sample_times = table[:, :2]
+    run.sample_thread = table[:, 2]
+    run.sample_state = table[:, 3].astype(np.int8)
+    run.sample_line, run.sample_spot, run.sample_stack = table[:, 4:].T.astype(np.int32)
+    run.sample_stacks = [list(stack) for stack in stacks]
+
+
+def _mine(frames: list[tuple[CodeType, int]]) -> int:
+    """The place of the innermost frame of the user's own code; of none but the library's, that of
+    the innermost that is not flowvm's; -1: all are.
+    """
+    outside = -1
+    for k, (code, _) in enumerate(frames):
+        if is_internal(code.co_filename):
+            continue
+        if not is_library(code.co_filename):
+            return k
+        outside = k if outside < 0 else outside
+    return outside
+
+
+def _slept(before: Sample | None, sample: Sample) -> bool:
+    if before is None or sample.time <= before.time:
+        return False
+    return (sample.used - before.used) / (sample.time - before.time) < ASLEEP
+
+
+def _state(inner: list[tuple[CodeType, int]], issues: bool, slept: bool) -> str:
+    """What the time of a sample went to, by the frames that the user's line has called."""
+    files = [code.co_filename for code, _ in inner if is_internal(code.co_filename)]
+    for folder, state in _ROOMS:
+        if any(folder in file for file in files):
+            return state
+    if issues or files:
+        return "flowvm"
+    return "asleep" if slept else "python"
+
+
+def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any], spots: Any) -> str:
+    """The cause of the wait in which a thread was at a moment, or `state`."""
+    times = run.wait_times
+    inside = (times[:, 0] <= moment) & (moment < times[:, 1]) & (run.wait_thread == sample.thread)
+    causes = {CAUSES[k] for k in run.wait_cause[inside].tolist()}
+    for cause in ("jit", "credit", "sync"):
+        if cause in causes:
+            return cause
+    if "gil" in causes and state != "loader" and not _waits(inner):
+        return "gil"
+    return state
+
+
+def _waits(inner: list[tuple[CodeType, int]]) -> bool:
+    """Whether the innermost frame is one in which a thread waits for another, or sleeps."""
+    file = inner[0][0].co_filename if inner else ""
+    return os.path.basename(file) in _WAITING or file.endswith(_APART)
+
+
+def states_of(run: Run) -> Iterator[tuple[str, Array]]:
+    """Each of SAMPLED with the samples of it, where there are any."""
+    for k, state in enumerate(SAMPLED):
+        of = np.flatnonzero(run.sample_state == k)
+        if len(of):
+            yield state, of

@@ -1,0 +1,43 @@
+"""What storages were made for, as those who knew it said: parameters, state of optimizers.
+
+While a tensor lives, whoever has it says what it is for.  Of what is gone by the time that somebody
+asks (a script's whole `main()`), this is what is left.  Numbers of storages are used again, so each
+note has the number of the instruction that came next.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+from flowvm.vm.machine.words import OPERAND
+from flowvm.vm.watch.pending import issued
+
+REMEMBERED = 1 << 14
+
+
+class Purpose(NamedTuple):
+    """A storage was `kind` ("param" or "optim") of `owner` when instruction `seq` came next.  State
+    of an optimizer belongs to a parameter, whose storage is `of`; 0: to none.
+    """
+
+    storage: int
+    seq: int
+    kind: str
+    owner: str
+    of: int
+
+
+purposes: deque[Purpose] = deque(maxlen=REMEMBERED)
+
+
+def storage_of(tensor: Any) -> int:
+    """The number of a tensor's storage; 0 where it has none yet."""
+    return int(getattr(tensor, "_ref", 0)) & OPERAND.STORAGE_MASK
+
+
+def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
+    """Say what a tensor is for."""
+    storage = storage_of(tensor)
+    if storage:
+        purposes.append(Purpose(storage, issued(), kind, owner, storage_of(of)))

@@ -1,0 +1,320 @@
+"""What the issuing threads are doing, a thousand times a second: where host time goes.
+
+From level 2 on a thread of its own (`flowvm.vm.workers.sampler`), native and without the GIL, looks
+at every thread that issues.  What it sees are addresses; `seen` finds the code objects among those
+that are alive, each known by more than its address, so what is gone is left out and not mistaken.
+
+Where CPython's places are not found, or nothing may read memory by the system, and until the loop
+is compiled, a thread of Python does the same, ten times as seldom (`how` says which).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowvm.compiler import helpers
+from flowvm.config import say
+from flowvm.guards.apart import apart
+from flowvm.private import frames
+from flowvm.private.cpython import never_freed
+from flowvm.vm.machine.device_words import CALL
+from flowvm.vm.machine.lang import address_of, kept_address
+from flowvm.vm.machine.sample_words import SAMPLING, SEEN, WATCHED
+from flowvm.vm.workers import sampler
+
+PERIOD_US = 1000
+SELDOM_S = 0.01  # between two looks of Python's
+NAME = "flowvm-sampler"
+Array = np.ndarray[Any, Any]
+_Cached: Any = type(functools.lru_cache(len))
+
+
+class Sample(NamedTuple):
+    """What a thread was doing at `time` (monotonic ns): the code and the offset of each frame, the
+    innermost first, None where the code is gone.  `used` is its processor time so far, in ns.
+    """
+
+    time: int
+    thread: int
+    used: int
+    frames: tuple[tuple[CodeType | None, int], ...]
+
+
+class _Issuing:
+    """In the locals of a thread that is looked at: goes with it."""
+
+    def __init__(self, words: Any, free: list[int]) -> None:
+        self.words, self.free = words, free
+        self.slot = free.pop()
+
+    def __del__(self) -> None:
+        self.words[self.slot + WATCHED.STATE] = 0
+        self.free.append(self.slot)
+
+
+class Sampling:
+    """The sampler of one engine."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.native = False  # what the thread runs
+        self.why = ""  # it is Python's
+        self.thread: threading.Thread | None = None
+        self.local = threading.local()
+        self.words = (ctypes.c_int64 * SAMPLING.WORDS)()
+        slots = range(WATCHED.LENGTH)
+        self.free = [SAMPLING.WATCHED + k * WATCHED.WORDS for k in slots]  # places of WATCHED
+        self.ring: Array | None = None
+        self.codes: dict[tuple[int, int], CodeType] = {}  # by address and name
+        self.seldom: deque[Sample] = deque(maxlen=SEEN.LENGTH)
+        self.making = False
+
+    # --- beginning and ending -----------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Look at the calling thread from now on, as long as it lives."""
+        own = getattr(self.local, "own", None)
+        if own is None:
+            if not self.free:
+                return  # as many as there is room for are looked at
+            self.local.own = own = _Issuing(self.words, self.free)
+            self.words[own.slot + WATCHED.THREAD] = threading.get_ident()
+            self.words[own.slot + WATCHED.CLOCK] = (~threading.get_native_id() << 3) | 6
+            self.words[own.slot + WATCHED.LAST] = 0
+            self.words[own.slot + WATCHED.STATE] = frames.thread_state()
+        if not self.on:
+            self._start()
+
+    def _start(self) -> None:
+        self.stop()  # where a Ctrl-C came into that, it was not waited for
+        self.on = True
+        self.words[SAMPLING.STOP] = 0
+        loop = apart(self._loop)
+        self.native = loop is not None
+        target, args = (loop, (ctypes.addressof(self.words),)) if loop else (self._look, ())
+        self.thread = threading.Thread(target=target, args=args, name=NAME, daemon=True)
+        self.thread.start()
+        say(1, f"started thread {NAME}")
+
+    def _loop(self) -> Any:
+        """The native loop, ready to be entered; None where there is none, or not yet."""
+        if self.why:
+            return None
+        self.why = frames.why_not()
+        if self.why:
+            say(1, f"issuing threads are looked at by Python: {self.why}")
+            return None
+        address = kept_address(sampler.sampler_loop, sampler.SIGNATURE)
+        if address is None:
+            if not self.making:
+                self.making = True
+                helpers.later(f"{__name__}:make", lambda: None)
+            return None
+        if self.ring is None:
+            self._fill()
+        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
+
+    def _fill(self) -> None:
+        """The memory that the loop works on.  It is never given back: the thread may outlive the
+        interpreter.
+        """
+        self.ring = np.zeros((SEEN.LENGTH, SEEN.WORDS), np.int64)
+        call, spans = (ctypes.c_int64 * CALL.WORDS)(), (ctypes.c_int64 * (2 + 2 * SEEN.MOST))()
+        window = (ctypes.c_int64 * (SAMPLING.WINDOW_BYTES // 8))()
+        libc, w, at = ctypes.CDLL(None), self.words, ctypes.addressof
+        for kept in (self.ring, self.words, call, spans, window):
+            never_freed(kept)
+        found = frames.layout()
+        w[SAMPLING.PERIOD] = PERIOD_US
+        w[SAMPLING.RING], w[SAMPLING.PID] = self.ring.ctypes.data, os.getpid()
+        w[SAMPLING.CALL], w[SAMPLING.SPANS], w[SAMPLING.WINDOW] = at(call), at(spans), at(window)
+        for word, function in (
+            (SAMPLING.READ, frames.reader()),
+            (SAMPLING.CLOCK, libc.clock_gettime),
+        ):
+            w[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        for name in ("CURRENT", "THROUGH", "CODE", "BEFORE", "AT", "NAME", "TABLE"):
+            w[getattr(SAMPLING, name)] = getattr(found, name.lower())
+
+    def stop(self) -> None:
+        """Look at nobody any more; what was seen is kept."""
+        self.on = False
+        if self.thread is not None:
+            self.words[SAMPLING.STOP] = 1
+            self.thread.join()
+            self.thread = None
+
+    def after_fork_in_child(self) -> None:
+        """The thread is not here, and threads have other numbers."""
+        self.__init__()  # type: ignore[misc]
+
+    def _look(self) -> None:
+        """What the thread does where there is no native loop."""
+        while not self.words[SAMPLING.STOP]:
+            now, running = time.monotonic_ns(), sys._current_frames()
+            for k in range(WATCHED.LENGTH):
+                at = SAMPLING.WATCHED + k * WATCHED.WORDS
+                thread = self.words[at + WATCHED.THREAD]
+                frame: Any = running.get(thread) if self.words[at + WATCHED.STATE] else None
+                if frame is None:
+                    continue
+                try:
+                    used = time.clock_gettime_ns(self.words[at + WATCHED.CLOCK])
+                except OSError:
+                    continue
+                stack = list[tuple[CodeType | None, int]]()
+                while frame is not None and len(stack) < SEEN.MOST:
+                    stack.append((frame.f_code, frame.f_lasti))
+                    frame = frame.f_back
+                self.seldom.append(Sample(now, thread, used, tuple(stack)))
+            running.clear()
+            frame = None
+            time.sleep(SELDOM_S)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def seen(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
+        """The samples from `since` to `until` that are remembered, the oldest first.  `more` are
+        code objects that may be alive and in no function.
+        """
+        found = [s for s in tuple(self.seldom) if since <= s.time <= until]
+        if self.ring is None:
+            return found
+        rows = self._rows(since, until)
+        inside = np.arange(SEEN.MOST) < rows[:, SEEN.DEPTH, None]
+        frame = rows[:, SEEN.FRAMES :].reshape(-1, SEEN.MOST, 3)
+        pairs = np.unique(frame[inside][:, [0, 2]], axis=0)
+        self._find({(int(a), int(n)) for a, n in pairs.tolist()}, more)
+        shift, size = frames.layout().shift, 1 << 24
+        codes = self.codes
+        for row in rows.tolist():
+            stack = []
+            for k in range(SEEN.FRAMES, SEEN.FRAMES + 3 * row[SEEN.DEPTH], 3):
+                code, last = codes.get((row[k], row[k + 2])), row[k + 1] - row[k] - shift
+                stack.append((code, last if 0 <= last < size else 0))
+            found.append(Sample(row[SEEN.TIME], row[SEEN.THREAD], row[SEEN.USED], tuple(stack)))
+        return sorted(found, key=lambda sample: sample.time)
+
+    def _rows(self, since: int, until: int) -> Array:
+        """The rows of the ring that were whole while they were copied."""
+        assert self.ring is not None
+        count = int(self.words[SAMPLING.COUNT])
+        number = np.arange(max(0, count - SEEN.LENGTH + 1), count)
+        rows = self.ring[number % SEEN.LENGTH]
+        whole = (rows[:, SEEN.MARK] == number + 1) & (
+            self.ring[number % SEEN.LENGTH, SEEN.MARK] == number + 1
+        )
+        whole &= (rows[:, SEEN.TIME] >= since) & (rows[:, SEEN.TIME] <= until)
+        found: Array = rows[whole]
+        return found
+
+    def _find(self, wanted: set[tuple[int, int]], more: Iterable[Any]) -> None:
+        """Look for the code objects of these addresses and names among those that are alive."""
+        missing = {pair for pair in wanted if pair not in self.codes and pair[1] != 0}
+        addresses = {address for address, _ in missing}
+        for source in (_running, lambda: more, lambda: _own(len(sys.modules)), _functions, _named):
+            if not addresses:
+                return
+            waiting = [c for c in source() if type(c) is CodeType]
+            known = set[int]()
+            while waiting:
+                code = waiting.pop()
+                if id(code) in known:
+                    continue
+                known.add(id(code))
+                if id(code) in addresses:
+                    self.codes[id(code), _name(code)] = code
+                    addresses.discard(id(code))
+                waiting += [c for c in code.co_consts if type(c) is CodeType]
+
+
+def how() -> str:
+    """Who looks, how often, and why not better."""
+    if why := frames.why_not():
+        return f"by a Python thread, 100 Hz: {why}"
+    return "by a native thread, 1 kHz, without the GIL"
+
+
+def _running() -> Iterator[CodeType]:
+    for top in sys._current_frames().values():
+        frame: Any = top
+        while frame is not None:
+            yield frame.f_code
+            frame = frame.f_back
+
+
+@functools.lru_cache(maxsize=1)
+def _own(modules: int) -> list[CodeType]:
+    """Of flowvm's own functions, as long as there are so many modules."""
+    return list(_named("flowvm"))
+
+
+def _named(package: str = "") -> Iterator[CodeType]:
+    """Of the functions and classes of modules; some of these the garbage collector does not list
+    (`gc.freeze`).
+    """
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith(package)]
+    waiting: list[Any] = [v for m in modules for v in _values(m)]
+    known = set[int]()
+    while waiting:
+        value = waiting.pop()
+        if id(value) in known:
+            continue
+        known.add(id(value))
+        kind = type(value)  # not isinstance: what a module has may be made to say something else
+        if kind is FunctionType:
+            yield value.__code__
+            if value.__closure__:
+                waiting += [c.cell_contents for c in value.__closure__ if _is_filled(c)]
+        elif issubclass(kind, type):
+            if str(type.__dict__["__module__"].__get__(value)).startswith(package):
+                waiting += type.__dict__["__dict__"].__get__(value).values()
+        elif kind is property:
+            waiting += (value.fget, value.fset, value.fdel)
+        elif kind in (staticmethod, classmethod):
+            waiting.append(value.__func__)
+        elif kind is functools.cached_property:
+            waiting.append(value.func)
+        elif kind is _Cached:
+            waiting.append(value.__wrapped__)
+
+
+def _values(module: Any) -> list[Any]:
+    return list(getattr(module, "__dict__", {}).values())
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _functions() -> Iterator[CodeType]:
+    for value in gc.get_objects():
+        if type(value) is FunctionType:
+            yield value.__code__
+
+
+def _name(code: CodeType) -> int:
+    """What the sampler knows a code object by."""
+    found = frames.layout()
+    word = ctypes.c_int64.from_address
+    return word(id(code) + found.name).value + word(id(code) + found.table).value
+
+
+def make() -> None:
+    """Have the loop in the cache: a helper's job."""
+    address_of(sampler.sampler_loop, sampler.SIGNATURE)

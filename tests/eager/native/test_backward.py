@@ -1,0 +1,222 @@
+"""Native backward: what it leaves in `.grad`, and what it leaves to the engine's own loop."""
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+import flowvm.nn.functional as F
+from flowvm.autograd import Function, engine
+from flowvm.eager.native import install
+from flowvm.errors import AutogradError
+from flowvm.private.cpython import getrefcount
+
+pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
+
+
+class Double(Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def chain(x, w):
+    return (x @ w).relu().sum()
+
+
+def diamond(x, w):
+    y = x @ w
+    return (y.sin() + y.cos() * y).sum()
+
+
+def broadcast(x, w):
+    return (x[0] * w + w[1:2] - w.mean()).pow(2).mean()
+
+
+def several(x, w):
+    values, _ = (x @ w).sort(1)
+    return sum(part.sum() * k for k, part in enumerate(values.unbind(0), 1))
+
+
+def custom(x, w):
+    return (Double.apply(x @ w) * w).sum()
+
+
+def hooked(x, w):
+    y = x @ w
+    y.register_hook(lambda g: g * 3)
+    return (y * y).sum()
+
+
+def twice(x, w):
+    return (x * x * w).sum() + (w.t() @ w).exp().mean()
+
+
+def model(x, w):
+    return F.cross_entropy(F.layer_norm(x @ w, (4,)), flow.tensor([0, 3, 1, 2]))
+
+
+def through_views(x, w):
+    y = (x @ w).view(2, 8).t()[1:5].reshape(-1)
+    return (y * y.flip(0)).sum()
+
+
+def in_place(x, w):
+    y = x * w
+    y[1] *= 3
+    y.add_(w)
+    return (y * y).sum()
+
+
+GRAPHS = [chain, diamond, broadcast, several, custom, hooked, twice, model, through_views, in_place]
+
+
+def leaves():
+    rng = np.random.default_rng(3)
+    return [flow.tensor(rng.standard_normal((4, 4)), requires_grad=True) for _ in range(2)]
+
+
+def gradients(graph, turns=1, **how):
+    tensors = leaves()
+    for _ in range(turns):
+        graph(*tensors).backward(**how)
+    return [None if t.grad is None else t.grad.numpy().copy() for t in tensors]
+
+
+@pytest.fixture
+def by_python(monkeypatch):
+    """The engine's own loop, in a with statement."""
+
+    class Apart:
+        def __enter__(self):
+            monkeypatch.setattr(engine, "_run_usual", lambda *args: None)
+            monkeypatch.setattr(engine, "_gradients", lambda node, g: node.operator.grad(node, g))
+
+        def __exit__(self, *error):
+            monkeypatch.undo()
+
+    return Apart
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_gradients_are_those_of_the_engines_loop(graph, turns, by_python):
+    found = [gradients(graph, turns) for _ in range(4)]
+    with by_python():
+        wanted = gradients(graph, turns)
+    for each in found:
+        for values, right in zip(each, wanted, strict=True):
+            np.testing.assert_array_equal(values, right)
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_gradients_of_gradients(graph, by_python):
+    def second():
+        tensors = leaves()
+        first = flow.autograd.grad(graph(*tensors), tensors, create_graph=True)
+        sum((g * g).sum() for g in first).backward()
+        return [t.grad.numpy() for t in tensors]
+
+    found = [second() for _ in range(3)]
+    with by_python():
+        wanted = second()
+    for each in found:
+        for values, right in zip(each, wanted, strict=True):
+            np.testing.assert_array_equal(values, right)
+
+
+def test_what_was_saved_is_freed_or_kept():
+    for _ in range(4):
+        x, w = leaves()
+        y = chain(x, w)
+        y.backward(retain_graph=True)
+        once = x.grad.numpy().copy()
+        y.backward()
+        np.testing.assert_allclose(x.grad.numpy(), 2 * once)
+        with pytest.raises(AutogradError, match="second time"):
+            y.backward()
+
+
+def test_what_was_changed_since_is_an_error_with_its_note():
+    for _ in range(4):
+        x, w = leaves()
+        y = x * 1
+        z = (y * w).sum()
+        with flow.no_grad():
+            y.detach().add_(1)
+        with pytest.raises(AutogradError, match="changed in place") as error:
+            z.backward()
+        assert any("raised by the gradient of mul" in note for note in error.value.__notes__)
+
+
+def test_a_gradient_that_others_hold_is_not_taken():
+    for _ in range(4):
+        x, g = flow.ones(3, requires_grad=True), flow.ones(3)
+        (x + 0.0).backward(g)
+        x.grad.add_(1)
+        assert g.tolist() == [1, 1, 1]
+        a, b = (flow.ones(3, requires_grad=True) for _ in range(2))
+        (a + b).sum().backward()
+        a.grad.add_(1)
+        assert b.grad.tolist() == [1, 1, 1]
+
+
+def test_hooks_of_leaves_are_called():
+    seen = []
+    for _ in range(4):
+        x, w = leaves()
+        x.register_hook(lambda g: g * 2)
+        w.register_post_accumulate_grad_hook(lambda t: seen.append(t.grad is not None))
+        chain(x, w).backward()
+        once = x.grad.numpy()
+    assert seen == [True] * 4
+    np.testing.assert_allclose(once, 2 * gradients(chain)[0])
+
+
+def test_a_leaf_that_is_gone_gets_nothing():
+    for _ in range(4):
+        x, w = leaves()
+        y, known = chain(x, w), weakref.ref(x)
+        del x
+        gc.collect()
+        y.backward()
+        assert known() is None
+        assert w.grad is not None
+
+
+def test_references_are_neither_lost_nor_kept():
+    x, w = leaves()
+    counts = []
+    for _ in range(4):
+        for _ in range(40):
+            x.grad = w.grad = None
+            model(x, w).backward()
+        flow.vm.sync()
+        gc.collect()
+        parts = [x, w, x._node, w._node, x._meta, x.grad, w.grad, flow.Tensor]
+        counts.append([getrefcount(part) for part in parts])
+    assert counts[1] == counts[2] == counts[3]
+
+
+def test_many_steps_are_native_and_fed_no_misses():
+    x, w = leaves()
+    for _ in range(4):
+        x.grad = w.grad = None
+        chain(x, w).backward()
+    if not install.wanted():
+        pytest.skip("calls are Python's here")
+    install.settle()
+    for _ in range(4):
+        x.grad = w.grad = None
+        chain(x, w).backward()
+    before = flow.vm.stats()
+    x.grad = w.grad = None
+    chain(x, w).backward()
+    after = flow.vm.stats()
+    assert after["native_hits"] > before["native_hits"]
