@@ -29,6 +29,8 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.profiler.front.ranks import gathering
+from flowvm.ranks.clocks import gathered
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
@@ -78,6 +80,7 @@ class World:
             self.everybody = self.join(tuple(range(self.size)), self.control.Dup())
             self._compile()
             self.watcher = Watcher(self)
+            gathering.append(functools.partial(gathered, self))
 
     def _put_up_board(self) -> None:
         node = self.control.Split_type(self.mpi.COMM_TYPE_SHARED)

@@ -138,17 +138,26 @@ class GraphBuild:
         """Whether an optimizer has yet to make its state, which its first step does."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
-    def _cut_gradients(self) -> None:
-        """Have the gradients of global parameters cut among ranks, where ZeRO asks for that."""
+    def _cut(self) -> None:
+        """Have the gradients of global parameters cut among ranks, or these themselves and what
+        optimizers have of them by now, where ZeRO asks for that.
+        """
         stage, least = self.config.zero
         for param in self._stepped_parameters() if stage else ():
             meta = param._meta
-            if isinstance(meta, GlobalMeta):
-                with spread.within(least if stage > 1 else 0):
-                    param.extra()["grad_sbp"] = spread_sbp(meta)
+            if not isinstance(meta, GlobalMeta):
+                continue
+            with spread.within(least if stage > 1 else 0):
+                held = spread_sbp(meta)
+            param.extra()["grad_sbp"] = held
+            if stage == 3 and held != meta.sbp:
+                states = [o.state.get(param, {}) for o, _ in self._optimizers]
+                alike = [v for state in states for v in state.values() if _is_like(v, meta)]
+                for tensor in (param, *alike):
+                    tensor.data = tensor.detach().to_global(sbp=held)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
-        self._cut_gradients()
+        self._cut()
         with spread.within(self.config.zero[1]):
             return self._eager_step(args, kwargs)
 
@@ -186,7 +195,7 @@ class GraphBuild:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
         self._given = storages_of(leaves)
         self._place_scaler()
-        self._cut_gradients()
+        self._cut()
         paths: dict[int, str] = {}
         for path, module in self._modules():
             paths.setdefault(id(module), path)
@@ -298,3 +307,11 @@ class GraphBuild:
                     f"sum of the gradients of several backward().  Where eager code steps between "
                     f"them, call the optimizer's step() and zero_grad() in build, too"
                 )
+
+
+def _is_like(value: Any, meta: GlobalMeta) -> bool:
+    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
+    if not isinstance(value, Tensor):
+        return False
+    own = value._meta
+    return isinstance(own, GlobalMeta) and own.shape == meta.shape and own.sbp == meta.sbp
