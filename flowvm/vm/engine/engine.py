@@ -811,10 +811,11 @@ class Engine:
 
     def _release_some(self, batch: list[int]) -> None:
         """A ReleaseTensor for those of one stream, which go out of `batch` when it is published."""
-        ids, others, stream = batch, [], CALL_STREAM
+        ids, stream = batch, CALL_STREAM
+        others: list[int] = []
         if self.stream_of:
             stream = self.stream_of.get(batch[0], CALL_STREAM)
-            ids, others = [], []
+            ids = []
             for storage in batch:
                 own = self.stream_of.get(storage, CALL_STREAM) == stream
                 (ids if own else others).append(storage)
