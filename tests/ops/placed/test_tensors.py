@@ -370,3 +370,14 @@ def test_each_rank_updates_its_part(name, sbp):
 def _split(layer, where):
     """A layer that every rank has alike, with its parameters cut."""
     return layer.to_global(where, B)._apply(lambda t: t.to_global(sbp=S(0)))
+
+
+def test_parts_of_more_than_eight_dimensions():
+    shape = (2, *[1] * 9)
+
+    def rank(k):
+        local = flow.full(shape, float(k))
+        return local.to_global(flow.placement("cpu", [0, 1]), flow.sbp.split(0)).numpy()
+
+    for got in ranks.run(2, rank):
+        np.testing.assert_array_equal(got, np.repeat([0.0, 1.0], 2).reshape(4, *[1] * 9))
