@@ -149,21 +149,21 @@ def grad(
 
 
 def _batched(
-    sources: Sequence[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
+    sources: list[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
 ) -> list[Any]:
     """What `grad` finds for every row of `grad_outputs`, stacked."""
     given = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
-    sizes = {g.shape[0] if isinstance(g, Tensor) and g.ndim else None for g in given}
-    if len(sizes) != 1 or None in sizes or sizes == {0}:
+    tensors = [g for g in given if isinstance(g, Tensor) and g.ndim]
+    rows = int(tensors[0].shape[0]) if tensors else 0
+    if not rows or len(tensors) < len(given) or any(g.shape[0] != rows for g in tensors):
         raise AutogradError(
             "is_grads_batched=True needs a tensor for each output, with a first dimension of rows, "
             f"as many in each and at least one; got {[getattr(g, 'shape', g) for g in given]}"
         )
-    (rows,) = sizes
     found = []
     for row in range(rows):
         watch = Watch(nodes, accumulate=False)
-        run(_roots(sources, [g[row] for g in given]), keep or row < rows - 1, create, watch)
+        run(_roots(sources, [g[row] for g in tensors]), keep or row < rows - 1, create, watch)
         found.append(watch.found)
     return [None if column[0] is None else stack(column) for column in zip(*found, strict=True)]
 

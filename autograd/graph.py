@@ -73,9 +73,9 @@ class _Packed:
                         f"since.  Keep a clone()"
                     )
                 found.append(placed(tensor, edge))
-        node._saved = tuple(found)
+        saved = node._saved = tuple(found)
         node.versions = tuple(t._storage.version if t._storage is not None else 0 for t in found)
-        return node._saved
+        return saved
 
 
 def _storages(value: Any) -> list[Any]:

@@ -70,6 +70,7 @@ def test_one_process_is_a_world() -> None:
     [
         (lambda: flow.sparse.mm, "tensors are dense here"),
         (lambda: flow.sparse_coo_tensor, "tensors are dense here"),
+        (lambda: flow.complex32, "complex64 and complex128"),
         (lambda: flow.utils.cpp_extension.load, "no C.. extensions"),
         (lambda: flow.quantization, "no quantized kernels"),
     ],

@@ -15,6 +15,8 @@ ABSENT: Final = {
     "sparse": "tensors are dense here; where a matrix is mostly zeros, index and scatter_add",
     "sparse_coo_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
     "sparse_csr_tensor": "tensors are dense here; index_put, scatter_add and index_add make them",
+    "complex32": "complex numbers are complex64 and complex128 here",
+    "chalf": "complex numbers are complex64 and complex128 here",
     "quantization": "there are no quantized kernels; bfloat16 and float16 there are",
     "ao": "there are no quantized kernels; bfloat16 and float16 there are",
     "classes": "there are no C++ extensions; an op of your own is a Python function (flow.ops)",

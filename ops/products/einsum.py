@@ -128,7 +128,7 @@ def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Te
     return out.reshape([sizes[c] for c in labels]), labels
 
 
-def _written_as_equation(*given: Any) -> list[Any]:
+def _written_as_equation(*given: Any) -> tuple[str, Sequence[Any]]:
     """The equation of operands, each with a list of its labels, and the operands."""
     operands, lists = given[0 : len(given) // 2 * 2 : 2], given[1::2]
     if len(given) % 2:
@@ -146,7 +146,7 @@ def _written_as_equation(*given: Any) -> list[Any]:
         terms.append("".join("..." if n is Ellipsis else _LETTERS[n] for n in labels))
     count = len(operands)
     output = [f"->{terms[count]}"] if len(terms) > count else []
-    return ["".join([",".join(terms[:count]), *output]), *operands]
+    return "".join([",".join(terms[:count]), *output]), operands
 
 
 def einsum(equation: Any, *operands: Any) -> Tensor:
@@ -165,7 +165,8 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     tensor([ 50, 110])
     """
     if isinstance(equation, Tensor):
-        equation, *operands = _written_as_equation(equation, *operands)
+        equation, given = _written_as_equation(equation, *operands)
+        operands = tuple(given)
     tensors = (
         list(operands[0])
         if len(operands) == 1 and not isinstance(operands[0], Tensor)
