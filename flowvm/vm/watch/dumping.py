@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.lively import Lively, pending
+from flowvm.vm.watch.lively import Lively, begun, pending
 
 MOST = 40
 
@@ -12,7 +12,7 @@ MOST = 40
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
     """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
     words = vm.words
-    head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
+    head, received = int(words[CTL.HEAD]), begun(vm)
     lines = [
         f"{received - head} lively instructions (#{head} to #{received - 1})"
         if received > head
