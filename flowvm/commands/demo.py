@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import flowvm as flow
+from flowvm.compiler import progress
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
@@ -95,7 +96,9 @@ def main(args: argparse.Namespace) -> int:
     report(console, before, now, steps)
     show_plan(console, graph)
     show_one_step(console, eager, data)
-    compare(console, eager, graph, small_kernels(data, args))
+    with busy(console, "timing a network of small kernels, eagerly and as a graph"):
+        small = small_kernels(data, args)
+    compare(console, eager, graph, small)
     what_next(console)
     return 0 if min(eager.accuracy, graph.accuracy) >= GOAL else 1
 
@@ -304,13 +307,32 @@ def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
 def warm_up(console: "Console", batch: int) -> None:
     """One step and one test of a network that is thrown away, so that all compiling is done."""
     began = time.perf_counter()
-    with console.status("first step: kernels come from the cache, or are compiled ..."):
+    with busy(console, "first step: kernels come from the cache, or are compiled, once"):
         model = build_model()
         images, labels = flow.zeros(batch, 1, 8, 8), flow.zeros(batch, dtype=flow.int64)
         train_step(model, flow.optim.Adam(model.parameters()), images, labels).item()
         accuracy_on(model, images, labels)
     seconds = time.perf_counter() - began
     console.print(f"first step in {seconds:.2f} s (kernels from the cache, or compiled)")
+
+
+@contextmanager
+def busy(console: "Console", what: str) -> Iterator[None]:
+    """Says what takes its time, and on a terminal which kernel is being made for it."""
+    if not console.is_terminal:
+        console.print(f"{what} ...")
+        yield
+        return
+    made = 0
+    with console.status(f"{what} ...") as status:
+
+        def show(kernel: str) -> None:
+            nonlocal made
+            made += 1
+            status.update(f"{what}: number {made}, {progress.shown(kernel)} ...")
+
+        with progress.telling(show):
+            yield
 
 
 @contextmanager
@@ -322,9 +344,9 @@ def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("  step"), MofNCompleteColumn(), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=steps)
-        yield lambda: progress.advance(task)
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=steps)
+        yield lambda: bar.advance(task)
 
 
 def report(console: "Console", before: dict[str, int], now: dict[str, int], steps: int) -> None:

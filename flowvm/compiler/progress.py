@@ -87,7 +87,7 @@ class _Burst:
         before = "1 kernel" if self.count == 1 else f"{self.count} kernels"
         far = f"{before} made in {_rounded(self.spent)} s, " if self.count else ""
         print(
-            f"flowvm: making {_shown(name)}{long}; {far}once on this machine",
+            f"flowvm: making {shown(name)}{long}; {far}once on this machine",
             file=sys.stderr,
             flush=True,
         )
@@ -120,7 +120,7 @@ def making(op: str) -> reverting:
     return reverting(back, functools.partial(setattr, burst, "op", op))
 
 
-def _shown(name: str) -> str:
+def shown(name: str) -> str:
     """ "softmax (float32)" of "softmax: rows_body.<locals>.body, float32 float32"."""
     what, _, dtypes = name.rpartition(", ")
     op, _, kernel = what.rpartition(": ")

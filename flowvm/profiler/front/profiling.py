@@ -455,7 +455,7 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         left = time.monotonic_ns()
         engine.wait_idle()
         self.run = _collected(self._since, self._begun, left)
-        if self._uncompiled:
+        if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__

@@ -173,7 +173,7 @@ class _Looking:
             self.view = self.watcher.look(dump=who)
         by = list(SORTS)[self.sort]
         streams = tuple(sorted(self.view.streams, key=SORTS[by]))
-        view = dataclasses.replace(self.view, streams=streams, note=self.note)
+        view = dataclasses.replace(self.view, streams=streams, note=self.note or self.view.note)
         screen = view.screen(width)
         state = [f"by {by}"] * bool(self.sort) + ["PAUSED"] * self.paused
         parts = [*((key, "head") for key in KEYS), *((text, "advice") for text in state)]

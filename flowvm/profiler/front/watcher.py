@@ -34,6 +34,9 @@ Array = np.ndarray[Any, Any]
 WINDOW_S = 5.0  # what shares and rates are of
 SPARKS = 8
 LEAST = 0.01  # shares below are not shown
+UNCOMPILED = (
+    "the VM is being compiled, once for this machine: until then Python does its work, and slowly"
+)
 
 
 def _own(question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
@@ -300,6 +303,7 @@ class Watcher:
             lines=tuple(x for x in hot if x[1] >= LEAST), sampled=wall / 1e9,
             idle=(last.now - self._moved[1]) / 1e9,
             sched=self._scheduler(last.scheduled - first.scheduled, seconds, len(waiting)),
+            note=UNCOMPILED if head["uncompiled"] else "",
         )  # fmt: skip
 
     def _scheduler(self, spent: int, seconds: float, waiting: int) -> StreamNow:

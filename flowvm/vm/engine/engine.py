@@ -10,7 +10,8 @@ whose threads start with the first instruction.  Who runs where:
                        `shell.device_loop`
     flowvm-h:NAME      `shell.helper_loop`: its helpers for large kernels
     flowvm-host        Python: runs callbacks
-    flowvm-watch       Python: watchdog, window for `flowvm top` (see `flowvm.vm.watch.watchdog`)
+    flowvm-watch       Python: watchdog, window for `flowvm top` (see `flowvm.vm.watch.watchdog`);
+                       from the first instruction on, whether the loops are compiled or not
 
 A record is published by its last store.  Between taking a sequence number and that store nothing
 may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
@@ -221,6 +222,7 @@ class Engine:
             shell, SIGNATURES, LARGE, LAST, self.flight.change_clock, f"{__name__}:make_loop"
         )
         self.draining = 0  # the thread on which uncompiled code runs instructions
+        self.at_once = False  # an issuing thread runs what it has issued
         self.keep: list[Any] = []
         self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
@@ -305,6 +307,7 @@ class Engine:
                     self.loops.compiled(name)
             elif not self.loops.ready(THREADED):
                 self.uncompiled = True
+                self.watch.start()  # the words say the same whoever runs what they say
                 return
             self.flight.start()
             if self.uncompiled:
@@ -1010,13 +1013,17 @@ class Engine:
             )
             self.flight.start()
             drain = self.call("drain") if native else partial(apart, self._in_python, shell.drain)
-            while (slot := drain(self.base)) != -1:
-                if slot >= 0:
-                    self._run_callback(slot)
-                    failed |= self.failures.new()
-                    self.call("settle")(self.base, slot)
-                else:
-                    failed = True
+            self.at_once = True
+            try:
+                while (slot := drain(self.base)) != -1:
+                    if slot >= 0:
+                        self._run_callback(slot)
+                        failed |= self.failures.new()
+                        self.call("settle")(self.base, slot)
+                    else:
+                        failed = True
+            finally:
+                self.at_once = False
             self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         if failed and self.sequential:
             self.failures.collect()

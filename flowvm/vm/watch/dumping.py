@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.lively import Lively, pending
+from flowvm.vm.watch.lively import Lively, begun, pending
 
 MOST = 40
 
@@ -16,7 +16,7 @@ elsewhere: list[Callable[[], list[str]]] = []  # lines about what is waited for 
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
     """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
     words = vm.words
-    head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
+    head, received = int(words[CTL.HEAD]), begun(vm)
     lines = [
         f"{received - head} lively instructions (#{head} to #{received - 1})"
         if received > head

@@ -96,22 +96,34 @@ class Lively:
 
 def pending(vm: Recorded) -> list[Lively]:
     """Every lively instruction that the scheduler has received, oldest first."""
-    words = vm.words
-    head, received = int(words[CTL.HEAD]), int(words[CTL.RECEIVED])
+    words, head, received = vm.words, int(vm.words[CTL.HEAD]), begun(vm)
     front = fronts(vm)
     targets = _targets(vm, head, received)
     found = []
     for seq in range(head, received):
         ins = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
-        state = int(words[ins + INS.STATE])
+        at_once = seq >= words[CTL.RECEIVED]
+        state = STATE.DISPATCHED if at_once else int(words[ins + INS.STATE])
         if words[ins + INS.SEQ] == seq and state not in (STATE.RELEASED, 0):
             found.append(_lively(vm, seq, ins, state, targets.get(seq & RING.SLOT_MASK, ()), front))
     return found
 
 
+def begun(vm: Recorded) -> int:
+    """The number behind the last instruction that the scheduler has received, or that, without
+    one, the thread that issued it has in hand.
+    """
+    seq = int(vm.words[CTL.RECEIVED])
+    at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
+    return seq + (vm.at_once and vm.words[at + INS.SEQ] == seq)
+
+
 def fronts(vm: Recorded) -> dict[int, int]:
     """For each stream that has something to do: what it runs, or runs next."""
     words, found = vm.words, {}
+    if (received := int(words[CTL.RECEIVED])) < begun(vm):
+        at = INS.AT + (received & RING.SLOT_MASK) * INS.WORDS
+        found[int(words[at + INS.STREAM])] = received
     for stream in range(vm.streams):
         at = STR.AT + stream * STR.WORDS
         done = int(words[at + STR.DONE])

@@ -19,6 +19,7 @@ class VM(Protocol):
     threads: list[threading.Thread]
     running: bool
     stopped: bool
+    at_once: bool  # an issuing thread runs what it has issued
 
     @property
     def streams(self) -> int:

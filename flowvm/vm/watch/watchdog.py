@@ -113,7 +113,7 @@ class Watch:
         streams = range(self.vm.streams)
         tasks = (words[STR.AT + s * STR.WORDS + STR.TASK] for s in streams)  # within replays
         seen = (words[CTL.N_DONE], *tasks)
-        idle = words[CTL.HEAD] == words[CTL.RECEIVED]
+        idle = words[CTL.HEAD] == lively.begun(self.vm)
         if seen != self.seen or idle or now - self.looked > 3 * seconds + 1:
             self.seen, self.since, self.told = seen, now, False
         elif not self.told and now - self.since > config.watchdog:

@@ -35,7 +35,7 @@ from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
 from flowvm.vm.watch.dumping import dump_text
 from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.lively import fronts
+from flowvm.vm.watch.lively import begun, fronts
 from flowvm.vm.watch.spaces import space_of, spaces
 
 SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
@@ -70,6 +70,10 @@ class Shown(Recorded, Protocol):
     @property
     def watch(self) -> _Begun:
         """Since when it runs."""
+
+    @property
+    def uncompiled(self) -> bool:
+        """Whether it runs as Python, until it is compiled."""
 
 
 def _name(pid: int) -> str:
@@ -214,7 +218,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
     `dump` (the text of `flow.vm.dump()` is wanted).
     """
     words, flight = vm.words, vm.flight
-    received, head = int(words[CTL.RECEIVED]), int(words[CTL.HEAD])
+    received, head = begun(vm), int(words[CTL.HEAD])
     most = min(int(question.get("most", SAMPLE)), REC.LENGTH)
     first = max(int(question.get("since", 0)), received - most, flight.first)
     streams = vm.streams
@@ -235,6 +239,7 @@ def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tu
         "pid": os.getpid(),
         "program": os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python",
         "begun": vm.watch.begun,
+        "uncompiled": vm.uncompiled,
         "now": time.monotonic_ns(),
         "zero": flight.zero,
         "clocks": flight.clocks(),

@@ -17,7 +17,7 @@ import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.errors import ArgumentError, CompileError, RecaptureWarning, VMError
 from flowvm.profiler import Profile, live
-from flowvm.profiler.front.watcher import Watcher
+from flowvm.profiler.front.watcher import UNCOMPILED, Watcher
 from flowvm.profiler.views.live import Live, StreamNow
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -334,6 +334,32 @@ def test_another_process_is_seen_as_it_runs_and_missed_when_it_ends(other):
     other.wait()
     with pytest.raises(VMError, match="there is no process"):
         watcher.look()
+
+
+STUCK = """
+from flowvm.vm.engine.loops import Loops
+Loops.ready = lambda self, names: False  # the VM stays as it is while helpers compile it
+from kernels import *
+x = tensor()
+with Gate() as gate:
+    wait_for_gate(x, x, gate.address)
+"""
+
+
+def test_what_is_stuck_is_seen_before_the_vm_is_compiled():
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "vm")
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": path, "FLOWVM_WATCHDOG": "0.4"},
+    ) as process:  # fmt: skip
+        try:
+            assert any("no progress for 0.4 s" in line for line in process.stderr)
+            view = Watcher(process.pid).look()
+        finally:
+            process.kill()
+    assert view.note == UNCOMPILED
+    assert view.in_flight == 1
+    assert view.streams[0].running.endswith("wait_for_gate")
 
 
 def test_live_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
