@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from flowvm.autograd.engine import Watch, add_to_grad, run
 from flowvm.eager.modes import current_recorder, recording
@@ -11,6 +11,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
 from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.tracebacks import border
 
 Tensors = Tensor | Sequence[Tensor]
@@ -94,6 +95,7 @@ def grad(
     grad_outputs: Gradients = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -101,15 +103,16 @@ def grad(
     """The gradients of the sum of `outputs` with respect to each of `inputs`; no `.grad` changes.
 
     grad_outputs, retain_graph, create_graph   as in `backward`
+    only_inputs         taken, and means nothing: `.grad` is never added to
     allow_unused        None for an input that the outputs do not depend on, instead of an error
+    is_grads_batched    each of `grad_outputs` has one more dimension in front: a list of gradients,
+                        for each of which the results have theirs, in such a dimension
     materialize_grads   zeros for such an input
 
     >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
     >>> flow.autograd.grad((x * x).sum(), x)
     (tensor([2., 4.]),)
     """
-    if is_grads_batched:
-        raise AutogradError("is_grads_batched=True is not supported; call grad() once for each row")
     if materialize_grads and allow_unused is False:
         raise AutogradError("materialize_grads=True needs allow_unused=True (or left out)")
     sources = _listed(outputs, "outputs")
@@ -120,16 +123,22 @@ def grad(
                 f"One of the differentiated Tensors does not require grad: inputs[{i}] of shape "
                 f"{tuple(t.shape)}"
             )
-    roots = _roots(sources, grad_outputs)
     keep = create_graph if retain_graph is None else retain_graph
-    watch = Watch([t._node for t in wanted], accumulate=False)
-    run(roots, keep, create_graph, watch)
-    found = watch.found
+    nodes = [t._node for t in wanted]
+    if is_grads_batched:
+        found = _batched(sources, grad_outputs, nodes, keep, create_graph)
+    else:
+        watch = Watch(nodes, accumulate=False)
+        run(_roots(sources, grad_outputs), keep, create_graph, watch)
+        found = watch.found
     for i, (t, g) in enumerate(zip(wanted, found, strict=True)):
         if g is not None:
             continue
         if materialize_grads:
             found[i] = filled_of(t._meta, 0)
+            if is_grads_batched:
+                rows = len(_listed(cast("Tensors", grad_outputs), "grad_outputs")[0])
+                found[i] = found[i].expand(rows, *t.shape)
         elif not allow_unused:
             raise AutogradError(
                 "One of the differentiated Tensors appears to not have been used in the graph: "
@@ -137,6 +146,26 @@ def grad(
                 f"{tuple(t.shape)}.  Set allow_unused=True if this is the desired behavior"
             )
     return tuple(found)
+
+
+def _batched(
+    sources: Sequence[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
+) -> list[Any]:
+    """What `grad` finds for every row of `grad_outputs`, stacked."""
+    given = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
+    sizes = {g.shape[0] if isinstance(g, Tensor) and g.ndim else None for g in given}
+    if len(sizes) != 1 or None in sizes or sizes == {0}:
+        raise AutogradError(
+            "is_grads_batched=True needs a tensor for each output, with a first dimension of rows, "
+            f"as many in each and at least one; got {[getattr(g, 'shape', g) for g in given]}"
+        )
+    (rows,) = sizes
+    found = []
+    for row in range(rows):
+        watch = Watch(nodes, accumulate=False)
+        run(_roots(sources, [g[row] for g in given]), keep or row < rows - 1, create, watch)
+        found.append(watch.found)
+    return [None if column[0] is None else stack(column) for column in zip(*found, strict=True)]
 
 
 @method("backward")

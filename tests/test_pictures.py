@@ -2,14 +2,17 @@
 
 import html
 import re
+import struct
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+import zlib
 from pathlib import Path
 
 import pytest
 
 from tools import pictures
+from tools.browser import CHROMIUM
 from tools.drawings.__main__ import DRAWINGS, FOLDER
 from tools.drawings.canvas import Canvas
 
@@ -69,6 +72,25 @@ def test_the_one_in_the_documentation_shows_what_it_must(name: str) -> None:
     assert "http" not in path.read_text().replace("http://www.w3.org/2000/svg", "")
 
 
+@pytest.mark.parametrize("tab", pictures.PAGES)
+def test_the_page_has_pictures(made: Path, tab: str) -> None:
+    for folder in (pictures.FOLDER, *([made] if CHROMIUM else [])):
+        raw = (folder / f"page-{tab}.png").read_bytes()
+        assert raw.startswith(b"\x89PNG"), "make it again: python -m tools.pictures"
+        assert struct.unpack(">2I", raw[16:24]) == (1200, 720)
+        assert len(set(zlib.decompress(idat(raw)))) > 8, "it is empty"
+
+
+def idat(png: bytes) -> bytes:
+    """The compressed pixels of a PNG."""
+    at, found = 8, b""
+    while at < len(png):
+        (length,) = struct.unpack(">I", png[at : at + 4])
+        found += png[at + 8 : at + 8 + length] * (png[at + 4 : at + 8] == b"IDAT")
+        at += length + 12
+    return found
+
+
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_a_drawing_is_what_the_code_makes(name: str) -> None:
     drawn = DRAWINGS[name]().svg()
@@ -94,7 +116,7 @@ def test_boxes_do_not_overlap() -> None:
 )
 def test_pictures_that_are_shown_are_there(page: str) -> None:
     path = ROOT / page
-    named = re.findall(r"!\[[^]]+\]\(([^)]+\.svg)\)", path.read_text())
+    named = re.findall(r"!\[[^]]+\]\(([^)]+\.(?:svg|png))\)", path.read_text())
     assert named
     for name in named:
         assert (path.parent / name).is_file(), name

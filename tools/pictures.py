@@ -12,6 +12,7 @@ import argparse
 import io
 import linecache
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +21,9 @@ from typing import Any
 from rich.console import Console
 
 import flowvm as flow
+from tools.browser import CHROMIUM, browse
 
-__all__ = ["PICTURES", "main"]
+__all__ = ["PAGES", "PICTURES", "main"]
 
 WIDTH = 110  # columns
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
@@ -189,6 +191,8 @@ PICTURES: dict[str, tuple[str, Callable[[Session], Any]]] = {
     "error": ("", error_text),
 }  # fmt: skip
 
+PAGES = ("dag", "moment")  # tabs of the page
+
 
 def picture(typed: str, shown: Any) -> str:
     """The SVG of a prompt with what was typed, and of what it printed."""
@@ -206,6 +210,20 @@ def picture(typed: str, shown: Any) -> str:
     return console.export_svg(title="", code_format=SVG, unique_id="flowvm")
 
 
+def pages(session: Session, folder: Path) -> list[Path]:
+    """Pictures of the profiler's page, where a browser is installed."""
+    made = []
+    with tempfile.TemporaryDirectory() as place:
+        page = session.profile.export(Path(place) / "run.html")
+        for tab in PAGES:
+            path = folder / f"page-{tab}.png"
+            browse(f"file://{page}#{tab}", Path(place) / f"chromium-{tab}",
+                   f"--screenshot={path.resolve()}", "--window-size=1200,720",
+                   "--hide-scrollbars", "--virtual-time-budget=3000")  # fmt: skip
+            made.append(path)
+    return made
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Write all pictures; their names on stdout."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
@@ -217,6 +235,10 @@ def main(arguments: list[str] | None = None) -> int:
         path = folder / f"{name}.svg"
         path.write_text(picture(typed, show(session)), encoding="utf-8")
         print(path)
+    if CHROMIUM:
+        print(*pages(session, folder), sep="\n")
+    else:
+        print("no Chromium here: the pictures of the page are left as they are", file=sys.stderr)
     return 0
 
 

@@ -153,12 +153,12 @@ def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
 
 
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """(func(*primals), a function from what the outputs are weighed with to the gradients of the
-    primals, a tuple if there are several); with `has_aux`, `aux` is third.
+    """(func(*primals), a function from what the outputs are weighed with to the tuple of the
+    primals' gradients); with `has_aux`, `aux` is third.
 
     >>> value, gradients = flow.func.vjp(lambda x: x * x, flow.tensor([1.0, 2.0]))
     >>> value, gradients(flow.ones(2))
-    (tensor([1., 4.]), tensor([2., 4.]))
+    (tensor([1., 4.]), (tensor([2., 4.]),))
     """
     wanted = _wanted(leaves(primals))
     with _inside(), enable_grad():
@@ -173,8 +173,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
                 f"vjp: {len(ends)} outputs are weighed with as many tensors, got {len(weights)}"
             )
         again = wanted or _wanted(weights)
-        found = rebuilt(primals, _done(_back(ends, made, weights, again), again))
-        return found if len(primals) > 1 else found[0]
+        return rebuilt(primals, _done(_back(ends, made, weights, again), again))
 
     result = _done(output, wanted), back
     return (*result, _done(aux, wanted)) if has_aux else result

@@ -29,11 +29,14 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.profiler.front.ranks import gathering
+from flowvm.ranks.clocks import gathered
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
 from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
 from flowvm.streams import Stream
+from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
@@ -56,6 +59,8 @@ class World:
         self.alert = np.zeros(ALERT.WORDS, np.int64)
         self.lock = _making
         self.joined: dict[int, Joined] = {}  # by the address of the row
+        # messages that name no group are of this one, which ranks need not meet for
+        self.everybody: Joined | None = None
         self.lanes: list[Lane] = []
         self.watcher: Watcher | None = None
         if launched_ranks() == 1:
@@ -72,8 +77,10 @@ class World:
         if self.size > 1:
             self.control = everybody.Dup()
             self._put_up_board()
+            self.everybody = self.join(tuple(range(self.size)), self.control.Dup())
             self._compile()
             self.watcher = Watcher(self)
+            gathering.append(functools.partial(gathered, self))
 
     def _put_up_board(self) -> None:
         node = self.control.Split_type(self.mpi.COMM_TYPE_SHARED)
@@ -113,6 +120,17 @@ class World:
         self.rows += 1
         return self.rows - 1
 
+    def join(self, ranks: tuple[int, ...], comm: Any) -> Joined:
+        """What this rank needs to take part in the group of `ranks`; all of them call it."""
+        mine = self.next_row()
+        rows = comm.allgather(mine)
+        row = self.row_of(self.rank, mine)
+        seen = [self.row_of(r, at) for r, at in zip(ranks, rows, strict=True)]
+        known = tuple(at for at in seen if at != row)
+        others = tuple(number for number in ranks if number != self.rank)
+        joined = self.joined[row] = Joined(comm, handle(comm), row, known, others)
+        return joined
+
     def row_of(self, number: int, place: int) -> int:
         """The address of a row of a rank; 0 if that is on another host."""
         board = self.boards.get(number, 0)
@@ -133,10 +151,12 @@ def _words(at: int, count: int) -> np.ndarray[Any, Any]:
 
 
 @functools.cache
+@waiting
 def _world() -> World:
     return World()
 
 
+@protected
 def world() -> World:
     """The one world of this process; in a launched one, the first call initializes MPI."""
     with _making:
@@ -181,6 +201,7 @@ class Lane:
 
 
 @functools.cache
+@protected
 def lane(way: str = "", peer: int = 0) -> Lane:
     """The lane of collectives, or that of messages to ("send") or from ("recv") a rank.
 
@@ -254,6 +275,7 @@ class Group:
             raise ArgumentError(f"{what}: rank {number} is not in the group {self.ranks}")
         return self.ranks.index(number)
 
+    @protected
     def joined(self, what: str = "a collective") -> Joined:
         """Its communicator, made when all of its ranks have first asked for it.
 
@@ -269,20 +291,16 @@ class Group:
             return self._joined
 
     def _join(self, place: World, what: str) -> Joined:
+        if place.everybody is not None and self.ranks == tuple(range(place.size)):
+            return place.everybody
         tag = zlib.crc32(repr(self.ranks).encode()) % 32749
         others = tuple(number for number in self.ranks if number != place.rank)
         self._meet(place, others, tag, what)
         members = place.mpi.COMM_WORLD.Get_group().Incl(list(self.ranks))
         comm = place.control.Create_group(members, tag)
-        mine = place.next_row()
-        rows = comm.allgather(mine)
-        row = place.row_of(place.rank, mine)
-        seen = [place.row_of(r, at) for r, at in zip(self.ranks, rows, strict=True)]
-        known = tuple(at for at in seen if at != row)
-        joined = Joined(comm, handle(comm), row, known, others)
-        place.joined[row] = joined
-        return joined
+        return place.join(self.ranks, comm)
 
+    @waiting
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
         """Wait for the others, so that making a communicator, which nobody could end, is short."""
         empty = np.zeros(0, np.uint8)

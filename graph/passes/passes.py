@@ -27,6 +27,7 @@ from flowvm.graph.memory.offsets import eager_peak
 from flowvm.graph.passes.accumulate import accumulate_in_place, values_of_sums
 from flowvm.graph.passes.algebra import simplify
 from flowvm.graph.passes.biases import split_biases
+from flowvm.graph.passes.buckets import bucket_gradients
 from flowvm.graph.passes.checkpointing import checkpoint_regions, recompute
 from flowvm.graph.passes.epilogues import fuse_epilogues
 from flowvm.graph.passes.fusion import fuse_elementwise
@@ -213,6 +214,7 @@ def _whole(buffer: Buffer, graph: LogicalGraph) -> Any:
 
 
 PASSES: dict[str, Pass] = {
+    "buckets": bucket_gradients,
     "sums": values_of_sums,
     "algebra": simplify,
     "copies": eliminate_copies,

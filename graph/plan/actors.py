@@ -104,12 +104,15 @@ def conflicts(nodes: Sequence[OpNode]) -> list[tuple[int, int]]:
 
 def _chains(nodes: Sequence[OpNode]) -> tuple[list[list[int]], list[set[int]]]:
     """Places of each chain's nodes, in the order of their first ones; the chains each waits for."""
-    across: dict[int, list[int]] = {}
-    ends: set[int] = set()
+    latest_of: dict[tuple[int, int], int] = {}  # of each stream that a node waits for
     for a, b in conflicts(nodes):
         if nodes[a].stream != nodes[b].stream:
-            across.setdefault(b, []).append(a)
-            ends.add(a)
+            key = b, nodes[a].stream
+            latest_of[key] = max(a, latest_of.get(key, a))  # those in front of it have run then
+    across: dict[int, list[int]] = {}
+    for (b, _), a in latest_of.items():
+        across.setdefault(b, []).append(a)
+    ends = {*latest_of.values()}
     chains: list[list[int]] = []
     chain_of: list[int] = []
     latest: dict[int, int] = {}

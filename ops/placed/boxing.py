@@ -8,7 +8,7 @@ Along one dimension of the placement:
 
 Several dimensions change one after the other, each among the ranks along it.  A dimension of the
 placement whose split is cut again by a later one changes when the later one is out of the way.
-Another placement: where both have one dimension, and as many ranks, each sends its part to its
+Another placement: where both are arrays of ranks of one shape, each sends its part to its
 counterpart; else the tensor is made whole, sent to who has not got it, and cut.
 
 What a step sends is known before it is made: `cost`, in bytes that each rank receives.  The steps
@@ -229,7 +229,7 @@ def moved(x: Tensor, where: placement, sbp: Sbps) -> Tensor:
     if where.flat == meta.placement.flat and len(meta.placement.shape) == len(where.shape):
         return global_of(part_of(x), target)
     source = meta.placement
-    if len(source.shape) == len(where.shape) == 1 and source.size == where.size:
+    if source.shape == where.shape:
         return boxed(_to_counterparts(x, where), sbp)
     whole = boxed(x, (broadcast,) * len(source.shape))
     rank, first = meta.device.rank, source.flat[0]
@@ -257,13 +257,14 @@ def _to_counterparts(x: Tensor, where: placement) -> Tensor:
     rank = meta.device.rank
     target = GlobalMeta.make(meta.shape, meta.dtype, where.device(rank), meta.sbp)
     use, got = transport[-1](), None
-    for k, (source, to) in enumerate(zip(meta.placement.flat, where.flat, strict=True)):
+    for source, to in zip(meta.placement.flat, where.flat, strict=True):
         if source == to == rank:
             got = part_of(x)
         elif rank == source:
             use.send(part_of(x).contiguous(), to)
         elif rank == to:
-            bounds = part(meta.shape, where, meta.sbp, (k,))
+            place: Any = where.place_of(to)
+            bounds = part(meta.shape, where, meta.sbp, place)
             shape = [end - begin for begin, end in bounds]
             got = use.recv(TensorMeta.of(shape, meta.dtype, meta.device.local), source)
     return hollow(target) if got is None else global_of(got, target)

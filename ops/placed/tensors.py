@@ -97,6 +97,9 @@ for _name, _function in (
     setattr(Tensor, _name, property(_function))
 
 
+ASKED = 8  # dimensions that ranks tell each other of at least, so that a different number is seen
+
+
 # --- local to global ------------------------------------------------------------------------------
 
 
@@ -238,17 +241,18 @@ def part_of_local(x: Tensor) -> Tensor:
 def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[int]:
     """The logical shape: parts are asked of all ranks of the placement."""
     use = boxing.transport[-1]()
-    mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (8 - local.ndim)]], np.int64))
+    room = max(ASKED, local.ndim)
+    mine = tensor(np.array([[local.ndim, *local.shape, *[0] * (room - local.ndim)]], np.int64))
     first = where.flat[0]
     if place is None:
-        told = use.recv(TensorMeta.of((where.size, 9), mine.dtype), first)
+        told = use.recv(TensorMeta.of((where.size, 1 + room), mine.dtype), first)
     else:
         told = use.all_gather(mine, use.group(where.flat))
         if here()[0] == first:
             for other in range(here()[1]):
                 if other not in where.flat:
                     use.send(told, other)
-    rows = told.numpy().reshape((*where.shape, 9))
+    rows = told.numpy().reshape((*where.shape, 1 + room))
     if len(set(rows[..., 0].ravel().tolist())) > 1:
         raise ShapeError("to_global: ranks have tensors of several numbers of dimensions")
     shapes = rows[..., 1 : 1 + local.ndim]

@@ -57,17 +57,21 @@ Number = float
 
 
 def _differentiable(
-    name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float"
-) -> Elementwise:
+    name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float",
+    complex: Callable[[str], str] | None = None,
+) -> Elementwise:  # fmt: skip
     """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
-    made of lines.
+    made of lines.  `complex` makes of each expression that for complex numbers.
     """
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)
 
     def made(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", *names])
-        return elementwise(name + suffix, expr, args=args, types=types, saves=args, grad=grad)
+        theirs = complex(expr) if complex else False
+        return elementwise(
+            name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs
+        )
 
     def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         return (backward(g, *c.saved), *rest)
@@ -337,6 +341,7 @@ _silu = _differentiable(
     f"x * {_S}",
     f"{_S} * (1 + x * (1 - {_S}))",
     f"{_S} * (1 - {_S}) * (2 + x * (1 - 2 * {_S}))",
+    complex=lambda expr: expr.replace(_S, f"c{_S}"),
 )
 _M = "tanh_softplus(x)"
 _mish = _differentiable(
@@ -360,8 +365,9 @@ _softsign = _differentiable(
 )
 _logsigmoid = _differentiable("logsigmoid", "-softplus(-x)", "sigmoid(-x)", f"-{_S} * sigmoid(-x)")
 _tanhshrink = _differentiable(
-    "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))"
-)
+    "tanhshrink", "x - tanh(x)", "tanh(x) * tanh(x)", "2 * tanh(x) * (1 - tanh(x) * tanh(x))",
+    complex=lambda expr: expr.replace("tanh(", "ctanh("),
+)  # fmt: skip
 
 
 @steady
@@ -466,6 +472,9 @@ def softsign(input: Tensor) -> Tensor:
     >>> F.softsign(flow.tensor([-1.0, 0.0, 3.0]))
     tensor([-0.5000,  0.0000,  0.7500])
     """
+    if isinstance(input, Tensor) and input._meta.dtype.is_complex:
+        quotient: Tensor = input / (1 + input.abs())
+        return quotient
     out: Tensor = _softsign.call(input)
     return out
 

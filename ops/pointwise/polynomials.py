@@ -13,7 +13,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
-from flowvm.meta.dtype import get_default_dtype
+from flowvm.meta.dtype import bool_, get_default_dtype, uint8
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import where
@@ -71,6 +71,7 @@ def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
         device = (input if isinstance(input, Tensor) else n).device
         x: Any = input if isinstance(input, Tensor) else tensor(float(input), device=device)
         degree: Any = n if isinstance(n, Tensor) else tensor(n, device=device)
+        degree = degree.to(uint8) if degree.dtype is bool_ else degree
         x = x.detach()
         if not x.dtype.is_floating_point:
             wide = degree.dtype if degree.dtype.is_floating_point else get_default_dtype()

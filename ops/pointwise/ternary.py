@@ -90,6 +90,7 @@ logaddexp = elementwise(
     types="float",
     saves="x, y",
     grad=_logaddexp_grad,
+    complex="clogaddexp(x, y)",
     doc="""log(exp(x) + exp(y)) without overflow.
 
     >>> flow.logaddexp(flow.tensor(1000.0), flow.tensor(0.0))

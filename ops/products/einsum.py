@@ -8,6 +8,7 @@ summed, kept right).  The gradient falls out of these.
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["einsum"]
+
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase  # of labels that are numbers
 
 
 def _terms(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
@@ -125,19 +128,44 @@ def _contracted(a: Tensor, la: str, b: Tensor, lb: str, needed: str) -> tuple[Te
     return out.reshape([sizes[c] for c in labels]), labels
 
 
-def einsum(equation: str, *operands: Any) -> Tensor:
+def _written_as_equation(*given: Any) -> list[Any]:
+    """The equation of operands, each with a list of its labels, and the operands."""
+    operands, lists = given[0 : len(given) // 2 * 2 : 2], given[1::2]
+    if len(given) % 2:
+        lists = (*lists, given[-1])
+    terms = []
+    for labels in lists:
+        if not isinstance(labels, (list, tuple)):
+            raise ArgumentTypeError(
+                "einsum takes an equation and its operands, or each operand and a list of its "
+                f"labels; got a {type(labels).__name__} in the place of such a list"
+            )
+        for label in labels:
+            if label is not Ellipsis and not (type(label) is int and 0 <= label < 52):
+                raise ArgumentError(f"einsum: a label is an int from 0 to 51 or ..., got {label!r}")
+        terms.append("".join("..." if n is Ellipsis else _LETTERS[n] for n in labels))
+    count = len(operands)
+    output = [f"->{terms[count]}"] if len(terms) > count else []
+    return ["".join([",".join(terms[:count]), *output]), *operands]
+
+
+def einsum(equation: Any, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in "bij,bjk->bik".
 
     A label names a dimension; labels that the output leaves out are summed over.  "..." stands for
-    further dimensions, which
-    broadcast.  Without "->" the output has the labels that come once, in alphabetical order.  A
-                label that comes twice
-    in one operand takes its diagonal.
+    further dimensions, which broadcast.  Without "->" the output has the labels that come once, in
+    alphabetical order.  A label that comes twice in one operand takes its diagonal.
+
+    In place of an equation, each operand may be followed by a list of numbers from 0 to 51 that
+    name its dimensions (... is Ellipsis), and the last list names the output's:
+    `einsum(a, [0, 1], b, [1, 2], [0, 2])`.
 
     >>> a, b = flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 20])
     >>> flow.einsum("ij,j->i", a, b)
     tensor([ 50, 110])
     """
+    if isinstance(equation, Tensor):
+        equation, *operands = _written_as_equation(equation, *operands)
     tensors = (
         list(operands[0])
         if len(operands) == 1 and not isinstance(operands[0], Tensor)

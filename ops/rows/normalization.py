@@ -16,7 +16,7 @@ import numpy as np
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo, float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import whole
@@ -75,9 +75,24 @@ def rms_norm(
     if hot["autocast"]:
         input, weight = widened(input, weight)
     shape = _sizes(normalized_shape)
-    if eps is None and input._meta.dtype.is_floating_point:
+    if eps is None and input._meta.dtype.inexact:
         eps = finfo(input._meta.dtype).eps
+    if input._meta.dtype.is_complex:
+        return _complex_rms_norm(input, shape, weight, eps or 0.0)
     return _normalized(input, weight, None, "layer", shape, eps or 0.0, False)[0]
+
+
+def _complex_rms_norm(
+    x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float
+) -> Tensor:
+    """As PyTorch has it: by the mean of the squares, which are complex numbers themselves."""
+    if not shape or tuple(x._meta.shape[-len(shape) :]) != shape:
+        raise ShapeError(
+            f"rms_norm: normalized_shape {shape} is not the end of shape {tuple(x._meta.shape)}"
+        )
+    means = (x * x).mean(tuple(range(-len(shape), 0)), keepdim=True)
+    normal: Tensor = x * (means + eps).rsqrt()
+    return normal if weight is None else normal * weight
 
 
 @steady

@@ -282,6 +282,16 @@ def csigmoid(x: Complex) -> Complex:
     return cdiv(small, 1 + small)
 
 
+def clogaddexp(x: Complex, y: Complex) -> Complex:
+    """log(exp(x) + exp(y)), by the exponential that does not overflow."""
+    if x.real != x.real or y.real != y.real:
+        return complex(_NAN, _NAN)
+    small, large = (x, y) if x.real < y.real else (y, x)
+    if small.real == large.real and _fabs(small.real) == _INF:
+        return small if small.real < 0 else clog(cexp(small) + cexp(large))
+    return large + clog1p(cexp(small - large))
+
+
 def csinc(x: Complex) -> Complex:
     """sin(pi x) / (pi x), and 1 at 0."""
     turned = complex(x.real * math.pi, x.imag * math.pi)
@@ -294,7 +304,7 @@ def complex_functions() -> dict[str, Any]:
     """Every function by its name."""
     found = (
         cabs, cacos, cacosh, cangle, casin, casinh, catan, catanh, cconj, ccos, ccosh, cdiv, cexp,
-        cexpm1, clog, clog10, clog1p, clog2, cpow, crecip, csgn, csigmoid, csin, csinc, csinh,
-        csqrt, ctan, ctanh,
+        cexpm1, clog, clog10, clog1p, clog2, clogaddexp, cpow, crecip, csgn, csigmoid, csin, csinc,
+        csinh, csqrt, ctan, ctanh,
     )  # fmt: skip
     return {f.__name__: f for f in found}

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.guards.regions import Mode
@@ -30,7 +29,6 @@ __all__ = ["scaled_dot_product_attention"]
 fusing: Mode[bool] = Mode(True)  # whether calls of this thread may take the fused op
 
 
-@steady
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

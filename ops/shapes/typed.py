@@ -135,8 +135,8 @@ def made_of(
             return shared
         if isinstance(first, Size):
             return empty(first, dtype=dtype, device=device)
-        if isinstance(first, (list, tuple, np.ndarray)):
-            data = np.asarray(first) if isinstance(first, np.ndarray) else first
+        if isinstance(first, (list, tuple, range, np.ndarray)):
+            data = first if isinstance(first, (list, tuple)) else np.asarray(first)
             return tensor(data, dtype=dtype, device=device)
     if not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in args):
         listed = ", ".join(type(a).__name__ for a in args)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import flowvm as flow
 from flowvm.autograd import detect_anomaly, gradcheck, gradgradcheck, set_detect_anomaly
 from flowvm.autograd.gradcheck import GradcheckError
 from flowvm.meta.dtype import float64
@@ -177,3 +178,35 @@ def test_the_search_ends_with_its_block(flow):
     with set_detect_anomaly(True):
         assert flow.autograd.is_anomaly_enabled()
     assert not flow.autograd.is_anomaly_enabled()
+
+
+def test_gradients_of_many_weights_at_once():
+    x = flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    y, z = x * x, x.sum()
+    rows = flow.eye(3)
+    (jacobian,) = flow.autograd.grad(y, x, rows, retain_graph=True, is_grads_batched=True)
+    assert jacobian.tolist() == [[2, 0, 0], [0, 4, 0], [0, 0, 6]]
+    weights = (rows, flow.arange(3.0))
+    (both,) = flow.autograd.grad((y, z), x, weights, create_graph=True, is_grads_batched=True)
+    assert both.tolist() == [[2, 0, 0], [1, 5, 1], [2, 2, 8]]
+    (second,) = flow.autograd.grad(both.sum(), x, retain_graph=True)
+    assert second.tolist() == [2, 2, 2]
+    unused = flow.ones(2, requires_grad=True)
+    _, none = flow.autograd.grad(
+        y, (x, unused), rows, True, is_grads_batched=True, allow_unused=True
+    )
+    assert none is None
+    _, zeros = flow.autograd.grad(
+        y, (x, unused), rows, True, is_grads_batched=True, materialize_grads=True
+    )
+    assert zeros.tolist() == [[0, 0]] * 3
+    for wrong in (None, flow.tensor(1.0), (rows, rows)):
+        with pytest.raises(RuntimeError):
+            flow.autograd.grad(y, x, wrong, True, is_grads_batched=True)
+
+
+def test_only_inputs_is_taken_where_it_stands_in_pytorch():
+    x = flow.tensor([3.0], requires_grad=True)
+    (g,) = flow.autograd.grad(x * x, x, flow.ones(1), True, True, True, False)
+    assert g.tolist() == [6]
+    assert flow.autograd.grad(g, x, only_inputs=True)[0].tolist() == [2]

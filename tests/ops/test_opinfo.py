@@ -59,10 +59,6 @@ NOT_YET = {
     ("nn.functional.pad", "float32"), ("nn.functional.pad", "int64"),
     ("nn.functional.local_response_norm", "int64"),
     ("cholesky", "complex128"),  # PyTorch's gradient is not Hermitian
-    *((name, "complex128") for name in (
-        "logaddexp", "nn.functional.rms_norm", "nn.functional.silu", "nn.functional.softsign",
-        "nn.functional.tanhshrink",
-    )),
 }  # fmt: skip
 
 

@@ -4,7 +4,8 @@
                   compiled code, and the peers'; ours and theirs in turn, best of rounds
     usual calls   as they stand in a program, in a process for each: by Python functions, by
                   compiled code where there is such, and the peers'
-    mlp step      a training step of 16-32-4, batches of 8, SGD with momentum, in a process each
+    backward      matmul, relu, sum and backward of 8x8, in a process each
+    mlp step      a training step of 64-64-64-10, batches of 32, SGD with momentum, likewise
     steps         what each step of a native call adds, apart from the VM: native functions that go
                   so far and no further, called in turn; the first row is an empty one
 
@@ -43,9 +44,11 @@ from flowvm.vm.machine.lang import load_word
 
 COUNT = 2000
 USUAL = (
-    "x.add_(y)", "x.mul_(1.0)", "x[3]", "x[2:4]", "x.view(-1)", "x.t()", "x.transpose(0, 1)",
-    "x.sum()", "x.sum(1)", "x.mean()", "x.max()", "x == y", "F.relu(x)", "F.linear(x, y)",
-    "F.softmax(x, 1)", "x.sort()", "same(x)",
+    "x.add_(y)", "x.mul_(1.0)", "x[3]", "x[2:4]", "x[1, 2:4]", "x.view(-1)", "x.t()",
+    "x.transpose(0, 1)", "x.permute(1, 0)", "x.unsqueeze(0)", "x.flatten()", "x.expand(2, 8, 8)",
+    "x.narrow(0, 1, 2)", "w[3]", "w.t()", "x.sum()", "x.sum(1)", "x.sum(dim=1, keepdim=True)",
+    "x.mean()", "w.mean()", "x.max()", "x.max(1)", "x == y", "F.relu(x)", "F.linear(x, y)",
+    "F.softmax(x, 1)", "F.layer_norm(x, (8,))", "x.sort()", "x.topk(3)", "same(x)",
 )  # fmt: skip
 STEPS_A_ROUND = 50
 
@@ -210,8 +213,8 @@ def _peers(module: Any, name: str, count: int, grad: bool) -> Any:
 
 
 def usual_times(name: str, rounds: int) -> dict[str, float]:
-    """Nanoseconds of each of USUAL, x and y 8x8 and `same` a module that gives its argument, by the
-    package `name`: flowvm or torch.
+    """Nanoseconds of each of USUAL, x, y and w, which requires grad, 8x8 and `same` a module that
+    gives its argument, by the package `name`: flowvm or torch.
     """
     module: Any = importlib.import_module(name)
     module.set_num_threads(1)
@@ -219,6 +222,7 @@ def usual_times(name: str, rounds: int) -> dict[str, float]:
         install.settle()
     kind = type("Same", (module.nn.Module,), {"forward": lambda self, x: x})
     given = {"x": module.ones(8, 8), "y": module.ones(8, 8), "F": module.nn.functional}
+    given["w"] = module.ones(8, 8, requires_grad=True)
     finish = flow.vm.sync if module is flow else lambda: None
     runs = []
     for text in USUAL:
@@ -229,36 +233,48 @@ def usual_times(name: str, rounds: int) -> dict[str, float]:
     return dict(zip(USUAL, best(runs, rounds), strict=True))
 
 
-def usual_rows(peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
-    """The same by the Python functions, by compiled code, and by the peers that have it."""
-    columns = [json.loads(text) if text else {} for text in apart("--usual", peers, rounds)]
-    return [(text, [column.get(text) for column in columns]) for text in USUAL]
+def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
+    """What this program measures of `what` by the Python functions, by compiled code, and by the
+    peers that have it.
+    """
+    columns = [json.loads(text) if text else {} for text in apart(what, peers, rounds)]
+    return [(name, [column.get(name) for column in columns]) for name in columns[0]]
 
 
-def step_time(name: str, rounds: int) -> float:
-    """Nanoseconds of a training step of a small MLP, of the package `name`: flowvm or torch."""
+def step_times(name: str, rounds: int) -> dict[str, float]:
+    """Nanoseconds of going back over a small graph, and of a training step of a small MLP, of the
+    package `name`: flowvm or torch.
+    """
     module: Any = importlib.import_module(name)
     module.set_num_threads(1)
+    if module is flow:
+        install.settle()
     nn = module.nn
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    linear, act = nn.Linear, nn.ReLU
+    model = nn.Sequential(linear(64, 64), act(), linear(64, 64), act(), linear(64, 10))
     optimizer = module.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x, y = module.randn(8, 16), module.randn(8, 4)
+    x, y = module.randn(32, 64), module.tensor([k % 10 for k in range(32)])
+    a, b = (module.ones(8, 8, requires_grad=True) for _ in range(2))
+    finish = flow.vm.sync if module is flow else lambda: None
 
-    def run() -> None:
+    def back() -> None:
+        for _ in range(STEPS_A_ROUND):
+            a.grad = b.grad = None
+            (a @ b).relu().sum().backward()
+        finish()
+
+    def step() -> None:
         for _ in range(STEPS_A_ROUND):
             optimizer.zero_grad()
-            nn.functional.mse_loss(model(x), y).backward()
+            nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
         finish()
 
-    finish = flow.vm.sync if module is flow else lambda: None
-    run()
-    return best([(finish, run)], rounds)[0] * COUNT / STEPS_A_ROUND
-
-
-def step_row(peers: list[str], rounds: int) -> list[float | None]:
-    """The same by the Python functions, by compiled code, and by the peers that have it."""
-    return [float(text) if text else None for text in apart("--step", peers, rounds)]
+    back()
+    step()
+    times = best([(finish, back), (finish, step)], rounds)
+    names = "matmul, relu, sum, backward", "mlp step"
+    return {n: t * COUNT / STEPS_A_ROUND for n, t in zip(names, times, strict=True)}
 
 
 def apart(what: str, peers: list[str], rounds: int) -> list[str]:
@@ -286,11 +302,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.bench.call", description=__doc__)
     parser.add_argument("--peers", default="torch,numpy", help="comma-separated; '' for none")
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--step", metavar="PACKAGE", help="its MLP step alone, in nanoseconds")
+    parser.add_argument(
+        "--step", metavar="PACKAGE", help="its backward and MLP step alone, as JSON"
+    )
     parser.add_argument("--usual", metavar="PACKAGE", help="its usual calls alone, as JSON")
     given = parser.parse_args()
     if given.step:
-        print(step_time(given.step, given.rounds))
+        print(json.dumps(step_times(given.step, given.rounds)))
         return 0
     if given.usual:
         print(json.dumps(usual_times(given.usual, given.rounds)))
@@ -301,9 +319,9 @@ def main() -> int:
         return 1
     flow.set_num_threads(1)
     print(f"{'nanoseconds':30}" + "".join(f"{n:>9}" for n in ("python", "native", *peers)))
-    step = "mlp step", step_row(peers, given.rounds)
-    usual = usual_rows(peers, max(1, given.rounds // 4))
-    for name, times in (*whole_rows(peers, given.rounds), *usual, step):
+    step = rows_apart("--step", peers, given.rounds)
+    usual = rows_apart("--usual", peers, max(1, given.rounds // 4))
+    for name, times in (*whole_rows(peers, given.rounds), *usual, *step):
         print(f"{name:30}" + "".join(f"{'' if t is None else round(t):>9}" for t in times))
     print(f"\n{'a native call, step by step':30}{'adds':>9}")
     for name, added in step_rows(given.rounds):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentTypeError, CaptureError
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
 from flowvm.vm.callers.tracebacks import border
@@ -94,6 +94,8 @@ class _MethodGraph(_FunctionGraph):
 class _ModuleGraph(Graph):
     """A graph of a module's call, which has the module's attributes besides its own."""
 
+    differentiable = True
+
     def __init__(self, module: Module) -> None:
         super().__init__()
         self.name, self.module = type(module).__name__, module
@@ -119,7 +121,22 @@ class _ModuleGraph(Graph):
         return getattr(self.module, name)
 
 
-def compile(function: Callable[..., Any]) -> Graph:
+_MODES = (
+    None, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs",
+    "lite",
+)  # fmt: skip
+
+
+def compile(
+    model: Callable[..., Any] | None = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str = "inductor",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
     """A graph of a plain function, a method or a module, or a decorator: `@flow.compile`.
 
     Called with tensors it captures what the function does, once for each kind of call, and replays
@@ -127,11 +144,34 @@ def compile(function: Callable[..., Any]) -> Graph:
     step in it, and gradients end in `.grad` as eager code leaves them.  A compiled
     module has its attributes too (`parameters()`, `eval()`, `state_dict()`); a method compiled in
     its class is a graph for each instance.  ArgumentTypeError for what cannot be called.
+
+    Where a module's results have gradients that code outside may ask for (grad mode is on,
+    parameters require grad), its calls are made by eager code, so that `backward()` of a loss
+    works: compile the function of a whole training step to have that replayed, and evaluate under
+    `flow.no_grad()`.  Backward through a result of a compiled function is an AutogradError.
+
+    disable     True: `model` as it is
+    fullgraph, dynamic, backend, options, mode   PyTorch's, taken and without meaning: there is one
+                way to compile, for the shapes of each call.  ArgumentError for a mode that PyTorch
+                does not have, ArgumentTypeError for a backend that is a function.
+
+    >>> double = flow.compile(lambda x: x + x)
+    >>> double(flow.tensor([1.0, 2.0]))
+    tensor([2., 4.])
     """
+    if mode not in _MODES:
+        raise ArgumentError(f"compile: mode is one of {', '.join(map(str, _MODES))}, got {mode!r}")
+    if not isinstance(backend, str):
+        raise ArgumentTypeError(
+            f"compile: a backend is named; graphs are not handed to functions, got {backend!r}"
+        )
+    if model is None:
+        return functools.partial(compile, mode=mode, disable=disable)
+    function = model
+    if disable or isinstance(function, Graph):
+        return function
     if isinstance(function, Module):
         return _ModuleGraph(function)
-    if isinstance(function, Graph):
-        return function
     if not callable(function):
         raise ArgumentTypeError(f"compile takes a function or a module, not {function!r}")
     graph = _FunctionGraph(function)

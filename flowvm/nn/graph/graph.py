@@ -56,6 +56,7 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.repr import graph_tree
 from flowvm.nn.graph.saving import runtime_state
 from flowvm.nn.graph.segments import Segmented
@@ -107,6 +108,7 @@ class Graph(GraphBuild):
         self._history = History()
         self._lock = held_at_fork(threading.RLock(), Rank.GRAPH)
         self._replay = None
+        self._recorded: set[Any] = set()  # kinds of calls that eager code makes: `differentiable`
         self._checks = 0  # calls since `config.check`
         self._own = frozenset(vars(self))
 
@@ -202,6 +204,8 @@ class Graph(GraphBuild):
         leaves += priors
         settings = (flows, there, *around)
         key = (structure, *[t._meta for t in leaves], *settings)
+        if key in self._recorded:
+            return self._call_recorded(args, kwargs)
         shares = False
         for compiled in self._plans.get(key, ()):
             if compiled.holds():
@@ -223,12 +227,20 @@ class Graph(GraphBuild):
         try:
             made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
         except CaptureError:
+            if self._has_ends:
+                self._has_ends = False
+                self._recorded.add(key)
+                return self._call_recorded(args, kwargs)
             if (len(self._landing.leaves), len(self._optimizers)) == known:
                 raise
             return self._call(structure, leaves[: len(flows)], args, kwargs)
         if made is None:  # the step makes state that is not there yet
             return self._step_eagerly(args, kwargs)
         return made.run(leaves)
+
+    def _call_recorded(self, args: Any, kwargs: Any) -> Any:
+        """A call whose results have gradients: eager code, which the tape records."""
+        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
     def _of_cleared(
         self, structure: Any, leaves: list[Tensor], flows: Any, around: tuple[Any, ...]

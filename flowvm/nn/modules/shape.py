@@ -138,7 +138,11 @@ class Upsample(Module):
     ) -> None:
         super().__init__()
         self.size = size
-        self.scale_factor = scale_factor
+        self.scale_factor: float | tuple[float, ...] | None = None
+        if isinstance(scale_factor, Sequence):
+            self.scale_factor = tuple(map(float, scale_factor))
+        elif scale_factor is not None:
+            self.scale_factor = float(scale_factor)
         self.mode = mode
         self.align_corners = align_corners
         self.recompute_scale_factor = recompute_scale_factor

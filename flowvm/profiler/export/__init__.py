@@ -66,17 +66,23 @@ FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
 }
 
 
-def export(profile: Any, path: str | Path, edges: str = "gating") -> Path:
+def export(profile: Any, path: str | Path, edges: str = "gating", against: Any = None) -> Path:
     """Write a Profile in the format that the name's ending says; the path.
 
     edges   of a Chrome trace: "gating" (for each instruction the one it waited for longest), "all"
             (without those that follow from others), or "none"
-    ArgumentError: an ending that is none of FORMATS.
+    against an earlier Profile, for a page that shows what changed
+    ArgumentError: an ending that is none of FORMATS, or another than .html with `against`.
     """
     target = Path(path)
     ending = next((e for e in sorted(FORMATS, key=len)[::-1] if target.name.endswith(e)), "")
     if not ending:
         known = "; ".join(f"{e} ({what})" for e, (_, what) in FORMATS.items())
         raise ArgumentError(f"export({str(path)!r}): the ending says the format: {known}")
+    if against is not None:
+        if ending != ".html":
+            raise ArgumentError(f"export({str(path)!r}, against=...): only an .html page shows two")
+        target.write_text(html.html(profile, against), "utf-8")
+        return target
     FORMATS[ending][0](profile, target, edges)
     return target

@@ -24,6 +24,7 @@ from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.flame import BY
 from flowvm.profiler.views.memory_parts import PARTS, course_of
 from flowvm.vm.machine.words import KIND
 
@@ -32,22 +33,31 @@ KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
     "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "memory", "tables", "begin",
+    "detail", "flame", "memory", "tables", "beside", "begin",
 )  # fmt: skip
 ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
 
 
-def html(profile: Any) -> str:
-    """The page of a Profile."""
-    made = _Page(profile)
+def html(profile: Any, against: Any = None) -> str:
+    """The page of a Profile, beside that of an earlier one where `against` is given."""
+    made = _Page(profile, against)
     data = json.dumps(made.data(), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    page = _asset("report.html")
     program = "".join(_asset(f"{name}.js") for name in SCRIPTS)
-    for mark, text in (("CSS", _asset("report.css")), ("JS", program), ("DATA", data)):
+    return _filled("report.html", CSS=_asset("report.css"), JS=program, DATA=data)
+
+
+def live_html() -> str:
+    """The page around it of a process that runs; `flowvm.profiler.front.serving` answers it."""
+    return _filled("live.html", CSS=_asset("report.css"), JS=_asset("live.js"))
+
+
+def _filled(name: str, **parts: str) -> str:
+    page = _asset(name)
+    for mark, text in parts.items():
         before, after = page.split(f"/*{mark}*/", 1)
         page = before + text + after
     return page
@@ -60,8 +70,9 @@ def _asset(name: str) -> str:
 class _Page:
     """What the page's program gets."""
 
-    def __init__(self, profile: Any) -> None:
+    def __init__(self, profile: Any, against: Any = None) -> None:
         self.profile = profile
+        self.against = against
         self.run: Run = profile.run
         self.columns: dict[str, str] = {}
         self.kinds: dict[str, str] = {}
@@ -116,6 +127,8 @@ class _Page:
             "timed": [TIMED[k] for k in sorted(TIMED)],
             "plans": self._plans(),
             "machine": rewinding(self),
+            "flames": self._flames(),
+            "beside": self._beside(tables),
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
             "columns": self.columns,
             "kinds": self.kinds,
@@ -137,6 +150,27 @@ class _Page:
             "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
             "advice": self.profile.memory(space).advice,
         }
+
+    def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
+        """What changed since the earlier run, by what the tables are by."""
+        if self.against is None:
+            return None
+        made = {by: self.against.diff(self.profile, by).to_dict() for by in tables}
+        for one in made.values():
+            del one["changes"][MOST_LINES:]
+        return made
+
+    def _flames(self) -> dict[str, Any]:
+        """What `p.flame` says: each frame's name once, stacks of them, what each took."""
+        names: dict[str, int] = {}
+        made: dict[str, Any] = {}
+        for by in BY:
+            stacks = self.profile.flame(by).stacks
+            made[by] = [
+                [[names.setdefault(name, len(names)) for name in stack], weight]
+                for stack, weight in stacks
+            ]
+        return {"names": list(names), **made}
 
     def _instructions(self) -> None:
         run, profile = self.run, self.profile

@@ -11,6 +11,7 @@ The format: https://github.com/jlfwong/speedscope/wiki/Importing-from-custom-sou
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND
 
+Array = np.ndarray[Any, Any]
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
@@ -42,32 +44,45 @@ class _Flames:
         self.frames: dict[tuple[str, str, int], int] = {}
         self.stacks: dict[tuple[int, ...], int] = {}
         self.python = {stack[0]: stack[1:] for stack in self.run.stacks}
-        rows = [*self._instructions(profile.order.done), *self._tasks()]
-        self.rows = np.array(rows, np.int64).reshape(-1, 5)  # stack, stream, begin, end, bytes
+        rows = (self._instructions(profile.order.done), self._tasks())
+        self.rows = np.concatenate(rows)  # stack, stream, begin, end, bytes
 
-    def _instructions(self, done: Any) -> list[tuple[int, int, int, int, int]]:
+    def _instructions(self, done: Array) -> Array:
         run = self.run
         replayed = np.isin(np.arange(len(run)), run.task_launch)  # its tasks are shown
         own = np.flatnonzero(done & ~replayed & ~np.isin(run.kind, (KIND.TOUCH, KIND.BARRIER)))
-        begin, end = run.time("started"), run.time("ended")
-        return [
-            (self._stack(i, int(run.module[i]), (), int(run.op[i])), int(run.stream[i]),
-             int(begin[i]), int(end[i]), int(run.nbytes[i]))
-            for i in own.tolist()
-        ]  # fmt: skip
+        known = np.where(np.isin(own, list(self.python)), own, -1)  # a stack of its own
+        stack = self._each(
+            (run.module[own], run.line[own], run.op[own], known),
+            lambda k: self._stack(own[k], run.module[own[k]], (), run.op[own[k]]),
+        )
+        begin, end = run.time("started")[own], run.time("ended")[own]
+        return np.column_stack((stack, run.stream[own], begin, end, run.nbytes[own]))
 
-    def _tasks(self) -> list[tuple[int, int, int, int, int]]:
-        run = self.run
-        return [
-            (self._stack(launch, int(run.task_module[k]), (int(run.op[launch]),),
-                         int(run.task_op[k]), int(run.task_line[k])),
-             int(run.task_stream[k]), *run.task_times[k].tolist(), int(run.task_nbytes[k]))
-            for k, launch in enumerate(run.task_launch.tolist())
-        ]  # fmt: skip
+    def _tasks(self) -> Array:
+        run, launch = self.run, self.run.task_launch
+        stack = self._each(
+            (run.task_module, run.task_line, run.task_op, run.op[launch], run.line[launch],
+             np.where(np.isin(launch, list(self.python)), launch, -1)),
+            lambda k: self._stack(launch[k], run.task_module[k], (int(run.op[launch[k]]),),
+                                  run.task_op[k], int(run.task_line[k])),
+        )  # fmt: skip
+        return np.column_stack((stack, run.task_stream, run.task_times, run.task_nbytes))
+
+    @staticmethod
+    def _each(columns: tuple[Array, ...], stack: Callable[[int], int]) -> Array:
+        """The stack of each row, made once for all rows that are alike."""
+        alike = np.column_stack(columns).astype(np.int64)
+        _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+        made = np.zeros(len(first), np.int64)
+        for k in np.argsort(first).tolist():  # in the order that they are first met
+            made[k] = stack(int(first[k]))
+        of: Array = made[which.reshape(-1)]
+        return of
 
     def _stack(self, i: int, module: int, around: tuple[int, ...], op: int, task: int = -1) -> int:
         """The number of an instruction's stack, or of a task's in it."""
-        run = self.run
+        run, i = self.run, int(i)
         lines = self.python.get(i) or [int(run.line[i])]
         frames = [self._line(k) for k in reversed(lines) if k >= 0 and run.lines[k]]
         frames += [self._frame(run.names[name]) for name in around]
@@ -95,9 +110,10 @@ class _Flames:
             {"name": name, "file": file, "line": line} if file else {"name": name}
             for name, file, line in self.frames
         ]
+        time, nbytes = self._sum(self.rows[:, 3] - self.rows[:, 2]), self._sum(self.rows[:, 4])
         profiles = [
-            self._weighted("by time", "nanoseconds", self.rows[:, 3] - self.rows[:, 2]),
-            self._weighted("by bytes", "bytes", self.rows[:, 4]),
+            self._weighted("by time", "nanoseconds", time),
+            self._weighted("by bytes", "bytes", nbytes),
             *self._streams(),
         ]
         return {
@@ -105,10 +121,13 @@ class _Flames:
             "activeProfileIndex": 0, "shared": {"frames": frames}, "profiles": profiles,
         }  # fmt: skip
 
-    def _weighted(self, name: str, unit: str, weights: Any) -> dict[str, Any]:
-        """Every stack once, with the sum of its weights."""
+    def _sum(self, weights: Array) -> Array:
         sums = np.zeros(len(self.stacks), np.int64)
         np.add.at(sums, self.rows[:, 0], weights)
+        return sums
+
+    def _weighted(self, name: str, unit: str, sums: Array) -> dict[str, Any]:
+        """Every stack once, with the sum of its weights."""
         return {
             "type": "sampled", "name": name, "unit": unit, "startValue": 0,
             "endValue": int(sums.sum()), "samples": [list(stack) for stack in self.stacks],

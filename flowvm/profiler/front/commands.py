@@ -70,6 +70,7 @@ def add_parsers(commands: Any) -> None:
         "out", help=".json, .json.gz (Perfetto), .speedscope.json, .html, .dot, .mmd, .svg"
     )
     export.add_argument("--edges", default="gating", choices=("gating", "all", "none"))
+    export.add_argument("--against", metavar="RUN", help="of a page: an earlier run beside it")
     export.add_argument("--check", action="store_true", help="of a trace: say what viewers refuse")
     seen = commands.add_parser("top", help="watch the VM of a running process")
     seen.add_argument("pid", nargs="?", type=int, help="the process (default: the only one there)")
@@ -80,6 +81,8 @@ def add_parsers(commands: Any) -> None:
     seen.add_argument("--once", action="store_true", help="one screen, of a second, and leave")
     seen.add_argument("--dump", action="store_true", help="who waits for whom right now, and leave")
     seen.add_argument("--json", action="store_true", help="JSON, an object a line")
+    seen.add_argument("--web", action="store_true", help="in a browser: prints the address")
+    seen.add_argument("--port", type=int, default=0, help="for --web (0: any that is free)")
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -165,7 +168,8 @@ def _diff(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     if args.check and not args.out.endswith((".json", ".json.gz")):
         raise ArgumentError(f"--check is for traces, .json or .json.gz, not for {args.out}")
-    path = load(args.run).export(args.out, edges=args.edges)
+    against = load(args.against) if args.against else None
+    path = load(args.run).export(args.out, edges=args.edges, against=against)
     print(f"written: {path} ({path.stat().st_size:,} bytes)")
     if args.check:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:

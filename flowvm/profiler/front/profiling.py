@@ -381,14 +381,17 @@ class Profile:
         """
         return diff.diff(self, after, by)
 
-    def export(self, path: str | Path, edges: str = "gating") -> Path:
+    def export(
+        self, path: str | Path, edges: str = "gating", against: Profile | None = None
+    ) -> Path:
         """Write it for another program; the name's ending says which: .html (one page,
         offline), .json or .json.gz (Perfetto), .speedscope.json (flame graphs), .svg, .dot, .mmd,
         .flowtrace.
 
-        edges   of a Chrome trace: "gating", "all" or "none"
+        edges     of a Chrome trace: "gating", "all" or "none"
+        against   an earlier run, which an .html page shows beside this one
         """
-        return exporting.export(self, path, edges)
+        return exporting.export(self, path, edges, against)
 
     def save(self, path: str | Path) -> None:
         """Write the run to one file."""

@@ -3,21 +3,34 @@
     with flow.profiler.live(hz=2):      # a screen that refreshes while the block runs
         train()
 
+    flow.profiler.serve().url           # the same in a browser, and the page of what ran
+
 `flowvm top PID` (`flowvm.profiler.front.top`) shows the same of another process.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, VMError
+from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.vm.engine.engine import engine
 
+if TYPE_CHECKING:
+    import subprocess
+else:
+    subprocess = lazy("subprocess")
+
+START_S = 60.0  # for a process that serves to begin
 LINE_S = 30.0  # between two lines where there is no terminal
 
 
@@ -105,3 +118,76 @@ def _renderer(seconds: float) -> tuple[Callable[[], Any], Callable[[Any], Any], 
         screen = Screen(console=Console(stderr=True), auto_refresh=False, transient=True)
         return screen.start, lambda view: screen.update(view, refresh=True), screen.stop, seconds
     return _nothing, lambda view: print(view.line(), file=sys.stderr, flush=True), _nothing, LINE_S
+
+
+class serve:  # noqa: N801 - used like a function
+    """`flow.profiler.serve()` shows this process in a browser while it works; `url` is where.
+
+    Another process, at the lowest priority, asks this one and makes the page: what each stream
+    does, twice a second, and the last instructions as `p.export("run.html")` shows them, when
+    asked for.  It listens on the loopback interface, at a `port` that the system chooses unless
+    one is given; whoever has the address can look, and cannot change anything.  It ends with
+    `close()`, with the block in `with flow.profiler.serve() as shown:`, or with this process.
+
+    ArgumentError for what is no port; VMError where nothing can be served.
+
+    >>> with flow.profiler.serve() as shown:
+    ...     shown.url.startswith("http://127.0.0.1:")
+    True
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
+            raise ArgumentError(f"serve(port={port!r}): 0 (any that is free) to 65535")
+        engine.start()
+        command = [sys.executable, "-m", "flowvm", "top", str(os.getpid()), "--web"]
+        self._process = _started([*command, "--port", str(port)])
+        self._end = weakref.finalize(self, _stop, self._process)
+        ready, _, _ = select.select([self._process.stdout], [], [], START_S)
+        self.url = self._process.stdout.readline().strip() if ready else ""
+        if not self.url:
+            why = self._process.stderr.read().strip().splitlines() if ready else []
+            self.close()
+            raise VMError(f"serve: {why[-1] if why else 'the process for it did not begin'}")
+        _served.add(self)  # it lives on where nobody keeps it
+
+    def close(self) -> None:
+        """End the process that serves."""
+        _served.discard(self)
+        self._end()
+
+    def __enter__(self) -> serve:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"flow.profiler.serve() at {self.url}" if self._end.alive else "serve, closed"
+
+
+_served: set[serve] = set()
+
+
+def _started(command: list[str]) -> Any:
+    """A process whose output is read."""
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def _stop(process: Any) -> None:
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(5)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe:
+            pipe.close()

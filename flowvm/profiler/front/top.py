@@ -1,4 +1,4 @@
-"""`flowvm top PID`: the screen of a running VM, from another process.
+"""`flowvm top PID`: the screen of a running VM, from another process; --web: in a browser.
 
 On a terminal it refreshes twice a second; KEYS says what can be typed.  Elsewhere it prints a line
 every 30 s, or a JSON object.  The reader does all the work, at the lowest priority: what it watches
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import VMError
+from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.profiling import Profile
 from flowvm.profiler.front.showing import LINE_S
 from flowvm.profiler.front.watcher import Watcher
@@ -32,7 +33,10 @@ from flowvm.profiler.views.live import Live
 from flowvm.vm.watch import window
 
 if TYPE_CHECKING:
+    from flowvm.profiler.front import serving
     from flowvm.profiler.run.run import Run
+else:
+    serving = lazy("flowvm.profiler.front.serving")
 
 SORTS: dict[str, Callable[[Any], Any]] = {
     "number": lambda s: 0,
@@ -53,6 +57,8 @@ def main(args: argparse.Namespace) -> int:
     if not 0.1 <= args.hz <= 10 or (args.interval is not None and args.interval <= 0):
         raise VMError("--hz is 0.1 to 10, --interval more than 0")
     watcher = Watcher(_pid(args.pid))
+    if args.web:
+        return serving.run(watcher, args.port, lambda url: print(url, flush=True))
     if args.dump:
         watcher.look(dump=True)
         print(watcher.dump)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import grad_enabled
+from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
@@ -49,6 +50,7 @@ def _weights(
     return masked_fill(softmax(masked_fill(scores, blind, 0.0), -1), blind, 0.0)
 
 
+@steady
 def composed(
     query: Tensor,
     key: Tensor,
@@ -193,6 +195,7 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     )
 
 
+@steady
 def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:

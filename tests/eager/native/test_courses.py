@@ -350,6 +350,16 @@ def test_autocast_a_capture_and_listeners_to_nodes_are_the_functions():
     assert flow.compile(lambda x: call(x, w))(x).tolist() == call(x, w).tolist()
 
 
+def test_a_choice_of_kernels_is_no_courses():
+    q = numbers(1, 2, 4, 8)
+    attend = F.scaled_dot_product_attention
+    followed_by = [attend(q, q, q) for _ in range(4)][-1].tolist()
+    with flow.nn.attention.sdpa_kernel(flow.nn.attention.SDPBackend.MATH):
+        traced = str(flow.vm.trace(attend, q, q, q))
+    assert "softmax" in traced
+    np.testing.assert_allclose(attend(q, q, q).tolist(), followed_by, rtol=1e-6)
+
+
 def test_another_default_dtype_is_another_course():
     call = steady(lambda x: x / 2)
     x = flow.tensor([1, 2])

@@ -11,8 +11,8 @@ that any order of steps leads to, each once.  Checked are
   comes behind a poisoned variable is skipped, and a deferred ReleaseTensor clears its own alone;
 - the end: where no step can be taken, all launches are closed, so no message was lost.
 
-What waits in a mailbox is the same wherever in it that is, so states differ by what waits alone; and
-cases that differ by the names of streams or variables are one.
+What waits in a mailbox is the same wherever in it that is, so states differ by what waits alone;
+and cases that differ by the names of streams or variables are one.
 
 `python -m tests.graph.plan.exploring 3` explores all graphs of up to three tasks.
 """

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 
 RTOL = {"float32": 1e-4, "float64": 1e-10, "int64": 0, "int32": 0, "uint8": 0}
 
@@ -189,3 +189,18 @@ def test_sums_with_products_of_integers_stay_integers():
     assert flow.addmv(ones[0, 0], ones[0], ones[0, 0], alpha=2.5, beta=1.9).tolist() == [5, 5]
     with pytest.raises(DTypeError, match="ints"):
         flow.addr(ones[0], ones[0, 0], ones[0, 0], alpha=0.5)
+
+
+def test_einsum_of_operands_with_lists_of_labels():
+    a, b = flow.arange(24.0).reshape(2, 3, 4), flow.arange(8.0).reshape(4, 2)
+    want = flow.einsum("bij,jk->kb", a, b).numpy()
+    other = flow.einsum(a, (51, 7, 0), b, (0, 9), (9, 51))
+    for got in (flow.einsum(a, [0, 1, 2], b, [2, 3], [3, 0]), other):
+        np.testing.assert_array_equal(got.numpy(), want)
+    spread = flow.einsum(a, [..., 0], b, [0, 1], [..., 1])
+    np.testing.assert_array_equal(spread.numpy(), (a @ b).numpy())
+    # without a list for the output, labels that come once, in the order of their numbers
+    np.testing.assert_array_equal(flow.einsum(b, [30, 2]).numpy(), flow.einsum("eC->Ce", b).numpy())
+    for wrong in ([52], [-1], ["a"], [True], 3):
+        with pytest.raises((ArgumentError, ArgumentTypeError)):
+            flow.einsum(b[0], wrong)

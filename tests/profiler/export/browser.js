@@ -6,7 +6,7 @@ addEventListener("load", async () => {
   const drawn = (id) => { const c = document.querySelector(id === "dag" ? "#graph" : "#" + id + " canvas");
     return c.getContext("2d").getImageData(0, 0, c.width, c.height).data.filter((v, k) => k % 4 === 3 && v).length; };
   try {
-    for (const tab of ["timeline", "dag", "memory"]) { F.show(tab); await pause(); out[tab] = drawn(tab); }
+    for (const tab of ["timeline", "dag", "flame", "memory"]) { F.show(tab); await pause(); out[tab] = drawn(tab); }
     F.show("timeline"); F.search("matmul"); out.found = F.state.found.length; out.hits = document.getElementById("hits").textContent;
     F.select(F.state.found[F.state.found.length - 1]); await pause();
     out.detail = document.getElementById("detail").textContent; out.hidden = document.getElementById("detail").hidden;
@@ -28,7 +28,7 @@ addEventListener("load", async () => {
     HTMLCanvasElement.prototype.setPointerCapture = () => {};
     const ran = [...runs.ins.keys()].filter((n) => lasts(n) >= 0).slice(0, 200);
     out.clicked = ran.map(click); out.meant = ran.map((n) => runs.ins[n]);
-    await graph(F, out, pause); await rewound(F, out, pause);
+    await flamed(F, out, pause); await graph(F, out, pause); await rewound(F, out, pause);
     out.unnamed = [...document.querySelectorAll("button, canvas, input, select, [role]")]
       .filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.getAttribute("aria-hidden") || e.id === "said" || e.id === "hits")).map((e) => e.outerHTML.slice(0, 80));
     out.tabs = [...document.querySelectorAll("#tabs button")].map((b) => b.textContent);
@@ -83,4 +83,17 @@ async function rewound(F, out, pause) {
   F.select(F.state.found[0]); [...document.querySelectorAll("#detail button")].find((b) => b.textContent.startsWith("where it began")).click(); await pause();
   out.waits = document.querySelector("#moment h2").textContent;
   named("play").click(); await pause(); out.playing = named("pause") !== undefined || F.state.moment > 0; if (named("pause")) named("pause").click();
+}
+
+// The flame graph: what is inside sums to the whole; a part that is asked for becomes the whole.
+async function flamed(F, out, pause) {
+  F.show("flame"); await pause();
+  const own = (part) => part.own + [...part.parts.values()].reduce((sum, inner) => sum + own(inner), 0);
+  out.whole_flame = F.flame.root.value; out.flame_sum = own(F.flame.root);
+  const link = [...document.querySelectorAll("#hot .link")].find((b) => b.textContent === "matmul");
+  if (link) link.click();
+  await pause(); out.flame_inner = F.flame.at.name;
+  const buttons = [...document.querySelectorAll("#flame .bar button")];
+  buttons[1].click(); await pause();
+  out.pressed = buttons.map((b) => b.getAttribute("aria-pressed")); out.flame_bytes = document.getElementById("hot").textContent;
 }

@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -18,14 +16,13 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
+from tools import browser
+from tools.browser import CHROMIUM
 
 
 @pytest.fixture(scope="module")
@@ -120,18 +117,14 @@ ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
     """What the page looks like to its program after all scripts have run."""
-    assert CHROMIUM
     file = folder / name
     file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
-    done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--allow-file-access-from-files", f"--user-data-dir={folder / 'chromium'}",
-         "--virtual-time-budget=5000", "--window-size=1200,800", f"file://{file}"],
-        capture_output=True, text=True,
+    out = browser.browse(
+        f"file://{file}", folder / "chromium", "--dump-dom", "--allow-file-access-from-files",
+        "--virtual-time-budget=5000", "--window-size=1200,800",
     )  # fmt: skip
-    assert done.stdout, done.stderr[-2000:]
-    return done.stdout
+    assert out
+    return out
 
 
 def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACTING) -> Any:
@@ -149,7 +142,16 @@ def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACT
 def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     found = browse(html(run), tmp_path)
     assert found["errors"] == []
-    assert found["tabs"] == ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"]
+    assert found["tabs"] == [
+        "verdict",
+        "timeline",
+        "dag",
+        "moment",
+        "flame",
+        "memory",
+        "plan",
+        "source",
+    ]
     assert found["unnamed"] == []
     assert min(found["timeline"], found["dag"], found["memory"]) > 500  # pixels that are not empty
     assert found["found"] == 4
@@ -166,6 +168,11 @@ def test_it_draws_searches_zooms_and_selects(run, tmp_path):
     assert min(found["clicked"]) >= 0  # not the gap beside it, however narrow it is
     assert len(set(found["clicked"]) & set(found["meant"])) > 1
     graph_is_layered(run, found)
+    assert found["flame"] > 500
+    assert found["whole_flame"] == found["flame_sum"] == run.flame().total > 0
+    assert found["flame_inner"] == "matmul"
+    assert found["pressed"] == ["false", "true"]
+    assert "B" in found["flame_bytes"]
     time_can_be_rewound(run, found)
 
 
@@ -199,7 +206,7 @@ def time_can_be_rewound(p: Profile, found: Any) -> None:
 def test_a_phone_has_room_for_every_tab(run: Profile, tmp_path: Path) -> None:
     acting = """<script>addEventListener("load", async () => {
       const out = {};
-      for (const tab of ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"]) {
+      for (const { textContent: tab } of document.querySelectorAll("#tabs button")) {
         flowvm.show(tab); await new Promise((done) => setTimeout(done, 30));
         const main = document.querySelector("main").getBoundingClientRect();
         out[tab] = [document.documentElement.scrollWidth, main.width, main.height];
@@ -222,9 +229,26 @@ def test_a_phone_has_room_for_every_tab(run: Profile, tmp_path: Path) -> None:
         assert height > 300, tab
 
 
+def test_an_earlier_run_beside_this_one(run: Profile, tmp_path: Path) -> None:
+    other = Profile(synthetic(7))
+    page = html(run, other)
+    data = data_of(page)
+    assert data["beside"]["op"] == json.loads(json.dumps(other.diff(run).to_dict()))
+    assert list(data["beside"]) == list(data["tables"])
+    assert data_of(html(run))["beside"] is None
+    with pytest.raises(ArgumentError, match=r"only an \.html page"):
+        run.export(tmp_path / "run.json", against=other)
+    assert run.export(tmp_path / "two.html", against=other).read_text("utf-8") == page
+    if CHROMIUM:
+        dom = dumped(page, tmp_path)
+        assert ("faster: wall" in dom) or ("slower: wall" in dom)
+        assert ">new<" in dom  # an operator that the other run has not
+        assert ">gone<" in dom
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_hostile_names_and_many_instructions_do_no_harm(tmp_path):
-    made = synthetic(5, length=20_000)
+    made = synthetic(5, length=8_000)
     evil = "</script><img src=x onerror=\"document.title='hit'\">"
     made.names[0], made.lines[0] = evil, evil
     found = browse(html(Profile(made)), tmp_path)

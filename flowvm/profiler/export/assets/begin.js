@@ -11,5 +11,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   const i = /^\d+$/.test(wanted) ? C.seq.indexOf(Number(wanted)) : -1;
   if (i >= 0) { show("timeline"); select(i); reveal(i); }
 }
-window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag,
+window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag, flame,
   scene: () => scene, get machine() { return machine(); } }; // for tests

@@ -4,7 +4,7 @@
 const dagCanvas = $("graph");
 const dag = { y: 0, x: 0, row: 46, releases: false, dirty: true };
 const HEAD = 24, GAP = 10; // the lanes' names; between columns
-const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 7, MOST_LINKS = 6000;
+const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 10, MOST_LINKS = 1500;
 const usedStreams = D.order.filter((s) => C.stream.includes(s));
 const laneNumber = new Int32Array(D.streams.length);
 usedStreams.forEach((s, k) => { laneNumber[s] = k; });
@@ -79,11 +79,14 @@ drawers.dag = () => {
     if (k % 2) { g.fillStyle = color("lane"); g.fillRect(x, 0, (scene.start[k + 1] - scene.start[k]) * w, height); }
     if (k) { g.strokeStyle = color("edge"); g.lineWidth = 1; g.setLineDash([4, 4]); g.beginPath(); g.moveTo(x, 0); g.lineTo(x, height); g.stroke(); g.setLineDash([]); }
   });
+  if (dag.row < LINK_ROW) drawFar(g, w, first, last, height);
   drawFrames(g, w, width, height, first, last);
-  if (dag.row >= LINK_ROW) { drawLinks(g, first, last); drawNodes(g, first, last); } else drawFar(g, w, first, last, height);
+  if (dag.row >= LINK_ROW) { drawLinks(g, first, last); drawNodes(g, first, last); }
   g.fillStyle = color("back"); g.globalAlpha = 0.92; g.fillRect(0, 0, width, HEAD - 2); g.globalAlpha = 1;
   usedStreams.forEach((s, k) => drawText(g, D.streams[s], GAP + scene.start[k] * w - dag.x, 11,
     (scene.start[k + 1] - scene.start[k]) * w, color("text")));
+  const around = scene.frames.filter((f) => f.from < dag.y / dag.row - 0.3 && f.to > dag.y / dag.row + 0.5);
+  if (around.length) drawText(g, around.map((f) => boxes[f.box].name).join(" › "), width / 2, 11, width / 2 - 8, color("dim"));
   drawScroll(g, width, height);
 };
 function drawFrames(g, w, width, height, first, last) {
@@ -99,7 +102,7 @@ function drawFrames(g, w, width, height, first, last) {
     const box = boxes[frame.box], head = Math.max(8, Math.min(dag.row / 2, 12));
     const code = box.kind === "line" ? "  " + (D.sources[box.name] || "") : "";
     drawText(g, `▾ ${box.name}  ${box.n.toLocaleString("en")} ins  ${ms(box.time)} ms${code}`, x0 + 6,
-      Math.max(y0 + head, Math.min(HEAD + 8, y1 - 8)), x1 - x0 - 12, color("dim"));
+      y0 + head, x1 - x0 - 12, color("dim"));
   }
 }
 function drawLinks(g, first, last) {
@@ -127,6 +130,8 @@ function drawLinks(g, first, last) {
     }
   }
   for (const l of late) line(l, true);
+  const left = drawn - late.length - MOST_LINKS;
+  if (left > 0) drawText(g, `closer in: ${left.toLocaleString("en")} more lines`, GAP, dagCanvas.clientHeight - 10, 400, color("dim"));
 }
 function drawNodes(g, first, last) {
   const { byLayer, item, nodeOf } = scene, chosen = state.selected >= 0 ? nodeOf[state.selected] : -1;
@@ -160,27 +165,32 @@ function stageOf(box, states) { // running if something runs, else where the fir
 function drawFar(g, w, first, last, height) { // a row of pixels is what its layers have most of
   const { byLayer, layer, low, high, column, item, start, nodeOf } = scene;
   const total = start[start.length - 1], rows = Math.ceil(height) + 1, thick = Math.max(1, dag.row - 1);
-  const seen = new Uint8Array(rows * total), states = state.moment >= 0 ? machine().go(state.moment) : null;
+  const seen = new Uint8Array(rows * total), hot = new Uint32Array(rows * total), states = state.moment >= 0 ? machine().go(state.moment) : null;
   for (let v = byLayer.start[first]; v < byLayer.start[last]; v++) {
     const node = byLayer.order[v], y = Math.round(rowTop(layer[node]) - HEAD);
     if (y < 0 || y >= rows) continue;
     const what = item[node], box = what < 0 ? boxes[~what] : null;
     const marked = state.marks.size > 0 && (box ? anyMarked(box) : state.marks.has(what));
     const stage = states && !box ? states[what] : -1;
-    const value = marked ? 4 : (box ? box.critical : C.critical[what]) ? 3 : stage === 5 ? 5 : stage === 0 ? 1 : 2;
+    const value = marked ? 4 : stage === 5 ? 3 : stage === 0 ? 1 : 2;
     const from = low[node] === high[node] ? start[low[node]] + column[node] : start[low[node]];
     const to = low[node] === high[node] ? from + 1 : start[high[node] + 1];
-    for (let k = from; k < to; k++) if (seen[y * total + k] < value) seen[y * total + k] = value;
+    const critical = box ? box.critical : C.critical[what];
+    for (let k = from; k < to; k++) {
+      if (seen[y * total + k] < value) seen[y * total + k] = value;
+      if (critical) hot[y * total + k]++;
+    }
   }
-  const paints = ["", color("edge"), color("head"), color("critical"), color("mark"), color("run")];
+  const paints = ["", color("edge"), color("head"), color("run"), color("mark")];
   for (let y = 0; y < rows; y++) {
     for (let k = 0; k < total; k++) {
       const value = seen[y * total + k];
       if (!value) continue;
       g.fillStyle = paints[value];
-      // what is critical is wider, too, than what is not
-      const inset = value >= 3 ? 0 : (w - GAP) * 0.2;
-      g.fillRect(GAP + k * w - dag.x + inset, HEAD + y, w - GAP - 2 * inset, thick);
+      g.fillRect(GAP + k * w - dag.x, HEAD + y, w - GAP, thick);
+      if (!hot[y * total + k]) continue; // the more of it is critical, the wider
+      g.fillStyle = color("critical");
+      g.fillRect(GAP + k * w - dag.x, HEAD + y, (w - GAP) * Math.min(1, hot[y * total + k] * Math.min(1, dag.row) / 2), thick);
     }
   }
   if (state.selected >= 0 && nodeOf[state.selected] >= 0) {

@@ -78,10 +78,10 @@ function draw() {
 }
 function reveal(i) { for (const show of revealers) show(i); draw(); }
 
-const TABS = ["verdict", "timeline", "dag", "moment", "memory", "plan", "source"];
+const TABS = ["verdict", "timeline", "dag", "moment", "flame", "memory", "plan", "source", ...(D.beside ? ["beside"] : [])];
 function show(tab) {
   state.tab = tab;
-  for (const name of TABS) $(name).hidden = name !== tab;
+  for (const section of document.querySelectorAll("section")) section.hidden = section.id !== tab;
   for (const tabButton of $("tabs").children) {
     const chosen = tabButton.textContent === tab;
     tabButton.setAttribute("aria-selected", chosen);

@@ -9,6 +9,22 @@ $("plan").append(D.plans.length ? el("p", { class: "dim" }, "what the graphs' la
       el("span", { class: "meter", style: `width:${Math.round(120 * a.busy)}px` }), a.state]))] : []),
     table(["task", "op", "n", "ms", "", "module", "stream", "line"], p.tasks.map((t) => [t.task, t.op, t.count, t.time ? ms(t.time) : "",
       el("span", { class: "meter", style: `width:${Math.round(120 * t.time / (p.time || 1))}px` }), t.module, t.stream, t.line])))));
-$("source").append(table(["line", "n", "ms", "", "code"], D.tables.line.slice().sort((a, b) => b.run - a.run).map((r) => [
-  go(r.name || "(flowvm itself)", () => search(r.name)), r.count, ms(r.run),
-  el("span", { class: "meter", style: `width:${Math.round(160 * r.run / Math.max(1, ...D.tables.line.map((l) => l.run)))}px` }), D.sources[r.name] || ""])));
+
+// The source with heat: each file's lines in their order, the hotter the more of them is shaded.
+{
+  const files = new Map(), most = Math.max(1, ...D.tables.line.map((r) => r.run));
+  for (const row of D.tables.line) {
+    const [, file, number] = /^(.*):(\d+)$/.exec(row.name) || [null, row.name || "(flowvm itself)", ""];
+    if (!files.has(file)) files.set(file, []);
+    files.get(file).push({ ...row, number: Number(number) });
+  }
+  const took = (rows) => rows.reduce((sum, row) => sum + row.run, 0);
+  for (const [file, rows] of [...files].sort((a, b) => took(b[1]) - took(a[1]))) {
+    rows.sort((a, b) => a.number - b.number);
+    $("source").append(el("h3", {}, `${file}  ${ms(took(rows))} ms`), table(
+      ["line", "n", "ms", "on path", "waits", "code"],
+      rows.map((row) => [go(String(row.number || "–"), () => search(row.name)), row.count, ms(row.run),
+        (100 * row.path / D.wall).toFixed(1) + " %", ms(row.dep + row.queue + row.sched),
+        el("code", { class: "heat", style: `--heat:${Math.round(100 * row.run / most)}%` }, D.sources[row.name] || "")])));
+  }
+}
