@@ -5,7 +5,7 @@ them. `engine` runs the nodes, `backward` is what programs call, `leaf` is where
 Not here: the gradients of ops, which stand beside their declarations.
 """
 
-from flowvm.autograd import functional
+from flowvm.autograd import functional, graph
 from flowvm.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from flowvm.autograd.backward import backward, grad
 from flowvm.autograd.checkpoint import checkpoint, checkpoint_sequential
@@ -40,6 +40,7 @@ __all__ = [
     "grad",
     "gradcheck",
     "gradgradcheck",
+    "graph",
     "inference_mode",
     "is_anomaly_enabled",
     "is_grad_enabled",

@@ -42,13 +42,13 @@ Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.listeners: list[_Listener] = []  # innermost last
+        self.listeners: list[Listener] = []  # innermost last
 
 
 _local = _Local()
 
 
-class _Listener:
+class Listener:
     """Is told of the nodes of one run, and takes what they saved when they have it.
 
     That is when the next node is made: an in-place op adds to what its node saved, and a custom
@@ -79,9 +79,9 @@ class _Listener:
 
 
 class Listening(Switched):
-    """See `_Listener.listening`."""
+    """See `Listener.listening`."""
 
-    def __init__(self, listener: _Listener, alone: bool) -> None:
+    def __init__(self, listener: Listener, alone: bool) -> None:
         self.listener, self.outer = listener, _local.listeners
         self.inner = [listener] if alone else [*self.outer, listener]
 
@@ -129,7 +129,7 @@ class _Call:
         if recorder is None and preserve_rng_state:
             self.random = default_generator.position()
         before = 0 if recorder is None else len(recorder.drawn)
-        listener = _Listener(self._forget)
+        listener = Listener(self._forget)
         with autocasting_apart(self.amp), listener.listening(alone=False):
             result = self.function(*self.args, **self.kwargs)
         self.complete = True
@@ -144,7 +144,7 @@ class _Call:
 
     def again(self) -> None:
         """Make the call again, for what its nodes save."""
-        listener = _Listener(self._keep)
+        listener = Listener(self._keep)
         with (
             pinned(None),  # what is issued now is the function's, whoever calls backward
             self._as_before(),
@@ -181,7 +181,7 @@ class _Call:
         saved: Any = node._saved
         if saved:
             if not isinstance(saved, _Forgotten):  # without this time's nodes, which are not needed
-                saved = tuple(t if t.is_leaf else _placed(t, None) for t in saved)
+                saved = tuple(t if t.is_leaf else placed(t, None) for t in saved)
             self.found[number] = saved, node.versions
 
     def _differs(self, first: str, second: str) -> None:
@@ -225,12 +225,12 @@ class _Forgotten:
                     f"{then}); go backward before the optimizer's step"
                 )
         pairs = zip(saved, self.edges, strict=True)
-        node._saved = saved = tuple(t if t._node is edge else _placed(t, edge) for t, edge in pairs)
+        node._saved = saved = tuple(t if t._node is edge else placed(t, edge) for t, edge in pairs)
         node.versions = versions
         return saved
 
 
-def _placed(tensor: Tensor, edge: Any) -> Tensor:
+def placed(tensor: Tensor, edge: Any) -> Tensor:
     """The tensor, at another place in the graph."""
     same = alias(tensor, tensor._meta)
     same._node = edge

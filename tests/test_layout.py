@@ -97,7 +97,8 @@ FACES = {
     for name in (
         "accelerator", "array_api.arithmetic", "array_api.creation", "array_api.dtypes",
         "array_api.fft", "array_api.linalg", "array_api.searching", "array_api.shapes",
-        "array_api.statistics", "autograd.functional", "autograd.gradcheck", "autograd.variable",
+        "array_api.statistics", "autograd.functional", "autograd.gradcheck", "autograd.graph",
+        "autograd.variable",
         "backends",
         "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
         "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",

@@ -56,6 +56,7 @@ SPACES = {
     "nn.utils.prune": Space(nn.utils.prune, True),
     "optim.swa_utils": Space(flow.optim.swa_utils, True),
     "autograd.functional": Space(flow.autograd.functional, True),
+    "autograd.graph": Space(flow.autograd.graph, True),
     "signal.windows": Space(flow.signal.windows, True),
     "amp": Space(flow.amp, True),
     "testing": Space(flow.testing, True),

@@ -2,8 +2,10 @@
 
 The arrays are flowvm's tensors, and every function here is a composition of flowvm's own.  What
 differs from those is the standard's: `axis` and `keepdims`, corrections that begin at 0, and dtypes
-that alone decide what two arrays become, also where one of them is 0-d.  Operators and methods of a
-tensor keep PyTorch's meaning, and so does `x.size()`, which in the standard is no method.
+that alone decide what two arrays become, also where one of them is 0-d.  A slice of any tensor may
+go backwards (`x[::-1]`), which makes a copy, and which PyTorch does not have.  Operators and
+methods of a tensor keep PyTorch's meaning, and so does `x.size()`, which in the standard is no
+method.
 
 Libraries come here by `x.__array_namespace__()`.  The standard, whose argument names, defaults and
 special cases are followed: https://data-apis.org/array-api/2024.12.  What it leaves open is as

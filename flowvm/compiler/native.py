@@ -28,7 +28,7 @@ import types as pytypes
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts
+from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts, unloaded_scipy
 from flowvm.errors import CompileError
 from flowvm.guards.regions import reverting
 from flowvm.private.numba import (
@@ -171,7 +171,8 @@ class _Frontend:
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
         self.compiler = function_compiler(_flags, _lowered)
-        self.target.target_context.refresh()
+        with NUMBA.lock, unloaded_scipy():
+            self.target.target_context.refresh()
         self.next_of_kind = iterators(self.target.target_context)
         self.next_in_range = _next_in_range()
         self._register()

@@ -20,7 +20,9 @@ replaced here, and `_impl_keys` and `_values` of what they are replaced on.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib.util
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -125,6 +127,81 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
     return get_abi_sizeof
 
 
+def _late_lifetimes(numba: Any) -> Callable[..., None]:
+    """What Numba does after each pass that changes a function, without what is only asked for once
+    deletions are written out, at the end: which variables live where.
+    """
+    plain = numba.PostProcessor.run
+
+    def run(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+        function = self.func_ir
+        if emit_dels or function.is_generator:
+            plain(self, emit_dels, extend_lifetimes)
+            return
+        function.blocks = numba.transforms.canonicalize_cfg(function.blocks)
+        function.variable_lifetime = numba.VariableLifetime(function.blocks)  # finds out if asked
+        function.generator_info = None
+
+    return run
+
+
+def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
+    """One pass, without a time, an event or a print of it."""
+
+    def run_pass(self: Any, index: int, step: Any, state: Any) -> None:
+        step.analysis = self._analysis
+        with new_error_context("Pass {name}", name=step.name()):
+            step.run_initialization(state)
+            step.run_pass(state)
+            step.run_finalizer(state)
+
+    return run_pass
+
+
+def _optimize_defined(self: Any, module: Any) -> None:
+    """LLVM's passes over single functions, made once a module."""
+    module.data_layout = self._codegen._data_layout
+    manager, builder = self._codegen._function_pass_manager()
+    for function in module.functions:
+        if not function.is_declaration:
+            manager.run(function, builder)
+
+
+def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Arrays are no array-likes of somebody's: that is found out once for each type of array."""
+    known: set[Any] = set()
+
+    def get_function(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
+        if fn.__class__ is not str or fn != "__array__":
+            return plain(self, fn, sig, _firstcall)
+        key = (id(self), sig.args)
+        if key in known:
+            raise NotImplementedError(f"No definition for lowering {fn}{sig}")
+        try:
+            return plain(self, fn, sig, _firstcall)
+        except NotImplementedError:
+            known.add(key)
+            raise
+
+    return get_function
+
+
+def unloaded_scipy() -> contextlib.AbstractContextManager[Any]:
+    """Numba loads its own parts inside, and takes SciPy's BLAS to be there where SciPy is; who
+    comes to need it loads it then, as without this.
+    """
+    if not NUMBA.usable("blas"):
+        return contextlib.nullcontext()
+    owner = NUMBA.blas
+    put = functools.partial(setattr, owner, "ensure_blas")
+    return reverting(functools.partial(put, owner.ensure_blas), functools.partial(put, _has_scipy))
+
+
+def _has_scipy() -> None:
+    if importlib.util.find_spec("scipy") is None:
+        raise ImportError("SciPy is not installed")
+
+
 # --- the table ------------------------------------------------------------------------------
 
 Replacement = tuple[Any, str, Any]
@@ -155,12 +232,47 @@ def _sizes() -> list[Replacement]:
     return [(context, "get_abi_sizeof", _remembering_sizes(context.get_abi_sizeof))]
 
 
+def _lifetimes() -> list[Replacement]:
+    return [(NUMBA.lifetimes.PostProcessor, "run", _late_lifetimes(NUMBA.lifetimes))]
+
+
+def _passes() -> list[Replacement]:
+    machinery = NUMBA.passes
+    return [(machinery.PassManager, "_runPass", _plainly_run(machinery.errors.new_error_context))]
+
+
+def _function_passes() -> list[Replacement]:
+    return [(NUMBA.function_passes, "_optimize_functions", _optimize_defined)]
+
+
+def _array_likes() -> list[Replacement]:
+    return [(NUMBA.array_likes, "get_function", _knowing_arrays(NUMBA.array_likes.get_function))]
+
+
+def _triple() -> list[Replacement]:
+    triple = NUMBA.triple.get_process_triple()
+    return [(NUMBA.triple, "get_process_triple", lambda: triple)]
+
+
+def _constants() -> list[Replacement]:
+    from llvmlite import ir
+
+    constant = ir.Constant
+    return [(NUMBA.constants, "__call__", lambda kind, value: constant(kind, value))]
+
+
 _SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
     ("call_types", _call_types),
     ("variables", _variables),
     ("counts", _counts),
     ("locations", _locations),
     ("sizes", _sizes),
+    ("lifetimes", _lifetimes),
+    ("passes", _passes),
+    ("function_passes", _function_passes),
+    ("array_likes", _array_likes),
+    ("triple", _triple),
+    ("constants", _constants),
 )
 
 

@@ -12,8 +12,8 @@ from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.composed import TransformedDistribution
 from flowvm.distributions.continuous import Cauchy, Exponential, Normal, Uniform
-from flowvm.distributions.discrete import Categorical, _Binary
-from flowvm.distributions.distribution import Distribution, uniform_in
+from flowvm.distributions.discrete import _Binary, _OfCategorical
+from flowvm.distributions.distribution import uniform_in
 from flowvm.distributions.gamma import Gamma
 from flowvm.distributions.transforms import (
     AbsTransform,
@@ -25,7 +25,6 @@ from flowvm.distributions.transforms import (
 )
 from flowvm.distributions.utils import EULER, Value, broadcast_all, clamp_probs
 from flowvm.meta.dtype import finfo
-from flowvm.meta.meta import Size
 
 
 class LogNormal(TransformedDistribution):
@@ -476,12 +475,9 @@ class RelaxedBernoulli(_Relaxed):
         super().__init__(base, SigmoidTransform(), validate_args)
 
 
-class ExpRelaxedCategorical(Distribution):
+class ExpRelaxedCategorical(_OfCategorical):
     """The logarithms of a relaxed one-hot vector."""
 
-    arg_constraints: ClassVar[Any] = {
-        "probs": constraints.simplex, "logits": constraints.real_vector,
-    }  # fmt: skip
     support = constraints.real_vector
     has_rsample = True
 
@@ -492,33 +488,11 @@ class ExpRelaxedCategorical(Distribution):
         logits: Any = None,
         validate_args: bool | None = None,
     ) -> None:
-        self._categorical = Categorical(probs, logits, validate_args=validate_args)
         self.temperature = temperature
-        super().__init__(
-            self._categorical.batch_shape, self._categorical.param_shape[-1:],
-            validate_args=validate_args,
-        )  # fmt: skip
+        super().__init__(probs, logits, validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return self._new(
-            batch_shape, temperature=self.temperature,
-            _categorical=self._categorical.expand(batch_shape),
-        )  # fmt: skip
-
-    @property
-    def probs(self) -> Value:
-        """The probabilities."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Value:
-        """The logarithms of the probabilities."""
-        return self._categorical.logits
-
-    @property
-    def param_shape(self) -> Size:
-        """The shape of the parameter."""
-        return self._categorical.param_shape
+        return self._expanded_with(batch_shape, temperature=self.temperature)
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         u = clamp_probs(uniform_in(self.logits, self._extended_shape(sample_shape)))

@@ -31,7 +31,21 @@ def _one_of(probs: Any, logits: Any) -> None:
         raise ArgumentError("Either `probs` or `logits` must be specified, but not both.")
 
 
-class _Binary(Distribution):
+class _ByEither(Distribution):
+    """By probabilities or by their logarithms; which were given is in the instance's own dict."""
+
+    @property
+    def param_shape(self) -> Size:
+        """The shape of the parameter."""
+        return Size(self._given.shape)
+
+    @property
+    def _given(self) -> Value:
+        own = vars(self)
+        return own["probs"] if "probs" in own else own["logits"]
+
+
+class _Binary(_ByEither):
     """Of a probability, or of its log odds."""
 
     arg_constraints: ClassVar[Any] = {
@@ -55,16 +69,6 @@ class _Binary(Distribution):
     def probs(self) -> Value:
         """The probabilities."""
         return logits_to_probs(self.logits, is_binary=True)
-
-    @property
-    def param_shape(self) -> Size:
-        """The shape of the parameter."""
-        return Size(self._given.shape)
-
-    @property
-    def _given(self) -> Value:
-        own = vars(self)
-        return own["probs"] if "probs" in own else own["logits"]
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, probs=0, logits=0, total_count=0)
@@ -341,7 +345,7 @@ class Poisson(ExponentialFamily):
 # --- choices --------------------------------------------------------------------------------------
 
 
-class Categorical(Distribution):
+class Categorical(_ByEither):
     """One of 0 .. n - 1, by `probs` (*, n), which are scaled to sum to 1, or by logits.
 
     >>> choice = flow.distributions.Categorical(flow.tensor([1.0, 3.0]))
@@ -392,16 +396,6 @@ class Categorical(Distribution):
         return logits_to_probs(self.logits)
 
     @property
-    def _given(self) -> Value:
-        own = vars(self)
-        return own["probs"] if "probs" in own else own["logits"]
-
-    @property
-    def param_shape(self) -> Size:
-        """The shape of the parameter."""
-        return Size(self._given.shape)
-
-    @property
     def mean(self) -> Value:
         like = self.probs
         return ops.full(
@@ -443,18 +437,12 @@ class Categorical(Distribution):
         return _along_batch(values, self._batch_shape, expand)
 
 
-class OneHotCategorical(Distribution):
-    """A vector of n with one 1, by `probs` (*, n) or logits.
-
-    >>> flow.distributions.OneHotCategorical(flow.tensor([0.0, 1.0])).sample()
-    tensor([0., 1.])
-    """
+class _OfCategorical(Distribution):
+    """What the distributions of vectors have of the categorical one beneath them."""
 
     arg_constraints: ClassVar[Any] = {
         "probs": constraints.simplex, "logits": constraints.real_vector,
     }  # fmt: skip
-    support = constraints.one_hot
-    has_enumerate_support = True
 
     def __init__(
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
@@ -465,8 +453,8 @@ class OneHotCategorical(Distribution):
             validate_args=validate_args,
         )  # fmt: skip
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return self._new(batch_shape, _categorical=self._categorical.expand(batch_shape))
+    def _expanded_with(self, batch_shape: Any, **more: Any) -> Any:
+        return self._new(batch_shape, _categorical=self._categorical.expand(batch_shape), **more)
 
     @property
     def probs(self) -> Value:
@@ -482,6 +470,20 @@ class OneHotCategorical(Distribution):
     def param_shape(self) -> Size:
         """The shape of the parameter."""
         return self._categorical.param_shape
+
+
+class OneHotCategorical(_OfCategorical):
+    """A vector of n with one 1, by `probs` (*, n) or logits.
+
+    >>> flow.distributions.OneHotCategorical(flow.tensor([0.0, 1.0])).sample()
+    tensor([0., 1.])
+    """
+
+    support = constraints.one_hot
+    has_enumerate_support = True
+
+    def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
+        return self._expanded_with(batch_shape)
 
     @property
     def mean(self) -> Value:
@@ -530,17 +532,13 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
         return drawn + (probs - probs.detach())
 
 
-class Multinomial(Distribution):
+class Multinomial(_OfCategorical):
     """How often each of n comes in total_count draws, by `probs` (*, n) or logits.
 
     >>> draws = flow.distributions.Multinomial(10, flow.tensor([0.5, 0.5]))
     >>> draws.mean, draws.sample().sum()
     (tensor([5., 5.]), tensor(10.))
     """
-
-    arg_constraints: ClassVar[Any] = {
-        "probs": constraints.simplex, "logits": constraints.real_vector,
-    }  # fmt: skip
 
     def __init__(
         self,
@@ -552,37 +550,15 @@ class Multinomial(Distribution):
         if not is_number(total_count):
             raise NotImplementedError("inhomogeneous total_count is not supported")
         self.total_count = total_count
-        self._categorical = Categorical(probs, logits, validate_args=validate_args)
-        super().__init__(
-            self._categorical.batch_shape, self._categorical.param_shape[-1:],
-            validate_args=validate_args,
-        )  # fmt: skip
+        super().__init__(probs, logits, validate_args)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
-        return self._new(
-            batch_shape, total_count=self.total_count,
-            _categorical=self._categorical.expand(batch_shape),
-        )  # fmt: skip
+        return self._expanded_with(batch_shape, total_count=self.total_count)
 
     @constraints.dependent_property(is_discrete=True, event_dim=1)
     def support(self) -> Any:
         """Counts with the sum total_count."""
         return constraints.multinomial(self.total_count)
-
-    @property
-    def probs(self) -> Value:
-        """The probabilities."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Value:
-        """The logarithms of the probabilities."""
-        return self._categorical.logits
-
-    @property
-    def param_shape(self) -> Size:
-        """The shape of the parameter."""
-        return self._categorical.param_shape
 
     @property
     def mean(self) -> Value:

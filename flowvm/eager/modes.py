@@ -191,6 +191,11 @@ def recording_to(recorder: Recorder | None) -> AbstractContextManager[None]:
     return _recorder.within(recorder)
 
 
+def recorder_mode() -> Mode[Recorder | None]:
+    """The mode itself, for a region that captures."""
+    return _recorder
+
+
 def listening(heard: Any) -> AbstractContextManager[None]:
     """For one with statement: tell `heard`, a `flowvm.eager.hearing.Hearing`, of what this thread's
     calls come to.

@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
 
 
 def apart(function: Callable[..., T], *args: Any) -> T:
@@ -29,7 +30,12 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     over.acquire()
     start = map(_thread.start_new_thread, (_answer,), ((answer, over, function, args),))
     try:
-        started.extend(start)
+        try:
+            started.extend(start)
+        except RuntimeError as error:
+            if started or str(error) != NO_THREAD:
+                raise
+            return function(*args)  # memory is short: then here, for all that may come meanwhile
         over.acquire()
     except BaseException:
         if started:

@@ -33,6 +33,9 @@ a function, and `overhead()` an instruction, from which every summary says it of
 screen while the block runs, and `flowvm top PID` that of another process; `serve()` and `flowvm top
 PID --web` show it in a browser.
 
+`flow.profiler.gather(p)`, which all ranks of a launched program call, has what each of them
+recorded: who was late, what part of the communication was hidden, one trace of all.
+
 The rooms: `run` has columns, `analysis` functions of them, `views` screens, `export` files, `front`
 what one calls.  Not here: the recorder (`flowvm.vm.watch.flight`).
 """
@@ -45,6 +48,7 @@ import types
 from flowvm.config import config
 from flowvm.loading.listing import listing
 from flowvm.profiler.front.profiling import Profile, last, load, profile
+from flowvm.profiler.front.ranks import Ranks, gather
 from flowvm.profiler.front.showing import live, serve
 from flowvm.profiler.run.columns import COLUMNS
 from flowvm.profiler.run.costs import overhead
@@ -56,7 +60,9 @@ __all__ = [
     "COLUMNS",
     "SCHEMA",
     "Profile",
+    "Ranks",
     "Run",
+    "gather",
     "last",
     "level",
     "live",

@@ -18,9 +18,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from flowvm.ranks.words import HEADER, ROW, STEP
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
+from flowvm.vm.watch.dumping import elsewhere
 
 TICK = 0.1
 LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
@@ -78,6 +79,17 @@ class Place(Protocol):
         """The words of a row."""
 
 
+class Wait(NamedTuple):
+    """An exchange that is not done: what, for how long, which ranks have not begun it, and of those
+    on this host (rank, row).
+    """
+
+    what: str
+    seconds: float
+    missing: Sequence[int]
+    seen: Sequence[tuple[int, int]]
+
+
 class Watcher:
     """Of one world."""
 
@@ -90,6 +102,7 @@ class Watcher:
         self.uncaught = False  # whether an exception ends the program
         self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
         on_ranks_failed.append(self.error_of)
+        elsewhere.append(self.waiting)
         self.before = sys.excepthook
         sys.excepthook = self._uncaught
         atexit.register(self._leave)
@@ -126,6 +139,18 @@ class Watcher:
 
     def _late(self) -> str:
         """Who is waited for in vain, or ""."""
+        for wait in self._waits():
+            left = [number for number in wait.missing if self.place.has_left(number)]
+            if left and wait.seconds > LEFT_AFTER:
+                return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
+                       f"for it in {wait.what}"  # fmt: skip
+            if wait.seconds > config.distributed_timeout:
+                return f"rank {self.place.rank} waited {wait.seconds:.0f} s in {wait.what} for " \
+                       f"{self._standing(wait)}"  # fmt: skip
+        return ""
+
+    def _waits(self) -> Iterator[Wait]:
+        """The exchanges that this rank has begun and not done."""
         rows = {at: (j.others, j.seen) for at, j in [*self.place.joined.items()]}
         rows |= {w.row: (tuple(w.peers), ()) for w in [*self.place.lanes] if w.row}
         now = time.monotonic()
@@ -135,26 +160,25 @@ class Watcher:
             if begun == row[ROW.DONE]:
                 self.since.pop(at, None)
                 continue
-            if self.since.get(at, (0, 0.0))[0] != begun:
-                self.since[at] = begun, now
-            waited = now - self.since[at][1]
-            missing = [number for number, r in seen if self.place.row(r)[ROW.SEQ] < begun]
-            missing = missing if seen else list(others)
-            left = [number for number in missing if self.place.has_left(number)]
-            what = step_text(row, begun)
-            if left and waited > LEFT_AFTER:
-                return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
-                       f"for it in {what}"  # fmt: skip
-            if waited > config.distributed_timeout:
-                return f"rank {self.place.rank} waited {waited:.0f} s in {what} for " \
-                       f"{self._standing(missing, seen)}"  # fmt: skip
-        return ""
+            number, first = self.since.get(at, (0, 0.0))
+            if number != begun:
+                self.since[at] = begun, (first := now)
+            missing = [other for other, r in seen if self.place.row(r)[ROW.SEQ] < begun]
+            yield Wait(step_text(row, begun), now - first, missing if seen else list(others), seen)
 
-    def _standing(self, missing: Sequence[int], seen: Sequence[tuple[int, int]]) -> str:
+    def waiting(self) -> list[str]:
+        """For which ranks this one waits, in what, and where those are: a line for each."""
+        return [
+            f"rank {self.place.rank} waits {wait.seconds:.1f} s in {wait.what} for "
+            f"{self._standing(wait)}"
+            for wait in self._waits()
+        ]
+
+    def _standing(self, wait: Wait) -> str:
         """Where those are that are waited for."""
-        rows = dict(seen)
+        rows = dict(wait.seen)
         found = []
-        for number in missing:
+        for number in wait.missing:
             text = f"rank {number}"
             if number in rows:
                 row = self.place.row(rows[number])

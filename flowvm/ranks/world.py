@@ -29,11 +29,14 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.profiler.front.ranks import gathering
+from flowvm.ranks.clocks import gathered
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
 from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
 from flowvm.streams import Stream
+from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
@@ -77,6 +80,7 @@ class World:
             self.everybody = self.join(tuple(range(self.size)), self.control.Dup())
             self._compile()
             self.watcher = Watcher(self)
+            gathering.append(functools.partial(gathered, self))
 
     def _put_up_board(self) -> None:
         node = self.control.Split_type(self.mpi.COMM_TYPE_SHARED)
@@ -147,10 +151,12 @@ def _words(at: int, count: int) -> np.ndarray[Any, Any]:
 
 
 @functools.cache
+@waiting
 def _world() -> World:
     return World()
 
 
+@protected
 def world() -> World:
     """The one world of this process; in a launched one, the first call initializes MPI."""
     with _making:
@@ -195,6 +201,7 @@ class Lane:
 
 
 @functools.cache
+@protected
 def lane(way: str = "", peer: int = 0) -> Lane:
     """The lane of collectives, or that of messages to ("send") or from ("recv") a rank.
 
@@ -268,6 +275,7 @@ class Group:
             raise ArgumentError(f"{what}: rank {number} is not in the group {self.ranks}")
         return self.ranks.index(number)
 
+    @protected
     def joined(self, what: str = "a collective") -> Joined:
         """Its communicator, made when all of its ranks have first asked for it.
 
@@ -292,6 +300,7 @@ class Group:
         comm = place.control.Create_group(members, tag)
         return place.join(self.ranks, comm)
 
+    @waiting
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
         """Wait for the others, so that making a communicator, which nobody could end, is short."""
         empty = np.zeros(0, np.uint8)

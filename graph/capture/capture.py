@@ -19,13 +19,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live
-from flowvm.eager.modes import current_recorder, find_user, recording_to
+from flowvm.eager.modes import current_recorder, find_user, recorder_mode
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor, new_tensor
@@ -39,7 +38,7 @@ from flowvm.graph.capture.segments import Outcome, Segment
 from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.guards.regions import reverting
+from flowvm.guards.regions import Mode, Region, reverting
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
 
@@ -322,6 +321,10 @@ class Capture:
         if self.on_leaf is not None:
             self.on_leaf(leaf)
 
+    def drop_unasked(self) -> None:
+        """Drop the last instructions that were to find a shape, for which nobody asked."""
+        self.graph.nodes = [n for n in self.graph.nodes if not n.operator.unsized]
+
     def stepping(self, optimizer: Any) -> reverting:
         """One step of an optimizer is recorded inside.  CaptureError if nobody takes it."""
         if self.on_step is None:
@@ -336,18 +339,21 @@ class Capture:
         self.phase = "optimizer"
 
 
-@contextmanager
-def capturing(name: str, inputs: Sequence[tuple[Tensor, str]] = ()) -> Iterator[Capture]:
-    """Capture what this thread does inside.  CaptureError if it is captured already."""
-    if current_recorder() is not None:
-        raise CaptureError(
-            f"{name}: a graph cannot be captured while another one is; call the inner one's "
-            f"modules, or use its outputs as inputs"
-        )
-    capture = Capture(name)
-    for tensor, called in inputs:
-        capture.input(tensor, called)
-    with recording_to(capture):
-        yield capture
-    if capture.breaks is not None:  # of the last mut2 instructions, nobody asked
-        capture.graph.nodes = [n for n in capture.graph.nodes if not n.operator.unsized]
+class capturing(Region):  # noqa: N801 - read as a part of the with statement
+    """Captures what this thread does inside.  CaptureError if it is captured already."""
+
+    def __init__(self, name: str, inputs: Sequence[tuple[Tensor, str]] = ()) -> None:
+        if current_recorder() is not None:
+            raise CaptureError(
+                f"{name}: a graph cannot be captured while another one is; call the inner one's "
+                f"modules, or use its outputs as inputs"
+            )
+        self.capture = Capture(name)
+        for tensor, called in inputs:
+            self.capture.input(tensor, called)
+
+    def _mode(self) -> Mode[Any]:
+        return recorder_mode()
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return recorder_mode(), self.capture, self.capture

@@ -263,7 +263,8 @@ def _to_counterparts(x: Tensor, where: placement) -> Tensor:
         elif rank == source:
             use.send(part_of(x).contiguous(), to)
         elif rank == to:
-            bounds = part(meta.shape, where, meta.sbp, where.place_of(to))
+            place: Any = where.place_of(to)
+            bounds = part(meta.shape, where, meta.sbp, place)
             shape = [end - begin for begin, end in bounds]
             got = use.recv(TensorMeta.of(shape, meta.dtype, meta.device.local), source)
     return hollow(target) if got is None else global_of(got, target)

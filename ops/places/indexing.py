@@ -45,6 +45,7 @@ from flowvm.ops.places.cpu.index_kernels import Joined
 from flowvm.ops.places.gather import ADD, NONE, combine_slices, put_slices, take_slices
 from flowvm.ops.places.masks import masked_fill_, masked_select
 from flowvm.ops.places.scatter import apart, changed, fresh, number_tensor
+from flowvm.ops.shapes.padding import flip
 from flowvm.ops.shapes.slices import _basic_geometry, _select, _slice, basic_view
 from flowvm.ops.shapes.views import expand, permute, reshape
 from flowvm.vm.callers.hot import hot
@@ -60,14 +61,58 @@ Array = Any
 def _sliced(key: slice, size: int) -> tuple[int, int, int]:
     """(start, length, step) of a slice of a dimension of `size`."""
     try:
-        if key.step is not None and operator.index(key.step) <= 0:
-            raise ArgumentError(
-                f"a slice's step must be positive, got {key.step}; flow.flip reverses a dimension"
-            )
+        if key.step is not None and operator.index(key.step) == 0:
+            raise ArgumentError("a slice's step must not be 0")
         start, stop, step = key.indices(size)
     except TypeError:
         raise ArgumentTypeError(f"a slice is made of integers, got {key}") from None
-    return start, max(0, -(-(stop - start) // step)), step
+    return start, len(range(start, stop, step)), step
+
+
+def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
+    """A key whose slices with negative steps go the other way over the same elements, and the
+    dimensions of what it shows that are then to be reversed.
+
+    Steps like these are the array API's; PyTorch has none.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    for k in keys:  # no comprehension: most keys come here, and none of their steps is negative
+        if type(k) is slice and k.step is not None and _negative(k.step):
+            break
+    else:
+        return key, ()
+    if any(isinstance(k, (Tensor, list, np.ndarray, bool, np.bool_)) for k in keys):
+        raise ArgumentError(
+            "a slice with a negative step does not stand beside tensors, lists or arrays; index "
+            "twice, or flow.flip(x, dim) first"
+        )
+    dots = keys.index(...) if any(k is Ellipsis for k in keys) else len(keys)
+    behind = sum(k is not None for k in keys[dots + 1 :])
+    found: list[Any] = []
+    turned: list[int] = []
+    d = shown = 0
+    for place, k in enumerate(keys):
+        if k is Ellipsis and place == dots:
+            shown, d = shown + x.ndim - behind - d, x.ndim - behind
+        elif type(k) is slice and d < x.ndim:
+            start, length, step = _sliced(k, x.shape[d])
+            if step < 0:
+                k = slice(start + (length - 1) * step, start + 1, -step) if length else slice(0)
+                turned.append(shown)
+            d, shown = d + 1, shown + 1
+        elif k is None:
+            shown += 1
+        else:
+            d += 1
+        found.append(k)
+    return tuple(found), tuple(turned)
+
+
+def _negative(step: Any) -> bool:
+    try:
+        return operator.index(step) < 0
+    except TypeError:
+        return False  # an error, which `_sliced` raises
 
 
 @dataclass(frozen=True)
@@ -273,13 +318,19 @@ def _arranged(x: Tensor, plan: _Plan) -> Tensor:
 @steady
 def getitem(x: Tensor, key: Any) -> Tensor:
     """`x[key]`: a view for ints, slices, None and Ellipsis; a copy where tensors, lists or arrays
-    index.
+    index, and where a slice goes backwards.
     """
     if type(key) is int:
         return _select(x, 0, key)
     if type(key) is slice and x._meta.ndim:
         start, length, step = _sliced(key, x._meta.shape[0])
-        return _slice(x, 0, start, length, step)
+        if step > 0:
+            return _slice(x, 0, start, length, step)
+    if type(key) in (slice, tuple):
+        key, turned = _forwards(x, key)
+        if turned:
+            reversed_copy: Tensor = flip(getitem(x, key), turned)
+            return reversed_copy
     if isinstance(key, np.ndarray) and key.dtype == np.bool_:
         key = adopt_array(key.copy())
     if (
@@ -432,6 +483,11 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
     elif not isinstance(value, Tensor):
         value = number_tensor(x, _number(value))
     value = moved(value, x._meta.device)
+    if type(key) in (slice, tuple):
+        key, turned = _forwards(x, key)
+        if turned:
+            shape = _basic_geometry(x._meta, _written_out(x._meta, key)[0])[0].shape
+            value = flip(_fitted(value, shape, x._meta.dtype).expand(shape), turned)
     if masks and value._meta.ndim == 0 and key._meta.shape == x._meta.shape[: key.ndim]:
         mask = reshape(_beside(key, x._meta), (*key.shape, *([1] * (x.ndim - key.ndim))))
         masked_fill_(x, mask, value.to(x._meta.dtype))

@@ -50,7 +50,7 @@ def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     results = walk.results
     views = (View(numbers, (results,)), View(int64, (results,)), View(source, (walk.extent,)))
     outputs = (values, values.dense(int64))
-    own = numbers.numpy.type
+    own: Any = numbers.numpy.type
     bodies = _rows_body(order, own, lift), _columns_body(order, own, lift)
     return fold_launch(outputs, bodies, views, walk, 2)
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+import flowvm as flow
+
 X = np.array([0.5, 1.5, 2.0])
 
 
@@ -136,3 +138,73 @@ def test_hooks_on_one_of_several_outputs(lib, check):
     b.register_hook(lambda g: g * 3)
     (a + b).backward()
     check(x.grad, [1.0, 3, 0])
+
+
+def test_what_is_saved_can_be_packed():
+    x = flow.tensor([0.5, 1.0, 2.0], requires_grad=True)
+    packed, unpacked = [], []
+
+    def pack(t):
+        packed.append(t.tolist())
+        return len(packed) - 1
+
+    def unpack(k):
+        unpacked.append(k)
+        return flow.tensor(packed[k])
+
+    with flow.autograd.graph.saved_tensors_hooks(pack, unpack):
+        y = (x * x).exp()
+    assert [0.5, 1.0, 2.0] in packed
+    assert not unpacked
+    z = y.sum()
+    (g,) = flow.autograd.grad(z, x, create_graph=True)
+    assert sorted(unpacked) == list(range(len(packed)))
+    values = x.detach().numpy()
+    np.testing.assert_allclose(g.detach().numpy(), 2 * values * np.exp(values**2), rtol=1e-6)
+    (second,) = flow.autograd.grad(g.sum(), x)
+    want = (2 + 4 * values**2) * np.exp(values**2)
+    np.testing.assert_allclose(second.numpy(), want, rtol=1e-6)
+
+
+def test_packing_of_a_layer_and_of_a_custom_function():
+    class Cube(flow.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x * x
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            return 3 * x * x * g
+
+    layer, x = flow.nn.Linear(3, 2), flow.randn(4, 3)
+    Cube.apply(layer(x)).sum().backward()
+    want = [p.grad.numpy().copy() for p in layer.parameters()]
+    layer.zero_grad()
+    with flow.autograd.graph.save_on_cpu(pin_memory=True):
+        loss = Cube.apply(layer(x)).sum()
+    loss.backward()
+    for p, g in zip(layer.parameters(), want, strict=True):
+        np.testing.assert_array_equal(p.grad.numpy(), g)
+
+
+def test_hooks_of_what_is_saved_that_are_wrong():
+    x = flow.ones(2, requires_grad=True)
+    with flow.autograd.graph.saved_tensors_hooks(lambda t: None, lambda kept: kept):
+        y = (x * x).sum()
+    with pytest.raises(TypeError, match="unpack hook gives a Tensor"):
+        y.backward()
+    with pytest.raises(TypeError, match="callable"):
+        flow.autograd.graph.saved_tensors_hooks(1, 2)
+    with flow.autograd.graph.save_on_cpu():
+        y = x.exp()
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        y.sum().backward()
+    with (
+        flow.autograd.graph.disable_saved_tensors_hooks("not now"),
+        pytest.raises(RuntimeError, match="not now"),
+        flow.autograd.graph.save_on_cpu(),
+    ):
+        pass

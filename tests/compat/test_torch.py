@@ -58,6 +58,52 @@ def test_a_program_trains(tmp_path: object) -> None:
     assert "has not" not in done.stderr
 
 
+PIECES = """
+import torch, math
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.autograd import Variable, grad
+from torch.autograd.graph import saved_tensors_hooks
+
+# a gradient penalty, as every WGAN has it
+critic = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2), nn.Linear(8, 1))
+between = Variable(torch.randn(5, 4), requires_grad=True)
+ones = Variable(torch.Tensor(5, 1).fill_(1.0), requires_grad=False)
+(g,) = grad(outputs=critic(between), inputs=between, grad_outputs=ones, create_graph=True,
+            retain_graph=True, only_inputs=True)
+penalty = ((g.view(g.size(0), -1).norm(2, dim=1) - 1) ** 2).mean()
+penalty.backward()
+assert critic[0].weight.grad is not None
+
+# a compiled model that is trained from outside
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+compiled = torch.compile(model, mode="reduce-overhead")
+optimizer = torch.optim.AdamW(compiled.parameters(), lr=0.05)
+x = torch.randn(32, 4)
+losses = []
+for _ in range(20):
+    with saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        loss = F.mse_loss(compiled(x), x.sum(1, keepdim=True))
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[-1] < 0.7 * losses[0], losses
+
+i = torch.LongTensor(range(3))
+a, b = torch.randn(2, 3), torch.randn(3, 2)
+assert torch.allclose(torch.einsum(a, [0, 1], b, [1, 2], [0, 2]), a @ b)
+_, back = torch.func.vjp(torch.sin, a)
+assert torch.allclose(back(torch.ones(2, 3))[0], a.cos())
+"""
+
+
+def test_what_programs_are_made_of() -> None:
+    done = run(PIECES)
+    assert done.returncode == 0, done.stderr
+    assert "has not" not in done.stderr
+
+
 NAMES = [
     "import torch, flowvm; assert torch.nn.Module is flowvm.nn.Module",
     "import oneflow as flow; assert flow.ones(2).sum().item() == 2",

@@ -105,6 +105,15 @@ def test_all_ranks_end_with_the_cause(how):
 
 
 @needs_mpi
+def test_a_dump_says_for_which_rank_this_one_waits():
+    done = launch(2, "failing.py", "seen")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "in all_reduce(f32[3], sum) for rank 1, which began all_reduce(f32[3], sum) last" in (
+        done.stdout
+    )
+
+
+@needs_mpi
 def test_a_ctrl_c_ends_all_ranks():
     command = [
         sys.executable,
@@ -154,3 +163,11 @@ def test_launch_says_what_is_wrong(args, message):
     )
     assert done.returncode == 1
     assert message in done.stderr
+
+
+@needs_mpi
+def test_what_ranks_recorded_is_one_run(tmp_path):
+    done = launch(2, "recorded.py", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[0] said so" in done.stdout
+    assert "came last" in done.stdout

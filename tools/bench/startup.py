@@ -97,6 +97,7 @@ ROWS = (
 def _seconds(code: str, start: str = WARM, installed: Path | None = None) -> float:
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)  # or every import would compile Python
         if start != WARM:
             environment["FLOWVM_CACHE_DIR"] = folder
         if start == WHEEL:

@@ -9,7 +9,7 @@ A campaign is a module beside this one with
     without(case, k)   the case without part k
     AMOUNTS            (if it has one) a Counter that `check` adds to: instructions, interrupts, ...
     BATCH              (if it has one) cases a process, 200 else
-    PATIENCE           (if it has one) seconds that a case may take, 60 else
+    PATIENCE           (if it has one) seconds that a case may take, 180 else
 
 A process prints each case's seed before it, so whoever dies or hangs has said of what.  A finding
 is shrunk, each try in a process of its own, and written down as a test.
@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOUND = ROOT / "build" / "campaign"
 CAMPAIGNS = sorted(path.stem for path in Path(__file__).parent.glob("[a-z]*.py"))
 BATCH = 200
-PATIENCE = 60  # seconds for one case
+PATIENCE = 180  # seconds for one case, which takes a few where nothing else runs
 TRIES = 60  # of shrinking
 LOG = 20_000  # characters that are shown of what a process that died had said: all threads' stacks
 
@@ -197,7 +197,8 @@ def _fails(name: str, case: Any) -> bool:
     path = FOUND / f"try-{name}-{os.getpid()}.json"
     path.write_text(json.dumps(case))
     command = [sys.executable, "-m", "tools.campaign", name, "--case", str(path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=3 * PATIENCE)
+    patience = getattr(campaign(name), "PATIENCE", PATIENCE)  # the process ends itself then
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=2 * patience)
     return done.returncode != 0
 
 

@@ -27,7 +27,7 @@ from flowvm.compiler import cache, jit
 warnings.filterwarnings("ignore", ".*multi-threaded, use of fork", DeprecationWarning)
 AMOUNTS: Counter[str] = Counter()
 BATCH = 5
-PATIENCE_S = 30.0  # for one child
+PATIENCE_S = 90.0  # for one child, which takes some milliseconds
 THREADS = ("issue", "stream", "fail", "compile", "graph", "backward", "delete", "read")
 PENDING = ("product", "chain", "nothing", "views", "stream", "replay")
 ENDS = ("_exit", "exit", "fork")

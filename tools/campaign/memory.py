@@ -1,14 +1,20 @@
-"""Memory that runs out: the VM's, at a random allocation; and Python's, at a random one.
+"""Memory that runs out: the VM's at each of its allocations, and Python's at each call.
 
-A case is a program and where it runs out: the bytes that the VM's process may take
-(`resource.setrlimit`), sizes that no machine has, or the n-th look of a call path at an allocation
-of Python's, made to raise MemoryError.  Afterwards the VM computes, everybody hears of what failed,
-and live bytes are what they were.
+A case is programs and how memory runs out: the bytes that the VM's process may take
+(`resource.setrlimit`); sizes that no machine has; the n-th block that the VM asks the system for,
+for every n that a program comes to; or the n-th call of a function of flowvm, for every n, made to
+raise MemoryError.  Afterwards the VM computes, everybody hears of what failed, and live bytes are
+what they were.
+
+The VM's own loops call the C library's `aligned_alloc`.  In a process in which they are not loaded
+yet they are given another one instead, which counts.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import gc
 import random
 import resource
@@ -18,19 +24,23 @@ from types import FrameType
 from typing import Any
 
 import flowvm as flow
+from flowvm.compiler import jit
+from flowvm.vm.engine.engine import engine
 
 AMOUNTS: Counter[str] = Counter()
-BATCH = 20
+BATCH = 10
+PATIENCE = 300  # a case is some hundred to a thousand runs of programs
 PROGRAMS = ("eager", "graph", "backward", "views", "shapes", "many", "stream")
-HOWS = ("limit", "huge", "python")
+HOWS = ("limit", "huge", "system", "python")
 Case = dict[str, Any]
 
 
 def case(seed: int) -> Case:
     """The case of a seed."""
     rng = random.Random(seed)
-    programs = [[rng.choice(PROGRAMS), rng.randrange(2, 40)] for _ in range(rng.randrange(1, 6))]
     how = rng.choice(HOWS)
+    most = 2 if how in ("system", "python") else 5
+    programs = [[rng.choice(PROGRAMS), rng.randrange(2, 40)] for _ in range(rng.randint(1, most))]
     return {"how": how, "at": rng.randrange(1, 1 << 12), "programs": programs}
 
 
@@ -53,11 +63,14 @@ def without(case: Case, k: int) -> Case:
 
 def check(case: Case) -> str:
     """Run out of memory, and look at what is left."""
+    if not engine.running:
+        _counting()
     for name, n in case["programs"]:
         with contextlib.suppress(Exception):
             _program(name, n)  # kernels are compiled, caches are filled
     before = _live()
-    failed = {"limit": _limited, "huge": _huge, "python": _python}[case["how"]](case)
+    how = {"limit": _limited, "huge": _huge, "system": _system, "python": _python}[case["how"]]
+    failed = how(case)
     AMOUNTS["failures"] += failed
     after = _live()
     assert after <= before, f"{after - before} bytes more are live than were"
@@ -104,6 +117,7 @@ def _program(name: str, n: int) -> None:
 
 
 _graph = flow.compile(lambda x: (x * 2 + 1).sum())
+_large_graph = flow.compile(lambda x: (x.cumsum(0) * 2)[-1] + 2)
 _stream = flow.Stream("memory")
 
 
@@ -140,28 +154,130 @@ def _huge(case: Case) -> int:
     return failed
 
 
+# --- each allocation of the VM's ------------------------------------------------------------------
+
+LARGE = 1 << 19  # elements: the system is asked for each such tensor
+
+
+class Counting:
+    """An `aligned_alloc` that fails once."""
+
+    def __init__(self) -> None:
+        self.asked, self.fails_at = 0, -1
+        real = ctypes.CDLL(None).aligned_alloc
+        real.restype, real.argtypes = ctypes.c_void_p, [ctypes.c_size_t, ctypes.c_size_t]
+        self.real = real
+        kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t)
+        self.function = kind(self)  # kept: the VM calls it as long as there is one
+
+    def __call__(self, alignment: int, size: int) -> int | None:
+        self.asked += 1
+        if self.asked == self.fails_at:
+            return None
+        block: int | None = self.real(alignment, size)
+        return block
+
+
+@functools.cache
+def _counting() -> Counting:
+    assert not engine.running, "the VM of this process runs already, with its own aligned_alloc"
+    counting = Counting()
+    jit.provide("aligned_alloc", ctypes.cast(counting.function, ctypes.c_void_p).value or 0)
+    return counting
+
+
+def _system(case: Case) -> int:
+    """The n-th block fails, for every n."""
+    counting, failed = _counting(), 0
+    for name, n in case["programs"]:
+        fails_at = 0
+        while True:
+            fails_at += 1
+            flow.vm.empty_cache()
+            counting.asked, counting.fails_at = 0, fails_at
+            try:
+                _large(name, n)
+                flow.vm.sync()  # what was poisoned need not have been read
+            except MemoryError:
+                failed += 1
+            else:
+                assert counting.asked < fails_at, f"nobody heard that block {fails_at} failed"
+                break
+            finally:
+                flow.vm.empty_cache()  # behind what is in flight
+                counting.fails_at = -1
+            assert counting.asked >= fails_at
+        assert fails_at > 1, f"{name} asks the system for nothing"
+    return failed
+
+
+def _large(name: str, n: int) -> None:
+    """A program whose tensors are large."""
+    x = flow.ones(LARGE)
+    if name == "graph":
+        assert _large_graph(x).item() == 2 * LARGE + 2
+    elif name == "backward":
+        w = x.requires_grad_()
+        (w * w * n).sum().backward()
+        assert w.grad is not None
+        assert w.grad[-1].item() == 2 * n
+    elif name == "views":
+        x[1:].add_(n)
+        assert (x.view(2, -1).t() * 2).sum().item() == 2 * (LARGE + n * (LARGE - 1))
+    elif name == "shapes":
+        assert flow.nonzero(x).sum().item() == LARGE * (LARGE - 1) // 2
+    elif name == "stream":
+        with flow.stream(_stream):
+            assert (x * n).sum().item() == LARGE * n
+    else:
+        held = [x + k for k in range(n % 5 + 1)]
+        assert [h[-1].item() for h in held] == [1 + k for k in range(n % 5 + 1)]
+
+
+# --- each call in Python --------------------------------------------------------------------------
+
+
 def _python(case: Case) -> int:
-    """MemoryError at the n-th call of a function of flowvm: where a frame is allocated."""
-    left = case["at"] % 400 + 1
-
-    def tracer(frame: FrameType, event: str, arg: Any) -> None:
-        nonlocal left
-        name = frame.f_code.co_filename
-        if event == "call" and ("flowvm" in name or "/ops/" in name):
-            left -= 1
-            if left == 0 and frame.f_code.co_name not in _SILENT:
-                raise MemoryError("injected")
-
+    """MemoryError at the n-th call of a function of flowvm, where a frame is allocated: for every
+    n.
+    """
     failed = 0
     for name, n in case["programs"]:
-        sys.setprofile(tracer)
-        try:
-            _program(name, n)
-        except MemoryError:
-            failed += 1
-        finally:
-            sys.setprofile(None)
+        live, fails_at = _live(), 0
+        while True:
+            fails_at += 1
+            called, raised = _called(name, n % 5 + 2, fails_at)
+            failed += raised
+            flow.vm.sync()
+            if flow.vm.stats()["live_bytes"] > live:
+                assert _live() <= live, f"call {fails_at} of {name}: more bytes are live"
+            if called < fails_at:
+                break
     return failed
+
+
+def _called(name: str, n: int, fails_at: int) -> tuple[int, bool]:
+    """How many functions of flowvm a program called until the one that failed, and whether one
+    did.
+    """
+    called = 0
+
+    def tracer(frame: FrameType, event: str, arg: Any) -> None:
+        nonlocal called
+        place = frame.f_code.co_filename
+        if event == "call" and ("flowvm" in place or "/ops/" in place):
+            called += 1
+            if called == fails_at and frame.f_code.co_name not in _SILENT:
+                raise MemoryError("injected")
+
+    sys.setprofile(tracer)
+    try:
+        _program(name, n)
+    except MemoryError:
+        return called, True
+    finally:
+        sys.setprofile(None)
+    return called, False
 
 
 # finalizers, where it would be printed and not raised

@@ -1,10 +1,12 @@
 """Native calls: what the generated Python function of an operator does, as compiled code that
 CPython calls without a Python frame between.
 
-`call.py` has the way of one call; `reading.py`, `making.py`, `places.py` and `publishing.py` its
-steps; `words.py` the tables of addresses that they look at; `cpython.py` the functions of
-CPython's public C API that they call.  `objects.py` makes what Python sees, `check.py` compares it
-with the Python function before it is first used, `install.py` decides.
+`entries.py` has what CPython calls; `call.py` the way of one call; `reading.py`, `making.py`,
+`places.py` and `publishing.py` its steps.  `courses.py`, `keys.py`, `following.py` and `viewing.py`
+are for calls of functions that come to several operators, or to views; `backward.py` is the
+engine's loop.  `words.py` has the tables of addresses that all look at; `cpython.py` the functions
+of CPython's public C API that they call.  `objects.py` makes what Python sees, `check.py` compares
+it with the Python function before it is first used, `install.py` decides.
 
 Not here: what a call means, which is the generated function's to say (`flowvm.eager.calls`, the
 *twin*), and whatever is out of the ordinary, which is left to it.

@@ -31,7 +31,13 @@ from flowvm.compiler import cache, helpers, jit
 from flowvm.compiler.reach import source_key
 from flowvm.config import config, say
 from flowvm.eager.calls import Callee
-from flowvm.eager.native.check import trouble, trouble_at_death, trouble_at_pins, trouble_at_release
+from flowvm.eager.native.check import (
+    trouble,
+    trouble_at_courses,
+    trouble_at_death,
+    trouble_at_pins,
+    trouble_at_release,
+)
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.entries import SIGNATURE, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
@@ -338,7 +344,7 @@ def tested() -> str:
     """How native calls differ from their twins, "" if they do not: looked at now."""
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
-        calls = calls or trouble_at_pins(_address())
+        calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
         return calls or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)

@@ -28,7 +28,7 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
-from flowvm.nn.graph.precision import precision
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
-class DifferentiableError(CaptureError):
-    """What was captured gives results that code outside may go backward from."""
-
-
 class GraphBuild:
     """A graph's modules, optimizers and settings, and its build.
 
@@ -51,6 +47,7 @@ class GraphBuild:
     _landing   leaves outside its optimizers whose `.grad` calls change
     _stepped   whether an eager step was made that made optimizers' state
     _own       names of attributes that are no user's
+    _has_ends  the last capture ended because code outside may go backward from its results
     _given     storages of the tensors of the call that is captured now, or was last
     """
 
@@ -65,6 +62,7 @@ class GraphBuild:
         self._scaler: GradScaler | None = None
         self._landing = Landing()
         self._stepped = False
+        self._has_ends = False
         self._debug = 0
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
@@ -90,8 +88,7 @@ class GraphBuild:
                 f"inside another graph's build: set that for the outer graph"
             )
         note_graph(self, self._modules(), self._own)
-        with precision(self.config.amp_dtype, None):
-            return self.build(*args, **kwargs)
+        return precisely(self.config.amp_dtype, None, self.build, args, kwargs)
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:
         """Where modules are looked for, and what they are called."""
@@ -141,25 +138,34 @@ class GraphBuild:
         """Whether an optimizer has yet to make its state, which its first step does."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
-    def _cut_gradients(self) -> None:
-        """Have the gradients of global parameters cut among ranks, where ZeRO asks for that."""
+    def _cut(self) -> None:
+        """Have the gradients of global parameters cut among ranks, or these themselves and what
+        optimizers have of them by now, where ZeRO asks for that.
+        """
         stage, least = self.config.zero
         for param in self._stepped_parameters() if stage else ():
             meta = param._meta
-            if isinstance(meta, GlobalMeta):
-                with spread.within(least if stage > 1 else 0):
-                    param.extra()["grad_sbp"] = spread_sbp(meta)
+            if not isinstance(meta, GlobalMeta):
+                continue
+            with spread.within(least if stage > 1 else 0):
+                held = spread_sbp(meta)
+            param.extra()["grad_sbp"] = held
+            if stage == 3 and held != meta.sbp:
+                states = [o.state.get(param, {}) for o, _ in self._optimizers]
+                alike = [v for state in states for v in state.values() if _is_like(v, meta)]
+                for tensor in (param, *alike):
+                    tensor.data = tensor.detach().to_global(sbp=held)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
-        self._cut_gradients()
+        self._cut()
         with spread.within(self.config.zero[1]):
             return self._eager_step(args, kwargs)
 
     def _eager_step(self, args: Any, kwargs: Any) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
-            with precision(self.config.amp_dtype, self._scaler):
-                structure, leaves = in_turn(self.build, args, kwargs, times, self.name)
+            each = self.build, args, kwargs, times, self.name
+            structure, leaves = precisely(self.config.amp_dtype, self._scaler, in_turn, each, {})
             self._stepped = True
             turns.take(self._adopted)
         for _, schedule in self._optimizers:
@@ -189,7 +195,7 @@ class GraphBuild:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
         self._given = storages_of(leaves)
         self._place_scaler()
-        self._cut_gradients()
+        self._cut()
         paths: dict[int, str] = {}
         for path, module in self._modules():
             paths.setdefault(id(module), path)
@@ -214,8 +220,8 @@ class GraphBuild:
                 capture.on_step = self._step_in_build
                 made: list[Tensor] = []
                 with seeded(1.0 / batch.times), batch:
-                    with precision(self.config.amp_dtype, self._scaler):
-                        result = flatten(self.build(*args, **kwargs), made)
+                    amp = self.config.amp_dtype
+                    result = flatten(precisely(amp, self._scaler, self.build, args, kwargs), made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
@@ -228,12 +234,14 @@ class GraphBuild:
                     result = ("tuple", result, flatten(acts, made), flatten(grads, made))
                 for t in made:
                     capture.output(t)
+        capture.drop_unasked()
         if steps.made_state:
             breaks.undo()
             return None
         if ends and self.differentiable and not capture.backwards:
             breaks.undo()
-            raise DifferentiableError(self.name)
+            self._has_ends = True
+            raise CaptureError(f"{self.name}: code outside may go backward from its results")
         around.settle(capture)
         for label, tensor, *_ in around.modules.tensors.values():
             if label != "constant":  # what a pass made is called so
@@ -299,3 +307,11 @@ class GraphBuild:
                     f"sum of the gradients of several backward().  Where eager code steps between "
                     f"them, call the optimizer's step() and zero_grad() in build, too"
                 )
+
+
+def _is_like(value: Any, meta: GlobalMeta) -> bool:
+    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
+    if not isinstance(value, Tensor):
+        return False
+    own = value._meta
+    return isinstance(own, GlobalMeta) and own.shape == meta.shape and own.sbp == meta.sbp

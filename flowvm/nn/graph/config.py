@@ -110,18 +110,17 @@ class GraphConfig:
     def enable_zero(self, mode: bool = True, *, stage: int = 2, shard_min_size: int = 1024) -> None:
         """Cut among ranks what all of them have alike of global parameters: with stage 1 what
         optimizers keep of them, with 2 their gradients, too.  Each rank then updates its part, and
-        gathers the others'.  To be set before the first call, which makes the optimizers' state.
+        gathers the others'.  With 3 parameters themselves are cut by the first call, and stay so:
+        an op that wants one whole gathers it, forward and once more backward, for as long as it
+        runs.  To be set before the first call, which makes the optimizers' state.
 
         shard_min_size   parameters of fewer elements stay whole
 
-        ArgumentError for stage 3: hold the parameters themselves split, by `to_global`.
+        ArgumentError for another stage.
         """
         _expect(mode, bool, "enable_zero", "mode")
-        if stage not in (1, 2):
-            raise ArgumentError(
-                f"enable_zero: stage is 1 or 2, got {stage!r}; for 3 hold the parameters split: "
-                f"model.to_global(placement, flow.sbp.split(0))"
-            )
+        if stage not in (1, 2, 3):
+            raise ArgumentError(f"enable_zero: stage is 1, 2 or 3, got {stage!r}")
         if isinstance(shard_min_size, bool) or not isinstance(shard_min_size, int):
             raise ArgumentTypeError(
                 f"enable_zero: shard_min_size is an int, got {shard_min_size!r}"

@@ -49,14 +49,14 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.plan.plan import Plan
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.build import DifferentiableError, GraphBuild
+from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.checking import checked
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
-from flowvm.nn.graph.precision import precision
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.repr import graph_tree
 from flowvm.nn.graph.saving import runtime_state
 from flowvm.nn.graph.segments import Segmented
@@ -226,11 +226,11 @@ class Graph(GraphBuild):
         known = len(self._landing.leaves), len(self._optimizers)
         try:
             made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
-        except DifferentiableError:
-            self._recorded.add(key)
-            self._replay = None
-            return self._call_recorded(args, kwargs)
         except CaptureError:
+            if self._has_ends:
+                self._has_ends = False
+                self._recorded.add(key)
+                return self._call_recorded(args, kwargs)
             if (len(self._landing.leaves), len(self._optimizers)) == known:
                 raise
             return self._call(structure, leaves[: len(flows)], args, kwargs)
@@ -240,8 +240,7 @@ class Graph(GraphBuild):
 
     def _call_recorded(self, args: Any, kwargs: Any) -> Any:
         """A call whose results have gradients: eager code, which the tape records."""
-        with precision(self.config.amp_dtype, self._scaler):
-            return self.build(*args, **kwargs)
+        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
 
     def _of_cleared(
         self, structure: Any, leaves: list[Tensor], flows: Any, around: tuple[Any, ...]

@@ -7,9 +7,9 @@ do what a training loop with `autocast` and `GradScaler` does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.autograd.backward import scaled
 from flowvm.eager.autocasting import autocasting
@@ -19,21 +19,28 @@ if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
+T = TypeVar("T")
 
-@contextmanager
-def precision(amp: DType | None, scaler: GradScaler | None) -> Iterator[None]:
-    """What `build` runs in: autocast to `amp`, if given; backward of the scaled loss."""
+
+def precisely(
+    amp: DType | None,
+    scaler: GradScaler | None,
+    build: Callable[..., T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> T:
+    """What `build` returns under autocast to `amp`, if given; backward is of the scaled loss."""
     on = scaler is not None and scaler.is_enabled()
-    with (
-        nullcontext() if amp is None else autocasting(amp),
-        scaled(scaler._scale) if scaler is not None and on else nullcontext(),
-    ):
-        try:
-            yield
-        except BaseException:
-            if scaler is not None:
-                scaler.forget()
-            raise
+    try:
+        with (
+            nullcontext() if amp is None else autocasting(amp),
+            scaled(scaler._scale) if scaler is not None and on else nullcontext(),
+        ):
+            return build(*args, **kwargs)
+    except BaseException:
+        if scaler is not None:
+            scaler.forget()
+        raise
 
 
 def step_all(optimizers: Sequence[Optimizer], scaler: GradScaler | None) -> None:

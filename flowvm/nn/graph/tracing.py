@@ -18,7 +18,7 @@ from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand
 from flowvm.nn.graph.function import compile
-from flowvm.nn.graph.precision import precision
+from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.watching import watching
 
 
@@ -72,8 +72,8 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
         metas = [t._meta.dense() for t in leaves]
         inputs = [capture.placeholder(m, n) for m, n in zip(metas, names, strict=True)]
         given, named = unflatten(arguments, iter(inputs))
-        with precision(graph.config.amp_dtype, None):
-            results = flatten(graph.build(*given, **named), made)
+        built = precisely(graph.config.amp_dtype, None, graph.build, given, named)
+        results = flatten(built, made)
         for tensor in made:
             capture.output(tensor)
     for label, tensor, *_ in around.modules.tensors.values():

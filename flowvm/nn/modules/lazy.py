@@ -2,8 +2,6 @@
 
 Until then their parameters are uninitialized; then they become the layer whose name is theirs
 without Lazy.  A state dict that is loaded first says the sizes as well.
-
-Long because each layer keeps the arguments of the one it becomes.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ from flowvm.nn.modules.conv import (
     ConvTranspose2d,
     ConvTranspose3d,
     _ConvNd,
+    _Forward,
+    _Transposed,
 )
 from flowvm.nn.modules.instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from flowvm.nn.modules.linear import Linear
@@ -173,7 +173,51 @@ class _LazyConv(LazyModuleMixin, _ConvNd):
         self.reset_parameters()
 
 
-class LazyConv1d(_LazyConv, Conv1d):
+class _LazyForward(_LazyConv, _Forward):
+    """A lazy convolution, over any dimensions."""
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints | str = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(0, 0, kernel_size, stride, padding, dilation, groups, False, padding_mode)
+        self._empty(out_channels, bias, device, dtype)
+
+
+class _LazyTransposed(_LazyConv, _Transposed):
+    """A lazy transposed convolution, over any dimensions."""
+
+    def __init__(
+        self,
+        out_channels: int,
+        kernel_size: Ints,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Ints = 1,
+        padding_mode: str = "zeros",
+        device: Device | str | None = None,
+        dtype: DType | None = None,
+    ) -> None:
+        super().__init__(
+            0, 0, kernel_size, stride, padding, output_padding, groups, False, dilation,
+            padding_mode,
+        )  # fmt: skip
+        self._empty(out_channels, bias, device, dtype)
+
+
+class LazyConv1d(_LazyForward, Conv1d):
     """Conv1d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConv1d(8, 2)
@@ -184,24 +228,8 @@ class LazyConv1d(_LazyConv, Conv1d):
 
     cls_to_become = Conv1d
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(0, 0, kernel_size, stride, padding, dilation, groups, False, padding_mode)
-        self._empty(out_channels, bias, device, dtype)
 
-
-class LazyConv2d(_LazyConv, Conv2d):
+class LazyConv2d(_LazyForward, Conv2d):
     """Conv2d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConv2d(8, 2)
@@ -212,24 +240,8 @@ class LazyConv2d(_LazyConv, Conv2d):
 
     cls_to_become = Conv2d
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(0, 0, kernel_size, stride, padding, dilation, groups, False, padding_mode)
-        self._empty(out_channels, bias, device, dtype)
 
-
-class LazyConv3d(_LazyConv, Conv3d):
+class LazyConv3d(_LazyForward, Conv3d):
     """Conv3d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConv3d(8, 2)
@@ -240,24 +252,8 @@ class LazyConv3d(_LazyConv, Conv3d):
 
     cls_to_become = Conv3d
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints | str = 0,
-        dilation: Ints = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(0, 0, kernel_size, stride, padding, dilation, groups, False, padding_mode)
-        self._empty(out_channels, bias, device, dtype)
 
-
-class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
+class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d):
     """ConvTranspose1d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConvTranspose1d(8, 2)
@@ -268,28 +264,8 @@ class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
 
     cls_to_become = ConvTranspose1d
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints = 0,
-        output_padding: Ints = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Ints = 1,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(
-            0, 0, kernel_size, stride, padding, output_padding, groups, False, dilation,
-            padding_mode,
-        )  # fmt: skip
-        self._empty(out_channels, bias, device, dtype)
 
-
-class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
+class LazyConvTranspose2d(_LazyTransposed, ConvTranspose2d):
     """ConvTranspose2d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConvTranspose2d(8, 2)
@@ -300,28 +276,8 @@ class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
 
     cls_to_become = ConvTranspose2d
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints = 0,
-        output_padding: Ints = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Ints = 1,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(
-            0, 0, kernel_size, stride, padding, output_padding, groups, False, dilation,
-            padding_mode,
-        )  # fmt: skip
-        self._empty(out_channels, bias, device, dtype)
 
-
-class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
+class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d):
     """ConvTranspose3d whose in_channels are those of its first input.
 
     >>> layer = nn.LazyConvTranspose3d(8, 2)
@@ -331,26 +287,6 @@ class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
     """
 
     cls_to_become = ConvTranspose3d
-
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Ints,
-        stride: Ints = 1,
-        padding: Ints = 0,
-        output_padding: Ints = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Ints = 1,
-        padding_mode: str = "zeros",
-        device: Device | str | None = None,
-        dtype: DType | None = None,
-    ) -> None:
-        super().__init__(
-            0, 0, kernel_size, stride, padding, output_padding, groups, False, dilation,
-            padding_mode,
-        )  # fmt: skip
-        self._empty(out_channels, bias, device, dtype)
 
 
 class _LazyNorm(LazyModuleMixin, _NormBase):

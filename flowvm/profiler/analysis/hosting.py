@@ -82,12 +82,8 @@ def during(run: Run, begin: int, end: int) -> Iterator[tuple[int, int, str, int,
             continue
         if own > at:
             yield at, own, "", -1, -1
-        yield (
-            own,
-            over,
-            SAMPLED[run.sample_state[k]],
-            *map(int, (run.sample_line[k], run.sample_spot[k])),
-        )
+        line, spot = int(run.sample_line[k]), int(run.sample_spot[k])
+        yield own, over, SAMPLED[run.sample_state[k]], line, spot
         at = over
     if at < end:
         yield at, end, "", -1, -1

@@ -45,13 +45,15 @@ BESIDE = 20  # tracks of one stream
 
 def write(profile: Any, path: Path, edges: str = "gating") -> None:
     """Write the trace; compressed if the name ends in .gz."""
-    head, tail = '{"traceEvents":[\n', '\n],"displayTimeUnit":"ns"}'
-    text = head + ",\n".join(_Trace(profile, edges).lines()) + tail
-    if path.name.endswith(".gz"):
-        with gzip.open(path, "wt", compresslevel=5) as file:
-            file.write(text)
-    else:
-        path.write_text(text)
+    write_events(",\n".join(_Trace(profile, edges).lines()), path)
+
+
+def write_events(listed: str, path: Path) -> None:
+    """Write events, as JSON with commas between them, as a trace."""
+    text = '{"traceEvents":[\n' + listed + '\n],"displayTimeUnit":"ns"}'
+    packed = path.name.endswith(".gz")
+    with gzip.open(path, "wt", compresslevel=5) if packed else path.open("w") as file:
+        file.write(text)
 
 
 def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:

@@ -125,7 +125,8 @@ def flame(profile: Any, by: str = "time") -> Flame:
 
 
 def _ran(run: Run) -> np.ndarray[Any, Any]:
-    return np.maximum(0, run.time("ended") - run.time("started"))
+    ran: np.ndarray[Any, Any] = np.maximum(0, run.time("ended") - run.time("started"))
+    return ran
 
 
 def _took(run: Run) -> np.ndarray[Any, Any]:

@@ -223,7 +223,7 @@ def _slowest(profile: Any, i: int) -> str:
     run: Run = profile.run
     before, ran = profile.order, run.time("ended") - run.time("started")
     issued = run.time("issued")
-    chain, at = [], i
+    chain, at = list[int](), i
     while len(chain) < FAR:
         gate = max(int(before.produced[at]), int(before.freed[at]))
         if gate <= issued[at]:  # Python issued it when all else was there

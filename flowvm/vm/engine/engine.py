@@ -593,6 +593,20 @@ class Engine:
         until: float | None = None,
     ) -> int:
         """Write and publish a record: its sequence number.  All its words are ints."""
+        seq = self._write(entry, operands, scalars, code, last)
+        self._have_it_seen(seq, until)
+        return seq
+
+    @protected
+    def _write(
+        self,
+        entry: int,
+        operands: Sequence[int],
+        scalars: Sequence[int],
+        code: CodeType | None,
+        last: int,
+    ) -> int:
+        """The sequence number of a record that is published now; if it raises, none is."""
         if config.debug_calls:
             assert_none(self.words, "something was issued")
         count = len(operands) + len(scalars) + 2
@@ -619,11 +633,14 @@ class Engine:
         except BaseException:
             self.fill_hole(seq)
             raise
+        return seq
+
+    def _have_it_seen(self, seq: int, until: float | None = None) -> None:
+        """What comes behind a record: somebody looks, and there is room for the next ones."""
         if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
             self.make_room(seq, until)
-        return seq
 
     def fill_hole(self, seq: int) -> None:
         """Publish an instruction that does nothing where a record was not written.
@@ -782,27 +799,28 @@ class Engine:
                     batch.append(dead.pop())
             except IndexError:  # another thread took the rest
                 pass
-            if self.stream_of:
-                self._release_by_stream(batch)
-            elif batch:
-                self.publish(self._release[len(batch)], batch, (), None, 0)
+            try:
+                while batch:
+                    self._release_some(batch)
+            except BaseException:  # their turn comes later
+                dead.extend(batch)
+                raise
             if self.adopted:
                 with self.lock:
                     self.reclaim()
 
-    def _release_by_stream(self, batch: list[int]) -> None:
-        by_stream: dict[int, list[int]] = {}
-        for storage in batch:
-            by_stream.setdefault(self.stream_of.get(storage, CALL_STREAM), []).append(storage)
-        while by_stream:
-            stream, ids = by_stream.popitem()
-            entry = self._release[len(ids)] | stream << ENT.BITS
-            try:
-                self.publish(entry, ids, (), None, 0)
-            except BaseException:  # a Ctrl-C while it waited for room: the others' turn comes later
-                for others in by_stream.values():
-                    hot["dead"].extend(others)
-                raise
+    def _release_some(self, batch: list[int]) -> None:
+        """A ReleaseTensor for those of one stream, which go out of `batch` when it is published."""
+        ids, others, stream = batch, [], CALL_STREAM
+        if self.stream_of:
+            stream = self.stream_of.get(batch[0], CALL_STREAM)
+            ids, others = [], []
+            for storage in batch:
+                own = self.stream_of.get(storage, CALL_STREAM) == stream
+                (ids if own else others).append(storage)
+        seq = self._write(self._release[len(ids)] | stream << ENT.BITS, ids, (), None, 0)
+        batch[:] = others
+        self._have_it_seen(seq)
 
     # --- waiting ------------------------------------------------------------------------------
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import Lively, pending
 
 MOST = 40
+
+elsewhere: list[Callable[[], list[str]]] = []  # lines about what is waited for outside this process
 
 
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
@@ -35,4 +39,6 @@ def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
                     f"  #{received} was taken by a thread that has not published it; #{seq} was"
                 )
                 break
+    for ask in elsewhere:
+        lines += [f"  {line}" for line in ask()]
     return "\n".join(lines)

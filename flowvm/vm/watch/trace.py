@@ -9,12 +9,12 @@ from the engine: so they are complete, also where the producer had finished long
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from flowvm.guards.regions import Switched
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
@@ -192,18 +192,26 @@ class Traceable(Recorded, Protocol):
         """Issue the releases of storages that nothing refers to any more."""
 
 
-@contextmanager
-def record(vm: Traceable) -> Iterator[Trace]:
-    """Record every instruction issued inside; the trace is complete when the block is left."""
-    found = Trace()
-    with vm.flight.at_least(2):
-        issued = int(vm.words[CTL.RECEIVED])
-        try:
-            yield found
-        finally:
-            vm.release_dead()
-            vm.wait_idle()
-            _fill(found, vm, vm.flight.look(issued))
+class record(Switched):  # noqa: N801 - read as a part of the with statement
+    """Records every instruction issued inside; the trace is complete when the block is left."""
+
+    def __init__(self, vm: Traceable) -> None:
+        self.vm, self.found = vm, Trace()
+        self.recording = vm.flight.at_least(2)
+        self.issued = 0
+
+    def _switch(self) -> Trace:
+        self.recording._switch()
+        self.issued = int(self.vm.words[CTL.RECEIVED])
+        return self.found
+
+    def _left(self, *error: Any) -> None:
+        self.vm.release_dead()
+        self.vm.wait_idle()
+        _fill(self.found, self.vm, self.vm.flight.look(self.issued))
+
+    def _undo(self) -> None:
+        self.recording._undo()
 
 
 def _fill(found: Trace, vm: Recorded, seen: Snapshot) -> None:

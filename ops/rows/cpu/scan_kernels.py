@@ -14,7 +14,7 @@ Invariant: what a unit does depends on the consts alone, so no split of the unit
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,6 +32,26 @@ INLINE_ALWAYS = (
 Array = Any
 Arrays = Any
 RUN = 256  # elements of sums of exponentials that go together
+
+
+class Rows(NamedTuple):
+    """Rows of n elements, each in `segments` of `length`; `reverse` from the end."""
+
+    n: int
+    length: int
+    segments: int
+    reverse: bool
+
+
+class Matrices(NamedTuple):
+    """Matrices of n rows and `inner` columns, of which a tile has `tile`; `reverse` from the last
+    row.
+    """
+
+    n: int
+    inner: int
+    tile: int
+    reverse: bool
 
 
 # --- sums and products --------------------------------------------------------------------------
@@ -81,10 +101,8 @@ def segments_body(rule: Rule) -> Callable[..., None]:
                 scan(out[at : at + n], x[at : at + n], carry)
             at += n
 
-    def body(
-        out: Array, x: Array, n: int, length: int, segments: int, reverse: bool, scratch: Array,
-        lo: int, hi: int,
-    ) -> None:  # fmt: skip
+    def body(out: Array, x: Array, t: Rows, scratch: Array, lo: int, hi: int) -> None:
+        n, length, segments, reverse = t.n, t.length, t.segments, t.reverse != 0
         totals = scratch.view(wide)
         last = segments == 1 or lo >> ARG.PHASE_BITS != 0
         first = lo & ((1 << ARG.PHASE_BITS) - 1)
@@ -197,10 +215,8 @@ def columns_body(scan: Scan) -> Callable[..., None]:
     load, keep, part_of = loaded_of(count), stored_of(count), cut_of(count)
     put, goal_of = stored_of(scan.outputs), cut_of(scan.outputs)
 
-    def lines(
-        outs: Arrays, x: Array, n: int, inner: int, tile: int, reverse: bool, arena: Array,
-        lo: int, hi: int,
-    ) -> None:  # fmt: skip
+    def lines(outs: Arrays, x: Array, t: Matrices, arena: Array, lo: int, hi: int) -> None:
+        n, inner, tile, reverse = t.n, t.inner, t.tile, t.reverse != 0
         memory, tiles = memory_in(arena, tile), (inner + tile - 1) // tile
         for unit in range(lo, hi):
             outer = unit // tiles
@@ -218,16 +234,12 @@ def columns_body(scan: Scan) -> Callable[..., None]:
                     keep(states, i, state)
                     put(to, i, results(state))
 
-    def one(
-        out: Array, x: Array, n: int, inner: int, tile: int, reverse: bool, arena: Array, lo: int,
-        hi: int,
-    ) -> None:  # fmt: skip
-        lines((out,), x, n, inner, tile, reverse, arena, lo, hi)
+    def one(out: Array, x: Array, t: Matrices, arena: Array, lo: int, hi: int) -> None:
+        lines((out,), x, t, arena, lo, hi)
 
     def two(
-        first: Array, second: Array, x: Array, n: int, inner: int, tile: int, reverse: bool,
-        arena: Array, lo: int, hi: int,
-    ) -> None:  # fmt: skip
-        lines((first, second), x, n, inner, tile, reverse, arena, lo, hi)
+        first: Array, second: Array, x: Array, t: Matrices, arena: Array, lo: int, hi: int
+    ) -> None:
+        lines((first, second), x, t, arena, lo, hi)
 
     return two if scan.outputs == 2 else one

@@ -11,7 +11,7 @@ Long because each loss stands with its gradient.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -81,15 +81,35 @@ def _row_walk(outer: int, n: int, inner: int) -> Walk:
 # --- rows -----------------------------------------------------------------------------------------
 
 
+class Logits(NamedTuple):
+    """Logits are (outer, n, inner), of `rows` rows; the target that is ignored; label_smoothing."""
+
+    rows: int
+    n: int
+    inner: int
+    ignored: int
+    smoothing: float
+
+
+class Shared(NamedTuple):
+    """How teams share the elements of rows; a row has `each` gradients, 0 or 1."""
+
+    each: int
+    length: int
+    segments: int
+    lanes: int
+    side: int
+
+
 @functools.cache
 def _row_losses(kind: Any, weighted: bool, smoothed: bool, reduced: bool) -> Any:
     nothing, one = kind(0), kind(1)
 
     def kernel(
         loss: Array, losses: Array, weights: Array, x: Array, target: Array, tops: Array,
-        logs: Array, apart: Array, weight: Array, whole: Array, rows: int, n: int, inner: int,
-        ignored: int, smoothing: float, details: Array,
+        logs: Array, apart: Array, weight: Array, whole: Array, s: Logits, details: Array,
     ) -> None:  # fmt: skip
+        rows, n, inner, ignored, smoothing = s.rows, s.n, s.inner, s.ignored, s.smoothing
         i = cuda.grid(1)
         value, w = nothing, nothing
         if i < rows:
@@ -134,15 +154,16 @@ def _rows_back(kind: Any, weighted: bool, smoothed: bool) -> Any:
 
     def kernel(
         out: Array, g: Array, x: Array, target: Array, tops: Array, logs: Array, divisor: Array,
-        weight: Array, whole: Array, rows: int, n: int, inner: int, each: int, ignored: int,
-        smoothing: float, length: int, segments: int, lanes: int, side: int,
+        weight: Array, whole: Array, s: Logits, by: Shared,
     ) -> None:  # fmt: skip
-        lane, i, segment = place_of(lanes, segments, side != 0)
-        if i < rows:
+        n, inner, ignored, smoothing = s.n, s.inner, s.ignored, s.smoothing
+        lanes, length = by.lanes, by.length
+        lane, i, segment = place_of(lanes, by.segments, by.side != 0)
+        if i < s.rows:
             t, scale = target[i], nothing
             w = one
             if t != ignored:
-                scale = g[i * each] / divisor[0]
+                scale = g[i * by.each] / divisor[0]
                 w = weight[t] if weighted else one
             keep, spread = kind(1.0 - smoothing), kind(smoothing / n)
             total = whole[0] if weighted and smoothed else kind(n)
@@ -194,7 +215,7 @@ def entropy(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
         each_step(
             _row_losses(own, bool(weights), bool(smoothing), reduced), many,
             flat(0, loss), losses, counts, logits, flat(3, target), tops, logs, apart, weight,
-            whole, *map(Const, (rows, n, inner, ignored, float(smoothing))), Details(),
+            whole, Const(Logits(rows, n, inner, ignored, float(smoothing))), Details(),
         ),
     )  # fmt: skip
     more, extra = _finish(launch, reduction, losses, counts, many, 2 * rows, own, start)
@@ -239,8 +260,8 @@ def entropy_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
         scratch += 8
     side = inner > 1
     cut = cut_of(rows, n, side, inner)
-    sizes = (rows, n, inner, int(g.numel > 1), ignored, float(smoothing), cut.length, cut.segments,
-             cut.lanes, int(side))  # fmt: skip
+    shared = Shared(int(g.numel > 1), cut.length, cut.segments, cut.lanes, int(side))
+    sizes = Logits(rows, n, inner, ignored, float(smoothing)), shared
     last = KernelStep(
         _rows_back(own, bool(weights), bool(smoothing)),
         (flat(0, x), flat(1, g), flat(2, x), flat(3, target), part(4, notes, 0, rows),
@@ -261,8 +282,9 @@ def _likelihoods(kind: Any, weighted: bool, reduced: bool) -> Any:
 
     def kernel(
         loss: Array, losses: Array, weights: Array, x: Array, target: Array, weight: Array,
-        rows: int, n: int, inner: int, ignored: int, details: Array,
+        s: Logits, details: Array,
     ) -> None:  # fmt: skip
+        rows, n, inner, ignored = s.rows, s.n, s.inner, s.ignored
         i = cuda.grid(1)
         value, w = nothing, nothing
         if i < rows:
@@ -289,15 +311,15 @@ def _placed(kind: Any, weighted: bool) -> Any:
     nothing, one = kind(0), kind(1)
 
     def kernel(
-        out: Array, g: Array, target: Array, divisor: Array, weight: Array, rows: int, n: int,
-        inner: int, each: int, ignored: int, length: int, segments: int, lanes: int, side: int,
-    ) -> None:  # fmt: skip
-        lane, i, segment = place_of(lanes, segments, side != 0)
-        if i < rows:
+        out: Array, g: Array, target: Array, divisor: Array, weight: Array, s: Logits, by: Shared
+    ) -> None:
+        n, inner, ignored, lanes, length = s.n, s.inner, s.ignored, by.lanes, by.length
+        lane, i, segment = place_of(lanes, by.segments, by.side != 0)
+        if i < s.rows:
             t, value = target[i], nothing
             if t != ignored:
                 w = weight[t] if weighted else one
-                value = likelihood_gradient(g[i * each] / divisor[0], w)
+                value = likelihood_gradient(g[i * by.each] / divisor[0], w)
             outer = i // inner
             begin, end = segment * length + lane, min((segment + 1) * length, n)
             at = (outer * n + begin) * inner + i - outer * inner
@@ -319,7 +341,7 @@ def likelihood(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     first = each_step(
         _likelihoods(own, bool(weights), reduction != "none"), many, flat(0, launch.outputs[0]),
         losses, counts, flat(2, x), flat(3, target), weight,
-        *map(Const, (rows, n, inner, ignored)), Details(),
+        Const(Logits(rows, n, inner, ignored, 0.0)), Details(),
     )  # fmt: skip
     more, extra = _finish(launch, reduction, losses, counts, many, 0, own, 16 * many)
     return CudaLaunch(launch.outputs, (first, *more), 16 * many + extra)
@@ -336,8 +358,8 @@ def likelihood_backward(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunc
     weight = flat(4, weights[0]) if weights else flat(1, g)
     rows, side = target.numel, inner > 1
     cut = cut_of(rows, n, side, inner)
-    sizes = (rows, n, inner, int(g.numel > 1), ignored, cut.length, cut.segments, cut.lanes,
-             int(side))  # fmt: skip
+    shared = Shared(int(g.numel > 1), cut.length, cut.segments, cut.lanes, int(side))
+    sizes = Logits(rows, n, inner, ignored, 0.0), shared
     step = KernelStep(
         _placed(number_type(out.dtype), bool(weights)),
         (flat(0, out), flat(1, g), flat(2, target), part(3, notes, 0, 1), weight,

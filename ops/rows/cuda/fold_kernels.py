@@ -54,6 +54,32 @@ class Reduction(NamedTuple):
     put: Callable[..., None]
 
 
+class Walked(NamedTuple):
+    """A walk and its cut; `extra` is the launch's one number."""
+
+    extra: float
+    results: int
+    inner: int
+    outer_stride: int
+    inner_stride: int
+    n: int
+    far: int
+    near: int
+    elements: int
+    length: int
+    segments: int
+    lanes: int
+
+
+class Joined(NamedTuple):
+    """`segments` states of each of `results`, which `lanes` threads join."""
+
+    extra: float
+    results: int
+    segments: int
+    lanes: int
+
+
 # --- kernels --------------------------------------------------------------------------------------
 
 
@@ -68,19 +94,19 @@ def elements_kernel(
     shared, together, stored, _ = team(join, kinds, side)
 
     def kernel(
-        first: Array, second: Array, third: Array, x: Array, y: Array, z: Array,
-        extra: float, results: int, inner: int, outer_stride: int, inner_stride: int, n: int,
-        far: int, near: int, count: int, length: int, segments: int, lanes: int,
-    ) -> None:  # fmt: skip
+        first: Array, second: Array, third: Array, x: Array, y: Array, z: Array, t: Walked
+    ) -> None:
+        results, inner, n, far, near = t.results, t.inner, t.n, t.far, t.near
+        length, segments, lanes = t.length, t.segments, t.lanes
         lane, m, segment = place_of(lanes, segments, side)
         arrays = shared()
         inside = m < results
         if not inside:  # it goes through the motions
             m = results - 1
         outer = m // inner if inner > 1 else m
-        base = outer * outer_stride + (m - outer * inner) * inner_stride
+        base = outer * t.outer_stride + (m - outer * inner) * t.inner_stride
         e = segment * length
-        end = min(e + length, count)
+        end = min(e + length, t.elements)
         if flat:
             state = begin(fetch(x, y, z, base + e * near, m, e), e)
             e += lane
@@ -121,7 +147,7 @@ def elements_kernel(
         total = together(close(state, taken), arrays, lane, lanes)
         if inside and lane == 0:
             if whole:
-                put(first, second, m, total, extra)
+                put(first, second, m, total, t.extra)
             else:
                 stored((first, second, third), m * segments + segment, total)
 
@@ -134,10 +160,8 @@ def states_kernel(reduction: Reduction) -> Callable[..., None]:
     join, put = reduction.join, reduction.put
     shared, together, _, loaded = team(join, reduction.kinds, False)
 
-    def kernel(
-        first: Array, second: Array, s0: Array, s1: Array, s2: Array, extra: float, results: int,
-        segments: int, lanes: int,
-    ) -> None:  # fmt: skip
+    def kernel(first: Array, second: Array, s0: Array, s1: Array, s2: Array, t: Joined) -> None:
+        results, segments, lanes = t.results, t.segments, t.lanes
         lane, m, _ = place_of(lanes, 1, False)
         arrays = shared()
         inside = m < results
@@ -149,7 +173,7 @@ def states_kernel(reduction: Reduction) -> Callable[..., None]:
             state = join(state, loaded((s0, s1, s2), at + s))
         total = together(state, arrays, lane, lanes)
         if inside and lane == 0:
-            put(first, second, m, total, extra)
+            put(first, second, m, total, t.extra)
 
     return kernel
 
@@ -236,12 +260,14 @@ def reduction_steps(
     cut, results = cut_of_walk(walk), walk.results
     (_, outer_stride), (inner, inner_stride) = walk.kept
     (rows, far), (n, near) = walk.reduced
-    sizes = results, inner, outer_stride, inner_stride, n, far, near, walk.elements
-    consts = tuple(map(Const, (*sizes, cut.length, cut.segments, cut.lanes)))
+    sizes = Walked(
+        float(extra), results, inner, outer_stride, inner_stride, n, far, near, walk.elements,
+        cut.length, cut.segments, cut.lanes,
+    )  # fmt: skip
     goal = slots(cut, results, reduction, at) if cut.segments > 1 else (*outputs, outputs[0])
     first = KernelStep(
         elements_kernel(reduction, cut.side, rows == 1, cut.segments == 1),
-        (*goal, *three(inputs), Const(float(extra)), *consts),
+        (*goal, *three(inputs), Const(sizes)),
         blocks_for(-(-results // cut.columns) * cut.segments, 1),
         (cut.block, 1, 1),
     )
@@ -264,10 +290,10 @@ def states_step(
     """The step that joins states."""
     block = threads(MOST)
     lanes = min(power_below(segments), WARP if segments <= WARP * EACH else block)
-    sizes = Const(float(extra)), Const(results), Const(segments), Const(lanes)
+    sizes = Const(Joined(float(extra), results, segments, lanes))
     return KernelStep(
         states_kernel(reduction),
-        (*outputs, *states, *sizes),
+        (*outputs, *states, sizes),
         blocks_for(results, block // lanes),
         (block, 1, 1),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import cuda
@@ -70,20 +70,30 @@ def _result_kernel(p: RowProgram, dtype: DType, weighted: bool, batch: bool) -> 
     return written(text, "results", scope, origin, p, dtype, weighted, batch)
 
 
+class Groups(NamedTuple):
+    """Groups of `members` planes, `channels` of these a sample; `share` is 1 / elements of one."""
+
+    groups: int
+    members: int
+    channels: int
+    share: float
+    eps: float
+
+
 @functools.cache
 def _group_slopes(weighted: bool) -> Any:
     def kernel(
         bases: Array, slopes: Array, plain: Array, slanted: Array, variances: Array, weight: Array,
-        groups: int, count: int, channels: int, share: float, eps: float,
+        t: Groups,
     ) -> None:  # fmt: skip
         r = cuda.grid(1)
-        if r < groups:
+        if r < t.groups:
             flat, slant = 0.0, 0.0
-            for p in range(r * count, (r + 1) * count):
-                w = np.float64(weight[p % channels]) if weighted else 1.0
+            for p in range(r * t.members, (r + 1) * t.members):
+                w = np.float64(weight[p % t.channels]) if weighted else 1.0
                 flat += plain[p] * w
                 slant += slanted[p] * w
-            bases[r], slopes[r] = base_and_slope(flat, slant, variances[r], share, eps)
+            bases[r], slopes[r] = base_and_slope(flat, slant, variances[r], t.share, t.eps)
 
     return kernel
 
@@ -91,14 +101,13 @@ def _group_slopes(weighted: bool) -> Any:
 @functools.cache
 def _channel_sums(kind: Any) -> Any:
     def kernel(
-        dw: Array, db: Array, plain: Array, slanted: Array, variances: Array, channels: int,
-        planes: int, count: int, eps: float,
-    ) -> None:  # fmt: skip
+        dw: Array, db: Array, plain: Array, slanted: Array, variances: Array, t: Groups
+    ) -> None:
         c = cuda.grid(1)
-        if c < channels:
+        if c < t.channels:
             w, b = 0.0, 0.0
-            for p in range(c, planes, channels):
-                w += weight_gradient(slanted[p], variances[p // count], eps)
+            for p in range(c, t.groups * t.members, t.channels):
+                w += weight_gradient(slanted[p], variances[p // t.members], t.eps)
                 b += plain[p]
             dw[c] = kind(w)
             db[c] = kind(b)
@@ -203,14 +212,13 @@ def planes_backward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: 
         reduction, walk, (g, elements, means), plain_slanted, 1.0, start
     )
     share = 0.0 if fixed else 1.0 / (x.numel // groups)
+    sizes = Const(Groups(groups, count, channels, share, float(eps)))
     steps += (
-        each_step(_group_slopes(bool(weights)), groups, *slopes, *parts, variances, weight,
-              *map(Const, (groups, count, channels, share, float(eps)))),
-    )  # fmt: skip
+        each_step(_group_slopes(bool(weights)), groups, *slopes, *parts, variances, weight, sizes),
+    )
     if weights:
         dw, db = flat(1, outputs[1]), flat(2, outputs[2])
-        sizes = map(Const, (channels, planes, count, float(eps)))
-        steps += (each_step(_channel_sums(own), channels, dw, db, *parts, variances, *sizes),)
+        steps += (each_step(_channel_sums(own), channels, dw, db, *parts, variances, sizes),)
     consts, cut, blocks = _plane_params(x, groups, eps)
     last = KernelStep(
         _result_kernel(PLANE_BACKWARD, x.dtype, bool(weights), batch),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from numba import cuda
 
@@ -41,6 +41,26 @@ TILES = 8  # of a segment at least
 BLOCKS = 1024  # enough to keep a large device busy
 COLUMN = 64  # elements of a column's segment at least
 ALONE = 1 << 15  # columns that keep a large device busy
+
+
+class Rows(NamedTuple):
+    """`rows` rows of n elements, `segments` of `length` each, of `lanes` threads."""
+
+    rows: int
+    n: int
+    length: int
+    segments: int
+    lanes: int
+
+
+class Columns(NamedTuple):
+    """`inner` columns of n elements side by side, in `segments` of `length`: `units` in all."""
+
+    units: int
+    n: int
+    inner: int
+    length: int
+    segments: int
 
 
 @functools.cache
@@ -129,10 +149,8 @@ def _rows(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool)
     shared, scan = _lanes(rule)
     _, _, stored, loaded = team(join, rule.kinds, False)
 
-    def kernel(
-        first: Array, second: Array, x: Array, s0: Array, s1: Array, rows: int, n: int, length: int,
-        segments: int, lanes: int,
-    ) -> None:  # fmt: skip
+    def kernel(first: Array, second: Array, x: Array, s0: Array, s1: Array, t: Rows) -> None:
+        rows, n, length, segments, lanes = t.rows, t.n, t.length, t.segments, t.lanes
         lane, row, segment = place_of(lanes, segments, False)
         arrays = shared()
         inside = row < rows
@@ -169,12 +187,10 @@ def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bo
     load, put = load_of(source), stored_of(rule.outputs)
     _, _, stored, loaded = team(join, rule.kinds, False)
 
-    def kernel(
-        first: Array, second: Array, x: Array, s0: Array, s1: Array, count: int, n: int, inner: int,
-        length: int, segments: int,
-    ) -> None:  # fmt: skip
+    def kernel(first: Array, second: Array, x: Array, s0: Array, s1: Array, t: Columns) -> None:
+        n, inner, length, segments = t.n, t.inner, t.length, t.segments
         unit = cuda.grid(1)
-        if unit < count:
+        if unit < t.units:
             rest = unit // inner
             column = unit - rest * inner
             outer = rest // segments
@@ -271,10 +287,10 @@ def _row_steps(rule: Scan, arrays: tuple[Param, ...], rows: int, n: int, inner: 
     tiles = -(-n // (segments * lanes * EACH))
     length = tiles * lanes * EACH
     segments = -(-n // length)
-    sizes = tuple(map(Const, (rows, n, length, segments, lanes)))
+    sizes = Const(Rows(rows, n, length, segments, lanes))
 
     def step(kernel: Any, states: tuple[Param, ...]) -> KernelStep:
-        params = (*arrays, *states, *sizes)
+        params = (*arrays, *states, sizes)
         return KernelStep(kernel, params, blocks_for(blocks * segments, 1), (block, 1, 1))
 
     return _rows, step, segments
@@ -286,9 +302,9 @@ def _column_steps(rule: Scan, arrays: tuple[Param, ...], outer: int, n: int, inn
     length = -(-n // segments)
     segments = -(-n // length)
     count = columns * segments
-    sizes = tuple(map(Const, (count, n, inner, length, segments)))
+    sizes = Const(Columns(count, n, inner, length, segments))
 
     def step(kernel: Any, states: tuple[Param, ...]) -> KernelStep:
-        return each_step(kernel, count, *arrays, *states, *sizes)
+        return each_step(kernel, count, *arrays, *states, sizes)
 
     return _columns, step, segments

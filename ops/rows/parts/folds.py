@@ -54,7 +54,8 @@ def _launch(
 ) -> Launch:
     floating = dtypes[0].is_floating_point
     rule = rules[not floating]
-    p = total_of(rule, dtypes[0].numpy.type, floating and bool(rule.wide))
+    kind: Any = dtypes[0].numpy.type
+    p = total_of(rule, kind, floating and bool(rule.wide))
     views = (View(dtypes[0], (walk.results,)), View(dtypes[1], (walk.extent,)))
     n = walk.elements
     short = walk.kept == ((1, 0), (walk.results, n)) and walk.reduced == ((1, 0), (n, 1))

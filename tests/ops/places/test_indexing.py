@@ -27,6 +27,10 @@ BASIC = [
     np.s_[0, 0, 0, 0],
     np.s_[:, -2:],
     np.s_[np.int64(1), 0],
+    np.s_[::-1],
+    np.s_[::-1, ..., None, 3::-2],
+    np.s_[None, 0, -1:-9:-2, ..., 2],
+    np.s_[0:2:-1],
 ]
 ADVANCED = [
     np.s_[at(1, 0, 1)],
@@ -69,6 +73,13 @@ def check(got, expected):
 def test_reading(key):
     check(as_tensor(N)[key_of(key)], N[key])
     check(as_tensor(N)[key], N[key])  # NumPy's arrays and lists index too
+
+
+def test_backward_slices_that_are_turned_down():
+    with pytest.raises(ArgumentError, match="must not be 0"):
+        _ = as_tensor(N)[::0]
+    with pytest.raises(ArgumentError, match="does not stand beside tensors"):
+        _ = as_tensor(N)[::-1, [0, 1]]
 
 
 def test_an_int_next_to_tensors_selects_first_as_in_pytorch():
@@ -118,6 +129,7 @@ def test_every_dtype_is_moved(dtype):
 
 SMALL = [
     np.s_[1],
+    np.s_[::-1, ::-2],
     np.s_[:, 1:, None],
     np.s_[at(1, 0, 1)],
     np.s_[:, at(2, 0)],
@@ -266,7 +278,7 @@ def test_a_result_without_a_shape_waits_for_it_only_when_asked(rng):
     ("key", "error", "text"),
     [
         (np.s_[5], OutOfRangeError, "index 5 is out of bounds for dimension 0 with size 2"),
-        (np.s_[::-1], ArgumentError, "flip"),
+        (np.s_[::0], ArgumentError, "must not be 0"),
         (np.s_[0, 0, 0, 0, 0], OutOfRangeError, "too many indices"),
         (np.s_[1.5], TypeError, "float"),
         (np.s_["a"], TypeError, "str"),

@@ -174,7 +174,7 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
 # driven with what they are a part of, below
 IN_A_CAPTURE = {
     "flowvm.nn.graph.grads:SetAside", "flowvm.nn.graph.grads:Gradients",
-    "flowvm.nn.graph.watching:watching", "flowvm.nn.graph.precision:precision",
+    "flowvm.nn.graph.watching:watching",
     "flowvm.nn.graph.steps:Steps", "flowvm.nn.graph.steps:Turns",
     "flowvm.nn.graph.accumulation:MicroBatches",
     "flowvm.nn.graph.status:Status.shown", "graph.capture.capture:Capture.repeating",

@@ -1,0 +1,189 @@
+"""Views and Nodes that a course makes: tensors on another's memory, which their base knows of."""
+
+from __future__ import annotations
+
+from flowvm.eager.native.cpython import (
+    allocate,
+    append,
+    as_int,
+    call_nothing,
+    call_one,
+    clear_error,
+    decref,
+    error_occurred,
+    incref,
+    int_of,
+    list_item,
+    list_size,
+    new_list,
+    new_tuple,
+    put_word,
+    scratch,
+    set_list_item,
+    set_tuple_item,
+    weak_reference,
+    word,
+)
+from flowvm.eager.native.making import give, lend, own_storage, records, saved_input
+from flowvm.eager.native.reading import class_of, is_tensor
+from flowvm.eager.native.words import ALIAS, FAILED, MISS, SHARED, STEP
+from flowvm.vm.callers.lines import NO_ORIGIN
+from flowvm.vm.machine.lang import load_word
+
+
+def view_step(shared: int, step: int, values: int, at: int) -> int:
+    """A tensor on the memory of another: 1, and it is value `at`; MISS or FAILED."""
+    x = word(values, word(step, STEP.GIVEN))
+    none = word(shared, SHARED.NONE)
+    shares = load_word(x + word(shared, SHARED.TENSOR_STORAGE)) != none
+    done = own_storage(shared, x)
+    if done != 1:
+        return done
+    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    first = load_word(x + word(shared, SHARED.TENSOR_REF))
+    node = load_word(x + word(shared, SHARED.TENSOR_NODE))
+    if (
+        storage == 0
+        or first == 0
+        or node == 0
+        or class_of(shared, first) != word(shared, SHARED.INT)
+    ):
+        return MISS
+    base = x
+    if shares:
+        base = base_of(shared, x)
+    ref = int_of(as_int(first) + word(step, STEP.OFFSET))
+    if ref == 0 or error_occurred() != 0:
+        clear_error()
+        decref(ref)
+        return MISS
+    out = allocate(word(shared, SHARED.TENSOR), 0)
+    if out == 0:
+        decref(ref)
+        return FAILED
+    # its storage first: from then on it owns nothing
+    lend(out, word(shared, SHARED.TENSOR_STORAGE), storage)
+    give(out, word(shared, SHARED.TENSOR_REF), ref)
+    lend(out, word(shared, SHARED.TENSOR_META), word(step, STEP.MADE))
+    lend(out, word(shared, SHARED.TENSOR_NODE), none)
+    if word(step, STEP.KIND) != ALIAS:
+        lend(out, word(shared, SHARED.TENSOR_KIN), base)
+        done = noted(shared, step, x, out, base, node)
+        if done != 1:
+            decref(out)
+            return done
+    put_word(values, at, out)
+    return 1
+
+
+def base_of(shared: int, x: int) -> int:
+    """The tensor that `x` is a view of, or `x`; borrowed."""
+    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
+    return kin if kin != 0 and is_tensor(shared, kin) else x
+
+
+def noted(shared: int, step: int, x: int, out: int, base: int, node: int) -> int:
+    """What is recorded of a view: its Node, and that its base has it: 1; MISS or FAILED."""
+    recorded = records(shared)
+    if recorded != 1:
+        return 1 if recorded == 0 else FAILED if recorded < 0 else MISS
+    if node != word(shared, SHARED.NONE):
+        args = scratch()
+        put_word(args, 0, x)
+        made = bare_node(shared, step, args, 1, 0, word(step, STEP.MADE))
+        if made <= FAILED:
+            return made
+        decref(word(shared, SHARED.NONE))
+        give(out, word(shared, SHARED.TENSOR_NODE), made)
+        number = int_of(NO_ORIGIN)
+        if number == 0:
+            return FAILED
+        give(made, word(shared, SHARED.NODE_SEQ), number)
+    place = load_word(base + word(shared, SHARED.TENSOR_NODE))
+    if place == 0:
+        return MISS
+    if place != word(shared, SHARED.NONE):
+        kind = class_of(shared, place)
+        if kind == word(shared, SHARED.LEAF):
+            return 1
+        if kind != word(shared, SHARED.NODE) and kind != word(shared, SHARED.OUTPUT_EDGE):
+            return MISS
+    return remembered(shared, base, out)
+
+
+def remembered(shared: int, base: int, view: int) -> int:
+    """Let `base` know of a view of it, as `remember_view` does: 1; MISS or FAILED."""
+    at = word(shared, SHARED.TENSOR_KIN)
+    views = load_word(base + at)
+    if views == 0:
+        views = new_list(0)
+        if views == 0:
+            return FAILED
+        if load_word(base + at) != 0:
+            decref(views)
+            return MISS
+        give(base, at, views)
+    if class_of(shared, views) != word(shared, SHARED.LIST):
+        return MISS
+    reference = weak_reference(view, 0)
+    if reference == 0:
+        return FAILED
+    incref(views)
+    done = 0
+    count = list_size(views)
+    last = 0
+    if count != 0:
+        last = call_nothing(list_item(views, count - 1))
+    if last == word(shared, SHARED.NONE) and list_size(views) == count:
+        incref(reference)
+        done = set_list_item(views, count - 1, reference)  # in place of one that is gone
+    else:
+        if count >= 16 and count & (count - 1) == 0:
+            decref(call_one(word(shared, SHARED.PRUNE), views))
+        done = append(views, reference)
+    decref(last)
+    decref(reference)
+    decref(views)
+    return 1 if done == 0 and error_occurred() == 0 else FAILED
+
+
+def bare_node(shared: int, step: int, args: int, inputs: int, saves: int, meta: int) -> int:
+    """A Node, of `inputs` and behind them saved tensors, whole but for its number: a new reference;
+    MISS or FAILED.
+    """
+    node = allocate(word(shared, SHARED.NODE), 0)
+    if node == 0:
+        return FAILED
+    edges, metas = new_tuple(inputs), new_tuple(inputs)
+    saved, versions, out_metas = new_tuple(saves), new_tuple(saves), new_tuple(1)
+    lend(node, word(shared, SHARED.NODE_OPERATOR), word(step, STEP.SITE))
+    lend(node, word(shared, SHARED.NODE_ATTRS), word(step, STEP.ATTRS))
+    give(node, word(shared, SHARED.NODE_EDGES), edges)
+    give(node, word(shared, SHARED.NODE_METAS), metas)
+    give(node, word(shared, SHARED.NODE_SAVED), saved)
+    give(node, word(shared, SHARED.NODE_VERSIONS), versions)
+    give(node, word(shared, SHARED.NODE_OUT_METAS), out_metas)
+    if edges == 0 or metas == 0 or saved == 0 or versions == 0 or out_metas == 0:
+        decref(node)
+        return FAILED
+    incref(meta)
+    set_tuple_item(out_metas, 0, meta)
+    for k in range(inputs):
+        x = word(args, k)
+        edge = load_word(x + word(shared, SHARED.TENSOR_NODE))
+        part = load_word(x + word(shared, SHARED.TENSOR_META))
+        if edge == 0 or part == 0:
+            decref(node)
+            return MISS
+        incref(edge)
+        set_tuple_item(edges, k, edge)
+        incref(part)
+        set_tuple_item(metas, k, part)
+    for k in range(saves):
+        tensor, version = saved_input(shared, word(args, inputs + k))
+        if tensor <= FAILED:
+            decref(node)
+            return tensor
+        set_tuple_item(saved, k, tensor)
+        set_tuple_item(versions, k, version)
+    return int(node)

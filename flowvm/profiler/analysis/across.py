@@ -1,0 +1,153 @@
+"""What ranks exchanged, of their runs side by side: which exchanges belong together, who was late,
+and how much of the time in them something was computed.
+
+Times of all runs are of one clock; a run's `shift` is what is added to its own for that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.words import KIND
+
+Array = np.ndarray[Any, Any]
+EXCHANGES = (
+    "all_reduce", "all_reduce_", "reduce_", "all_gather", "reduce_scatter", "all_to_all",
+    "broadcast", "broadcast_", "barrier", "send", "recv", "recv_",
+)  # fmt: skip
+COLLECTIVES = "comm"  # the lane of all that is no message
+_LANE = re.compile(rf"{COLLECTIVES}|send\d+|recv\d+")
+
+
+@dataclass(frozen=True, eq=False)
+class Exchanges:
+    """Exchanges of one rank, in the order in which they began: columns."""
+
+    names: list[str]
+    lanes: list[str]
+    begin: Array
+    end: Array
+    nbytes: Array
+
+    def collectives(self) -> Exchanges:
+        """Those that are no messages."""
+        own = [k for k, lane in enumerate(self.lanes) if lane == COLLECTIVES]
+        return Exchanges(
+            [self.names[k] for k in own], [self.lanes[k] for k in own],
+            self.begin[own], self.end[own], self.nbytes[own],
+        )  # fmt: skip
+
+
+def is_lane(stream: str) -> bool:
+    """Whether a stream is one for what ranks exchange."""
+    return _LANE.fullmatch(stream) is not None
+
+
+def _calls(run: Run) -> Exchanges:
+    """All kernels of a run, eager ones and tasks of graphs."""
+    started, ended = run.time("started"), run.time("ended")
+    own = np.flatnonzero((run.kind == KIND.OP_CALL) & (started > 0) & (ended > 0))
+    begin = np.concatenate((started[own], run.task_times[:, 0]))
+    end = np.concatenate((ended[own], run.task_times[:, 1]))
+    ops = np.concatenate((run.op[own], run.task_op))
+    streams = np.concatenate((run.stream[own], run.task_stream))
+    nbytes = np.concatenate((run.nbytes[own], run.task_nbytes))
+    order = np.argsort(begin, kind="stable")
+    return Exchanges(
+        [run.names[k] for k in ops[order].tolist()],
+        [run.streams[k] for k in streams[order].tolist()],
+        begin[order], end[order], nbytes[order],
+    )  # fmt: skip
+
+
+def exchanges_of(run: Run) -> Exchanges:
+    """What a rank exchanged."""
+    calls = _calls(run)
+    own = [
+        k
+        for k, (name, lane) in enumerate(zip(calls.names, calls.lanes, strict=True))
+        if name in EXCHANGES and is_lane(lane)
+    ]
+    return Exchanges(
+        [calls.names[k] for k in own], [calls.lanes[k] for k in own],
+        calls.begin[own], calls.end[own], calls.nbytes[own],
+    )  # fmt: skip
+
+
+def computing(run: Run) -> Array:
+    """When some kernel ran that exchanges nothing: rows of begin and end that do not touch."""
+    calls = _calls(run)
+    own = [k for k, lane in enumerate(calls.lanes) if not is_lane(lane)]
+    return union(calls.begin[own], calls.end[own])
+
+
+def union(begin: Array, end: Array) -> Array:
+    """Intervals that overlap made one: rows of begin and end, in their order."""
+    real = end > begin
+    begin, end = begin[real], end[real]
+    if not len(begin):
+        return np.zeros((0, 2), np.int64)
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], np.maximum.accumulate(end[order])
+    first = np.append(True, begin[1:] > end[:-1])
+    last = np.append(first[1:], True)
+    return np.column_stack((begin[first], end[last]))
+
+
+def common(a: Array, b: Array) -> int:
+    """For how long intervals of both, rows as `union` gives them, are at the same time."""
+    total = i = j = 0
+    while i < len(a) and j < len(b):
+        total += max(0, int(min(a[i, 1], b[j, 1]) - max(a[i, 0], b[j, 0])))
+        if a[i, 1] < b[j, 1]:
+            i += 1
+        else:
+            j += 1
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class Tied:
+    """Collectives that all ranks made together: row k is the k-th, a column a rank."""
+
+    names: list[str]
+    nbytes: Array
+    begin: Array
+    end: Array
+
+    @property
+    def last(self) -> Array:
+        """When the last rank came."""
+        moments: Array = self.begin.max(1, initial=0)
+        return moments
+
+    @property
+    def late(self) -> Array:
+        """Which rank that was."""
+        return self.begin.argmax(1) if len(self.begin) else np.zeros(0, np.int64)
+
+    @property
+    def waited(self) -> Array:
+        """For how long the first was there before the last."""
+        first: Array = self.begin.min(1, initial=np.iinfo(np.int64).max)
+        return self.last - first
+
+
+def tied(each: Sequence[Exchanges], shifts: Sequence[int]) -> Tied | None:
+    """The collectives that belong together: with one group of all ranks the k-th of each.
+
+    None where ranks made different ones, because several groups exchange, or because a recorder has
+    lost the first of them.
+    """
+    own = [one.collectives() for one in each]
+    if any(one.names != own[0].names for one in own):
+        return None
+    begin = np.column_stack([one.begin + s for one, s in zip(own, shifts, strict=True)])
+    end = np.column_stack([one.end + s for one, s in zip(own, shifts, strict=True)])
+    return Tied(own[0].names, own[0].nbytes, begin, end)

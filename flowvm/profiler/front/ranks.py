@@ -1,0 +1,89 @@
+"""`flow.profiler.gather(p)`: what all ranks recorded, on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.lazy import lazy
+from flowvm.profiler.front.profiling import Profile
+
+if TYPE_CHECKING:
+    from flowvm.profiler.export import ranks as exporting
+    from flowvm.profiler.views import ranks as views
+    from flowvm.profiler.views.ranks import RanksSummary
+else:
+    exporting = lazy("flowvm.profiler.export.ranks")
+    views = lazy("flowvm.profiler.views.ranks")
+
+# value -> (every rank's value, what is added to every rank's clock); the last one is asked: ranks
+# that were launched together enter themselves (`flowvm.ranks.world`)
+gathering: list[Callable[[Any], tuple[list[Any], list[int]]]] = [lambda value: ([value], [0])]
+
+
+class Ranks:
+    """What several ranks recorded: `ranks[k]` is the Profile of rank k.
+
+    `shifts` are the nanoseconds that are added to each rank's times to have all on one clock.
+
+    >>> with flow.profiler.profile() as p:
+    ...     x = flow.ones(2) + 1
+    >>> len(flow.profiler.gather(p))
+    1
+    """
+
+    def __init__(self, profiles: list[Profile], shifts: list[int]) -> None:
+        self.profiles, self.shifts = profiles, shifts
+
+    def summary(self) -> RanksSummary:
+        """What each rank computed and exchanged, what part of that was hidden, who was late, and
+        how fast collectives were once all had come.
+        """
+        return views.ranks_summary([p.run for p in self.profiles], self.shifts)
+
+    def export(self, path: str | Path, edges: str = "gating") -> Path:
+        """Write a Chrome trace (.json, .json.gz; Perfetto shows it): tracks of all ranks, and
+        arrows from who came last to a collective to those that had waited.  ArgumentError for
+        another name.
+
+        edges   inside a rank: "gating", "all" or "none"
+        """
+        path = Path(path)
+        if not path.name.endswith((".json", ".json.gz")):
+            raise ArgumentError(
+                f"export: runs of ranks are written as .json or .json.gz, not {path}"
+            )
+        exporting.write(self.profiles, self.shifts, path, edges)
+        return path
+
+    def __len__(self) -> int:
+        return len(self.profiles)
+
+    def __getitem__(self, rank: int) -> Profile:
+        return self.profiles[rank]
+
+    def __iter__(self) -> Iterator[Profile]:
+        return iter(self.profiles)
+
+    def __repr__(self) -> str:
+        return repr(self.summary())
+
+
+def gather(profile: Profile) -> Ranks:
+    """All ranks' profiles, on all of them.  Every rank calls it, and waits for the others; in a
+    world of one rank it is that one's.  ArgumentTypeError for what is no Profile.
+
+    >>> with flow.profiler.profile() as p:
+    ...     x = flow.ones(2) + 1
+    >>> flow.profiler.gather(p).summary().ranks[0].rank
+    0
+    """
+    if not isinstance(profile, Profile):
+        raise ArgumentTypeError(
+            f"gather: profile is a Profile, as `with profile() as p` and last() give, "
+            f"got {type(profile).__name__}"
+        )
+    runs, shifts = gathering[-1](profile.run)
+    return Ranks([Profile(run) for run in runs], shifts)

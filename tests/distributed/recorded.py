@@ -1,0 +1,85 @@
+"""Ranks that record what they do: run by `flowvm launch -n 2 recorded.py FOLDER`."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import flowvm as flow
+from flowvm.errors import CommunicationError
+from flowvm.ops.collectives import collectives as c
+from flowvm.profiler.analysis.across import exchanges_of
+from flowvm.profiler.export import checking
+from flowvm.ranks.clocks import measured_shifts
+from flowvm.ranks.world import rank, world
+
+RANK, FOLDER = rank(), Path(sys.argv[1])
+x, big = flow.ones(1 << 16), flow.rand(400, 400)
+
+
+def late(which: int) -> flow.Tensor:
+    """An all-reduce to which one rank comes late, for it has much to compute first."""
+    y = x
+    if which == RANK:
+        z = big
+        for _ in range(12):
+            z = z @ big * 1e-3
+        y = x + z.sum() * 0
+    return c.all_reduce(y)
+
+
+late(0).numpy()
+with flow.profiler.profile() as p:
+    c.barrier()
+    late(1).numpy()
+    late(0).numpy()
+    late(1).numpy()
+found = flow.profiler.gather(p)
+summary = found.summary()
+print(found)
+assert len(found) == 2
+assert found.shifts == [0, 0]
+assert [row.rank for row in summary.ranks] == [0, 1]
+assert len(found[RANK]) == len(p)
+rows = {row.name: row for row in summary.exchanges}
+assert rows["all_reduce"].count == 3
+assert rows["barrier"].count == 1
+assert rows["all_reduce"].waited > 0 < rows["all_reduce"].bandwidth
+first, second = summary.ranks
+assert first.late + second.late == 4
+assert second.late >= 2 and first.late >= 1  # noqa: PT018 - of the barrier nobody knows
+assert all(0 <= row.hidden <= 1 and 0 < row.exchanging <= row.wall for row in summary.ranks)
+
+trace = found.export(FOLDER / f"{RANK}.json")
+read = json.loads(trace.read_text())
+assert not checking.problems(read), checking.problems(read)[:5]
+names = {e["args"]["name"] for e in read["traceEvents"] if e["name"] == "process_name"}
+assert any(n.startswith("rank 0") for n in names) and any(n.startswith("rank 1") for n in names)  # noqa: PT018
+arrows = [e for e in read["traceEvents"] if e.get("cat") == "ranks"]
+assert len(arrows) == 2 * 4
+
+assert abs(measured_shifts(world())[1]) < 1e9  # one clock: how far is what the exchange took
+
+with flow.profiler.profile() as p:  # groups of one rank each exchange other things
+    if RANK == 0:
+        c.send(x, 1)
+    else:
+        c.recv(x._meta, 0).numpy()
+    c.all_reduce(x).numpy()
+found = flow.profiler.gather(p)
+assert {"send", "recv"} == {
+    n for one in found for n in exchanges_of(one.run).names if n != "all_reduce"
+}
+assert [row.count for row in found.summary().exchanges] == [1]
+
+if RANK == 1:  # a rank that does not come
+    while not world().fault:
+        time.sleep(0.01)
+else:
+    flow.config.distributed_timeout = 0.3
+    with pytest.raises(CommunicationError, match=r"waited .* for others") as raised:
+        flow.profiler.gather(p)
+    world().watcher.fail(raised.value)
+    print("said so")
