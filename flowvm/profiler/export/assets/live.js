@@ -65,6 +65,10 @@ function ended(why) {
   $("look").disabled = $("follow").disabled = true;
 }
 
+function tabOf(frame) { // a page that did not load has none, and may not be asked
+  try { return frame.contentWindow.flowvm?.state.tab || ""; } catch { return ""; }
+}
+
 // The page of the run stands until the next one is there, and goes on with the tab that was open.
 function look() {
   const before = document.querySelector("iframe:not(.next)");
@@ -72,7 +76,7 @@ function look() {
   const next = document.createElement("iframe");
   next.title = "the last instructions";
   if (before) next.className = "next";
-  const tab = before ? before.contentWindow.flowvm?.state.tab || "" : "";
+  const tab = before ? tabOf(before) : "";
   next.src = `run.html?most=${$("most").value}#${tab}`;
   next.addEventListener("load", () => {
     if (before) before.remove();
