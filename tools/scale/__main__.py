@@ -110,7 +110,10 @@ def simulated(args: argparse.Namespace) -> int:
     if not wanted:
         wanted = [mix for ranks in args.ranks for mix in mixes(ranks, forward, weak)]
     wanted = list(dict.fromkeys([Mix(weak=weak), *wanted]))
-    found = [(predict(work, m, network, bucket), held(work, m, bucket)) for m in wanted]
+    found = [
+        (predict(work, m, network, bucket, 1e-6 * args.handover_us), held(work, m, bucket))
+        for m in wanted
+    ]
     if args.json:
         print(json.dumps({
             "plan": work.name, "tasks": len(work.tasks), "seconds": work.seconds,
@@ -147,17 +150,20 @@ def real(args: argparse.Namespace) -> int:
         for n in args.real
     ]
     if args.json:
-        print(json.dumps([
+        listed = [
             {"ranks": n, "measured": c.measured, "predicted": c.predicted.seconds,
-             "alone": c.work.seconds, "link": asdict(c.link)} for n, c in found
-        ], indent=1))  # fmt: skip
+             "alone": c.work.seconds, "link": asdict(c.link), "handover": c.handover}
+            for n, c in found
+        ]  # fmt: skip
+        print(json.dumps(listed, indent=1))
         return 0
-    rows = [
-        [str(n), "data parallel", f"{1e3 * c.work.seconds:.3f}", f"{1e3 * c.predicted.seconds:.3f}",
-         f"{1e3 * c.measured:.3f}", f"{c.predicted.seconds / c.measured:.2f}x", _link(c.link)]
-        for n, c in found
-    ]  # fmt: skip
-    head = ["ranks", "mix", "alone ms", "predicted", "measured", "ratio", "link measured"]
+    rows = []
+    for n, c in found:
+        times = (c.work.seconds, c.predicted.seconds, c.measured)
+        link = f"{_link(c.link)}, {1e6 * c.handover:.3g} us"
+        ratio = f"{c.predicted.seconds / c.measured:.2f}x"
+        rows.append([str(n), "data parallel", *(f"{1e3 * t:.3f}" for t in times), ratio, link])
+    head = ["ranks", "mix", "alone ms", "predicted", "measured", "ratio", "link, hand-over"]
     print(table([head, *rows]))
     return 0
 
@@ -195,6 +201,8 @@ def parser() -> argparse.ArgumentParser:
     add("--algorithm", choices=ALGORITHMS, default="best", help="of collectives")
     add("--bucket-mb", type=float, default=BUCKET / (1 << 20), help="MiB of gradients that are "
         "summed together (default: the pass's)")  # fmt: skip
+    add("--handover-us", type=float, default=0.0, help="in which a worker that sleeps wakes "
+        "(default: 0; --real measures it)")  # fmt: skip
     add("--real", type=_numbers, default=None, metavar="2,4", help="launch so many ranks here, and "
         "compare with what is predicted of them")  # fmt: skip
     add("--json", action="store_true", help="print JSON")

@@ -40,14 +40,16 @@ class Played:
         return max((ends[-1] for ends in self.ends if ends), default=0.0)
 
 
-def play(actors: Sequence[Acting], launches: int) -> Played:
-    """Play so many launches to their end.  CaptureError if actors wait for each other for ever."""
-    return _Play(actors, launches).run()
+def play(actors: Sequence[Acting], launches: int, handover: float = 0.0) -> Played:
+    """Play so many launches to their end; a worker that has nothing to do sleeps, and wakes so
+    many seconds after another one's message.  CaptureError if actors wait for each other for ever.
+    """
+    return _Play(actors, launches, handover).run()
 
 
 class _Play:
-    def __init__(self, actors: Sequence[Acting], launches: int) -> None:
-        self.actors, self.launches = actors, launches
+    def __init__(self, actors: Sequence[Acting], launches: int, handover: float) -> None:
+        self.actors, self.launches, self.handover = actors, launches, handover
         self.ends: list[list[float]] = [[] for _ in actors]
         self.tells: list[dict[int, None]] = [{} for _ in actors]  # as ActorDesc.tells
         for actor in actors:
@@ -59,7 +61,8 @@ class _Play:
         self.looking: dict[int, int] = {}  # the actor whose message a worker has taken
         self.working: set[int] = set()
         self.busy = dict.fromkeys(streams, 0.0)
-        self.events: list[tuple[float, int, int]] = []
+        self.waking: set[int] = set()
+        self.events: list[tuple[float, int, int, bool]] = []  # an act ends, or a worker wakes
         self.now, self.begun = 0.0, 0
 
     def run(self) -> Played:
@@ -69,17 +72,29 @@ class _Play:
         for stream in self.mail:
             self.serve(stream)
         while self.events:
-            self.now, _, k = heapq.heappop(self.events)
+            self.now, _, k, acted = heapq.heappop(self.events)
+            if not acted:
+                self.waking.discard(k)
+                self.serve(k)
+                continue
             stream = self.actors[k].desc.stream
             self.ends[k].append(self.now)
             self.working.discard(stream)
-            told = dict.fromkeys(self.actors[j].desc.stream for j in self.tells[k])
             for j in self.tells[k]:
                 self.post(j)
-            for other in (stream, *told):
-                self.serve(other)
+            self.serve(stream)
+            for other in dict.fromkeys(self.actors[j].desc.stream for j in self.tells[k]):
+                if not self.handover:
+                    self.serve(other)
+                elif self.mail[other] and not {other} & (self.working | self.waking):
+                    self.waking.add(other)
+                    self.happens(self.handover, other, False)
         self.check_end()
         return Played(self.ends, self.busy)
+
+    def happens(self, later: float, number: int, acted: bool) -> None:
+        self.begun += 1
+        heapq.heappush(self.events, (self.now + later, self.begun, number, acted))
 
     def post(self, k: int) -> None:
         if not self.queued[k]:
@@ -88,14 +103,13 @@ class _Play:
 
     def serve(self, stream: int) -> None:
         """A worker that is free: let the actor at hand act, or take the next message."""
-        while stream not in self.working:
+        while stream not in self.working and stream not in self.waking:
             k = self.looking.get(stream, -1)
             if k >= 0 and self.may_act(k):
                 seconds = self.actors[k].seconds
                 self.working.add(stream)
                 self.busy[stream] += seconds
-                self.begun += 1
-                heapq.heappush(self.events, (self.now + seconds, self.begun, k))
+                self.happens(seconds, k, True)
             elif self.mail[stream]:
                 self.looking[stream] = k = self.mail[stream].popleft()
                 self.queued[k] = False

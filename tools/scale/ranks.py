@@ -108,13 +108,20 @@ class _Built:
         return number
 
 
-def predict(work: Work, mix: Mix, network: Network, bucket: int = BUCKET) -> Prediction:
-    """Play some steps of the mix.  ArgumentError: more stages than the work can be cut into."""
+def predict(
+    work: Work, mix: Mix, network: Network, bucket: int = BUCKET, handover: float = 0.0
+) -> Prediction:
+    """Play some steps of the mix; `handover`: seconds in which a worker wakes.
+
+    ArgumentError: more stages than the work can be cut into, or a number that cannot be.
+    """
+    if not 0 <= handover < float("inf"):
+        raise ArgumentError(f"a hand-over takes 0 seconds or more, got {handover}")
     if bucket < 1:
         raise ArgumentError(f"a bucket has 1 byte or more, got {bucket}")
     builder = _Builder(work, mix, network, bucket)
     actors = builder.build()
-    played = play(actors, STEPS * mix.micro)
+    played = play(actors, STEPS * mix.micro, handover)
     ends = [max(played.ends[k][step] for k in builder.updates) for step in range(STEPS)]
     seconds = ends[-1] - ends[-2] if STEPS > 1 else ends[-1]
     computing = [played.busy[s * STREAMS + COMPUTE] / STEPS for s in range(mix.stages)]

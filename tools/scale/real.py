@@ -1,7 +1,8 @@
 """The same step on real ranks: what `python -m tools.scale --real 2` launches, and compares with.
 
 Each rank first records the step alone, all at the same time, so that what they take from each other
-by sharing a machine is in the times; then how long an all-reduce takes, of few bytes and of many;
+by sharing a machine is in the times; then how long an all-reduce takes, of few bytes and of many,
+and how long what computes and what exchanges need to hand over to each other;
 then the step data parallel.  The prediction is made of the first two.  Of all times the least is
 taken: what else runs on the machine only adds to them.
 """
@@ -21,6 +22,7 @@ import flowvm.distributed as dist
 from flowvm import nn
 from flowvm.errors import ArgumentError, CommunicationError
 from flowvm.ops.collectives.collectives import all_reduce
+from flowvm.vm.machine.words import KIND
 from tools.scale.links import Link, Network, fitted
 from tools.scale.models import MODELS, Step, batch, network
 from tools.scale.ranks import Mix, Prediction, predict
@@ -36,6 +38,7 @@ class Compared(NamedTuple):
     predicted: Prediction
     work: Work
     link: Link
+    handover: float
     measured: float
 
 
@@ -59,32 +62,39 @@ def compare(name: str, width: int, layers: int, size: int, ranks: int, launches:
         found = json.loads(out.read_text())
     work = Work.from_json(found["work"])
     link = fitted(found["few"], found["many"], MANY, ranks)
-    predicted = predict(work, Mix(data=ranks), Network(link, link))
-    return Compared(predicted, work, link, found["seconds"])
+    handover = found["handover"]
+    predicted = predict(work, Mix(data=ranks), Network(link, link), handover=handover)
+    return Compared(predicted, work, link, handover, found["seconds"])
 
 
-def exchanged(nbytes: int, launches: int) -> float:
-    """Seconds of an all-reduce in a graph, the least."""
+def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
+    """Seconds of an all-reduce in a graph, and of a hand-over between it and what computes; the
+    least of each.
+    """
 
     @flow.compile
     def chain(x: Any) -> Any:
         for _ in range(CHAIN):
-            x = all_reduce(x)
+            x = all_reduce(x.cos())
         return x
 
     x = flow.zeros(nbytes // 4)
     for _ in range(3):
         chain(x)
     flow.vm.sync()
-    times = []
+    each, between = [], []
     for _ in range(launches):
         dist.barrier()
         with flow.profiler.profile() as p:
             chain(x)
             flow.vm.sync()
-        spent = p.run.task_times[:, 1] - p.run.task_times[:, 0]
-        times.append(float(spent.sum()) / CHAIN * 1e-9)
-    return min(times)
+        run = p.run
+        spent = 1e-9 * (run.task_times[:, 1] - run.task_times[:, 0])
+        launch = run.kind == KIND.LAUNCH
+        whole = 1e-9 * float((run.time("ended") - run.time("started"))[launch].sum())
+        each.append(float(spent[run.task_op == run.names.index("all_reduce")].mean()))
+        between.append(max(0.0, whole - float(spent.sum())) / (2 * CHAIN))
+    return min(each), min(between)
 
 
 def main(argv: list[str]) -> None:
@@ -100,7 +110,8 @@ def main(argv: list[str]) -> None:
     dist.barrier()
     work = record(Step(network(args.model, args.width, args.layers)), *inputs,
                   launches=args.launches, least=True)  # fmt: skip
-    few, many = (exchanged(nbytes, args.launches) for nbytes in (FEW, MANY))
+    few, handover = exchanged(FEW, args.launches)
+    many, _ = exchanged(MANY, args.launches)
     alike = network(args.model, args.width, args.layers)
     step = Step(nn.parallel.DistributedDataParallel(alike))
     for _ in range(3):
@@ -109,7 +120,7 @@ def main(argv: list[str]) -> None:
     dist.barrier()
     _, _, lasted = replays(step, inputs, args.launches)
     if dist.get_rank() == 0:
-        found = {"work": work.to_json(), "few": few, "many": many,
+        found = {"work": work.to_json(), "few": few, "many": many, "handover": handover,
                  "seconds": float(lasted.min())}  # fmt: skip
         args.out.write_text(json.dumps(found))
 
