@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.profiler import markup
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
@@ -246,15 +248,19 @@ class Screen:
 
     def html(self) -> str:
         """As a <pre> of HTML with colours and no script, readable on light and dark."""
+        return markup.pre("\n".join(self.rows()))
+
+    def rows(self) -> list[str]:
+        """The lines as HTML, each of its own."""
         lines = []
         for line in self.lines:
+            parts = []
             for text, style in line:
                 css = _CSS.get(style, "")
                 shown = html.escape(text)
-                lines.append(f'<span style="{css}">{shown}</span>' if css else shown)
-            lines.append("\n")
-        look = "line-height:1.25;font-size:12px;overflow-x:auto"
-        return f'<pre style="{look}">{"".join(lines).rstrip()}</pre>'
+                parts.append(f'<span style="{css}">{shown}</span>' if css else shown)
+            lines.append("".join(parts).rstrip())
+        return lines
 
     def cut(self, width: int) -> Screen:
         """It, with what does not fit left out at the ends of lines."""
