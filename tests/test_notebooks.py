@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import flowvm as flow
 from flowvm import nn
+from flowvm.errors import ArgumentError
 from flowvm.profiler import markup
+from tools.browser import CHROMIUM, browse
 
 
 class Seen(HTMLParser):
@@ -123,9 +126,50 @@ def test_signatures_that_were_chosen() -> None:
     assert "B, B -> B" in page.text
 
 
-@pytest.mark.parametrize("what", ["summary", "timeline", "memory", "graph", "critical_path"])
-def test_views_are_text_with_colours(what: str) -> None:
+@pytest.fixture(scope="module")
+def run() -> flow.profiler.Profile:
     with flow.profiler.profile() as p:
         (flow.ones(8, 8) @ flow.ones(8, 8)).sum().item()
-    page = Seen(getattr(p, what)()._repr_html_())
+    return p
+
+
+def test_the_widget_is_the_page_in_a_frame_that_reaches_nothing(
+    run: flow.profiler.Profile, tmp_path: Path
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    class Frame(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: Any) -> None:
+            seen.append({"tag": tag} | dict(attrs))
+
+    Frame().feed(run.widget(height=444)._repr_html_())
+    (frame,) = seen
+    assert frame["tag"] == "iframe"
+    assert frame["sandbox"] == "allow-scripts"
+    assert "height:444px" in frame["style"]
+    run.export(tmp_path / "run.html")
+    assert frame["srcdoc"] == (tmp_path / "run.html").read_text()
+    assert repr(run.widget()).startswith(f"<widget of {len(run)} instructions")
+    for height in (99, "tall"):
+        with pytest.raises(ArgumentError, match="height is pixels"):
+            run.widget(height)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_the_page_works_in_its_frame(run: flow.profiler.Profile, tmp_path: Path) -> None:
+    told = "parent.postMessage(document.getElementById('verdict').innerText, '*')"
+    framed = run.widget()._repr_html_().replace("&lt;/body>", "</body>")
+    assert "</body>" in framed
+    framed = framed.replace("</body>", f"<script>{told}</script></body>")
+    hear = "onmessage = (e) => { document.title = e.data.split('\\n')[0]; }"
+    page = f"<!doctype html><meta charset=utf-8><script>{hear}</script>{framed}"
+    (tmp_path / "cell.html").write_text(page, "utf-8")
+    url = (tmp_path / "cell.html").as_uri()
+    dom = browse(url, tmp_path / "p", "--virtual-time-budget=2000", "--dump-dom")
+    assert "<title>bound by " in dom
+
+
+@pytest.mark.parametrize("what", ["summary", "timeline", "memory", "graph", "critical_path"])
+def test_views_are_text_with_colours(run: flow.profiler.Profile, what: str) -> None:
+    page = Seen(getattr(run, what)()._repr_html_())
     assert set(page.tags) <= {"pre", "span"}
