@@ -25,11 +25,11 @@ from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
-from flowvm.profiler.grammar import terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.terminal import terminal_width
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
@@ -426,6 +426,9 @@ class Profile:
 
     def __repr__(self) -> str:
         return repr(self.summary())
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        self.summary()._repr_pretty_(printer, cycle)
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from flowvm.profiler import markup
 from flowvm.profiler.analysis.tables import Row
-from flowvm.profiler.grammar import WIDE, Column, Screen, Span, View, ms, percent, size, table
+from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, size, table
 from flowvm.profiler.run.roof import of_run
+from flowvm.profiler.terminal import WIDE
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
