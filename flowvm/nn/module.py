@@ -34,6 +34,7 @@ from flowvm.nn.hooks import (
     registered,
 )
 from flowvm.nn.parameter import Buffer, Parameter, set_data
+from flowvm.nn.showing import fold, module_html
 from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
 
@@ -627,26 +628,8 @@ class Module:
         body = "\n".join(lines + children).replace("\n", "\n  ")
         return f"{self._get_name()}(\n  {body}\n)"
 
-
-def fold(children: list[tuple[str, str]]) -> list[str]:
-    """One line a child, or a run of equal numbered ones: `(0-11): 12 x Block(...)`."""
-    lines: list[str] = []
-    first = 0
-    while first < len(children):
-        last = first
-        while last + 1 < len(children) and _continues(children[last], children[last + 1]):
-            last += 1
-        name, text = children[first]
-        count = last - first + 1
-        lines.append(
-            f"({name}): {text}" if count == 1 else f"({name}-{children[last][0]}): {count} x {text}"
-        )
-        first = last + 1
-    return lines
-
-
-def _continues(a: tuple[str, str], b: tuple[str, str]) -> bool:
-    return a[0].isdecimal() and b[0] == str(int(a[0]) + 1) and a[1] == b[1]
+    def _repr_html_(self) -> str:
+        return module_html(self, Module.__repr__)
 
 
 def clear_grads(params: Iterator[Tensor], set_to_none: bool) -> None:

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import shutil
-import sys
+import io
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.profiler import markup
+from flowvm.profiler.terminal import USUAL, WIDE, has_colours, speaks_utf8, terminal_width, to_ascii
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 Span = tuple[str, str]  # text, name of a style
 Line = list[Span]
-NARROW, USUAL, WIDE = 80, 100, 160  # columns that screens are made for
 
 # a cause of time -> (glyph, style, what it means)
 CAUSES: dict[str, tuple[str, str, str]] = {
@@ -65,21 +66,7 @@ _CSS = {
     )
     for name, style in STYLES.items()
 }  # fmt: skip
-_ASCII = str.maketrans({
-    "█": "#", "▇": "#", "▆": "#", "▅": "+", "▄": "+", "▃": "-", "▂": "_", "▁": "_", "▉": "#",
-    "▊": "#", "▋": "+", "▌": "+", "▍": "-", "▎": "-", "▏": "|", "░": ".", "▒": "J", "▓": "%",
-    "▫": ",", "·": " ", "╳": "X", "─": "-", "━": "=", "═": "~", "│": "|", "┃": "|", "├": "+",
-    "╰": "`", "└": "`", "┐": "+", "┘": "+", "┌": "+", "╭": ",", "╮": ".", "╯": "'", "┤": "+",
-    "◆": "*", "○": "o", "◄": "<", "←": "<", "→": ">", "▲": "^", "▼": "v", "↩": "<", "–": "-",
-    "≈": "~", "≥": ">", "≤": "<", "×": "x", "µ": "u", "…": "~", "┼": "+", "┴": "+", "┬": "+",
-    "►": ">", "•": "*", "↑": "^", "▞": "/", "▤": "=", "✗": "!", "∅": "0",
-})  # fmt: skip
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
-
-
-def to_ascii(text: str) -> str:
-    """The same in ASCII: each glyph has a twin, anything else becomes a question mark."""
-    return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -158,13 +145,15 @@ class Column:
     grow: bool = False  # takes the room that is left, and gives it
     least: int = 12  # that one that grows keeps
     spare: bool = False  # only where all others have all the room that they want
+    where: bool = False  # file:line, which stays when all but the first column has gone
 
 
 def table(
     columns: Sequence[Column], rows: Iterable[Sequence[str | Span]], width: int, indent: int = 1
 ) -> list[Line]:
     """Lines of a table that fits `width`: columns go, the highest `drop` first, then the widest of
-    those that grow are cropped, to one width.  A cell may bring a style of its own.
+    those that grow are cropped, to one width; where there is a file:line, the others go before it,
+    the last one first.  A cell may bring a style of its own.
     """
     cells = [[c if isinstance(c, tuple) else (c, "") for c in row] for row in rows]
     wanted = [
@@ -179,8 +168,13 @@ def table(
     kept = [k for k in range(len(columns)) if not columns[k].spare]
     whole = indent + sum(wanted[k] + 2 for k in kept)
     kept = [k for k in range(len(columns)) if k in kept or whole + least[k] <= width]
-    while needed() > width and any(columns[k].drop for k in kept):
-        kept.remove(max((k for k in kept if columns[k].drop), key=lambda k: columns[k].drop))
+    while needed() > width:
+        going = [k for k in kept if columns[k].drop and not columns[k].where]
+        if not going and any(columns[k].where for k in kept):
+            going = [k for k in kept[:0:-1] if not columns[k].where]
+        if not going:
+            break
+        kept.remove(max(going, key=lambda k: columns[k].drop))
     widths = {k: wanted[k] for k in kept}
     over = indent + sum(widths.values()) + 2 * (len(kept) - 1) - width
     for _ in range(over):
@@ -193,6 +187,9 @@ def table(
         line: Line = [(" " * indent, "")]
         for k in kept:
             text, style = row[k]
+            if columns[k].where and len(text) > widths[k]:
+                place = text.partition(" ")[0]  # without the code behind it
+                text = place if len(place) <= widths[k] else "…" + place[1 - widths[k] :]
             gap = "" if k == kept[-1] else "  "
             line.append(
                 (padded(text, widths[k], columns[k].right) + gap, style or columns[k].style)
@@ -246,29 +243,34 @@ class Screen:
 
     def html(self) -> str:
         """As a <pre> of HTML with colours and no script, readable on light and dark."""
+        return markup.pre("\n".join(self.rows()))
+
+    def rows(self) -> list[str]:
+        """The lines as HTML, each of its own."""
         lines = []
         for line in self.lines:
+            parts = []
             for text, style in line:
                 css = _CSS.get(style, "")
                 shown = html.escape(text)
-                lines.append(f'<span style="{css}">{shown}</span>' if css else shown)
-            lines.append("\n")
-        look = "line-height:1.25;font-size:12px;overflow-x:auto"
-        return f'<pre style="{look}">{"".join(lines).rstrip()}</pre>'
+                parts.append(f'<span style="{css}">{shown}</span>' if css else shown)
+            lines.append("".join(parts).rstrip())
+        return lines
 
     def cut(self, width: int) -> Screen:
-        """It, with what does not fit left out at the ends of lines."""
+        """It, with what does not fit left out at the ends of lines, but not a file:line there."""
         lines = []
         for line in self.lines:
-            room, kept = width, []
-            for text, style in line:
-                if room > 0:
-                    kept.append((cropped(text, room), style))
-                room -= len(text)
-            if room < 0 and kept:
-                kept[-1] = (kept[-1][0][:-1] + "…", kept[-1][1])
-            lines.append(kept)
+            last: Line = []
+            if line and line[-1][1] == "line" and len(line[-1][0]) < width - 8:
+                last = line[-1:] if sum(len(text) for text, _ in line) > width else []
+            lines.append(_cut(line[: len(line) - len(last)], width - sum(len(t) for t, _ in last)))
+            lines[-1] += last
         return Screen(lines)
+
+    def ascii(self) -> Screen:
+        """It with the twin in ASCII of every glyph."""
+        return Screen([[(to_ascii(t), style) for t, style in line] for line in self.lines])
 
     def plain(self, ascii_only: bool = False) -> str:
         """Text without colours."""
@@ -290,16 +292,15 @@ class Screen:
         return text
 
 
-def terminal_width() -> int:
-    """Columns of what is printed to: the terminal's, 80 to 160, or 100 where there is none."""
-    if not sys.stdout.isatty():
-        return USUAL
-    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
-
-
-def speaks_utf8() -> bool:
-    """Whether what is printed to knows more than ASCII."""
-    return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") == "utf8"
+def _cut(line: Line, width: int) -> Line:
+    room, kept = width, []
+    for text, style in line:
+        if room > 0:
+            kept.append((cropped(text, room), style))
+        room -= len(text)
+    if room < 0 and kept:
+        kept[-1] = (kept[-1][0][:-1] + "…", kept[-1][1])
+    return kept
 
 
 class View:
@@ -320,14 +321,26 @@ class View:
     def __repr__(self) -> str:
         return self.screen(terminal_width()).plain(not speaks_utf8())
 
+    def coloured(self) -> str:
+        """Its text with the terminal's codes for colours."""
+        from rich.console import Console
+
+        width, out = terminal_width(), io.StringIO()
+        screen = self.screen(width)
+        console = Console(file=out, force_terminal=True, width=width)
+        console.print(screen if speaks_utf8() else screen.ascii())
+        return out.getvalue().rstrip("\n")
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """IPython's prompt."""
+        printer.text(self.coloured() if has_colours() else repr(self))
+
     def _repr_html_(self) -> str:
         return self.screen(USUAL).html()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         screen = self.screen(min(options.max_width, WIDE))
-        if options.encoding.lower().replace("-", "") != "utf8":
-            screen = Screen([[(to_ascii(t), style) for t, style in line] for line in screen.lines])
-        yield screen
+        yield screen if options.encoding.lower().replace("-", "") == "utf8" else screen.ascii()
 
 
 def _plain(value: Any) -> Any:

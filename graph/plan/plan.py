@@ -250,6 +250,9 @@ class Plan:
             f"chunk {size_text(self.memory.nbytes)}>"
         )
 
+    def _repr_html_(self) -> str:
+        return tables.plan_html(self, self.dump())
+
 
 def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool]:
     """What runs a node, and whether it reports."""

@@ -14,6 +14,7 @@ from flowvm.graph.memory.offsets import MemoryReport
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.parts import PlanParts, RegstDesc, TaskDesc
 from flowvm.graph.plan.words import ActorWords
+from flowvm.profiler import markup
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.engine.engine import engine
@@ -105,3 +106,16 @@ def _state(actor: ActorDesc, acted: list[int], opened: int) -> str:
     if owed:
         return "CREDIT ← " + " ".join(f"a{j:02}" for j in owed)
     return f"ACT {mine + 1}"
+
+
+def plan_html(plan: PlanParts, dump: str) -> str:
+    """What `plan.dump()` says as a tree: registers and tasks under a head of their own."""
+    rows: list[str] = []
+    heads = {"regst": f"  {len(plan.registers)} registers", "task": f"  {len(plan.tasks)} tasks"}
+    heads["actor"] = heads["task"]
+    for line in dump.split("\n"):
+        head = heads.get(line.split()[0], "")
+        if head and head not in rows:
+            rows.append(head)
+        rows.append(f"  {line}" if head else line)
+    return markup.indented(rows)

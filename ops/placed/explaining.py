@@ -9,6 +9,7 @@ from typing import Any
 from flowvm.eager.interpreter import operators
 from flowvm.ops.placed.boxing import bytes_of, cost, steps
 from flowvm.ops.placed.choosing import Choice, watched
+from flowvm.profiler import markup
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Explanation:
         return "\n".join([*map(str, self.lines), total])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return markup.indented(str(self).split("\n"))
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:

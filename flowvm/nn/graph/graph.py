@@ -57,7 +57,7 @@ from flowvm.nn.graph.explain import History, call_facts
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
 from flowvm.nn.graph.precision import precisely
-from flowvm.nn.graph.repr import graph_tree
+from flowvm.nn.graph.repr import graph_html, graph_tree
 from flowvm.nn.graph.saving import runtime_state
 from flowvm.nn.graph.segments import Segmented
 from flowvm.nn.graph.state import graph_state, load_graph_state
@@ -416,3 +416,6 @@ class Graph(GraphBuild):
             return f"<{type(self).__name__} without a call of super().__init__()>"
         last = next(reversed(self._plans.values()))[0].plans if self._plans else []
         return graph_tree(self.name, self.config, self._modules(), self._optimizers, last)
+
+    def _repr_html_(self) -> str:
+        return graph_html(repr(self))

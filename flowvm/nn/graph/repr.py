@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowvm.graph.logical.printing import listed, size_text
+from flowvm.profiler import markup
 
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
@@ -49,6 +50,20 @@ def graph_tree(
         *tree.outputs(),
     ]
     return "\n".join([f"(GRAPH:{name}): {_summary(plans)} (", *lines, ")"])
+
+
+def graph_html(text: str) -> str:
+    """What `graph_tree` gave as a tree that opens and closes: its rows without closing brackets,
+    and broken ones with their first line.
+    """
+    rows: list[list[str]] = []
+    for line in text.split("\n"):
+        if line.lstrip().startswith(("(", "<")) or not rows:
+            rows.append([line])
+        elif line.strip() != ")":
+            rows[-1].append(line.strip())
+    shown = ("\n    ".join(lines).removesuffix(": (").removesuffix(" (") for lines in rows)
+    return markup.indented(shown)
 
 
 def _summary(plans: Sequence[Plan]) -> str:

@@ -5,14 +5,16 @@
     ...                                 the same of a cell, and other screens of it
     %flowtop [SECONDS]                  what the VM does, while it does it in another thread
 
-What was recorded is left in the variable `p`, unless the name is taken by something else.  Output
-is that of `Profile`'s methods.
+What was recorded is left in the variable `p`, or where that is a name of yours in the first free
+one of `p1`, `p2` and so on, which is said.  Output is that of `Profile`'s methods: in a terminal in
+colours, in a notebook as HTML.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import itertools
 import json
 import linecache
 import shlex
@@ -21,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.front.profiling import Profile, profile
-from flowvm.profiler.front.showing import live
+from flowvm.profiler.front.profiling import profile
+from flowvm.profiler.front.showing import in_notebook, live
 from flowvm.profiler.front.watcher import Watcher
+from flowvm.profiler.terminal import has_colours
 
 VARIABLE = "p"
 
@@ -45,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext flowvm`: the magics, for `shell`."""
+    left: dict[str, Any] = {}
 
     def flow(line: str, cell: str | None = None) -> None:
         """%flow statement, or %%flow [--graph] [--memory] [--timeline] [--json FILE] [--level N]"""
@@ -54,7 +58,7 @@ def load_ipython_extension(shell: Any) -> None:
         except (ArgumentError, ValueError) as error:
             raise _usage(error) from None
 
-        _measure(shell, source, arguments)
+        _measure(shell, source, arguments, left)
 
     def flowtop(line: str) -> None:
         """%flowtop [SECONDS]: look at the VM for so long (10), or until it is interrupted."""
@@ -83,12 +87,15 @@ def _usage(error: Exception) -> Exception:
     return reason
 
 
-def _measure(shell: Any, source: str, arguments: argparse.Namespace) -> None:
+def _measure(shell: Any, source: str, arguments: argparse.Namespace, left: dict[str, Any]) -> None:
+    """`left` are the variables that hold what was recorded before, and what that is."""
     with profile(level=arguments.level) as recording:
         result = _run(shell, source)
-    if VARIABLE not in shell.user_ns or isinstance(shell.user_ns[VARIABLE], Profile):
-        shell.user_ns[VARIABLE] = recording
+    name = _name(shell.user_ns, left)
+    shell.user_ns[name] = left[name] = recording
     _show(shell, recording.summary())
+    if name != VARIABLE:
+        print(f"recorded as {name}: {VARIABLE} is a name of yours")
     for name, method in (("timeline", "timeline"), ("graph", "graph"), ("memory", "memory")):
         if getattr(arguments, name):
             _show(shell, getattr(recording, method)())
@@ -97,6 +104,12 @@ def _measure(shell: Any, source: str, arguments: argparse.Namespace) -> None:
         print(f"written: {arguments.json}")
     if result is not None:
         shell.displayhook(result)
+
+
+def _name(names: dict[str, Any], left: dict[str, Any]) -> str:
+    """The first of p, p1, p2, ... that is free, or holds what was left there."""
+    candidates = itertools.chain([VARIABLE], (f"{VARIABLE}{k}" for k in itertools.count(1)))
+    return next(n for n in candidates if n not in names or names[n] is left.get(n, left))
 
 
 def _run(shell: Any, source: str) -> Any:
@@ -116,10 +129,10 @@ def _run(shell: Any, source: str) -> Any:
 
 
 def _show(shell: Any, view: Any) -> None:
-    """As text, or where a front end can show them, in colours."""
-    if shell.__class__.__name__ == "TerminalInteractiveShell" and shell.colors.lower() != "nocolor":
-        from rich.console import Console
+    """In colours where the terminal has them, as HTML in a notebook, else as text."""
+    if in_notebook():
+        from IPython.display import display
 
-        Console().print(view)
+        display(view)
     else:
-        print(view)
+        print(view.coloured() if has_colours() else view)

@@ -25,11 +25,11 @@ from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
-from flowvm.profiler.grammar import USUAL, terminal_width
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.terminal import terminal_width
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
     from flowvm.profiler.analysis import verifying
+    from flowvm.profiler.front import widget as widgets
+    from flowvm.profiler.front.widget import Widget
     from flowvm.profiler.views import (
         collapsed,
         critical,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from flowvm.vm.watch.verify import Verified
 else:
     exporting = lazy("flowvm.profiler.export")
+    widgets = lazy("flowvm.profiler.front.widget")
     verifying = lazy("flowvm.profiler.analysis.verifying")
     collapsed = lazy("flowvm.profiler.views.collapsed")
     critical = lazy("flowvm.profiler.views.critical")
@@ -393,6 +396,21 @@ class Profile:
         """
         return exporting.export(self, path, edges, against)
 
+    def widget(self, height: int = 720, against: Profile | None = None) -> Widget:
+        """The page that `export("x.html")` writes, in a cell of a notebook: as the last value of
+        a cell, or by IPython's display().
+
+        height    of the frame, in pixels
+        against   an earlier run, which it shows beside this one
+        ArgumentError: a height below 100.
+
+        >>> with flow.profiler.profile() as p:
+        ...     x = flow.ones(2) + 1
+        >>> p.widget(height=500)
+        <widget of 1 instruction: a notebook shows it; p.export("run.html") is a file>
+        """
+        return widgets.Widget(self, height, against)
+
     def save(self, path: str | Path) -> None:
         """Write the run to one file."""
         self.run.save(path)
@@ -409,8 +427,11 @@ class Profile:
     def __repr__(self) -> str:
         return repr(self.summary())
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        self.summary()._repr_pretty_(printer, cycle)
+
     def _repr_html_(self) -> str:
-        return self.summary().screen(USUAL).html()
+        return self.summary()._repr_html_()
 
     def __rich__(self) -> Summary:
         return self.summary()

@@ -70,6 +70,9 @@ class Ranks:
     def __repr__(self) -> str:
         return repr(self.summary())
 
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
 
 def gather(profile: Profile) -> Ranks:
     """All ranks' profiles, on all of them.  Every rank calls it, and waits for the others; in a

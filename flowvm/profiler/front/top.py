@@ -28,7 +28,8 @@ from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.profiling import Profile
 from flowvm.profiler.front.showing import LINE_S
 from flowvm.profiler.front.watcher import Watcher
-from flowvm.profiler.grammar import WIDE, Line, Screen, counted, flowed, ms, to_ascii
+from flowvm.profiler.grammar import Line, Screen, counted, flowed, ms
+from flowvm.profiler.terminal import WIDE, to_ascii
 from flowvm.profiler.views.live import Live
 from flowvm.vm.watch import window
 

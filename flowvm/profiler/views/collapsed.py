@@ -120,7 +120,7 @@ class Collapsed(View):
 
 
 _COLUMNS = [
-    Column("of", grow=True),
+    Column("of", grow=True, where=True),
     Column("n", right=True),
     Column("operators", grow=True),
     Column("run ms", right=True),

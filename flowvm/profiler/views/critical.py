@@ -80,9 +80,9 @@ class Critical(View):
             for p in kept
         ]  # fmt: skip
         columns = [
-            Column("at ms", right=True), Column("ms", right=True), Column("", drop=4),
+            Column("at ms", right=True, drop=1), Column("ms", right=True), Column("", drop=4),
             Column("cause"), Column("instruction", grow=True), Column("stream", drop=5),
-            Column("line", style="line", drop=3, grow=True),
+            Column("line", style="line", grow=True, where=True),
         ]  # fmt: skip
         screen.lines += table(columns, rows, width)
         if len(self.pieces) > len(kept):

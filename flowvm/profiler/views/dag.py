@@ -99,7 +99,7 @@ class Dag(View):
         screen.lines += flowed(legend, width, "  ")
         if self.devices:
             screen.add((f" devices: times {self.devices}", "head"))
-        return screen
+        return screen.cut(width)
 
 
 _COLUMNS = [
@@ -110,7 +110,7 @@ _COLUMNS = [
     Column("run ms", right=True, drop=3),
     Column("wait", right=True, drop=3),
     Column("waited for", drop=2, grow=True),
-    Column("line", style="line", drop=4, grow=True),
+    Column("line", style="line", grow=True, where=True),
 ]
 
 

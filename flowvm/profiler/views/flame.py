@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.grammar import Screen, View, bar, cropped, ms, percent, size
+from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.verdict import WORDS
@@ -27,6 +27,7 @@ from flowvm.vm.machine.words import KIND, OPERAND
 
 BY = ("time", "bytes")
 MOST = 40  # rows of the screen
+LEAST_WIDTH = 60  # with bars
 LEAST = 0.01  # of all: what has less has no row
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 Stack = tuple[str, ...]
@@ -77,15 +78,27 @@ class Flame(View):
         screen.add((f" flame graph by {self.by}", "verdict"), (f"  {shown} in all", "head"))
         rows = list(_tree(self.stacks, self.total))
         for depth, name, weight in rows[:MOST]:
-            text = cropped("  " * depth + name, max(20, width - 26))
             amount = f"{ms(weight)} ms" if self.by == "time" else size(weight)
             share = weight / max(1, self.total)
-            screen.add(
-                f" {amount:>12} {percent(share):>5} ", (f"{bar(share, 5):5}", "run"), f" {text}"
-            )
+            spans: list[Span] = [(f" {amount:>12} ", "")]
+            if width >= LEAST_WIDTH:
+                spans += [(f"{percent(share):>5} ", ""), (f"{bar(share, 5):5} ", "run")]
+            room = width - sum(len(text) for text, _ in spans)
+            screen.add(*spans, _fitted("  " * depth, name, room))
         if len(rows) > MOST:
             screen.add((f"   and {len(rows) - MOST} more: .folded(), .save(PATH)", "head"))
-        return screen
+        return screen.cut(width)
+
+
+def _fitted(indent: str, name: str, room: int) -> str:
+    """A frame's name in so much room; its (file:line) is what stays."""
+    text = indent + name
+    if len(text) <= room or not name.endswith(")"):
+        return cropped(text, room)
+    name, _, where = name.rpartition(" (")
+    left = room - len(where) - 2
+    indent = indent[: max(0, left - 8)]
+    return f"{cropped(indent + name, left)} ({where}" if left > 1 else cropped(where, room)
 
 
 def _tree(stacks: Any, total: int, depth: int = 0) -> Any:

@@ -108,7 +108,8 @@ class MemoryView(View):
         screen.lines += self._chart(width)
         columns = [
             Column("at the peak", right=True), Column("", drop=5), Column("n", right=True, drop=4),
-            Column("kind"), Column("made by", grow=True), Column("line", style="line", grow=True),
+            Column("kind"), Column("made by", grow=True),
+            Column("line", style="line", grow=True, where=True),
             Column("kept", right=True, drop=3), Column("kept alive by", grow=True, drop=2),
             Column(""),
         ]  # fmt: skip

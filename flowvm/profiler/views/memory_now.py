@@ -70,7 +70,8 @@ class MemoryNow(View):
         screen.lines += flowed([*shown, *rest], width)
         columns = [
             Column("bytes", right=True), Column("", drop=3), Column("n", right=True, drop=2),
-            Column("kind"), Column("made by", grow=True), Column("line", style="line", grow=True),
+            Column("kind"), Column("made by", grow=True),
+            Column("line", style="line", grow=True, where=True),
             Column("kept alive by", grow=True, drop=1),
         ]  # fmt: skip
         rows: list[list[Any]] = [

@@ -155,7 +155,7 @@ class PlanView(View):
             Column("n", right=True, drop=5), Column("ms", right=True), Column("share", right=True),
             Column("", drop=6), Column("GB/s", right=True, drop=3),
             Column("GFLOP/s", right=True, drop=2), Column("module", drop=1, grow=True),
-            Column("line", style="line", drop=4, grow=True),
+            Column("line", style="line", grow=True, where=True),
         ]  # fmt: skip
         lines = table(*_used(columns, rows), width)
         if len(self.tasks) > len(kept):

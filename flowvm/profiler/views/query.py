@@ -113,7 +113,7 @@ class Query(View):
         room = width - len(told) - 4
         screen.add(f" {told}   ", (cropped(self.text, room) if room > 8 else "", "head"))
         if not self.rows:
-            return screen
+            return screen.cut(width)
         where = any(row.module for row in self.rows)
         columns = [c for c in _SHOWN if where or c.title != "module"]
         screen.lines += table(columns, [_cells(row, where) for row in self.rows], width)
@@ -122,7 +122,7 @@ class Query(View):
             screen.add((f" {hidden} more: p.query(..., limit=None)", "head"))
         if self.devices:
             screen.add((f" devices: times {self.devices}", "head"))
-        return screen
+        return screen.cut(width)
 
 
 _SHOWN = [
@@ -136,7 +136,7 @@ _SHOWN = [
     Column("bytes", right=True, drop=4),
     Column("GB/s", right=True, drop=5),
     Column("module", drop=6, grow=True),
-    Column("line", style="line", drop=2, grow=True),
+    Column("line", style="line", grow=True, where=True),
 ]
 
 

@@ -179,13 +179,14 @@ class Summary(View):
                 percent(roof) if roof else "-", r.hottest or "-", self.code[k],
             ])  # fmt: skip
         columns = [
-            Column(self.by, grow=True, least=18), Column("n", right=True),
+            Column(self.by, grow=True, least=18, where=self.by == "line"),
+            Column("n", right=True, drop=1),
             Column("run ms", right=True),
             Column("on path", right=True), Column(""),
             Column("dep·sched ms", drop=2), Column("host ms", right=True),
             Column("GB/s", right=True, drop=5),
             Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
-            Column("hottest line", style="line", drop=1, grow=True),
+            Column("hottest line", style="line", grow=True, where=True),
             Column("code", style="line", grow=True, least=16, spare=self.by != "line"),
         ]  # fmt: skip
         said = {

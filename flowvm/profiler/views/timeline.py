@@ -6,6 +6,7 @@ Below stand the longest gaps, each with what was waited for.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,7 @@ from flowvm.vm.machine.edges import HAZARDS
 
 Array = np.ndarray[Any, Any]
 NAME = 16  # columns of a lane's name
+LEAST = 12  # columns of time
 MOST_GAPS = 8
 MOST_HELPERS = 8  # lanes of a stream's helpers
 
@@ -75,7 +77,8 @@ class Timeline(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        columns = len(self.lanes[0].cells) if self.lanes else 1
+        made = len(self.lanes[0].cells) if self.lanes else 1
+        columns = min(made, max(LEAST, width - NAME - 8))
         per = (self.end - self.begin) / columns
         shown = dict.fromkeys(c for lane in self.lanes for c, _ in lane.cells if c)
         legend = [(f"  {CAUSES[c][0]} {c}", CAUSES[c][1]) for c in CAUSES if c in shown]
@@ -84,13 +87,14 @@ class Timeline(View):
         screen.add(" " * (NAME + 1), (_axis(self.begin, self.end, columns), "head"))
         for lane in self.lanes:
             spans = [(f" {padded(lane.name, NAME - 1)} ", "")]
-            for cause, critical in lane.cells:
+            for cause, critical in _merged(lane.cells, columns):
                 glyph, style, _ = CAUSES.get(cause, (" ", "", ""))
                 spans.append((glyph, "critical" if critical and cause == "run" else style))
             screen.lines.append([*spans, (f"{percent(lane.busy):>6}", "head")])
         if self.marks:
             row = [" "] * (columns + 8)
-            for column, text in self.marks:
+            for at, text in self.marks:
+                column = at * columns // made
                 if column + len(text) > columns:  # the arrow behind what it says
                     text = text[1:] + text[0]
                     column -= len(text) - 1
@@ -101,11 +105,23 @@ class Timeline(View):
         for gap in self.gaps:
             times = f"   {ms(gap.begin)}–{ms(gap.end)}"
             cause = CAUSES[gap.cause][1]
-            text = cropped(f"{gap.lane}: {gap.text}", max(20, width - 30))
-            screen.add(padded(times, 20), (padded(gap.cause, 8), cause), text)
+            text = f"{gap.lane}: {gap.text}"
+            room = width - 30
+            if room < 40:  # it names a line: one of its own
+                screen.add(padded(times, 20), (padded(gap.cause, 8), cause))
+                screen.add("      ", cropped(text, width - 6))
+            else:
+                screen.add(padded(times, 20), (padded(gap.cause, 8), cause), cropped(text, room))
         if self.devices:
             screen.add((f" devices: times {self.devices}", "head"))
-        return screen
+        return screen.cut(width)
+
+
+def _merged(cells: tuple[tuple[str, bool], ...], columns: int) -> list[tuple[str, bool]]:
+    """The cells in fewer columns: of those that fall together what most of them show."""
+    borders = [k * len(cells) // columns for k in range(columns + 1)]
+    together = (cells[a:b] for a, b in itertools.pairwise(borders))
+    return [max(own, key=own.count) for own in together]
 
 
 def timeline(
@@ -124,7 +140,7 @@ def timeline(
     """
     run: Run = profile.run
     begin, end = _window(run, t)
-    columns = max(20, width - NAME - 8)
+    columns = max(LEAST, width - NAME - 8)
     borders = np.linspace(begin, end, columns + 1)
     tracks = [_path(profile.observed, borders), _python(run, borders), _scheduler(run, borders)]
     critical = [s for s in profile.observed if s.cause == "run"]

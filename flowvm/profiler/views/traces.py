@@ -17,7 +17,7 @@ def trace_screen(trace: Trace, width: int) -> Screen:
         "waits for": Column("waits for", style="head", grow=True),
         "stream": Column("stream", drop=4),
         "us": Column("us", right=True, drop=3),
-        "line": Column("line", style="line"),
+        "line": Column("line", style="line", grow=True, where=True),
     }
     lanes = trace.lanes()
     drawn = max((sum(len(text) for text, _ in line) for line in lanes), default=0)

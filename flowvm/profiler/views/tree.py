@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from flowvm.profiler import markup
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.grammar import Column, Screen, Span, View, ms, percent, size, table
 from flowvm.profiler.run.roof import of_run
+from flowvm.profiler.terminal import WIDE
 
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -82,6 +84,15 @@ class ModuleTree(View):
         if self.outside:
             screen.add((f" outside of modules {ms(self.outside)} ms", "head"))
         return screen.cut(width)
+
+    def _repr_html_(self) -> str:
+        if not self.branches:
+            return super()._repr_html_()
+        title, *rows = map(markup.Node, self.screen(WIDE).rows())
+        count = len(self.branches)
+        depths = (b.depth for b in self.branches)
+        modules = markup.by_depth(zip(depths, rows[:count], strict=True))
+        return markup.tree([title, *modules, *rows[count:]], indent=False)
 
 
 def _many(count: float) -> str:

@@ -71,10 +71,57 @@ def test_a_cell_that_raises_raises(shell, capsys):
     assert "bound by" not in capsys.readouterr().out
 
 
-def test_a_variable_p_of_the_user_is_kept(shell):
-    shell.run_cell("p = 3")
+@pytest.mark.parametrize("mine", ["3", "flow.profiler.last()"])
+def test_a_variable_p_of_the_user_is_kept(shell, capsys, mine):
+    shell.run_cell(f"p = {mine}")
+    before = shell.user_ns["p"]
     shell.run_cell("%flow x + x")
-    assert shell.user_ns["p"] == 3
+    assert shell.user_ns["p"] is before
+    assert "recorded as p1: p is a name of yours" in capsys.readouterr().out
+    first = shell.user_ns["p1"]
+    assert first.summary().instructions
+    shell.run_cell("%flow x * x")  # its own it replaces
+    assert shell.user_ns["p1"] is not first
+    shell.run_cell("p1 = 7\n")
+    shell.run_cell("%flow x * x")
+    assert shell.user_ns["p1"] == 7
+    assert shell.user_ns["p2"].summary().instructions
+    shell.run_cell("del p")
+    shell.run_cell("%flow x * x")
+    assert shell.user_ns["p"].summary().instructions
+
+
+def test_colours_where_the_terminal_has_them(shell, capsys, monkeypatch):
+    """At IPython's own prompt and after the magics; neither where somebody switched them off."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+    def shown():
+        shell.run_cell("%flow x + x;")
+        magic = capsys.readouterr().out
+        shell.run_cell("p.summary()")
+        shell.run_cell("p")
+        prompt = capsys.readouterr().out
+        assert "bound by" in magic
+        assert prompt.count("bound by") == 2
+        return "\x1b[" in magic, "\x1b[" in prompt
+
+    assert shown() == (False, False)  # colors="nocolor"
+    shell.colors = "linux"
+    assert shown() == (True, True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown() == (False, False)
+
+
+def test_a_notebook_gets_html(shell, monkeypatch):
+    from flowvm.profiler.front import magics
+
+    shown = []
+    monkeypatch.setattr(magics, "in_notebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    shell.run_cell("%flow x + x;")
+    assert shown[0]._repr_html_().startswith("<pre")
 
 
 def test_no_value_where_the_cell_ends_with_none(shell, capsys):

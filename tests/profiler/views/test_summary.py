@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import flowvm as flow
 from flowvm.errors import ArgumentError
-from flowvm.profiler import Profile
+from flowvm.profiler import Profile, profile
+from flowvm.profiler.grammar import Column, Screen, table
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.roof import Roofline
 from flowvm.profiler.views.advice import Facts, advice
@@ -192,3 +194,33 @@ def test_sorting_and_cutting(seed):
         p.summary(sort="size")
     with pytest.raises(ArgumentError, match="by='size'"):
         p.summary(by="size")
+
+
+@pytest.mark.parametrize("width", [60, 40])
+def test_a_file_and_line_is_what_a_narrow_screen_drops_last(width):
+    x = flow.ones(8, 8)
+    with profile() as p:
+        for _ in range(2):
+            (x @ x).relu().sum().item()
+    number = int(p.run.seq[1])
+    views = [
+        p.summary(), p.summary("line"), p.critical_path(), p.timeline(), p.memory(), p.graph(),
+        p.graph(collapse="line"), p.why(number), p.query("op == 'relu'"), p.instr[number],
+        p.flame(), p.at(instr=number),
+    ]  # fmt: skip
+    place = next(line for line in p.run.lines if "test_summary.py" in line).split(" ")[0]
+    place = place.rpartition("/")[2][-9:]  # "mary.py:180", its end
+    for view in views:
+        text = view.screen(width).plain()
+        assert max(map(len, text.split("\n"))) <= width, view
+        # a gap of the timeline names one where Python was sampled there
+        assert place in text or view is views[3], text
+
+
+def test_of_a_place_its_end_is_kept():
+    columns = [Column("op", grow=True), Column("line", grow=True, where=True), Column("ms")]
+    rows = [["a long operator", "a/long/folder/of/train.py:123 x @ x", "1.00"]]
+    for width, found in ((60, "train.py:123 x @ x"), (34, "…train.py:123"), (28, "rain.py:123")):
+        lines = Screen(table(columns, rows, width)).plain().split("\n")
+        assert max(map(len, lines)) <= width
+        assert found in lines[1] or lines[1].endswith(found), (width, lines)

@@ -10,7 +10,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
-from flowvm.profiler.grammar import to_ascii
+from flowvm.profiler.terminal import to_ascii
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.lanes import draw_lanes
 

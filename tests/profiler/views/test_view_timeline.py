@@ -10,7 +10,8 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
-from flowvm.profiler.grammar import bar, cropped, ms, percent, size, to_ascii
+from flowvm.profiler.grammar import bar, cropped, ms, percent, size
+from flowvm.profiler.terminal import to_ascii
 from flowvm.profiler.views.timeline import _inside, timeline
 from tests.profiler.analysis.test_stalls import again
 from tests.vm.kernels import Gate, mix, tensor, wait_for_gate

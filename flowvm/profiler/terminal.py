@@ -1,0 +1,46 @@
+"""What is printed to: how wide it is, whether it knows more than ASCII, whether it has colours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+NARROW, USUAL, WIDE = 40, 100, 160  # columns that screens are made for
+_ASCII = str.maketrans({
+    "█": "#", "▇": "#", "▆": "#", "▅": "+", "▄": "+", "▃": "-", "▂": "_", "▁": "_", "▉": "#",
+    "▊": "#", "▋": "+", "▌": "+", "▍": "-", "▎": "-", "▏": "|", "░": ".", "▒": "J", "▓": "%",
+    "▫": ",", "·": " ", "╳": "X", "─": "-", "━": "=", "═": "~", "│": "|", "┃": "|", "├": "+",
+    "╰": "`", "└": "`", "┐": "+", "┘": "+", "┌": "+", "╭": ",", "╮": ".", "╯": "'", "┤": "+",
+    "◆": "*", "○": "o", "◄": "<", "←": "<", "→": ">", "▲": "^", "▼": "v", "↩": "<", "–": "-",
+    "≈": "~", "≥": ">", "≤": "<", "×": "x", "µ": "u", "…": "~", "┼": "+", "┴": "+", "┬": "+",
+    "►": ">", "•": "*", "↑": "^", "▞": "/", "▤": "=", "✗": "!", "∅": "0",
+})  # fmt: skip
+
+
+def to_ascii(text: str) -> str:
+    """The same in ASCII: each glyph has a twin, anything else becomes a question mark."""
+    return text.translate(_ASCII).encode("ascii", "replace").decode()
+
+
+def terminal_width() -> int:
+    """Columns of what is printed to: the terminal's, 40 to 160, or 100 where there is none."""
+    if not sys.stdout.isatty():
+        return USUAL
+    return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
+
+
+def has_colours() -> bool:
+    """Whether what is printed to is a terminal that shows colours, which nobody switched off:
+    neither by NO_COLOR, nor in IPython (`%colors nocolor`).
+    """
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    return shell is None or str(getattr(shell, "colors", "")).lower() != "nocolor"
+
+
+def speaks_utf8() -> bool:
+    """Whether what is printed to knows more than ASCII."""
+    return (getattr(sys.stdout, "encoding", None) or "ascii").lower().replace("-", "") == "utf8"
