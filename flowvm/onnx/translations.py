@@ -84,7 +84,8 @@ def _fill(c: Call) -> Values:
 def _arange(c: Call) -> Values:
     """Numbers by a start and a step, which a file of any size counts if they are integers."""
     start, step, n = c.attrs["start"], c.attrs["step"], c.out.numel
-    if start != int(start) or step != int(step) or c.attrs.get("middle", n) < n:
+    whole = start == int(start) and step == int(step) != 0  # with a step of 0, no count is known
+    if not whole or c.attrs.get("middle", n) < n:
         return _computed(c)
     ends = int(start), int(start) + int(step) * n, int(step)
     return [c.as_out(c.w.op("Range", *[c.number(e, int64) for e in ends]), int64)]
