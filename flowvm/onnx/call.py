@@ -18,13 +18,14 @@ class Call:
     """A node with its operands as ONNX's values.
 
     attrs    its attributes and numbers by name
-    metas    of its inputs; `outs` of its outputs
+    metas    of its inputs; `outs` of its outputs, or of what it writes if it has none
     """
 
     def __init__(self, node: OpNode, memory: Memory, w: Writer) -> None:
         self.node, self.memory, self.w = node, memory, w
         self.metas = [o.meta for o in node.inputs]
-        self.outs = [o.meta for o in node.outputs]
+        written = [o.meta for access, o in node.accesses() if access == "mut"]
+        self.outs = [o.meta for o in node.outputs] or written
         names = (*node.operator.attrs, *node.operator.scalars)
         numbers = [now(s) for s in node.scalars]
         self.attrs: dict[str, Any] = dict(zip(names, (*node.attrs, *numbers), strict=True))

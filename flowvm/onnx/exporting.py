@@ -93,7 +93,8 @@ def export(
                     DYNAMIC or STATIC, None, or a number.  At most four names
 
     A model with open sizes is captured several times, with sizes of our own in their place: code
-    that decides by a size decides as for those.  Parameters have their names.
+    that decides by a size decides as for those.  Random ops draw from the runtime's generator, from
+    the same distributions.  Parameters have their names.
     `custom_translation_table`, `custom_opsets`, `verify` and `export_modules_as_functions` are
     errors where they ask for something.  The rest is taken, and changes nothing: verbose, dynamo,
     report, optimize, profile, dump_exported_program, artifacts_dir, operator_export_type,

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import bool_, int64
-from flowvm.onnx import planes, rows, sequences
+from flowvm.onnx import draws, planes, rows, sequences
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
 from flowvm.onnx.rows import Values
@@ -53,6 +53,17 @@ def _addmm(c: Call) -> Values:
     return [c.w.op("Add", product, plus)]
 
 
+def _slogdet(c: Call) -> Values:
+    """By rows of length 1, whose determinant is at most 1: no product of many numbers overflows."""
+    w, computing = c.w, c.metas[0].dtype
+    length = w.op("Sqrt", w.op("ReduceSumSquare", c.x(), w.ints(-1), keepdims=1))
+    none = w.op("Equal", length, c.number(0, computing))
+    length = w.op("Where", none, c.number(1, computing), length)
+    det = w.op("Det", w.op("Div", c.x(), length))
+    logs = w.op("ReduceSum", w.op("Log", length), w.ints(-2, -1), keepdims=0)
+    return [w.op("Sign", det), w.op("Add", w.op("Log", w.op("Abs", det)), logs)]
+
+
 # --- shapes, and what is made of nothing ----------------------------------------------------------
 
 
@@ -73,7 +84,8 @@ def _fill(c: Call) -> Values:
 def _arange(c: Call) -> Values:
     """Numbers by a start and a step, which a file of any size counts if they are integers."""
     start, step, n = c.attrs["start"], c.attrs["step"], c.out.numel
-    if start != int(start) or step != int(step) or c.attrs.get("middle", n) < n:
+    whole = start == int(start) and step == int(step) != 0  # with a step of 0, no count is known
+    if not whole or c.attrs.get("middle", n) < n:
         return _computed(c)
     ends = int(start), int(start) + int(step) * n, int(step)
     return [c.as_out(c.w.op("Range", *[c.number(e, int64) for e in ends]), int64)]
@@ -221,7 +233,12 @@ def _isin(c: Call) -> Values:
 TRANSLATIONS: dict[str, Translation] = {
     # products
     "matmul": _matmul(None), "_matmul_nt": _matmul(1), "_matmul_tn": _matmul(0),
-    "linear": _linear, "addmm": _addmm,
+    "linear": _linear, "addmm": _addmm, "slogdet": _slogdet,
+    # random numbers
+    "rand": draws.uniform, "uniform_": draws.uniform, "randn": draws.normal,
+    "normal_": draws.normal, "exponential_": draws.exponential, "randint": draws.integers,
+    "random_": draws.integers, "randperm": draws.permutation, "bernoulli": draws.bernoulli,
+    "bernoulli_": draws.bernoulli, "dropout": draws.dropout,
     # planes
     "conv": planes.conv, "conv_input": planes.transposed, "max_pool": planes.max_pool,
     "avg_pool": planes.avg_pool, "interpolate": planes.resize,

@@ -26,8 +26,8 @@ WITHOUT = frozenset(
         "diag_embed", "digamma", "embedding_bag", "embedding_bag_max", "erfcx", "erfinv", "fold",
         "frexp", "gcd", "histc", "householder_product", "i0", "i0e", "i1", "i1e", "igamma",
         "igammac", "inverse", "lcm", "lgamma", "logcumsumexp", "masked_scatter_", "mode",
-        "modified_bessel_k0", "modified_bessel_k1", "ndtri", "nextafter", "polygamma", "rand",
-        "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "searchsorted", "slogdet",
+        "modified_bessel_k0", "modified_bessel_k1", "ndtri", "nextafter", "polygamma",
+        "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "searchsorted",
         "solve", "solve_ex", "svd", "svdvals", "triangular_solve", "zeta",
     )
 )  # fmt: skip
