@@ -7,25 +7,21 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
-from flowvm.graph.logical.logical import LogicalGraph
-from flowvm.graph.logical.nodes import OpNode
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.graph.logical.nodes import Operand
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.tracing import Traced, traced
+from flowvm.nn.graph.tracing import Traced, parameter_names, traced
 from flowvm.nn.module import Module
-from flowvm.onnx.call import Call
-from flowvm.onnx.expressions import Untranslated, elementwise
-from flowvm.onnx.memory import Memory
-from flowvm.onnx.rows import Values
-from flowvm.onnx.translations import TRANSLATIONS
-from flowvm.onnx.writer import Writer, need_onnx
-from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.onnx import sizes
+from flowvm.onnx.axes import Axes, by_name, by_tree
+from flowvm.onnx.nodes import translated
+from flowvm.onnx.writer import Place, Writer, need_onnx
 from flowvm.vm.callers.tracebacks import border
 
 if TYPE_CHECKING:
@@ -90,18 +86,28 @@ def export(
     keep_initializers_as_inputs   parameters are inputs too, that have a value
     external_data   a model of more than 2 GiB has its values in a file beside `f`
 
-    Parameters have their names.  `dynamic_axes`, `dynamic_shapes`, `custom_translation_table`,
-    `custom_opsets`, `verify` and `export_modules_as_functions` are errors where they ask for
-    something: shapes are those of the examples.  The rest is taken, and changes nothing: verbose,
-    dynamo, report, optimize, profile, dump_exported_program, artifacts_dir, operator_export_type,
+    dynamic_axes    sizes that the file leaves open: {"x": {0: "batch"}} by input or output name,
+                    or {"x": [0]}, which makes names up
+    dynamic_shapes  the same in the form of the arguments, or as a dict by parameter:
+                    ({0: "batch"}, ("batch", None)); a name, a `torch.export.Dim`, its AUTO,
+                    DYNAMIC or STATIC, None, or a number.  At most four names
+
+    A model with open sizes is captured several times, with sizes of our own in their place: code
+    that decides by a size decides as for those.  Parameters have their names.
+    `custom_translation_table`, `custom_opsets`, `verify` and `export_modules_as_functions` are
+    errors where they ask for something.  The rest is taken, and changes nothing: verbose, dynamo,
+    report, optimize, profile, dump_exported_program, artifacts_dir, operator_export_type,
     do_constant_folding, autograd_inlining, fallback.
 
-    ArgumentError without the package `onnx`, and for an op that has no translation, with the line
-    that issued it; CaptureError where code reads a value of a tensor.
+    ArgumentError without the package `onnx`; for an op that has no translation, or none for every
+    size, with the line that issued it.  CaptureError where code reads a value of a tensor.
+
+    >>> proto = flow.onnx.export(flow.nn.Linear(4, 2), flow.ones(3, 4),
+    ...                          dynamic_axes={"input": {0: "batch"}})
+    >>> [d.dim_param or d.dim_value for d in proto.graph.output[0].type.tensor_type.shape.dim]
+    ['batch', 2]
     """
     asked = {
-        "dynamic_axes": dynamic_axes,
-        "dynamic_shapes": dynamic_shapes,
         "custom_translation_table": custom_translation_table,
         "custom_opsets": custom_opsets,
         "verify": verify,
@@ -120,31 +126,38 @@ def export(
         )
     with _mode(model, training):
         trace = traced(model, args, kwargs or {}, "onnx.export")
-    w = Writer(opset)
     inputs = _named("input_names", input_names, trace.names)
     ends = len(trace.graph.outputs)
     single = ["output"] if ends == 1 else [f"output_{k}" for k in range(ends)]
     outputs = _named("output_names", output_names, single)
-    for name in (*inputs, *outputs):
-        w.name(name)
-    _translate(trace, w, inputs, outputs)
-    proto = w.model(
-        trace.graph.name,
-        [(n, o.meta) for n, o in zip(inputs, trace.graph.inputs, strict=True)],
-        [(n, o.meta) for n, o in zip(outputs, trace.graph.outputs, strict=True)],
-        keep_initializers_as_inputs,
-        export_params,
-    )
+    axes: dict[str, Axes] = {}
+    if dynamic_axes and dynamic_shapes:
+        raise ArgumentError("onnx.export: dynamic_axes and dynamic_shapes are given; give one")
+    if dynamic_axes:
+        places = zip(
+            (*inputs, *outputs), (*trace.graph.inputs, *trace.graph.outputs), strict=True
+        )  # an input's name comes first where an output has the same
+        axes = by_name(dynamic_axes, {n: o.meta.ndim for n, o in reversed([*places])})
+    elif dynamic_shapes:
+        names = parameter_names(model, len(args))
+        axes = by_tree(dynamic_shapes, args, kwargs or {}, names, inputs)
+    if any(axes.get(n) for n in inputs):
+        w, given, made = _of_any_size(
+            (model, training, args, kwargs or {}), opset, trace, inputs, outputs, axes
+        )
+    else:
+        w = translated(trace, Writer(opset), inputs, outputs)
+        given, made = (
+            _as_traced(inputs, trace.graph.inputs),
+            _as_traced(outputs, trace.graph.outputs),
+        )
+    proto = w.model(trace.graph.name, given, made, keep_initializers_as_inputs, export_params)
     if f is not None:
         _save(proto, f, external_data)
     return proto
 
 
 _INSTEAD = {
-    "dynamic_axes": "cannot be given: sizes of a file are those of the examples; export once for "
-    "each size",
-    "dynamic_shapes": "cannot be given: sizes of a file are those of the examples; export once for "
-    "each size",
     "custom_translation_table": "cannot be given: an op has the translation of "
     "flowvm.onnx.translations",
     "custom_opsets": "cannot be given: nodes are ONNX's own",
@@ -202,103 +215,53 @@ def _mode(model: Any, training: Any) -> reverting:
     return reverting(undo, switch)
 
 
-# --- nodes ----------------------------------------------------------------------------------------
+# --- sizes ----------------------------------------------------------------------------------------
 
 
-def _translate(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    graph = trace.graph
-    memory = Memory(graph, w)
-    for name, operand in zip(inputs, graph.inputs, strict=True):
-        if operand.meta.dtype.is_complex:
-            raise ArgumentError(
-                f"onnx.export: {name} is {operand.meta.dtype.name}, and few ops of ONNX know "
-                f"complex numbers; give its real and imaginary parts"
-            )
-        memory.define(operand, name)
-    for node in needed(graph):
-        w.scope, w.line = node.scope, node.line
-        try:
-            values = _values(node, memory, w)
-            _put(node, values, memory)
-        except Untranslated as why:
-            raise ArgumentError(
-                f"onnx.export: {node.operator.name}{_where(node)} has no translation to ONNX "
-                f"({why}).  {_ADVICE.get(node.phase, _advice(node))}"
-            ) from None
-        except FlowError as error:
-            raise ArgumentError(
-                f"onnx.export: {node.operator.name}{_where(node)}: {error}"
-            ) from None
-    w.scope = w.line = ""
-    for name, operand in zip(outputs, graph.outputs, strict=True):
-        try:
-            w.nodes.append(onnx.helper.make_node("Identity", [memory.read(operand)], [name]))
-        except ArgumentError as error:
-            raise ArgumentError(f"onnx.export: {name}: {error}") from None
+def _as_traced(names: Sequence[str], operands: Sequence[Operand]) -> list[Place]:
+    return [(n, o.meta.dtype, o.meta.shape) for n, o in zip(names, operands, strict=True)]
 
 
-def needed(graph: LogicalGraph) -> list[OpNode]:
-    """The nodes of which outputs, or variables, hang: all others are left out."""
-    wanted = {o.buffer for o in graph.outputs}
-    found = []
-    for node in reversed(graph.nodes):
-        written = {o.buffer for o in node.written()}
-        if written & wanted or any(b.held is not None for b in written):
-            found.append(node)
-            wanted.update(o.buffer for o in node.inputs)
-    return found[::-1]
+def _of_any_size(
+    call: tuple[Any, Any, Any, Mapping[str, Any]], opset: int, trace: Traced,
+    inputs: Sequence[str], outputs: Sequence[str], axes: Mapping[str, Axes],
+) -> tuple[Writer, list[Place], list[Place]]:  # fmt: skip
+    """The model with sizes that have names, and its inputs and outputs.
 
+    call    the model, its mode and its examples, which `trace` was made of
+    """
+    model, training, args, kwargs = call
+    leaves: list[Tensor] = []
+    tree = flatten((tuple(args), dict(kwargs)), leaves)
+    examples = sizes.example_sizes(inputs, [tuple(t.shape) for t in leaves], axes)
+    values: dict[Any, Any] = {}
 
-def _values(node: OpNode, memory: Memory, w: Writer) -> Values:
-    call, form = Call(node, memory, w), node.operator.form
-    if isinstance(form, tuple) and isinstance(form[0], Elementwise):
-        names, metas = [call.x(k) for k in range(call.count)], call.metas
-        numbers = [call.attrs[n] for n in node.operator.scalars]
-        op, pattern = form
-        return [elementwise(w, op, pattern, names, metas, node.attrs, numbers, call.out)]
-    translation: Callable[[Call], Values] | None = TRANSLATIONS.get(node.operator.name)
-    if translation is None or node.operator.unsized:
-        raise Untranslated("ONNX's nodes for it are not in flowvm.onnx.translations")
-    return translation(call)
+    def translate(chosen: sizes.Sizes) -> tuple[Writer, sizes.Shapes]:
+        others = []
+        for name, t in zip(inputs, leaves, strict=True):
+            shape = list(t.shape)
+            for axis, dim in axes.get(name, {}).items():
+                shape[axis] = chosen[dim]
+            others.append(t if shape == list(t.shape) else t.new_empty(shape))
+        positional, named = unflatten(tree, iter(others))
+        with _mode(model, training):
+            again = traced(model, positional, named, "onnx.export")
+        shapes = [tuple(o.meta.shape) for o in again.graph.outputs]
+        return translated(again, Writer(opset, values), inputs, outputs), shapes
 
-
-def _put(node: OpNode, values: Values, memory: Memory) -> None:
-    """Where a node writes, the values that it gives."""
-    if node.into:
-        for operand, value in zip(node.outputs, values, strict=True):
-            memory.write(operand, value or "")
-        return
-    if node.operator.writes:
-        written = [o for access, o in node.accesses() if access == "mut"]
-        for operand, value in zip(written, values, strict=True):
-            memory.write(operand, value or "")
-        return
-    for operand, value in zip(node.outputs, values, strict=True):
-        if value is not None:
-            memory.define(operand, value)
-
-
-def _where(node: OpNode) -> str:
-    scope = f" in {node.scope}" if node.scope else ""
-    return f"{scope} at {node.line}" if node.line else scope
-
-
-_ADVICE = {
-    "backward": "Export the forward computation alone.",
-    "optimizer": "Export the forward computation alone.",
-}
-
-
-def _advice(node: OpNode) -> str:
-    operator: Operator = node.operator
-    if operator.name in ("batch_norm", "update_running_statistics"):
-        return "It keeps statistics of batches, as modules do that train: call eval() on them."
-    if "seed" in operator.scalars:
-        return (
-            "It draws random numbers, which differ from run to run: call eval() on modules, or "
-            "make them outside and give them as an input."
-        )
-    return "Compute it outside of what is exported, or of other ops."
+    taken = {n for node in trace.graph.nodes for o in node.inputs for n in o.meta.shape}
+    probe, writers, shapes = sizes.translated(sizes.probes(examples, taken), translate)
+    where = {dim: (n, axis) for n in reversed(inputs) for axis, dim in axes.get(n, {}).items()}
+    merged = sizes.Merged(probe, writers, where, examples)
+    given: list[Place] = []
+    for n, t in zip(inputs, leaves, strict=True):
+        own = axes.get(n, {})
+        given.append((n, t.dtype, [own.get(d, size) for d, size in enumerate(t.shape)]))
+    made: list[Place] = [
+        (n, o.meta.dtype, merged.dims(n, [s[k] for s in shapes], o.meta.shape, axes.get(n, {})))
+        for k, (n, o) in enumerate(zip(outputs, trace.graph.outputs, strict=True))
+    ]
+    return merged.w, given, made
 
 
 # --- the file -------------------------------------------------------------------------------------

@@ -102,11 +102,13 @@ class Memory:
             meta = whole[0].meta.with_shape([whole[0].meta.shape[d] for d in order])
         else:
             meta = read[0].meta.with_shape((buffer.nbytes // dtype.itemsize,))
-        tensor = new_tensor(buffer.held.id, meta, buffer.held).cpu()
-        values = tensor.float().numpy() if dtype.name == "bfloat16" else tensor.numpy()
-        stored = meta.dtype.stored(values)
-        name = self.writer.initializer(buffer.name or "tensor", stored, meta.dtype)
-        self.writer.parameters[name] = meta
+
+        def values() -> np.ndarray[Any, Any]:
+            tensor = new_tensor(buffer.held.id, meta, buffer.held).cpu()
+            found = tensor.float().numpy() if dtype.name == "bfloat16" else tensor.numpy()
+            return meta.dtype.stored(found)
+
+        name = self.writer.variable(buffer.name or "tensor", buffer.held, meta, values)
         return Contents(name, meta.shape, meta.dtype)
 
     # --- views ----------------------------------------------------------------------------------

@@ -20,8 +20,13 @@ from flowvm.ops.planes.cpu.resize_kernels import write_axis
 
 
 def _behind(size: int, out: int, kernel: int, stride: int, dilation: int, front: int) -> int:
-    """What is laid behind an axis for its last window to fit."""
-    return max(0, (out - 1) * stride + dilation * (kernel - 1) + 1 - size - front)
+    """What is laid behind an axis: as much as in front where that gives the windows, which holds
+    for every size; else what the last window needs to fit.
+    """
+    reach = dilation * (kernel - 1) + 1
+    if (size + 2 * front - reach) // stride + 1 == out:
+        return front
+    return max(0, (out - 1) * stride + reach - size - front)
 
 
 def conv(c: Call) -> Values:
@@ -120,6 +125,9 @@ def avg_pool(c: Call) -> Values:
     """Averages of windows, which may count the padding, or divide by a number of their own."""
     axes, padded, fixed = _axes(c), c.attrs["padded"], c.attrs["divisor"]
     if not axes[0][2]:
+        if all(out == 1 for _, out, *_ in axes):
+            dims = range(c.metas[0].ndim - len(axes), c.metas[0].ndim)
+            return [c.w.op("ReduceMean", c.x(), c.w.ints(*dims), keepdims=1)]
         return [_along(c, [_averages(size, out) for size, out, *_ in axes])]
     counts = np.ones(())
     for size, out, kernel, stride, front, _ in axes:

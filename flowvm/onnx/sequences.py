@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
@@ -21,8 +22,9 @@ def attention(c: Call) -> Values:
     key = w.transpose(_heads(c, c.x(1), k, q), order)
     scores = w.op("MatMul", query, key)
     if c.attrs["is_causal"]:
-        later = np.triu(np.full((q.shape[-2], k.shape[-2]), -np.inf), 1)
-        scores = w.op("Add", scores, c.number(later, dtype))
+        later = w.expand(c.number(-np.inf, dtype), (q.shape[-2], k.shape[-2]))
+        later = w.op("Trilu", later, w.constant(1, int64), upper=1)
+        scores = w.op("Add", scores, later)
     blind = ""
     if c.count > 3:  # a row that sees nothing has weights of 0
         scores = w.op("Add", scores, c.x(3))

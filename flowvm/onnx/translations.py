@@ -70,6 +70,15 @@ def _fill(c: Call) -> Values:
     return [c.w.expand(c.number(c.attrs.get("value", 0)), c.out.shape)]
 
 
+def _arange(c: Call) -> Values:
+    """Numbers by a start and a step, which a file of any size counts if they are integers."""
+    start, step, n = c.attrs["start"], c.attrs["step"], c.out.numel
+    if start != int(start) or step != int(step) or c.attrs.get("middle", n) < n:
+        return _computed(c)
+    ends = int(start), int(start) + int(step) * n, int(step)
+    return [c.as_out(c.w.op("Range", *[c.number(e, int64) for e in ends]), int64)]
+
+
 def _computed(c: Call) -> Values:
     """The values of an op that has no inputs."""
     result = c.node.operator.call(*c.node.attrs, *[c.attrs[n] for n in c.node.operator.scalars])
@@ -100,9 +109,16 @@ def _pad(c: Call) -> Values:
     for dim, (front, behind) in enumerate(sides):
         if front or behind:
             n = c.metas[0].shape[dim]
-            places = c.w.ints(*[k % n for k in range(-front, n + behind)])
-            value = c.w.op("Gather", value, places, axis=dim)
+            parts = [_part(c, value, dim, n - front, n)] if front > 0 else []
+            inside = max(0, -front), n + min(0, behind)
+            parts.append(value if inside == (0, n) else _part(c, value, dim, *inside))
+            parts += [_part(c, value, dim, 0, behind)] if behind > 0 else []
+            value = c.w.op("Concat", *parts, axis=dim)
     return [value]
+
+
+def _part(c: Call, value: str, dim: int, start: int, end: int) -> str:
+    return c.w.op("Slice", value, c.w.ints(start), c.w.ints(end), c.w.ints(dim))
 
 
 def _roll(c: Call) -> Values:
@@ -110,7 +126,8 @@ def _roll(c: Call) -> Values:
     for dim, cut in enumerate(c.attrs["cuts"]):
         if cut:
             n = c.metas[0].shape[dim]
-            value = c.w.op("Gather", value, c.w.ints(*[*range(cut, n), *range(cut)]), axis=dim)
+            parts = [_part(c, value, dim, cut, n), _part(c, value, dim, 0, cut)]
+            value = c.w.op("Concat", *parts, axis=dim)
     return [value]
 
 
@@ -224,7 +241,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "attention": sequences.attention, "recurrent": sequences.recurrent,
     # shapes
     "cast": _cast, "copy": _copy, "copy_to": _cast, "fill": _fill, "empty": _fill,
-    "arange": _computed, "linspace": _computed, "cat": _cat, "pad": _pad, "roll": _roll,
+    "arange": _arange, "linspace": _arange, "cat": _cat, "pad": _pad, "roll": _roll,
     "tril": _triangle(0), "triu": _triangle(1),
     # places
     "index_select": _index_select, "gather": _gather, "scatter_": _scatter,

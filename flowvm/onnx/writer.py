@@ -6,7 +6,7 @@ left out of the model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,16 +38,25 @@ def type_number(dtype: DType) -> int:
     return number
 
 
+# an input or output: its name, its dtype, and its sizes, which may be names
+Place = tuple[str, DType, Sequence[int | str]]
+
+
 class Writer:
     """What is written so far.
 
     opset   the version of ONNX's operators
     scope   of the nodes that come: the path of the user's module; `line`: the user's line
+    origin  of the nodes that come, in words; `origins` has it for each node by its name
+    values  what tensors from outside hold, by identity and meta: several writers of a model have
+            one table, so that each is read once
     """
 
-    def __init__(self, opset: int) -> None:
+    def __init__(self, opset: int, values: dict[Any, tuple[Any, Any]] | None = None) -> None:
         self.opset = opset
-        self.scope, self.line = "", ""
+        self.values = {} if values is None else values
+        self.scope, self.line, self.origin = "", "", ""
+        self.origins: dict[str, str] = {}
         self.nodes: list[Any] = []
         self.initializers: dict[str, Any] = {}
         self.parameters: dict[str, TensorMeta] = {}  # initializers that are the model's own
@@ -74,6 +83,7 @@ class Writer:
         outputs = [self.name(f"{name}_output_{k}") for k in range(count)]
         node = onnx.helper.make_node(kind, inputs, outputs, name=name, **attributes)
         node.doc_string = self.line
+        self.origins[name] = self.origin
         self.nodes.append(node)
         return outputs
 
@@ -96,6 +106,24 @@ class Writer:
         self.initializers[name] = onnx.helper.make_tensor(
             name, type_number(dtype), stored.shape, stored.tobytes(), raw=True
         )
+        return name
+
+    def variable(
+        self, name: str, held: Any, meta: TensorMeta, read: Callable[[], np.ndarray[Any, Any]]
+    ) -> str:
+        """What `held`, a tensor from outside, has, as the array that `read` gives."""
+        name = self.name(name)
+        key = id(held), meta
+        if key not in self.values:
+            stored = read()
+            self.values[key] = (
+                held,
+                onnx.helper.make_tensor(
+                    name, type_number(meta.dtype), stored.shape, stored.tobytes(), raw=True
+                ),
+            )
+        self.initializers[name] = self.values[key][1]
+        self.parameters[name] = meta
         return name
 
     # --- what is asked often --------------------------------------------------------------------
@@ -123,15 +151,15 @@ class Writer:
     def model(
         self,
         name: str,
-        inputs: Sequence[tuple[str, TensorMeta]],
-        outputs: Sequence[tuple[str, TensorMeta]],
+        inputs: Sequence[Place],
+        outputs: Sequence[Place],
         as_inputs: bool,
         with_values: bool,
     ) -> Any:
         """The onnx.ModelProto.  Parameters are inputs too with `as_inputs`, and inputs alone
         without `with_values`.
         """
-        needed = {n for n, _ in outputs}
+        needed = {n for n, *_ in outputs}
         nodes = []
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
@@ -140,7 +168,7 @@ class Writer:
         values = {n: v for n, v in self.initializers.items() if n in needed}
         given = list(inputs)
         if as_inputs or not with_values:
-            given += [(n, m) for n, m in self.parameters.items() if n in needed]
+            given += [(n, m.dtype, m.shape) for n, m in self.parameters.items() if n in needed]
         if not with_values:
             values = {n: v for n, v in values.items() if n not in self.parameters}
         graph = onnx.helper.make_graph(
@@ -155,8 +183,8 @@ class Writer:
         )  # fmt: skip
 
 
-def _info(name: str, meta: TensorMeta) -> Any:
-    return onnx.helper.make_tensor_value_info(name, type_number(meta.dtype), list(meta.shape))
+def _info(name: str, dtype: DType, shape: Sequence[int | str]) -> Any:
+    return onnx.helper.make_tensor_value_info(name, type_number(dtype), list(shape))
 
 
 def need_onnx(asker: str) -> None:

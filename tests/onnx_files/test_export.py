@@ -114,8 +114,8 @@ def test_python_that_decides_by_a_value() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"dynamic_axes": {"input": {0: "n"}}},
-        {"dynamic_shapes": [{0: "n"}]},
+        {"dynamic_axes": {"colour": {0: "n"}}},
+        {"dynamic_shapes": [{0: "n"}, None]},
         {"custom_opsets": {"mine": 1}},
         {"custom_translation_table": {F.relu: F.gelu}},
         {"verify": True},

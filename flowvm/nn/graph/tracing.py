@@ -84,7 +84,8 @@ def traced(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], asker: st
 def _names(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """A name for each tensor of a call: its parameter's, with a number where one holds several."""
     found: list[str] = []
-    for name, value in (*zip(_parameters(model, len(args)), args, strict=True), *kwargs.items()):
+    names = parameter_names(model, len(args))
+    for name, value in (*zip(names, args, strict=True), *kwargs.items()):
         leaves: list[Tensor] = []
         flatten(value, leaves)
         alone = isinstance(value, Tensor)
@@ -92,7 +93,7 @@ def _names(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[s
     return [n if found.count(n) == 1 else f"{n}_{k}" for k, n in enumerate(found)]
 
 
-def _parameters(model: Any, count: int) -> list[str]:
+def parameter_names(model: Any, count: int) -> list[str]:
     """The names of the first `count` positional parameters."""
     function: Callable[..., Any] = getattr(model, "forward", None) or (
         model.build if hasattr(model, "build") else model
