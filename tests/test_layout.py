@@ -61,7 +61,8 @@ ROOMS = {
     ),
     "flowvm.graph": (("logical",), ("memory",), ("passes",), ("plan",), ("capture",)),
     "flowvm.profiler": (
-        ("markup", "terminal"), ("grammar",), ("run",), ("analysis",), ("views",), ("export",), ("front",),
+        ("markup", "terminal"), ("grammar",), ("run",), ("analysis",), ("views",), ("export",),
+        ("front",),
     ),
     "flowvm.cuda": (
         ("launch",), ("compiler",), ("driver",), ("simulator",),

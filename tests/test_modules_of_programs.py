@@ -277,7 +277,51 @@ def test_tensors_are_written_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [(("loss", 0.5), {"global_step": 3}), "closed"]
 
 
-def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+class FakeOwnWriter:
+    """What tensorboard's own writer takes."""
+
+    def __init__(self, output: str) -> None:
+        self.calls: list[Any] = [output]
+
+    def add_scalar(
+        self, tag: str, data: Any, step: int, *, wall_time: Any = None, description: Any = None
+    ) -> None:
+        self.calls.append((tag, np.float32(data).item(), int(step), wall_time, description))
+
+    def flush(self) -> None:
+        self.calls.append("flushed")
+
+    def close(self) -> None:
+        self.calls.append("closed")
+
+
+def test_scalars_go_through_tensorboard_where_that_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    package, summary = types.ModuleType("tensorboard"), types.ModuleType("tensorboard.summary")
+    made: list[FakeOwnWriter] = []
+    summary.Writer = lambda path: made.append(FakeOwnWriter(path)) or made[-1]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", package)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", summary)
+    with flow.utils.tensorboard.SummaryWriter("runs/a") as writer:
+        writer.add_scalar("loss", flow.tensor(0.5), 3)
+        writer.add_scalars("lr", {"a": 1.0, "b": flow.tensor(2)}, global_step=4, walltime=9.0)
+        writer.flush()
+        with pytest.raises(ValueError, match="add_histogram needs tensorboardX"):
+            writer.add_histogram("w", flow.ones(3))
+        writer.close()
+    loss = ("loss", 0.5, 3, None, None)
+    rates = [("lr/a", 1.0, 4, 9.0, None), ("lr/b", 2.0, 4, 9.0, None)]
+    assert made[0].calls == ["runs/a", loss, *rates, "flushed", "closed"]
+    assert writer.logdir == "runs/a"
+    with pytest.raises(ValueError, match="max_queue is an option of tensorboardX"):
+        flow.utils.tensorboard.SummaryWriter(max_queue=1)
+    named = flow.utils.tensorboard.SummaryWriter(comment="_x").logdir
+    assert named.startswith("runs")
+    assert named.endswith("_x")
+
+
+def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tensorboardX", "tensorboard", "tensorboard.summary"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match="pip install tensorboardX"):
         flow.utils.tensorboard.SummaryWriter()

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from flowvm.nn import Module
     from flowvm.nn import functional as F
     from flowvm.optim import Optimizer
-    from flowvm.profiler import grammar
+    from flowvm.profiler import terminal
     from flowvm.profiler.views import timeline
 else:
     nn = lazy("flowvm.nn")
     F = lazy("flowvm.nn.functional")
-    grammar = lazy("flowvm.profiler.grammar")
+    terminal = lazy("flowvm.profiler.terminal")
     timeline = lazy("flowvm.profiler.views.timeline")
 
 GOAL = 0.97
@@ -411,7 +411,7 @@ def show_one_step(console: "Console", training: Training, data: Any) -> None:
     with flow.profiler.profile() as profile:
         training.step(*batch).item()
     console.print("\nOne step of the eager training: what bound it, when, and its instructions")
-    lanes = timeline.timeline(profile, width=min(console.width, grammar.WIDE))
+    lanes = timeline.timeline(profile, width=min(console.width, terminal.WIDE))
     for screen in (profile.summary(), lanes, profile.graph()):
         console.print(screen)
         console.print()

@@ -6,6 +6,8 @@ has an ASCII twin.  A glyph never says less than its colour, so nothing is lost 
 
 A `View` is a frozen dataclass of what is to be shown, with all numbers chosen; `screen(width)` lays
 it out.  So what is shown can be tested, and had as a dict, without any terminal.
+
+Long because numbers, tables, screens and views are made of each other.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.profiler import markup
-from flowvm.profiler.terminal import USUAL, WIDE, has_colours, speaks_utf8, terminal_width, to_ascii
+from flowvm.profiler import markup, terminal
+from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -333,7 +335,7 @@ class View:
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """IPython's prompt."""
-        printer.text(self.coloured() if has_colours() else repr(self))
+        printer.text(self.coloured() if terminal.has_colours() else repr(self))
 
     def _repr_html_(self) -> str:
         return self.screen(USUAL).html()

@@ -1,4 +1,4 @@
-"""`flow.utils.tensorboard`: TensorBoard's SummaryWriter, through the package tensorboardX.
+"""`flow.utils.tensorboard`: TensorBoard's SummaryWriter, through tensorboardX or tensorboard.
 
 Tensors among the arguments are handed on as NumPy arrays.
 """
@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
+import socket
+import time
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
@@ -19,23 +22,17 @@ __dir__ = listing(globals())
 
 
 class SummaryWriter:
-    """tensorboardX's SummaryWriter, with its arguments and methods; with statements close it.
+    """The SummaryWriter of tensorboardX, with its arguments and methods; with statements close it.
 
-    ConfigError where that package is not installed.
+    Where only the package tensorboard is installed it writes scalars by that: `add_scalar` and
+    `add_scalars`, and ConfigError for everything else.  ConfigError where neither is installed.
 
     >>> writer = SummaryWriter("runs/first")
     >>> writer.add_scalar("loss", loss, step)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        try:
-            package = importlib.import_module("tensorboardX")
-        except ImportError as error:
-            raise ConfigError(
-                "flow.utils.tensorboard.SummaryWriter writes through tensorboardX, which is not "
-                "installed: pip install tensorboardX (and tensorboard, to look at what it wrote)"
-            ) from error
-        self._writer = package.SummaryWriter(*args, **kwargs)
+        self._writer = _made(args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_writer" not in vars(self):
@@ -55,6 +52,76 @@ class SummaryWriter:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _made(args: Any, kwargs: Any) -> Any:
+    try:
+        writer = importlib.import_module("tensorboardX").SummaryWriter
+    except ImportError:
+        writer = _Scalars
+    return writer(*args, **kwargs)
+
+
+class _Scalars:
+    """What tensorboard's own `summary.Writer`, which knows scalars alone, can do of it."""
+
+    def __init__(self, log_dir: str | None = None, comment: str = "", **options: Any) -> None:
+        try:
+            package = importlib.import_module("tensorboard.summary")
+        except ImportError as error:
+            raise ConfigError(
+                "flow.utils.tensorboard.SummaryWriter writes through tensorboardX, or scalars "
+                "through tensorboard, and neither is installed: pip install tensorboardX (and "
+                "tensorboard, to look at what it wrote)"
+            ) from error
+        if options:
+            raise ConfigError(
+                f"SummaryWriter: {', '.join(options)} is an option of tensorboardX, which is not "
+                "installed: pip install tensorboardX"
+            )
+        begun = time.strftime("%b%d_%H-%M-%S")
+        made = os.path.join("runs", f"{begun}_{socket.gethostname()}{comment}")
+        self.logdir = os.fspath(log_dir) if log_dir is not None else made
+        self._writer = package.Writer(self.logdir)
+        self.flush = self._writer.flush
+        self._closed = False
+
+    def add_scalar(
+        self,
+        tag: str,
+        scalar_value: Any,
+        global_step: Any = None,
+        walltime: float | None = None,
+        display_name: str = "",
+        summary_description: str = "",
+    ) -> None:
+        step = 0 if global_step is None else global_step
+        self._writer.add_scalar(
+            tag, scalar_value, step, wall_time=walltime, description=summary_description or None
+        )
+
+    def add_scalars(
+        self,
+        main_tag: str,
+        tag_scalar_dict: dict[str, Any],
+        global_step: Any = None,
+        walltime: float | None = None,
+    ) -> None:
+        for name, value in tag_scalar_dict.items():
+            self.add_scalar(f"{main_tag}/{name}", value, global_step, walltime)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._writer.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("add_"):
+            raise AttributeError(f"SummaryWriter has no {name!r}")
+        raise ConfigError(
+            f"SummaryWriter.{name} needs tensorboardX, tensorboard's own writer knows scalars "
+            "alone: pip install tensorboardX"
+        )
 
 
 def _plain(value: Any) -> Any:
