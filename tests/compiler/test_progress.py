@@ -86,10 +86,10 @@ def test_a_kernel_is_told_by_its_op_and_dtypes(monkeypatch):
         compile_all("rows.<locals>.body, float32 int64 -> float32")
     compile_all("x + y, int8 int8 -> int8")
     assert "making softmax (float32, int64);" in terminal.getvalue()
-    assert progress._shown("x + y, int8 int8 -> int8") == "x + y (int8)"
-    assert progress._shown("add: walk") == "add"
-    assert progress._shown("walk") == "walk"
-    assert progress._shown("step_: x = max(x, 2 * y)\ny = x + 1") == "step_"
+    assert progress.shown("x + y, int8 int8 -> int8") == "x + y (int8)"
+    assert progress.shown("add: walk") == "add"
+    assert progress.shown("walk") == "walk"
+    assert progress.shown("step_: x = max(x, 2 * y)\ny = x + 1") == "step_"
 
 
 def test_who_listens_shows_a_line_of_its_own(monkeypatch):
