@@ -608,8 +608,14 @@ class Engine:
         scalars: Sequence[int],
         code: CodeType | None,
         last: int,
+        batch: list[int] | None = None,
+        left: Sequence[int] = (),
     ) -> int:
-        """The sequence number of a record that is published now; if it raises, none is."""
+        """The sequence number of a record that is published now.
+
+        `batch` is `left` from then on: just before, since what raises behind the store must not
+        find in it what was released already.  A storage lost is memory, one freed twice is another's.
+        """
         if config.debug_calls:
             assert_none(self.words, "something was issued")
         count = len(operands) + len(scalars) + 2
@@ -627,6 +633,8 @@ class Engine:
                 begun[threading.get_ident()] = seq
             codes[seq & (FRAMES - 1)] = code
             lasts[seq & (FRAMES - 1)] = last
+            if batch is not None:
+                batch[:] = left
             pack(ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
             if not RING.ORDERED_STORES:
                 self.publish_mark(seq)
@@ -822,9 +830,8 @@ class Engine:
             for storage in batch:
                 own = self.stream_of.get(storage, CALL_STREAM) == stream
                 (ids if own else others).append(storage)
-        seq = self._write(self._release[len(ids)] | stream << ENT.BITS, ids, (), None, 0)
-        batch[:] = others
-        self._have_it_seen(seq)
+        entry = self._release[len(ids)] | stream << ENT.BITS
+        self._have_it_seen(self._write(entry, ids, (), None, 0, batch, others))
 
     # --- waiting ------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ MANAGERS = {
     "autograd.backward:scaled": lambda: scaled(ONES),
     "autograd.hooks:RemovableHandle": lambda: LEAF.register_hook(print),
     "autograd.checkpoint:Listening": lambda: (
-        checkpoints._Listener(lambda *_: None).listening(alone=True)
+        checkpoints.Listener(lambda *_: None).listening(alone=True)
     ),
     "flowvm.amp.autocast_mode:autocast": lambda: flow.autocast("cpu"),
     "flowvm.eager.autocasting:autocasting": lambda: autocasting(flow.float16),
