@@ -6,6 +6,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.autograd import engine
+from flowvm.eager.native.install import wanted as calls_are_native
 from flowvm.eager.nodes import Node
 from flowvm.ops.pointwise.parts import unary
 from tools.campaign import autograd as campaign
@@ -48,6 +49,8 @@ def tanh():
 
 
 def found(fault, text="difference"):
+    if calls_are_native():  # native backward does not look at what is planted in the Python twin
+        pytest.skip("FLOWVM_CALLS=python plants faults; CI runs the quick tier so")
     with pytest.raises(AssertionError, match=text):
         campaign.check(CASES[fault])
 

@@ -614,7 +614,7 @@ class Engine:
         """The sequence number of a record that is published now.
 
         `batch` is `left` from then on: just before, since what raises behind the store must not
-        find in it what was released already.  A storage lost is memory, one freed twice is another's.
+        find in it what was released already.  One lost is memory, one freed twice is another's.
         """
         if config.debug_calls:
             assert_none(self.words, "something was issued")

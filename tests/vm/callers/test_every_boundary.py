@@ -129,6 +129,12 @@ MANAGERS = {
     "autograd.checkpoint:Listening": lambda: (
         checkpoints.Listener(lambda *_: None).listening(alone=True)
     ),
+    "autograd.graph:saved_tensors_hooks": lambda: flow.autograd.graph.saved_tensors_hooks(
+        lambda x: x, lambda x: x
+    ),
+    "autograd.graph:disable_saved_tensors_hooks": lambda: (
+        flow.autograd.graph.disable_saved_tensors_hooks("not here")
+    ),
     "flowvm.amp.autocast_mode:autocast": lambda: flow.autocast("cpu"),
     "flowvm.eager.autocasting:autocasting": lambda: autocasting(flow.float16),
     "flowvm.eager.autocasting:autocasting_apart": lambda: autocasting_apart(flow.float16),
@@ -186,6 +192,8 @@ ELSEWHERE = {
     "flowvm.compiler.helpers:_alone": "a process of its own, which nobody interrupts",
     "flowvm.commands.warmup:progress": "a bar of rich's",
     "flowvm.commands.demo:progress_bar": "a bar of rich's",
+    "flowvm.commands.demo:busy": "a line on the screen",
+    "flowvm.profiler.front.showing:serve": "a process of its own, ended by its end",
     "flowvm.profiler.front.top:_keys": "a terminal",
     "flowvm.profiler.front.showing:live": "a thread of its own, which ends by itself",
     "flowvm.cuda.driver.driver:using": "for tests of CUDA",
