@@ -9,6 +9,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.guards.regions import reverting
 from flowvm.nn.module import Module
+from flowvm.nn.module_calls import paths
 from flowvm.profiler.front.profiling import profile
 from flowvm.profiler.views.tree import Known, ModuleTree, tree
 from flowvm.random import fork_rng
@@ -51,7 +52,8 @@ def summary(model: Module, *args: Any, **kwargs: Any) -> ModuleTree:
     for name, module in model.named_modules():
         own = sum(q.numel() for q in module.parameters(recurse=False))
         path = f"{root}.{name}" if name else root
-        known[path] = Known(type(module).__name__, gives.get(module, ""), own)
+        recorded = paths.known.get(id(module), path)  # not if it was not called
+        known[path] = Known(type(module).__name__, gives.get(module, ""), own, recorded)
     return tree(p, known)
 
 

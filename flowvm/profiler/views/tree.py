@@ -20,11 +20,14 @@ UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 class Known(NamedTuple):
-    """What a model says of a module: its class, the shape it gave, its own parameters."""
+    """What a model says of a module: its class, the shape it gave, its own parameters, and the path
+    by which runs know it, as `Net(2).fc` where another Net is alive.
+    """
 
     kind: str
     shape: str
     parameters: int
+    recorded: str
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,11 @@ def _many(count: float) -> str:
 
 
 def tree(profile: Any, known: Mapping[str, Known] | None = None) -> ModuleTree:
-    """The modules of a Profile; `known` what a model says of them, by the path."""
-    rows: dict[str, Row] = {r.name: r for r in profile.table("module")}
-    outside = rows.pop("", None)
+    """The modules of a Profile; `known` what a model says of them, by the path in that model."""
     roof, known = of_run(profile.run), known or {}
+    own = {k.recorded: path for path, k in known.items()}
+    rows: dict[str, Row] = {own.get(r.name, r.name): r for r in profile.table("module")}
+    outside = rows.pop("", None)
     paths: dict[str, list[Row]] = {path: [] for path in known}
     for name, row in rows.items():
         parts = name.split(".")
@@ -118,7 +122,7 @@ def tree(profile: Any, known: Mapping[str, Known] | None = None) -> ModuleTree:
     for path in order:
         below = paths[path]
         run, flops, nbytes = (sum(getattr(r, c) for r in below) for c in ("run", "flops", "nbytes"))
-        kind, shape, _ = known.get(path, Known("", "", 0))
+        kind, shape, *_ = known.get(path, Known("", "", 0, ""))
         parameters = sum(k.parameters for p, k in known.items() if f"{p}.".startswith(f"{path}."))
         share = roof.share(nbytes, flops, run) if roof is not None else 0.0
         branches.append(

@@ -31,6 +31,18 @@ class Net(nn.Module):
         return self.head(self.blocks(x)), None
 
 
+def test_a_model_is_one_tree_whoever_else_is_alive() -> None:
+    """Recorded as `Net(2)`, or below a larger model that was called before."""
+    larger, another = flow.nn.Sequential(Net()), Net()
+    with flow.profiler.profile(level=2):
+        another(flow.ones(4, 8)), larger(flow.ones(4, 8))
+    for model in (Net(), larger[0]):
+        view = flow.summary(model, flow.ones(4, 8))
+        assert [b.path for b in view.branches if b.depth == 0] == ["Net"]
+        assert view.branches[0].flops > 0
+        assert view.branches[0].kind == "Net"
+
+
 def test_a_model() -> None:
     flow.manual_seed(0)
     model, x = Net(), flow.ones(4, 8)
