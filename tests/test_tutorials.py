@@ -30,7 +30,7 @@ def test_a_tutorial_runs(name: str) -> None:
 ANSWERS = {
     "01_what_waits_for_what": ("#14 RAW!", "WAR", "Verified("),
     "02_what_is_the_critical_path": ("observed path", "what-if matmul free"),
-    "03_why_does_it_not_run": ("RAW  ended", "gaps over"),
+    "03_why_does_it_not_run": ("[gating]", "gaps over"),
     "04_which_line_failed": ("picked = table[places]", "poisoned  2 later", "at once: index 99"),
     "05_whose_kernel_is_it": ("(MODULE:net.body.0", "linear[mul,add,sqrt]", "net.body.1"),
     "06_why_was_it_captured_again": ("was f32[4,8], is f32[5,8]", "argument 1 is new: True"),
