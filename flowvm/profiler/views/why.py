@@ -98,12 +98,14 @@ class Why(View):
     def _causes(self, screen: Screen, indent: str) -> None:
         for p in self.producers:
             glyph, _, style = ACCESS[p.access]
+            # in front: a narrow screen cuts what stands between it and the line
             mark = "[gating]" if p.gating else "[not gating]"
             screen.add(
-                f"{indent}├─ ", ("dep  ", "dep"), f"{ms(p.held)} ms  {p.operand} ",
+                f"{indent}├─ ", ("dep  ", "dep"), f"{ms(p.held)} ms  ",
+                (mark, "critical" if p.gating else "head"), f"  {p.operand} ",
                 (f"({style})", style),
-                f" ◄{glyph[0]} #{p.seq} {p.op}  {p.hazard}  ended {ms(p.ended)}  ",
-                (mark, "critical" if p.gating else "head"), (f"  {p.line}", "line"),
+                f" ◄{glyph[0]} #{p.seq} {p.op}  {p.hazard}  ended {ms(p.ended)}",
+                (f"  {p.line}", "line"),
             )  # fmt: skip
             if p.behind is not None:
                 behind = p.behind
