@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import flowvm.nn.graph.function  # it gives Graph its `trace`
 import flowvm.nn.module_calls  # noqa: F401 - calls are told to captures
 from flowvm.loading.absent import other_names
+from flowvm.loading.listing import listing
 from flowvm.nn import attention, common_types, functional, init, parallel, parameter, utils
 from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.graph.graph import Graph
@@ -182,12 +183,6 @@ from flowvm.nn.modules.transformer import (
 )
 from flowvm.nn.parallel import DataParallel
 from flowvm.nn.parameter import Buffer, Parameter, UninitializedBuffer, UninitializedParameter
-
-
-def __dir__() -> list[str]:
-    """What users need: none of the rooms that the names come from."""
-    return sorted(__all__)
-
 
 __all__ = [
     "CELU",
@@ -366,6 +361,7 @@ __all__ = [
     "parameter",
     "utils",
 ]
+__dir__ = listing(globals())
 
 if not TYPE_CHECKING:  # a type checker is to know which names there are
     __getattr__ = other_names("nn", lambda: __all__)

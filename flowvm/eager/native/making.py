@@ -171,17 +171,9 @@ def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int)
     if edges == 0 or metas == 0 or saved == 0 or versions == 0 or attrs == 0 or out_metas == 0:
         decref(node)
         return FAILED
-    for k in range(inputs):
-        x = word(args, k)
-        edge = load_word(x + word(shared, SHARED.TENSOR_NODE))
-        meta = load_word(x + word(shared, SHARED.TENSOR_META))
-        if edge == 0 or meta == 0:
-            decref(node)
-            return MISS
-        incref(edge)
-        set_tuple_item(edges, k, edge)
-        incref(meta)
-        set_tuple_item(metas, k, meta)
+    if of_inputs(shared, args, inputs, edges, metas) != 1:
+        decref(node)
+        return MISS
     for k in range(rest):
         value = argument(args, inputs + k, kind)
         incref(value)
@@ -202,6 +194,23 @@ def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int)
         set_tuple_item(saved, k, tensor)
         set_tuple_item(versions, k, version)
     return int(node)
+
+
+def of_inputs(shared: int, args: int, inputs: int, edges: int, metas: int) -> int:
+    """Fill the tuples that a Node has of its inputs, their edges and metas: 1; MISS where one of
+    them is half made.
+    """
+    for k in range(inputs):
+        x = word(args, k)
+        edge = load_word(x + word(shared, SHARED.TENSOR_NODE))
+        meta = load_word(x + word(shared, SHARED.TENSOR_META))
+        if edge == 0 or meta == 0:
+            return MISS
+        incref(edge)
+        set_tuple_item(edges, k, edge)
+        incref(meta)
+        set_tuple_item(metas, k, meta)
+    return 1
 
 
 def saved_input(shared: int, x: int) -> tuple[int, int]:

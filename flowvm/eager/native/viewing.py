@@ -24,7 +24,7 @@ from flowvm.eager.native.cpython import (
     weak_reference,
     word,
 )
-from flowvm.eager.native.making import give, lend, own_storage, records, saved_input
+from flowvm.eager.native.making import give, lend, of_inputs, own_storage, records, saved_input
 from flowvm.eager.native.reading import class_of, is_tensor
 from flowvm.eager.native.words import ALIAS, FAILED, MISS, SHARED, STEP
 from flowvm.vm.callers.lines import NO_ORIGIN
@@ -168,17 +168,9 @@ def bare_node(shared: int, step: int, args: int, inputs: int, saves: int, meta: 
         return FAILED
     incref(meta)
     set_tuple_item(out_metas, 0, meta)
-    for k in range(inputs):
-        x = word(args, k)
-        edge = load_word(x + word(shared, SHARED.TENSOR_NODE))
-        part = load_word(x + word(shared, SHARED.TENSOR_META))
-        if edge == 0 or part == 0:
-            decref(node)
-            return MISS
-        incref(edge)
-        set_tuple_item(edges, k, edge)
-        incref(part)
-        set_tuple_item(metas, k, part)
+    if of_inputs(shared, args, inputs, edges, metas) != 1:
+        decref(node)
+        return MISS
     for k in range(saves):
         tensor, version = saved_input(shared, word(args, inputs + k))
         if tensor <= FAILED:
