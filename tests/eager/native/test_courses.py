@@ -23,17 +23,6 @@ from flowvm.vm.callers.hot import hot
 pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
 
 
-@pytest.fixture(autouse=True)
-def no_device():
-    """Where a device was used, by whichever test, every call is the function's."""
-    departed = hot["departed"]
-    used = "devices" in departed
-    departed.discard("devices")
-    yield
-    if used:
-        departed.add("devices")
-
-
 def steady(function):
     """`function` as a native call that follows courses, whatever the settings say."""
     known = courses.Courses(function, courses.FRONT)

@@ -36,17 +36,6 @@ from tools.bench import call as call_bench
 pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
 
 
-@pytest.fixture(autouse=True)
-def no_device():
-    """Where a device was used, by whichever test, every call is the twin's: it asks where to."""
-    departed = hot["departed"]
-    used = "devices" in departed
-    departed.discard("devices")
-    yield
-    if used:
-        departed.add("devices")
-
-
 def native(function):
     """A native call of the operator behind `function`."""
     return install.native_call(operator_of(function))
