@@ -12,19 +12,16 @@ machine knows is a few hundred words, which are copied and put back.  In every s
 
 The machine's functions run as they are, and so do those of `execute` but the kernel itself.
 
-Orders that make no difference are left out where `World` is asked to reduce: what is ready is
-dispatched, and what is dispatched runs, before anything else happens.  That is enough because
-
-- nothing but `add_edge` asks whether something is ready or dispatched already, which is the same
-  to it;
-- an instruction's run touches its storages and its stream's count.  Who else touches these is
-  dispatched when the instruction is over, or behind it on its stream: which `dispatch` checks in
-  every state.
+Orders that make no difference are left out where `World` is asked to reduce: what is dispatched
+runs before anything else happens.  That is enough because an instruction's run touches its storages
+and its stream's count.  Who else touches these is dispatched when the instruction is over, or
+behind it on its stream: which `dispatch` checks in every state.
 
 So any order of these steps ends in the same state, and so does whatever else is done before,
 between or behind them: `tests.vm.machine.test_exploring` tries that in every state of programs of
-up to four instructions.  What is left are the orders of receiving, collecting and barriers.  States
-are told apart by what they mean, not by which nodes the machine's lists are made of.
+up to four instructions.  What is left are the orders of receiving, dispatching, collecting and
+barriers: one that is received before another is dispatched may go in front of those whom that lets
+go.  States are told apart by what they mean, not by which nodes the machine's lists are made of.
 
 `explore_all` goes through all programs at once.  What has been received knows nothing of what comes
 behind it, so the states of a program are where all that begin with it go on.
@@ -224,16 +221,12 @@ class World:
         return found
 
     def settle(self) -> int:
-        """Dispatch and run whatever is to be dispatched and to run: how many steps that took."""
+        """Run whatever is to run: how many steps that took."""
         steps = 0
-        while True:
-            if self.m[CTL.READY_FIRST] >= 0:
-                self.dispatch(0)
-            elif (stream := self.busy()) >= 0:
-                self.run(stream)
-            else:
-                return steps
+        while (stream := self.busy()) >= 0:
+            self.run(stream)
             steps += 1
+        return steps
 
     def busy(self) -> int:
         """The first stream on which something is to run, or -1."""

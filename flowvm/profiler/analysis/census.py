@@ -196,13 +196,13 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     noted = list(purposes)
     for storage, seq, kind, owner, of in noted:
         known = first.get(storage, [])
-        place = bisect_left(known, (seq, -1)) - 1  # the tensor that had the storage then
-        if place < 0 and known:
-            place = 0  # it was made before the run
-        if place >= 0:
-            tensor = known[place][1]
-            before = told.get(tensor, ("", "", 0))
-            told[tensor] = (kind, owner or before[1], of)
+        # the tensor that had the storage then: the first one too if that was made before the run
+        place = max(bisect_left(known, (seq, -1)) - 1, 0)
+        if kind and known:
+            before = told.get(known[place][1], ("", "", 0))
+            told[known[place][1]] = (kind, owner or before[1], of)
+        elif known and seq <= known[0][0]:  # gone before the run: what was told is of another
+            told.pop(known[0][1], None)
     names = {note.storage: note.owner for note in noted if note.kind == "param"}
     return [
         [tensor, kind, owner + (f" of {names[of]}" if names.get(of) else "")]

@@ -66,6 +66,7 @@ from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RI
 from flowvm.vm.watch.flight import Flight
 from flowvm.vm.watch.narrate import Narrator
 from flowvm.vm.watch.pending import issued
+from flowvm.vm.watch.purposes import are_gone
 from flowvm.vm.watch.watchdog import Watch
 from flowvm.vm.workers import shell, zones
 from flowvm.vm.workers.allocator import trim
@@ -748,6 +749,7 @@ class Engine:
             if self.stream_of:
                 for i in ids:
                     self.stream_of.pop(i, None)
+            are_gone(ids)
             hot["free"].extend(ids)
         del owners  # last: their finalizers may make tensors, and so come here again
 

@@ -2,12 +2,13 @@
 
 While a tensor lives, whoever has it says what it is for.  Of what is gone by the time that somebody
 asks (a script's whole `main()`), this is what is left.  Numbers of storages are used again, so each
-note has the number of the instruction that came next.
+note has the number of the instruction that came next, and that a number is free again is noted too.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from flowvm.vm.machine.words import OPERAND
@@ -18,7 +19,8 @@ REMEMBERED = 1 << 14
 
 class Purpose(NamedTuple):
     """A storage was `kind` ("param" or "optim") of `owner` when instruction `seq` came next.  State
-    of an optimizer belongs to a parameter, whose storage is `of`; 0: to none.
+    of an optimizer belongs to a parameter, whose storage is `of`; 0: to none.  No kind: the storage
+    was gone by then.
     """
 
     storage: int
@@ -29,6 +31,7 @@ class Purpose(NamedTuple):
 
 
 purposes: deque[Purpose] = deque(maxlen=REMEMBERED)
+_living: set[int] = set()  # storages that are for something
 
 
 def storage_of(tensor: Any) -> int:
@@ -41,3 +44,12 @@ def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
     storage = storage_of(tensor)
     if storage:
         purposes.append(Purpose(storage, issued(), kind, owner, storage_of(of)))
+        _living.add(storage)
+
+
+def are_gone(storages: Iterable[int]) -> None:
+    """These numbers are free: whoever gets them is for something else."""
+    if _living:
+        for storage in _living.intersection(storages):
+            _living.discard(storage)
+            purposes.append(Purpose(storage, issued(), "", "", 0))

@@ -29,6 +29,7 @@ from flowvm.config import say
 from flowvm.guards.apart import apart
 from flowvm.private import frames
 from flowvm.private.cpython import never_freed
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import address_of, kept_address
 from flowvm.vm.machine.sample_words import SAMPLING, SEEN, WATCHED
@@ -59,6 +60,7 @@ class _Issuing:
         self.words, self.free = words, free
         self.slot = free.pop()
 
+    @protected
     def __del__(self) -> None:
         self.words[self.slot + WATCHED.STATE] = 0
         self.free.append(self.slot)

@@ -51,7 +51,8 @@ def train(
 def forward(function: Callable[..., Any], *inputs: Any) -> Any:
     """The Plan of a function."""
     graph = flow.compile(function)
-    graph(*inputs)
+    with flow.no_grad():  # a module that is trained from outside of it runs eagerly
+        graph(*inputs)
     return graph.plans[-1]
 
 

@@ -24,8 +24,9 @@ FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]
 
 # between taking a number, a block or a storage and making it known
 PROTECTED = [
-    Engine.publish, Engine.refill, Engine.release_dead, Engine.reclaim, Engine._run_callback,
-    Engine.start, Engine.stop, Storage.__del__, Tensor.__del__, launching._Blocks.__del__,
+    Engine.publish, Engine._write, Engine.refill, Engine.release_dead, Engine.reclaim,
+    Engine._run_callback, Engine.start, Engine.stop, Storage.__del__, Tensor.__del__,
+    launching._Blocks.__del__,
 ]  # fmt: skip
 WAITING = [Engine.make_room, Engine._wait]
 
@@ -67,7 +68,7 @@ def test_who_takes_sequence_numbers_is_protected_or_writes_at_once():
         )
         and path.parent.name != "private"
     ]
-    assert [node.name for _, node in takers] == ["publish"]
+    assert [node.name for _, node in takers] == ["_write"]
     assert all("protected" in map(ast.unparse, n.decorator_list) for _, n in takers)
 
 
