@@ -13,15 +13,20 @@ machine knows is a few hundred words, which are copied and put back.  In every s
 The machine's functions run as they are, and so do those of `execute` but the kernel itself.
 
 Orders that make no difference are left out where `World` is asked to reduce: what is dispatched
-runs before anything else happens.  That is enough because an instruction's run touches its storages
-and its stream's count.  Who else touches these is dispatched when the instruction is over, or
-behind it on its stream: which `dispatch` checks in every state.
+runs before anything else happens, and what is ready is dispatched if it lets nobody go by that: no
+waiter, which is over then, and nobody behind it on its stream.  That is enough because
+
+- who waits for a dispatch on a stream is known when it gets ready, as `add_edge` sees to, and what
+  is ready later is behind it in the list;
+- an instruction's run touches its storages and its stream's count.  Who else touches these is
+  dispatched when the instruction is over, or behind it on its stream: which `dispatch` checks in
+  every state.
 
 So any order of these steps ends in the same state, and so does whatever else is done before,
 between or behind them: `tests.vm.machine.test_exploring` tries that in every state of programs of
-up to four instructions.  What is left are the orders of receiving, dispatching, collecting and
-barriers: one that is received before another is dispatched may go in front of those whom that lets
-go.  States are told apart by what they mean, not by which nodes the machine's lists are made of.
+up to four instructions.  What is left are the orders of receiving, collecting, barriers and of
+dispatches that let others go: what is received before those may go in front of the others.  States
+are told apart by what they mean, not by which nodes the machine's lists are made of.
 
 `explore_all` goes through all programs at once.  What has been received knows nothing of what comes
 behind it, so the states of a program are where all that begin with it go on.
@@ -221,12 +226,23 @@ class World:
         return found
 
     def settle(self) -> int:
-        """Run whatever is to run: how many steps that took."""
+        """Run whatever is to run, and dispatch what lets nobody go: how many steps that took."""
         steps = 0
-        while (stream := self.busy()) >= 0:
-            self.run(stream)
+        while True:
+            if self.dispatches_alone():
+                self.dispatch(0)
+            elif (stream := self.busy()) >= 0:
+                self.run(stream)
+            else:
+                return steps
             steps += 1
-        return steps
+
+    def dispatches_alone(self) -> bool:
+        """Whether something is to be dispatched, and nothing else gets ready by that."""
+        slot = self.m[CTL.READY_FIRST]
+        if slot < 0 or self.program[slot].kind == KIND.TOUCH:
+            return False
+        return bool(self.m[INS.AT + slot * INS.WORDS + INS.AT_DISPATCH] < 0)
 
     def busy(self) -> int:
         """The first stream on which something is to run, or -1."""

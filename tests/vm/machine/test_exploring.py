@@ -62,10 +62,10 @@ def test_what_is_taken_at_once_ends_alike_wherever_it_is_taken(seed):
         world = World(program, failing)
         for words in _states(world):
             world.array[INDICES] = words
-            moves = world.moves()
+            moves, alone = world.moves(), world.dispatches_alone()
             settled = _after(world, words)
             for what, stream in moves:
-                if what == "run":
+                if what == "run" or (what == "dispatch" and alone):
                     alike = settled, _after(world, words, (what, stream), "settle")
                 else:
                     later = _after(world, words, "settle", (what, stream), "settle")
