@@ -24,6 +24,7 @@ from types import FrameType
 from typing import Any
 
 import flowvm as flow
+from flowvm.autograd.backward import _ones
 from flowvm.compiler import jit
 from flowvm.vm.engine.engine import engine
 
@@ -86,6 +87,7 @@ def _live() -> int:
         flow.vm.sync()
     for failure in flow.vm.errors():  # the frames of a remembered error hold the user's tensors
         failure.exception.__traceback__ = failure.traceback = None
+    _ones.clear()  # kept for the next step
     gc.collect()
     flow.vm.sync()
     return flow.vm.stats()["live_bytes"]

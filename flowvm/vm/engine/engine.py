@@ -634,9 +634,10 @@ class Engine:
                 begun[threading.get_ident()] = seq
             codes[seq & (FRAMES - 1)] = code
             lasts[seq & (FRAMES - 1)] = last
+            record = (ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
             if batch is not None:
                 batch[:] = left
-            pack(ring, ((seq & RING.SLOT_MASK) << 8) + back, *values, _mark(seq))
+            pack(*record)
             if not RING.ORDERED_STORES:
                 self.publish_mark(seq)
         except STRUCT_ERRORS as bad:

@@ -226,4 +226,4 @@ def test_what_is_gone_is_known_by_what_it_was_made_for():
     assert "first.weight" in kinds["param"][0].keeper
     text = p.memory().screen(160).plain()
     assert "\n the peak while #" in text
-    assert re.search(r" was \d+ % [a-z ]+, .*made\s+most, ", text), text
+    assert re.search(r" was \d+ % [a-z ]+[,;] .*made\s+most, ", text), text
