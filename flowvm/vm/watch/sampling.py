@@ -10,6 +10,7 @@ is compiled, a thread of Python does the same, ten times as seldom (`how` says w
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import gc
@@ -101,13 +102,13 @@ class Sampling:
 
     def _start(self) -> None:
         self.stop()  # where a Ctrl-C came into that, it was not waited for
-        self.on = True
         self.words[SAMPLING.STOP] = 0
         loop = apart(self._loop)
         self.native = loop is not None
         target, args = (loop, (ctypes.addressof(self.words),)) if loop else (self._look, ())
         self.thread = threading.Thread(target=target, args=args, name=NAME, daemon=True)
         self.thread.start()
+        self.on = True  # last: if an exception came, whoever issues next begins anew
         say(1, f"started thread {NAME}")
 
     def _loop(self) -> Any:
@@ -155,7 +156,8 @@ class Sampling:
         self.on = False
         if self.thread is not None:
             self.words[SAMPLING.STOP] = 1
-            self.thread.join()
+            with contextlib.suppress(RuntimeError):  # an exception came before it was started
+                self.thread.join()
             self.thread = None
 
     def after_fork_in_child(self) -> None:

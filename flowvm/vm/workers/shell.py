@@ -3,7 +3,8 @@
 Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing
 to do polls SPINS times, yielding its core each time, and then sleeps on a futex word; with more
 threads than cores, yielding is what makes a round trip take 3 us where sleeping takes 45 (measured
-on two cores).
+on two cores).  One that wakes and still finds nothing sleeps again at once: the threads of idle
+streams take nothing from those that work.
 
 Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, fence, look at the
 word, clear it, wake.  Python issues records without that fence, so a wake-up can be missed there;
@@ -227,7 +228,7 @@ def scheduler_loop(base: int) -> int:
         compare_exchange(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0)
         if m[CTL.ROOM_SLEEPS] != 0:
             wake(m, CTL.ROOM_SLEEPS)
-        idle = m[CTL.SPINS] // 2
+        idle = m[CTL.SPINS]  # who woke it has left something, or it sleeps on
 
 
 def has_news(m: Words) -> bool:
@@ -241,11 +242,12 @@ def has_news(m: Words) -> bool:
     return load_acquire(m, CTL.STOP) != 0
 
 
-def next_of(m: Words, stream: int, wait: int) -> int:
-    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1."""
+def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
+    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1.
+    It was polled `idle` times already: who has just slept for nothing sleeps again at once.
+    """
     at = STR.AT + stream * STR.WORDS
     done = m[at + STR.DONE]
-    idle = 0
     while load_acquire(m, at + STR.TAIL) == done:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
@@ -273,9 +275,12 @@ def worker_loop(base: int, stream: int) -> int:
     """A stream's worker thread: until STOP."""
     m = words_at(base, ARRAY.WORDS)
     answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
+    idle = 0
     while load_acquire(m, CTL.STOP) == 0:
-        slot = next_of(m, stream, NAP)
+        slot = next_of(m, stream, NAP, idle)
+        idle = m[CTL.SPINS]
         if slot >= 0:
+            idle = 0
             entry = entry_of(m, slot)
             runtime = runtime_of(m, entry)
             if runtime != 0 and will_run(m, slot, entry):
@@ -284,6 +289,7 @@ def worker_loop(base: int, stream: int) -> int:
                 execute(m, stream, slot)
                 finish(m, stream)
         while serve(m, stream):
+            idle = 0
             m[STR.AT + stream * STR.WORDS + STR.STAMP] = 0  # the next instruction starts later
         wanted = load_acquire(m, CTL.TRIM)
         if m[answered] != wanted:
@@ -410,7 +416,7 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
         fetch_add(m, at + STR.TEAM_SLEEPS, 1)  # before the look at STR.NEWS that futex_wait takes
         futex_wait(m, at + STR.NEWS, news, NAP)
         fetch_add(m, at + STR.TEAM_SLEEPS, -1)
-        idle = 0
+        idle = 0 if load_acquire(m, at + STR.NEWS) != news else m[CTL.SPINS]
     return 0
 
 
@@ -479,7 +485,7 @@ def publish_mark(base: int, seq: int) -> int:
 def host_next(base: int, stream: int, microseconds: int) -> int:
     """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
     m = words_at(base, ARRAY.WORDS)
-    return next_of(m, stream, microseconds)
+    return next_of(m, stream, microseconds, m[CTL.SPINS])
 
 
 def host_begin(base: int, stream: int, slot: int) -> int:
