@@ -406,8 +406,8 @@ class Profile:
 
         >>> with flow.profiler.profile() as p:
         ...     x = flow.ones(2) + 1
-        >>> p.widget(height=500)
-        <widget of 1 instruction: a notebook shows it; p.export("run.html") is a file>
+        >>> type(p.widget(height=500)).__name__
+        'Widget'
         """
         return widgets.Widget(self, height, against)
 
