@@ -74,7 +74,7 @@ def test_rows_without_elements():
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64", "bool", "int8"])
 def test_one_element_of_long_rows(rng, dtype):
     x = values(rng, dtype, (2, 300))
-    for nth in (0, 1, 150, 299):
+    for nth in (0, 150, 299):
         agree(nth_of_rows, [x], (nth,))
 
 
@@ -86,7 +86,7 @@ def test_one_element_of_short_rows(rng):
 @pytest.mark.parametrize("dtype", ["float32", "uint8", "int64"])
 def test_the_first_of_long_rows(rng, dtype, largest):
     x = values(rng, dtype, (2, 600))
-    for k in (1, 7, 33):
+    for k in (1, 33):
         agree(_topk_rows, [x], (k, largest))
 
 
