@@ -195,14 +195,16 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     told: dict[int, tuple[str, str, int]] = {}
     noted = list(purposes)
     for storage, seq, kind, owner, of in noted:
-        known = first.get(storage, [])
+        known = first.get(storage)
+        if known is None:
+            continue
         # the tensor that had the storage then: the first one too if that was made before the run
-        place = max(bisect_left(known, (seq, -1)) - 1, 0)
-        if kind and known:
-            before = told.get(known[place][1], ("", "", 0))
-            told[known[place][1]] = (kind, owner or before[1], of)
-        elif known and seq <= known[0][0]:  # gone before the run: what was told is of another
-            told.pop(known[0][1], None)
+        tensor = known[max(bisect_left(known, (seq, -1)) - 1, 0)][1]
+        if kind:
+            before = told.get(tensor, ("", "", 0))
+            told[tensor] = (kind, owner or before[1], of)
+        elif seq <= known[0][0]:  # gone before the run: what was told is of another
+            told.pop(tensor, None)
     names = {note.storage: note.owner for note in noted if note.kind == "param"}
     return [
         [tensor, kind, owner + (f" of {names[of]}" if names.get(of) else "")]

@@ -793,6 +793,7 @@ class Engine:
                     at = STO.AT + storage * STO.WORDS
                     self.words[at + STO.POINTER] = self.words[at + STO.POISON] = 0
                     owners.append(self.adopted.pop(storage))
+                    are_gone((storage,))
                     hot["free"].append(storage)
             else:
                 kept = ids

@@ -43,13 +43,15 @@ def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
     """Say what a tensor is for."""
     storage = storage_of(tensor)
     if storage:
+        _living.add(
+            storage
+        )  # first, and last taken out: where an exception comes between, it stays
         purposes.append(Purpose(storage, issued(), kind, owner, storage_of(of)))
-        _living.add(storage)
 
 
 def are_gone(storages: Iterable[int]) -> None:
     """These numbers are free: whoever gets them is for something else."""
     if _living:
         for storage in _living.intersection(storages):
-            _living.discard(storage)
             purposes.append(Purpose(storage, issued(), "", "", 0))
+            _living.discard(storage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import re
 
@@ -12,7 +13,9 @@ import pytest
 import flowvm as flow
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.run.kinds import KINDS, kinds_of
+from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import KIND, OPERAND
+from flowvm.vm.watch.purposes import purposes
 from tests.profiler.synthetic import of_rows, synthetic
 
 MADE = OPERAND.MUT | OPERAND.ALLOCATE
@@ -229,3 +232,22 @@ def test_what_is_gone_is_known_by_what_it_was_made_for():
     text = p.memory().screen(160).plain()
     assert "\n the peak while #" in text
     assert re.search(r" was \d+ % [a-z ]+[,;] .*made\s+most, ", text), text
+
+
+def test_a_number_that_is_used_again_is_for_nothing():
+    """Of a model that is gone, whose storages' numbers others have: before the run, and in it."""
+    model = Net()
+    optimizer = flow.optim.Adam(model.parameters())
+    model(flow.ones(2, 64)).sum().backward()
+    optimizer.step()
+    del model, optimizer
+    gc.collect()
+    flow.vm.sync()
+    engine.reclaim()
+    before = [flow.ones(4) for _ in range(200)]
+    with profile() as p:
+        after = [x + 1 for x in before]
+        flow.vm.sync()
+    mine = {x._ref & OPERAND.STORAGE_MASK for x in (*before, *after)}
+    assert mine & {note.storage for note in purposes if note.kind}
+    assert set(kinds_of(p.run)[p.run.tensor]) <= {list(KINDS).index("other")}

@@ -18,6 +18,7 @@ from flowvm.private import cpython
 from flowvm.vm.callers import interrupt
 from flowvm.vm.callers.interrupt import is_protected, is_waiting
 from flowvm.vm.engine.engine import Engine
+from tests.test_layout import walked
 
 ROOT = Path(flow.__file__).resolve().parent
 FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]
@@ -39,12 +40,6 @@ def test_who_must_not_be_interrupted_says_so(function):
 @pytest.mark.parametrize("function", WAITING, ids=lambda f: f.__qualname__)
 def test_who_waits_says_so(function):
     assert is_waiting(function.__code__)
-
-
-def walked(path, text):
-    """All nodes of a file; none if this is not written in it, which is sooner found."""
-    source = path.read_text()
-    return ast.walk(ast.parse(source)) if text in source else ()
 
 
 def test_no_finalizer_is_forgotten():
