@@ -195,8 +195,8 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
     told: dict[int, tuple[str, str, int]] = {}
     noted = list(purposes)
     for storage, seq, kind, owner, of in noted:
-        known = first.get(storage)
-        if known is None:
+        known = first.get(storage, [])
+        if not known:
             continue
         # the tensor that had the storage then: the first one too if that was made before the run
         tensor = known[max(bisect_left(known, (seq, -1)) - 1, 0)][1]
