@@ -1,8 +1,8 @@
 """A kernel's grid of threads, run as Python: what a GPU does, slowly and the same every time.
 
 Numba's simulator gives the vocabulary (`cuda.grid`, `cuda.shared.array`, `cuda.atomic`); this runs
-it.  Each CUDA thread of a block is a thread of Python's, but only one runs at a time: it goes on
-until it waits for others (`syncthreads`, a shuffle), then the next one runs.  So a launch is
+it.  Each CUDA thread of a block is a greenlet: it goes on until it waits for others (`syncthreads`,
+a shuffle), then the next one runs.  So a launch is
 deterministic, and what Numba's own runner lacks is here: warp shuffles and votes, arrays declared
 twice on one line, an error where threads wait for each other in vain.  A kernel that never waits
 runs its threads one after another without any switching.
@@ -314,14 +314,12 @@ class _Strand:
         self.number, self.warp, self.lane = number, number // WARP, number % WARP
         self.thread = _Place(place)
         self.block = _Place((0, 0, 0))
-        self.turn = threading.Semaphore(0)
-        self.live = False
-        self.meeting: Any = None  # where it waits
-        self.baton: _Baton
+        self.held: _Block
+        self.greenlet: Any
 
     def gather(self, value: Any, whole: bool = False) -> dict[int, Any]:
         """Wait for the rest of the warp or, `whole`, the block: what each lane (thread) brought."""
-        return self.baton.meet(self, value, -1 if whole else self.warp)
+        return self.held.meet(self, value, -1 if whole else self.warp)
 
 
 def _run_straight(
@@ -339,119 +337,69 @@ def _run_straight(
 def _run_waiting(
     kernel: Any, arguments: list[Any], module: Any, blocks: list[Triple], strands: list[_Strand]
 ) -> None:
-    baton = _Baton(module, blocks, strands)
+    try:
+        from greenlet import greenlet
+    except ImportError:
+        raise ImportError(
+            "the simulator runs the threads of a block as greenlets: pip install greenlet"
+        ) from None
 
-    def body(strand: _Strand) -> None:
-        strand.turn.acquire()
-        with np.errstate(all="ignore"):
-            while not baton.over:
-                try:
-                    kernel(*arguments)
-                except _Over:
-                    return
-                except BaseException as error:
-                    baton.fail(error)
-                    return
-                baton.leave(strand)
+    def body() -> None:
+        with np.errstate(all="ignore"):  # a greenlet has a context of its own
+            kernel(*arguments)
 
-    runners = [threading.Thread(target=body, args=(s,), daemon=True) for s in strands]
-    for runner in runners:
-        runner.start()
-    baton.begin()
-    for runner in runners:
-        runner.join()
-    if baton.error is not None:
-        raise baton.error
-
-
-class _Over(BaseException):
-    """Unwinds a thread whose launch has failed."""
-
-
-class _Baton:
-    """Whose turn it is.  Only the thread that has the turn touches anything here."""
-
-    def __init__(self, module: Any, blocks: list[Triple], strands: list[_Strand]) -> None:
-        self.module, self.blocks, self.strands = module, iter(blocks), strands
-        self.over = False
-        self.error: BaseException | None = None
-        self.ready: list[_Strand] = []  # last is next
-        self.brought: dict[int, dict[int, Any]] = {}  # by warp, -1 for the block
-        self.members: dict[int, int] = {}  # live threads of each warp, and of the block
+    for place in blocks:
+        module.shared.clear()
+        block = _Block(strands)
         for strand in strands:
-            strand.baton = self
+            strand.block, strand.held, strand.greenlet = _Place(place), block, greenlet(body)
+        try:
+            block.run(module)
+        finally:
+            for strand in strands:
+                if not strand.greenlet.dead:
+                    strand.greenlet.throw()  # ends it, and returns
 
-    def begin(self) -> None:
-        """Start the next block, or end."""
-        place = next(self.blocks, None)
-        if place is None:
-            self._end()
-            return
-        self.module.shared.clear()
-        block = _Place(place)
-        self.brought, self.members = {}, {-1: len(self.strands)}
-        for strand in self.strands:
-            strand.live, strand.block, strand.meeting = True, block, None
+
+class _Block:
+    """The threads of a block: who goes on next, and who waits where."""
+
+    def __init__(self, strands: list[_Strand]) -> None:
+        self.ready = strands[::-1]  # last is next
+        self.waiting: dict[int, list[_Strand]] = {}  # by warp, -1 for the block
+        self.brought: dict[int, dict[int, Any]] = {}
+        self.members = {-1: len(strands)}  # live threads of each warp, and of the block
+        for strand in strands:
             self.members[strand.warp] = self.members.get(strand.warp, 0) + 1
-        self.ready = self.strands[::-1]
-        self._pass_on(None)
+
+    def run(self, module: Any) -> None:
+        """Until all are through; raises what one of them raises."""
+        while self.ready:
+            module.current = strand = self.ready.pop()
+            strand.greenlet.switch()
+            if strand.greenlet.dead:
+                for where in (strand.warp, -1):  # nobody waits for it
+                    self.members[where] -= 1
+                    if self.members[where]:
+                        self._let_go(where)
+        if self.waiting:
+            raise RuntimeError(
+                f"the threads of a block wait for each other in vain: some in syncthreads, some "
+                f"in a shuffle of warps {sorted(where for where in self.waiting if where >= 0)}"
+            )
 
     def meet(self, strand: _Strand, value: Any, where: int) -> dict[int, Any]:
         brought = self.brought.setdefault(where, {})
         brought[strand.number if where < 0 else strand.lane] = value
-        if not self._complete(where):
-            strand.meeting = where
-            self._pass_on(strand)
-        if self.over:
-            raise _Over
+        if not self._let_go(where):
+            self.waiting.setdefault(where, []).append(strand)
+            strand.greenlet.parent.switch()
         return brought
 
-    def _complete(self, where: int) -> bool:
+    def _let_go(self, where: int) -> bool:
         """Whether all are there who are to meet; they then go on, behind those that are ready."""
-        brought = self.brought.get(where)
-        if brought is None or len(brought) < self.members[where]:
+        if len(self.brought.get(where, ())) < self.members[where]:
             return False
         del self.brought[where]
-        late = [s for s in self.strands if s.meeting == where]
-        for strand in late:
-            strand.meeting = None
-        self.ready[:0] = late[::-1]
+        self.ready[:0] = self.waiting.pop(where, [])[::-1]
         return True
-
-    def leave(self, strand: _Strand) -> None:
-        """`strand` is through with its block: nobody waits for it."""
-        strand.live = False
-        for where in (strand.warp, -1):
-            self.members[where] -= 1
-            if self.members[where]:
-                self._complete(where)
-        if self.members[-1]:
-            self._pass_on(strand)
-        else:
-            self.begin()
-            strand.turn.acquire()
-
-    def _pass_on(self, strand: _Strand | None) -> None:
-        if not self.ready:
-            waiting = sorted({s.meeting for s in self.strands if s.live})
-            self.fail(RuntimeError(
-                f"the threads of a block wait for each other in vain: some in syncthreads, some "
-                f"in a shuffle of warps {[w for w in waiting if w >= 0]}"
-            ))  # fmt: skip
-            return
-        chosen = self.ready.pop()
-        if chosen is strand:
-            return
-        self.module.current = chosen
-        chosen.turn.release()
-        if strand is not None:
-            strand.turn.acquire()
-
-    def fail(self, error: BaseException) -> None:
-        self.error = self.error or error
-        self._end()
-
-    def _end(self) -> None:
-        self.over = True
-        for strand in self.strands:
-            strand.turn.release()
