@@ -274,7 +274,7 @@ def _operand_text(access: str, operand: Operand) -> str:
     return f"{access} {operand_text(operand)}{step}"
 
 
-_closing: dict[int, ActorWords] = {}  # Eord is on its way through these: workers look at them
+_closing: dict[int, ActorWords] = {}  # their end of data is under way: workers look at these
 
 
 def _close(actors: ActorWords) -> None:
