@@ -30,6 +30,7 @@ from tools.scale.recording import Work, record, replays
 
 FEW, MANY = 64, 1 << 22  # bytes
 CHAIN = 10  # all-reduces in a row
+CHAINS = 20  # launches of it at least: they are short, and on a busy machine one tells nothing
 
 
 class Compared(NamedTuple):
@@ -83,7 +84,7 @@ def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
         chain(x)
     flow.vm.sync()
     each, between = [], []
-    for _ in range(launches):
+    for _ in range(max(CHAINS, launches)):
         dist.barrier()
         with flow.profiler.profile() as p:
             chain(x)
