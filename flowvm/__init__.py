@@ -183,6 +183,7 @@ _LAZY_NAMES = {
     "set_float32_matmul_precision": "flowvm.cuda.options",
     "explain": "flowvm.profiler.views.explaining",
     "vmap": "flowvm.func",
+    "_assert": "flowvm.testing",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
     "load_ipython_extension": "flowvm.profiler.front.magics",
@@ -211,8 +212,9 @@ _LAZY_NAMES = {
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return importlib.import_module(f"flowvm.{name}")
-    if name in _LAZY_NAMES:
-        return getattr(importlib.import_module(_LAZY_NAMES[name]), name)
+    home = "flowvm.foreach" if name.startswith("_foreach_") else _LAZY_NAMES.get(name)
+    if home:
+        return getattr(importlib.import_module(home), name)
     hint = _instead_of(name)
     try:
         raise _MissingNameError(f"flowvm has no {name!r}{hint}", name, tuple if hint else __dir__)
@@ -222,7 +224,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_LAZY_MODULES, *_LAZY_NAMES})
+    return sorted({*__all__, *_LAZY_MODULES, *_LAZY_NAMES} - {"_assert"})
 
 
 __all__ = [

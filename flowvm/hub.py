@@ -7,8 +7,10 @@ installed by pip.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+from urllib.parse import urlparse as urlparse
 
 from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing
@@ -25,6 +27,8 @@ __all__ = [
 __dir__ = listing(globals())
 
 _folder: list[str] = []
+# the beginning of a file's SHA-256 in its name, as in resnet18-f37072fd.pth
+HASH_REGEX: Final = re.compile(r"-([a-f0-9]*)\.")
 
 
 def _refuse(what: str, where: Any) -> NoReturn:

@@ -197,6 +197,13 @@ def _kind(value: Any) -> str:
     return "float64" if isinstance(value, (float, np.floating)) else "complex128"
 
 
+def _assert(condition: Any, message: str) -> None:
+    """An AssertionError with `message` unless `condition` is true: what programs call where they
+    want an assert that tracing sees.  A tensor's value is read.
+    """
+    assert condition, message
+
+
 def assert_close(
     actual: Any,
     expected: Any,

@@ -41,9 +41,9 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "fft", "files", "func", "fx", "jit", "library", "linalg", "nn",
-        "onnx", "optim", "overrides", "sbp", "serialization", "settings", "signal", "special",
-        "testing", "utils",
+        "amp", "distributions", "fft", "files", "foreach", "func", "fx", "jit", "library",
+        "linalg", "nn", "onnx", "optim", "overrides", "sbp", "serialization", "settings", "signal",
+        "special", "testing", "utils",
     ),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
@@ -267,7 +267,8 @@ def test_no_imports_go_in_a_circle() -> None:
 
 # imported where they are needed, and not for a file's sake: they are large, or may be missing
 PACKAGES = {
-    "IPython", "cuda", "cupy", "llvmlite", "numba", "rich", "safetensors", "scipy", "traitlets",
+    "IPython", "cuda", "cupy", "greenlet", "llvmlite", "numba", "rich", "safetensors", "scipy",
+    "traitlets",
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from flowvm.errors import (
 from flowvm.loading.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
+from flowvm.vm.callers.lines import warn
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.cancelling import PERSISTENT
 from flowvm.vm.watch.purposes import made_for
@@ -130,8 +131,13 @@ class Optimizer:
             )
         params, names = _parameters(param_group["params"])
         own = {id(p) for p in params}
-        if own & {id(p) for p in self._all_params()} or len(own) < len(params):
-            raise ArgumentError("some parameters appear in more than one parameter group, or twice")
+        if own & {id(p) for p in self._all_params()}:
+            raise ArgumentError("some parameters appear in more than one parameter group")
+        if len(own) < len(params):
+            warn(
+                f"{len(params) - len(own)} of the {len(params)} parameters of a group are in it "
+                f"more than once: each step updates those as often"
+            )
         group = {**self.defaults, **param_group, "params": params}
         if names:
             group["param_names"] = names

@@ -10,8 +10,9 @@ from flowvm.loading.listing import listing
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:
-    from flowvm.utils import cpp_extension, tensorboard
+    from flowvm.utils import _pytree, cpp_extension, tensorboard
 else:
+    _pytree = lazy("flowvm.utils._pytree")
     cpp_extension = lazy("flowvm.utils.cpp_extension")
     tensorboard = lazy("flowvm.utils.tensorboard")
 

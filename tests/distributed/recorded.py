@@ -20,7 +20,7 @@ x, big = flow.ones(1 << 16), flow.rand(400, 400)
 
 
 def late(which: int, turn: int) -> flow.Tensor:
-    """An all-reduce to which one rank comes late: when the other has come, it has much to compute."""
+    """An all-reduce to which one rank comes late: it computes much when the other has come."""
     y, mark = x, FOLDER / f"turn{turn}"
     if which == RANK:
         while not mark.exists():

@@ -1,5 +1,8 @@
 """Sequential, ModuleList, ModuleDict, ParameterList, ParameterDict."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -81,17 +84,37 @@ def test_parameter_containers() -> None:
     assert "(scale): Parameter of shape (2,)" in repr(table)
 
 
+def test_parameter_containers_hold_anything() -> None:
+    inner = nn.ParameterList([flow.ones(2), 3.5])
+    outer = nn.ParameterList([inner, flow.zeros(1), None])
+    assert [name for name, _ in outer.named_parameters()] == ["1", "0.0"]  # its own come first
+    assert list(inner) == [inner[0], 3.5]
+    assert "(1): float 3.5" in repr(outer)
+    outer[2] = flow.ones(1)
+    assert list(outer.state_dict()) == ["1", "2", "0.0"]
+    del outer[0]
+    assert [name for name, _ in outer.named_parameters()] == ["0", "1"]
+    copied = copy.deepcopy(outer)
+    assert copied[1] is not outer[1]
+    assert copied[1].tolist() == [1.0]
+    table = nn.ParameterDict({"layers": inner, "rate": 0.5})
+    assert list(table.state_dict()) == ["layers.0"]
+    assert table.pop("rate") == 0.5
+    assert list(table) == ["layers"]
+    assert pickle.loads(pickle.dumps(table))["layers"][1] == 3.5
+
+
 @pytest.mark.parametrize(
     ("do", "message"),
     [
         (lambda: nn.Sequential(nn.ReLU(), 3), "holds Modules, got int"),  # type: ignore[arg-type]
         (lambda: nn.ModuleList([3]), "holds Modules, got int"),  # type: ignore[list-item]
         (lambda: nn.ModuleList([nn.ReLU()])[1], "index 1 is out of range for ModuleList of 1"),
-        (lambda: nn.ParameterList([3.0]), "needs a Tensor"),  # type: ignore[list-item]
+        (lambda: nn.ParameterDict({"keys": flow.ones(1)}), "has an attribute 'keys'"),
     ],
 )
 def test_misuse(do: object, message: str) -> None:
-    with pytest.raises((TypeError, IndexError), match=message):
+    with pytest.raises((TypeError, LookupError), match=message):
         do()  # type: ignore[operator]
 
 

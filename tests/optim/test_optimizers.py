@@ -262,12 +262,23 @@ def p() -> list[nn.Parameter]:
         (lambda: optim.SparseAdam, AttributeError, "gradients are dense"),
         (lambda: optim.Optimizer(p(), {"lr": required}), ValueError, "required .* parameter lr"),
         (lambda: optim.SGD([{"lr": 1}]), TypeError, "'params'"),
-        (lambda: optim.SGD(2 * p()), ValueError, "more than one"),
+        (lambda: optim.SGD([{"params": q} for q in 2 * [p()]]), ValueError, "more than one"),
     ],
 )
 def test_misuse_says_what_was_wrong(do: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         do()
+
+
+def test_a_parameter_twice_in_a_group_is_updated_twice() -> None:
+    param = nn.Parameter(flow.ones(1))
+    with pytest.warns(UserWarning, match="1 of the 2 parameters of a group") as told:
+        opt = optim.SGD([param, param], lr=0.25)
+    assert told[0].filename == __file__
+    param.grad = flow.ones(1)
+    opt.step()
+    assert param.tolist() == [0.5]
+    assert opt.state_dict()["param_groups"][0]["params"] == [1, 1]
 
 
 def test_other_keys_of_a_group_are_kept() -> None:

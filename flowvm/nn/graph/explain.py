@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureWarning, RecaptureWarning
 from flowvm.graph.capture.trees import unflatten
 from flowvm.nn.graph.steps import fixed_options
-from flowvm.vm.callers.lines import shown
+from flowvm.vm.callers.lines import shown, warn
 
 if TYPE_CHECKING:
     from flowvm.nn.graph.config import GraphConfig
@@ -70,7 +69,7 @@ class History:
         self.happened.append(Happened(facts, why or "", _short(place)))
         if why:
             again.append(name)
-            _warn(f"graph {name} was captured again (plan {plans}): {why}", place)
+            warn(f"graph {name} was captured again (plan {plans}): {why}", RecaptureWarning, place)
 
     def drop(self, name: str, most: int) -> None:
         """Note that the Plan that was not used for longest went."""
@@ -79,7 +78,7 @@ class History:
             f"graph {name} had more than {most} kinds of calls: the plan not used for longest was "
             f"dropped, and its calls will be captured again.  Give it fewer shapes and numbers"
         )
-        _warn(text, _line_of(*find_user(sys._getframe(1))))
+        warn(text, RecaptureWarning, _line_of(*find_user(sys._getframe(1))))
 
     def lines(self) -> list[str]:
         """What `explain` says."""
@@ -209,24 +208,9 @@ def _short(place: tuple[str, int]) -> str:
 
 def say(text: str) -> None:
     """A RecaptureWarning on the line that called the graph."""
-    _warn(text, _line_of(*find_user(sys._getframe(1))))
+    warn(text, RecaptureWarning, _line_of(*find_user(sys._getframe(1))))
 
 
 def say_difference(text: str) -> None:
     """A CaptureWarning on the line that called the graph."""
-    _warn(text, _line_of(*find_user(sys._getframe(1))), CaptureWarning)
-
-
-def _warn(
-    text: str, place: tuple[str, int], category: type[UserWarning] = RecaptureWarning
-) -> None:
-    """A warning on the user's line; Python's filters say how often one is seen."""
-    file, number = place
-    if not file:
-        warnings.warn(text, category, stacklevel=2)
-        return
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != file:
-        frame = frame.f_back
-    seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
-    warnings.warn_explicit(text, category, file, number, registry=seen)
+    warn(text, CaptureWarning, _line_of(*find_user(sys._getframe(1))))

@@ -45,9 +45,12 @@ class _Numbered(Module, Generic[M]):
     def _renumber(self, items: Iterable[M]) -> None:
         new = list(items)
         for name in list(self._items()):
-            delattr(self, name)
+            self._remove(name)
         for item in new:
             self.append(item)
+
+    def _remove(self, name: str) -> None:
+        delattr(self, name)
 
     def _index(self, index: SupportsIndex) -> int:
         i = index.__index__()
@@ -59,11 +62,7 @@ class _Numbered(Module, Generic[M]):
 
     def append(self, item: M) -> Self:
         """Add at the end."""
-        name = str(len(self))
-        if self._kind == "_modules":
-            self.add_module(name, item)  # type: ignore[arg-type]
-        else:
-            self.register_parameter(name, item)  # type: ignore[arg-type]
+        self.add_module(str(len(self)), item)  # type: ignore[arg-type]
         return self
 
     def extend(self, items: Iterable[M]) -> Self:
@@ -207,29 +206,59 @@ class ModuleList(_Numbered[Module]):
             self.append(self._accepted(module))  # type: ignore[arg-type]
 
 
-class ParameterList(_Numbered[Parameter]):
-    """A list of parameters; a plain Tensor put in becomes a Parameter.
+class _Holding(Module):
+    """What holds parameters and anything else, as attributes: a Module among them is a child."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: dict[str, None] = {}  # names, in their order
+
+    def _items(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._held}
+
+    def _hold(self, name: str, value: Any) -> None:
+        if name not in self._held:
+            self._new_name(name, "parameter")  # or KeyError: a method has it
+        plain = isinstance(value, Tensor) and not isinstance(value, Parameter)
+        setattr(self, name, Parameter(value) if plain else value)
+        self._held[name] = None
+
+    def _remove(self, name: str) -> None:
+        del self._held[name]
+        delattr(self, name)
+
+    def extra_repr(self) -> str:
+        held = {n: v for n, v in self._items().items() if not isinstance(v, Module)}
+        return "\n".join(f"({name}): {_named(value)}" for name, value in held.items())
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{type(value).__name__} of shape {tuple(value.shape)}, {value.dtype}"
+    return f"{type(value).__name__} {value!r}"
+
+
+class ParameterList(_Holding, _Numbered[Any]):
+    """A list of parameters; a plain Tensor put in becomes a Parameter, anything else stays as it
+    is: a list of lists of parameters is one of modules.
 
     >>> weights = nn.ParameterList([flow.ones(2), flow.ones(3)])
     >>> len(weights), list(weights.state_dict())
     (2, ['0', '1'])
     """
 
-    _kind = "_parameters"
-
-    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
+    def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
         for value in () if values is None else values:
             self.append(value)
 
-    def append(self, item: Tensor) -> Self:
-        return super().append(self._accepted(item))
+    def append(self, item: Any) -> Self:
+        """Add at the end."""
+        self._hold(str(len(self)), item)
+        return self
 
-    def _accepted(self, item: Tensor) -> Parameter:
-        return item if isinstance(item, Parameter) else Parameter(item)
-
-    def extra_repr(self) -> str:
-        return _listed(self._parameters)
+    def __setitem__(self, index: SupportsIndex, item: Any) -> None:
+        self._hold(str(self._index(index)), item)
 
 
 class _Keyed(Module, Generic[M]):
@@ -248,8 +277,12 @@ class _Keyed(Module, Generic[M]):
         return item
 
     def __delitem__(self, key: str) -> None:
-        del self._items()[key]
-        del self.__dict__[key]
+        self[key]  # or KeyError
+        self._remove(key)
+
+    def _remove(self, name: str) -> None:
+        del self._items()[name]
+        del self.__dict__[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items())
@@ -315,15 +348,14 @@ class ModuleDict(_Keyed[Module]):
         self.add_module(key, item)
 
 
-class ParameterDict(_Keyed[Parameter]):
-    """A dict of parameters; a plain Tensor put in becomes a Parameter.
+class ParameterDict(_Holding, _Keyed[Any]):
+    """A dict of parameters; a plain Tensor put in becomes a Parameter, anything else stays as it
+    is.
 
     >>> weights = nn.ParameterDict({"scale": flow.ones(2)})
     >>> weights["scale"].requires_grad, list(weights.state_dict())
     (True, ['scale'])
     """
-
-    _kind = "_parameters"
 
     def __init__(
         self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]] | None = None
@@ -331,9 +363,8 @@ class ParameterDict(_Keyed[Parameter]):
         super().__init__()
         self.update(parameters or ())
 
-    def __setitem__(self, key: str, item: Tensor | None) -> None:
-        kept = item is None or isinstance(item, Parameter)
-        self.register_parameter(key, item if kept else Parameter(item))  # type: ignore[arg-type]
+    def __setitem__(self, key: str, item: Any) -> None:
+        self._hold(key, item)
 
     def get(self, key: str, default: Any = None) -> Any:
         """What is named `key`, or `default`."""
@@ -364,14 +395,3 @@ class ParameterDict(_Keyed[Parameter]):
     def __ior__(self, other: ParameterDict) -> Self:
         self.update(other.items())
         return self
-
-    def extra_repr(self) -> str:
-        return _listed(self._parameters)
-
-
-def _listed(params: Mapping[str, Parameter | None]) -> str:
-    return "\n".join(
-        f"({name}): Parameter of shape {tuple(param.shape)}, {param.dtype}"
-        for name, param in params.items()
-        if param is not None
-    )

@@ -29,6 +29,7 @@ from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
@@ -176,8 +177,7 @@ class _Trace:
         run, waits = self.run, self.profile.waits
         operands = self._operands()
         first, last = run.offsets[own].tolist(), run.offsets[own + 1].tolist()
-        known = np.column_stack((run.module, run.forward, run.forward_spot))[own]
-        _, example, which = np.unique(known, axis=0, return_index=True, return_inverse=True)
+        example, which = distinct(np.column_stack((run.module, run.forward, run.forward_spot))[own])
         origins = [
             json.dumps(origin_of(run, i).known(), separators=(",", ":"))[1:-1]
             for i in own[example].tolist()
@@ -193,7 +193,7 @@ class _Trace:
             f'"wait_queue_ns":{queue},"wait_sched_ns":{sched},'
             f'"operands":[{",".join(operands[a:b])}]'
             for seq, at, nbytes, flops, status, dep, queue, sched, origin, a, b in zip(
-                *(c[own].tolist() for c in columns), which.ravel().tolist(), first, last,
+                *(c[own].tolist() for c in columns), which.tolist(), first, last,
                 strict=True,
             )
         ]  # fmt: skip
@@ -226,7 +226,7 @@ class _Trace:
         run = self.run
         order = np.argsort(run.share_times[:, 0], kind="stable")
         who = np.column_stack((run.share_stream, run.share_helper))[order]
-        for stream, helper in np.unique(who, axis=0).tolist():
+        for stream, helper in who[distinct(who)[0]].tolist():
             own = order[(who == (stream, helper)).all(axis=1)]
             tid = HELPERS + stream * STR.MAX_TEAM + helper
             track = self.track(tid, helper_name(run, stream, helper))

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.profiler.export.intervals import beside
+from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import KIND
@@ -73,11 +74,11 @@ class _Flames:
     def _each(columns: tuple[Array, ...], stack: Callable[[int], int]) -> Array:
         """The stack of each row, made once for all rows that are alike."""
         alike = np.column_stack(columns).astype(np.int64)
-        _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+        first, which = distinct(alike)
         made = np.zeros(len(first), np.int64)
         for k in np.argsort(first).tolist():  # in the order that they are first met
             made[k] = stack(int(first[k]))
-        of: Array = made[which.reshape(-1)]
+        of: Array = made[which]
         return of
 
     def _stack(self, i: int, module: int, around: tuple[int, ...], op: int, task: int = -1) -> int:

@@ -1,4 +1,6 @@
-"""What the recorder's rows say of operands, without anything that only their process knows."""
+"""What the recorder's rows say of operands, without anything that only their process knows; and
+which rows of a table are alike.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,20 @@ from flowvm.vm.machine.recorder import INLINE
 from flowvm.vm.machine.words import ENT, OPERAND, REC
 
 Array = np.ndarray[Any, Any]
+
+
+def distinct(rows: Array) -> tuple[Array, Array]:
+    """The first row of each that differ, and for each row the number of its like among those.
+
+    `numpy.unique(rows, axis=0)` compares records, where a Ctrl-C becomes a TypeError.
+    """
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    new = np.ones(len(rows), bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    which = np.empty(len(rows), np.intp)
+    which[order] = np.cumsum(new) - 1
+    return order[new], which
 
 
 def operands_of(rows: Array, entries: Array) -> tuple[Array, Array, Array, Array]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+import warnings
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -77,6 +78,25 @@ def user_frame(depth: int) -> tuple[CodeType | None, int]:
     while frame is not None and INTERNAL[frame.f_code.co_filename]:
         frame = frame.f_back
     return (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+
+
+def warn(
+    text: str, category: type[Warning] = UserWarning, place: tuple[str, int] = ("", 0)
+) -> None:
+    """A warning on `place`, file and line number, or without one on the first caller's line that is
+    the user's; Python's filters say how often one is seen.
+    """
+    file, number = place
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name == file or (not file and not is_internal(name)):
+            break
+        frame = frame.f_back
+    if not file and frame is not None:
+        file, number = frame.f_code.co_filename, frame.f_lineno
+    seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, category, file, number, registry=seen)
 
 
 def shown(filename: str) -> str:

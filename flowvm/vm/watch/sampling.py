@@ -199,8 +199,7 @@ class Sampling:
         rows = self._rows(since, until)
         inside = np.arange(SEEN.MOST) < rows[:, SEEN.DEPTH, None]
         frame = rows[:, SEEN.FRAMES :].reshape(-1, SEEN.MOST, 3)
-        pairs = np.unique(frame[inside][:, [0, 2]], axis=0)
-        self._find({(int(a), int(n)) for a, n in pairs.tolist()}, more)
+        self._find({(a, n) for a, _, n in frame[inside].tolist()}, more)
         shift, size = frames.layout().shift, 1 << 24
         codes = self.codes
         for row in rows.tolist():

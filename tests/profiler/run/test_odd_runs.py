@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 import flowvm as flow
 from flowvm.errors import FlowError
 from flowvm.profiler import Profile, profile
+from flowvm.profiler.run.rows import distinct
 from flowvm.vm.machine.words import KIND, REC
 
 SCREENS = ("summary", "timeline", "graph", "critical_path", "memory", "step", "to_dict")
@@ -128,3 +130,12 @@ def test_more_than_the_ring_holds(tmp_path):
     p.export(tmp_path / "p.html")
     part = Profile(p.run.part(0, 10, p.run.begun, p.run.ended))
     assert len(part) == 10
+
+
+def test_rows_that_are_alike_are_found(rng):
+    for shape in ((0, 2), (1, 3), (200, 2), (50, 1)):
+        rows = rng.integers(-2, 3, shape)
+        first, which = distinct(rows)
+        _, expected, inverse = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        np.testing.assert_array_equal(first, expected)
+        np.testing.assert_array_equal(which, inverse.reshape(-1))
