@@ -10,7 +10,6 @@ is compiled, a thread of Python does the same, ten times as seldom (`how` says w
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import gc
@@ -156,8 +155,12 @@ class Sampling:
         self.on = False
         if self.thread is not None:
             self.words[SAMPLING.STOP] = 1
-            with contextlib.suppress(RuntimeError):  # an exception came before it was started
+            try:
                 self.thread.join()
+            except RecursionError:  # which is a RuntimeError
+                raise
+            except RuntimeError:  # an exception came before it was started
+                pass
             self.thread = None
 
     def after_fork_in_child(self) -> None:

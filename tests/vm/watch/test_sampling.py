@@ -125,6 +125,21 @@ def test_where_places_are_not_found_python_looks(watching, monkeypatch):
     assert "spin" in {where(sample)[0] for sample in seen}
 
 
+def test_an_exception_that_comes_while_the_thread_is_waited_for_is_raised(watching, monkeypatch):
+    watching.watch()
+    for error in (RecursionError, KeyboardInterrupt):
+
+        def join(error=error):
+            raise error("injected")
+
+        monkeypatch.setattr(watching.thread, "join", join)
+        with pytest.raises(error, match="injected"):
+            watching.stop()
+        monkeypatch.undo()
+    watching.stop()
+    assert watching.thread is None
+
+
 def test_only_from_level_2_on():
     sampling_of = engine.flight.sampling
     with flow.profiler.profile(level=1):
