@@ -39,6 +39,8 @@ _ELSEWHERE: Final = {
     "serialization": "serialization",
     "types": "dtype",
 }
+# modules of PyTorch that have names of another package
+_OTHERS: Final = {"jit.annotations": "typing"}
 # packages of flowvm that have all names of the modules that PyTorch has inside
 _FLAT: Final = {
     "distributions": "distributions",
@@ -97,6 +99,8 @@ def _is_flowvms(value: Any) -> bool:
 
 def _counterpart(path: str) -> types.ModuleType | None:
     """The module of flowvm that has the names of PyTorch's `path` ("nn.functional")."""
+    if path in _OTHERS:
+        return importlib.import_module(_OTHERS[path])
     parent, _, last = path.rpartition(".")
     for place in (path, _ELSEWHERE.get(path)):
         if place is None:
