@@ -423,7 +423,6 @@ class Status(IntEnum):
     INDEX_OUT_OF_RANGE = 1
     DIVISION_BY_ZERO = 2
     OUT_OF_MEMORY = 3
-    NAN_TO_INTEGER = 4
     INVALID_VALUE = 5
     CALLBACK_FAILED = 6
     SINGULAR_MATRIX = 7
@@ -460,10 +459,6 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     Status.OUT_OF_MEMORY: (
         OutOfMemoryError,
         "out of memory: could not get {0} bytes ({1} live, {2} reserved); free or use less",
-    ),
-    Status.NAN_TO_INTEGER: (
-        InvalidValueError,
-        "cannot convert NaN or infinity to an integer; nan_to_num replaces them",
     ),
     Status.INVALID_VALUE: (
         InvalidValueError,

@@ -32,6 +32,8 @@ ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
 # modules of PyTorch whose names stand elsewhere in flowvm
 _ELSEWHERE: Final = {
+    "_C": "compat.native",
+    "_dynamo": "compat.dynamo",
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",

@@ -12,7 +12,7 @@ from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, Status
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.formats import accept
@@ -27,12 +27,12 @@ from flowvm.vm.callers.hot import hot
 
 
 def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
-    kind, expr, raises = out.dtype, "x", DIVISION_BY_ZERO
+    kind, expr = out.dtype, "x"
     if x.dtype.inexact and not (out.dtype.inexact or out.dtype.is_bool):
-        kind = x.dtype.compute.real
-        expr, raises = "finite(x)", int(Status.NAN_TO_INTEGER)
+        # numbers that the integers do not have become what the processor makes of them
+        kind, expr = x.dtype.compute.real, "whole(x)"
     return ScalarLaunch(
-        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=raises,
+        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=DIVISION_BY_ZERO,
         copy=out.dtype is x.dtype,
     )  # fmt: skip
 

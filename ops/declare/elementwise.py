@@ -55,6 +55,7 @@ from flowvm.meta.dtype import (
     float64,
     get_default_dtype,
     int64,
+    result_type,
     result_type_of,
     uint64,
 )
@@ -90,7 +91,9 @@ class Elementwise:
         grad: Callable[..., Any] | None,
         complex: bool = False,
         real: bool = False,
+        of_numbers: bool = False,
     ) -> None:
+        self.of_numbers = of_numbers  # no tensor is needed
         self.twin: Elementwise | None = None  # what computes in complex numbers
         self.complex = complex  # it is a twin itself
         self.real = real  # and gives real numbers
@@ -226,6 +229,8 @@ class Elementwise:
         if all(isinstance(a, Tensor) for a in args):
             moved = together(args)
             return None if moved is args else self.call(*moved)
+        if self.of_numbers and all(isinstance(a, NUMBERS) for a in args):
+            return self.call(number_tensor(args[0], result_type(args[0])), *args[1:])
         pattern, tensors, numbers, kinds = self._sorted(args)
         tensors = together(tensors)
         if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
@@ -582,6 +587,7 @@ def elementwise(
     complex: bool | str = False,
     real: bool = False,
     complex_grad: Callable[..., Any] | None = None,
+    of_numbers: bool = False,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -599,6 +605,7 @@ def elementwise(
     complex the expression for complex numbers, True if that is `expr`; see the module
     real    of complex numbers, gives real ones, and `grad` is the gradient as it is
     complex_grad  of complex numbers, where they have another gradient; that is taken as it is
+    of_numbers  numbers alone are taken, too, as in PyTorch: the result is a tensor
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -619,7 +626,7 @@ def elementwise(
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
         twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
-    function = Elementwise(name, expr, rules, types, kept, grad)
+    function = Elementwise(name, expr, rules, types, kept, grad, of_numbers=of_numbers)
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc
     return function

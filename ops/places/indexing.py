@@ -58,6 +58,25 @@ Array = Any
 # --- writing an index out -----------------------------------------------------------------------
 
 
+def keys_of(key: Any) -> tuple[Any, ...]:
+    """The keys that a subscript is made of: a tuple's, and as in PyTorch those of a list that has
+    more in it than numbers and bools.
+    """
+    if isinstance(key, tuple):
+        return key
+    if isinstance(key, list) and len(key) < MOST_KEYS and any(map(_is_key, key)):
+        return tuple(key)
+    return (key,)
+
+
+def _is_key(item: Any) -> bool:
+    return item is None or item is Ellipsis or isinstance(item, _KEYS)
+
+
+_KEYS = (Tensor, slice, list, tuple, range, np.ndarray)
+MOST_KEYS = 32  # a longer list is an index, whatever it holds: PyTorch's
+
+
 def _sliced(key: slice, size: int) -> tuple[int, int, int]:
     """(start, length, step) of a slice of a dimension of `size`."""
     try:
@@ -75,7 +94,7 @@ def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
 
     Steps like these are the array API's; PyTorch has none.
     """
-    keys = key if isinstance(key, tuple) else (key,)
+    keys = keys_of(key)
     for k in keys:  # no comprehension: most keys come here, and none of their steps is negative
         if type(k) is slice and k.step is not None and _negative(k.step):
             break
@@ -143,10 +162,6 @@ def _as_index(key: Any) -> Any:
     if isinstance(key, (np.bool_, np.integer)):
         return key.item()
     if isinstance(key, (list, range, np.ndarray)):
-        if isinstance(key, list) and any(isinstance(k, (slice, Tensor)) or k is None for k in key):
-            raise ArgumentTypeError(
-                "a list as an index holds integers or bools; join keys in a tuple"
-            )
         array = np.array(key)
         if array.size == 0 and isinstance(key, list):
             array = array.astype(np.int64)
@@ -177,7 +192,7 @@ def _consumed(key: Any) -> int:
 
 def _written_out(meta: TensorMeta, key: Any) -> tuple[tuple[Any, ...], list[_Advanced]]:
     """The items of the basic view, and the tensors that index it."""
-    keys = [_as_index(k) for k in (key if isinstance(key, tuple) else (key,))]
+    keys = [_as_index(k) for k in keys_of(key)]
     used = sum(map(_consumed, keys))
     if used > meta.ndim:
         raise OutOfRangeError(

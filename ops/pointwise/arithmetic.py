@@ -41,10 +41,11 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g, lambda: g)
 
 
-_add = elementwise("add", "x + y", grad=_sum_grad, complex=True)
+_add = elementwise("add", "x + y", grad=_sum_grad, complex=True, of_numbers=True)
 _sub = elementwise(
-    "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g), complex=True
-)
+    "sub", "x - y", types="number", grad=lambda c, g: back(c, lambda: g, lambda: -g), complex=True,
+    of_numbers=True,
+)  # fmt: skip
 
 
 def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -55,6 +56,7 @@ def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 mul = elementwise(
     "mul",
     "x * y",
+    of_numbers=True,
     saves="x for y, y for x",
     grad=_mul_grad,
     complex=True,
@@ -72,8 +74,9 @@ def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 _div = elementwise(
-    "div", "x / y", types="float", saves="x for y, y", grad=_div_grad, complex="cdiv(x, y)"
-)
+    "div", "x / y", types="float", saves="x for y, y", grad=_div_grad, complex="cdiv(x, y)",
+    of_numbers=True,
+)  # fmt: skip
 
 
 def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -83,6 +86,7 @@ def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 floor_divide = elementwise(
     "floor_divide",
     "floor_divide(x, y)",
+    of_numbers=True,
     types="number",
     grad=_flat_grad,
     doc="""x / y rounded down. Integers by 0: DivisionByZeroError at the next sync.
@@ -91,9 +95,15 @@ floor_divide = elementwise(
     tensor([ 3, -4])
     """,
 )
-_trunc_divide_float = elementwise("trunc_divide", "trunc(x / y)", types="number", grad=_flat_grad)
+_trunc_divide_float = elementwise(
+    "trunc_divide", "trunc(x / y)", types="number", grad=_flat_grad, of_numbers=True
+)
 _trunc_divide_int = elementwise(
-    "trunc_divide", "floor_divide(x - fmod(x, y), y)", types="number", grad=_flat_grad
+    "trunc_divide",
+    "floor_divide(x - fmod(x, y), y)",
+    types="number",
+    grad=_flat_grad,
+    of_numbers=True,
 )
 
 

@@ -263,14 +263,19 @@ isinf = _floats("isinf", _isinf32, _isinf64, int64=_never)
 isfinite = _floats("isfinite", _isfinite32, _isfinite64, int64=_always)
 
 
-def _finite(x: Number) -> Number:
-    """x itself; NaN and infinities raise: what a conversion to integers needs."""
-    if x - x != 0:
-        raise ValueError
-    return x
+_LEAST, _LEAST_32 = -(2.0**63), F32(-(2.0**63))
 
 
-finite = _floats("finite", _finite, _finite)
+def _whole32(x: Number) -> Number:
+    return x if x - x == 0 else _LEAST_32
+
+
+def _whole64(x: Number) -> Number:
+    return x if x - x == 0 else _LEAST
+
+
+# what is converted to integers: x, or the least int64 for NaN and infinities
+whole = _floats("whole", _whole32, _whole64)
 
 # --- minimum, maximum ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from flowvm.eager.hearing import Call, Hearing, Record, View
+from flowvm.eager.keywords import by_numpys_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
@@ -279,7 +280,7 @@ def is_flowvms(function: Any) -> bool:
 
 def steady(function: Function) -> Function:
     """The function, which is steady: its calls follow their courses, if calls are to be native."""
-    return _followed(function, FRONT)
+    return _followed(by_numpys_names(function), FRONT)
 
 
 def steady_gradient(function: Function) -> Function:

@@ -408,7 +408,11 @@ def _evaluated(program: Scalars, read: dict[str, str], name: str) -> list[str]:
 
 
 def _result(program: Scalars, name: str, place: int) -> str:
-    return name if len(program.outputs) == 1 else f"{name}[{place}]"
+    value = name if len(program.outputs) == 1 else f"{name}[{place}]"
+    kind = program.outputs[place]
+    floats = any("float" in compute for compute in program.compute)
+    # said, for an element of NumPy takes no float that does not fit
+    return f"{kind}({value})" if floats and kind in SCOPE and "int" in kind else value
 
 
 def converted(value: str, source: str, kind: str) -> str:

@@ -286,7 +286,6 @@ def test_a_result_without_a_shape_waits_for_it_only_when_asked(rng):
         ((N[:, :2, 0, 0] > 0,), OutOfRangeError, "mask"),
         (np.s_[..., ...], OutOfRangeError, "Ellipsis"),
         (np.s_[at(0, 1), at(0, 1, 2)], OutOfRangeError, "broadcast"),
-        (np.s_[[0, None]], TypeError, "tuple"),
     ],
     ids=str,
 )
@@ -334,3 +333,13 @@ def test_sorting_rows_of_any_length(n, rng):
     values, indices = flow.sort(as_tensor(a))
     assert np.array_equal(indices.numpy(), np.argsort(a, -1, kind="stable"))
     assert np.array_equal(values.numpy(), np.sort(a, -1))
+
+
+def test_a_list_of_more_than_numbers_is_a_tuple_of_keys():
+    x = flow.arange(24).reshape(2, 3, 4)
+    for key in ([slice(None), 0], [None, 0], [..., 0], [[0, 1], [1, 2]], [flow.tensor([1]), 0]):
+        assert x[key].tolist() == x[tuple(key)].tolist()
+    y = x.clone()
+    y[[slice(None), [0, 2]]] = 0
+    assert y.sum().item() == x[:, 1].sum().item()
+    assert x[[1, 0]].shape == (2, 3, 4)

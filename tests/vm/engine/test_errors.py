@@ -250,7 +250,7 @@ def test_the_errors_print_a_line_each():
     [
         (Status.INDEX_OUT_OF_RANGE, errors.OutOfRangeError, IndexError),
         (Status.DIVISION_BY_ZERO, errors.DivisionByZeroError, ZeroDivisionError),
-        (Status.NAN_TO_INTEGER, errors.InvalidValueError, ValueError),
+        (Status.INVALID_VALUE, errors.InvalidValueError, ValueError),
         (Status.SINGULAR_MATRIX, errors.LinAlgError, RuntimeError),
     ],
 )

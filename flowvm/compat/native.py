@@ -1,0 +1,28 @@
+"""What programs name of `torch._C`: classes in annotations, and what has nothing to do here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.ops import Generator as Generator
+
+
+class Graph:
+    """In annotations alone."""
+
+
+class Node:
+    """In annotations alone."""
+
+
+class Value:
+    """In annotations alone."""
+
+
+def _log_api_usage_once(event: str) -> None:
+    """Taken: nothing is logged."""
+
+
+def _get_tracing_state() -> Any:
+    """None: nothing is traced by a tracer of C++."""
+    return None
