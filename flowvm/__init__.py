@@ -184,6 +184,8 @@ _LAZY_NAMES = {
     "explain": "flowvm.profiler.views.explaining",
     "vmap": "flowvm.func",
     "_assert": "flowvm.testing",
+    "_log_softmax_backward_data": "flowvm.ops.rows.softmax",
+    "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
     "load_ipython_extension": "flowvm.profiler.front.magics",
@@ -224,7 +226,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_LAZY_MODULES, *_LAZY_NAMES} - {"_assert"})
+    return sorted({*__all__, *_LAZY_MODULES, *(n for n in _LAZY_NAMES if n[0] != "_")})
 
 
 __all__ = [

@@ -119,6 +119,20 @@ def _log_softmax(x: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
+def _softmax_backward_data(
+    grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
+) -> Tensor:
+    """The gradient of a softmax by its input, from that by its output."""
+    return _softmax_backward(grad_output, output, dim).to(input_dtype)
+
+
+def _log_softmax_backward_data(
+    grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
+) -> Tensor:
+    """The same of log_softmax."""
+    return _log_softmax_backward(grad_output, output, dim).to(input_dtype)
+
+
 @method()
 @with_out
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:

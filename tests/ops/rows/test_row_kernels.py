@@ -386,3 +386,11 @@ def test_one_instruction_forward_and_one_backward(rng):
     for call, want in cases:
         x.grad = w.grad = b.grad = None
         assert names(call) == want
+
+
+def test_the_backward_of_a_softmax_by_pytorchs_name(rng):
+    g, y = rng.random((3, 4)), rng.random((3, 4))
+    found = flow._softmax_backward_data(flow.tensor(g), flow.tensor(y), -1, flow.float64)
+    np.testing.assert_allclose(found.numpy(), y * (g - (g * y).sum(1, keepdims=True)), rtol=1e-12)
+    found = flow._log_softmax_backward_data(flow.tensor(g), flow.tensor(y), 1, flow.float64)
+    np.testing.assert_allclose(found.numpy(), g - np.exp(y) * g.sum(1, keepdims=True), rtol=1e-12)
