@@ -1,7 +1,8 @@
 """`flow.multiprocessing`: Python's, whose names it has all, and `spawn`.
 
-Tensors that go through its queues and pipes are copied: nothing is shared.  A fork waits until
-nothing is half done (docs/reliability.md), so every start method works.
+Tensors that go through its queues and pipes are copied, but those on memory of `share_memory_`,
+which the other process then has, too.  A fork waits until nothing is half done
+(docs/reliability.md), so every start method works.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ __all__ += _python.__all__
 __all__.sort()
 __dir__ = listing(globals())
 
-_COPIED: Final = "file_descriptor"  # PyTorch's name of its default
+_STRATEGY: Final = "file_descriptor"  # PyTorch's name of its default
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """The strategies that may be named; all of them copy."""
+    """The strategies that may be named; shared memory is a file without a name in all of them."""
     return {"file_descriptor", "file_system"}
 
 
 def get_sharing_strategy() -> str:
     """PyTorch's default: what is set changes nothing."""
-    return _COPIED
+    return _STRATEGY
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Taken: tensors are copied.  ArgumentError for a strategy that there is not."""
+    """Taken, see there.  ArgumentError for a strategy that there is not."""
     if new_strategy not in get_all_sharing_strategies():
         raise ArgumentError(
             f"{new_strategy!r} is no sharing strategy: {sorted(get_all_sharing_strategies())}"

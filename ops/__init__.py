@@ -148,6 +148,7 @@ from flowvm.ops.shapes import matrices as _matrices
 from flowvm.ops.shapes import padding as _padding
 from flowvm.ops.shapes import ranges as _ranges
 from flowvm.ops.shapes import scattered as _scattered
+from flowvm.ops.shapes import sharing as sharing  # attaches methods
 from flowvm.ops.shapes import slices as _slicing
 from flowvm.ops.shapes import split as _splitting
 from flowvm.ops.shapes import tapers as _tapers

@@ -416,6 +416,14 @@ class Module:
         """Every parameter and buffer as memory of its shape on `device`, with no values yet."""
         return self._apply(lambda t: ops.empty_like(t, device=device), recurse)
 
+    def share_memory(self) -> Self:
+        """Move parameters and buffers to memory that other processes can have: see
+        `Tensor.share_memory_`.
+        """
+        for tensor in (*self.parameters(), *self.buffers()):
+            tensor.share_memory_()
+        return self
+
     def half(self) -> Self:
         """to(float16)."""
         return self.to(float16)

@@ -252,16 +252,6 @@ def is_same_size(x: Tensor, other: Tensor) -> bool:
 
 
 @method()
-def is_shared(x: Tensor) -> bool:
-    """Whether other processes may have the memory: False, they are sent values.
-
-    >>> flow.ones(2).is_shared()
-    False
-    """
-    return False
-
-
-@method()
 def is_inference(x: Tensor) -> bool:
     """False: what `inference_mode` makes is not told apart from other tensors without a graph.
 

@@ -123,14 +123,16 @@ def _softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
     """The gradient of a softmax by its input, from that by its output."""
-    return _softmax_backward(grad_output, output, dim).to(input_dtype)
+    found: Tensor = _softmax_backward(grad_output, output, dim).to(input_dtype)
+    return found
 
 
 def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
     """The same of log_softmax."""
-    return _log_softmax_backward(grad_output, output, dim).to(input_dtype)
+    found: Tensor = _log_softmax_backward(grad_output, output, dim).to(input_dtype)
+    return found
 
 
 @method()

@@ -213,17 +213,6 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 
 @method()
-def share_memory_(x: Tensor) -> Tensor:
-    """`x` itself: what other processes are sent, they are sent with its values.
-
-    >>> x = flow.ones(2)
-    >>> x.share_memory_() is x
-    True
-    """
-    return x
-
-
-@method()
 def record_stream(x: Tensor, stream: Any) -> None:
     """Nothing: the VM knows which instructions read the memory, on whatever stream.
 
