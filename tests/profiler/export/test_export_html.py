@@ -20,7 +20,7 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
 from flowvm.vm.machine.words import KIND
-from tests.profiler.synthetic import synthetic
+from tests.profiler.synthetic import synthetic, three_ranks
 from tools import browser
 from tools.browser import CHROMIUM
 
@@ -200,6 +200,43 @@ def time_can_be_rewound(p: Profile, found: Any) -> None:
     assert f"{len(p.run)} done".replace(",", "") in found["end"].replace(",", "")
     assert "was received by the scheduler" in found["waits"]
     assert found["playing"]
+
+
+RANKS = """<script>addEventListener("load", async () => {
+  const F = window.flowvm, out = {}, pause = () => new Promise((done) => setTimeout(done, 30));
+  out.errors = []; addEventListener("error", (e) => out.errors.push(String(e.message)));
+  F.show("dag"); await pause();
+  const boxes = F.scene().frames.length; out.lanes = F.scene().columns.length;
+  F.search("all_reduce"); F.select(F.state.found[0]); F.reveal(F.state.found[0]); await pause();
+  out.together = document.getElementById("detail").textContent;
+  const links = [...document.querySelectorAll("#detail .link")];
+  links[1].click(); await pause(); out.other = F.state.selected;
+  F.show("timeline"); await pause(); out.row = F.lanes.filter((l) => l.part === 2).length;
+  F.rewind(F.machine.numberAt(F.ties[0] - 1), F.ties[0] - 1); F.show("moment"); await pause();
+  out.moment = document.getElementById("moment").textContent;
+  out.verdict = document.getElementById("verdict").textContent;
+  const pre = document.createElement("pre"); pre.id = "result";
+  pre.textContent = JSON.stringify(out); document.body.append(pre);
+});</script>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_ranks_are_groups_of_lanes(seed: int, tmp_path: Path) -> None:
+    ranks = three_ranks(seed)
+    p = ranks.joined
+    found = browse(html(p), tmp_path, acting=RANKS)
+    assert found["errors"] == []
+    assert found["lanes"] == 6
+    assert found["row"] == 4  # path, Python, cpu, comm
+    tied = p.tied
+    assert tied is not None
+    assert "all_reduce 0 of all ranks" in found["together"]
+    assert f"rank {tied.late[0]} came last" in found["together"]
+    assert found["other"] in tied.instruction[0, 1:]
+    assert f"rank {tied.late[0]} to come" in found["moment"]
+    assert "for whom others wait" in found["moment"]
+    assert "3 ranks, bound by" in found["verdict"]
+    assert ranks.summary().late[0] in found["verdict"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -19,7 +19,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.moment import moment
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
-from tests.profiler.synthetic import synthetic
+from tests.profiler.synthetic import synthetic, three_ranks
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node is installed")
@@ -106,6 +106,16 @@ def test_a_real_run_with_a_graph(seed: int, tmp_path: Path) -> None:
     assert len(launches) == 5
     (at,) = said(p, [{"t": (run.time("ended")[launches[2]] - run.begun - 1) / 1e6}], tmp_path)
     assert at["actors"]
+
+
+def test_ranks_in_one_run(seed: int, tmp_path: Path) -> None:
+    p = three_ranks(seed).joined
+    compare(p, tmp_path, seed)
+    assert p.tied is not None
+    times = [(int(t) - p.run.begun + 1) / 1e6 for t in p.tied.begin[:, 0]]
+    found = said(p, [{"t": t} for t in times], tmp_path)
+    assert found == [p.at(t).to_dict() for t in times]
+    assert all(one["meetings"] for one in found)
 
 
 def test_an_empty_run(tmp_path: Path) -> None:

@@ -12,4 +12,5 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   if (i >= 0) { show("timeline"); select(i); reveal(i); }
 }
 window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag, flame,
+  ties: D.ranks ? D.ranks.names.map((_, k) => C["tie.begin"][partTie(k, lateOf(k))]) : [],
   scene: () => scene, get machine() { return machine(); } }; // for tests

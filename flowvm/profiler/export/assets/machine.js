@@ -91,7 +91,10 @@ drawers.moment = () => {
   }
   const m = machine().moment(state.moment, state.time), row = (name, ...what) =>
     el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, ...what));
-  const rows = [row("Python", m.python)];
+  const rows = m.meetings.map((met) => row(`${met.name} ${met.number}`, ...met.ranks.flatMap(([at, ns], r) => [
+    el("span", { class: r === met.awaited ? "critical" : at === "waits" ? "stage dep" : at === "exchanges" ? "stage run" : "dim" },
+      `${D.parts[r].name} ${at} ${at === "to come" ? "in " : ""}${ms(ns)} ms${r === met.awaited ? ", for whom others wait" : ""}`), "   "])));
+  rows.push(...m.python.map(([who, doing]) => row(who, doing)));
   for (const s of m.streams) {
     rows.push(row(s.name, ...(s.running.length ? s.running.flatMap((named, k) =>
       [el("span", { class: "stage run" }, "█ "), who(named), ` for ${ms(s.ran[k])} ms  `]) : [el("span", { class: "dim" }, "idle  ")]),
@@ -106,7 +109,7 @@ drawers.moment = () => {
       [" ◄ ", el("span", { class: ACCESS[access] }, ACCESS[access] + " "), who(named), el("span", { class: "dim" }, ` ${at} `)]),
     l.accesses.length > 8 ? ` and ${l.accesses.length - 8} more` : "")]);
   const count = el("p", { class: "counts" }, ...m.counts.filter(([, n]) => n).map(([name, n], k) =>
-    el("span", {}, k ? " · " : "", `${AT[STAGES.indexOf(name)][0]} ${n.toLocaleString("en")} ${name}`)), `   ${bytes(m.live)} alive`);
+    el("span", {}, k ? " · " : "", `${AT[STAGES.indexOf(name)][0]} ${n.toLocaleString("en")} ${name}`)), `   ${m.live.map(([space, n]) => `${bytes(n)} alive` + (m.live.length > 1 ? ` in ${space}` : "")).join(", ")}`);
   const actors = m.actors.map((a) => [`a${String(a.number).padStart(2, "0")} ${a.label}`, a.acts, a.task >= 0 ? `█ task ${a.task}` : "idle",
     a.mailbox.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–", a.credits.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–"]);
   $("moment").replaceChildren(el("h2", { class: "verdict" }, m.event, " ", el("span", { class: "dim" }, m.line)), count,

@@ -3,7 +3,7 @@
 drawers.memory = () => {
   D.memories.forEach((memory, m) => {
     const [g, width, height] = fit($("memory").querySelectorAll("canvas")[m]);
-    const parts = D.parts.map(([name]) => C[`memory${m}.${name}`]), top = memory.peak || 1, count = parts[0].length;
+    const parts = D.purposes.map(([name]) => C[`memory${m}.${name}`]), top = memory.peak || 1, count = parts[0].length;
     const x = (t) => 70 + t / D.wall * (width - 90), y = (n) => height - 20 - n / top * (height - 40);
     g.fillStyle = color("dim");
     for (const share of [0, 0.5, 1]) { g.fillText(bytes(Math.round(share * top)), 4, y(share * top)); g.fillRect(70, y(share * top), width - 90, 1); }
@@ -13,7 +13,7 @@ drawers.memory = () => {
       for (let c = 0; c < count; c++) { g.lineTo(x(c * D.wall / count), y(below[c] + part[c])); g.lineTo(x((c + 1) * D.wall / count), y(below[c] + part[c])); }
       for (let c = count - 1; c >= 0; c--) { g.lineTo(x((c + 1) * D.wall / count), y(below[c])); g.lineTo(x(c * D.wall / count), y(below[c])); }
       for (let c = 0; c < count; c++) below[c] += part[c];
-      g.fillStyle = color(D.parts[k][1]); g.fill();
+      g.fillStyle = color(D.purposes[k][1]); g.fill();
     });
     g.fillStyle = color("dim");
     for (const share of [0, 0.25, 0.5, 0.75]) g.fillText(ms(share * D.wall) + " ms", x(share * D.wall), height - 8);
@@ -21,7 +21,7 @@ drawers.memory = () => {
   });
 };
 for (const memory of D.memories) {
-  const used = D.parts.map(([name, style], k) => [name, style, memory.at_peak[k]]).filter(([, , n]) => n > 0);
+  const used = D.purposes.map(([name, style], k) => [name, style, memory.at_peak[k]]).filter(([, , n]) => n > 0);
   $("memory").append(el("h3", {}, memory.space),
     el("p", {}, `peak ${bytes(memory.peak)} at ${ms(memory.peak_time)} ms, of which ${bytes(memory.before)} were there before`),
     el("canvas", { role: "img", "aria-label": `bytes of ${memory.space} over time; the table below has who had them at the peak` }), el("p", { class: "legend" }, ...used.map(([name, style, n]) => el("span", {}, el("i", { style: `background:var(--${style})` }), `${name} ${bytes(n)}`))),

@@ -24,7 +24,7 @@ $("plan").append(D.plans.length ? el("p", { class: "dim" }, "what the graphs' la
     $("source").append(el("h3", {}, `${file}  ${ms(took(rows))} ms`), table(
       ["line", "n", "ms", "on path", "waits", "code"],
       rows.map((row) => [go(String(row.number || "–"), () => search(row.name)), row.count, ms(row.run),
-        (100 * row.path / D.wall).toFixed(1) + " %", ms(row.dep + row.queue + row.sched),
+        (100 * row.path / D.path).toFixed(1) + " %", ms(row.dep + row.queue + row.sched),
         el("code", { class: "heat", style: `--heat:${Math.round(100 * row.run / most)}%` }, D.sources[row.name] || "")])));
   }
 }
