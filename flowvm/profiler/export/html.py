@@ -32,7 +32,7 @@ KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
     "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "flame", "memory", "tables", "beside", "begin",
+    "detail", "flame", "memory", "plan", "tables", "beside", "begin",
 )  # fmt: skip
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
@@ -255,5 +255,6 @@ class _Page:
             "launches": len(launches),
             "tasks": rows,
             "time": sum(r["time"] for r in rows),
+            "passes": run.info.get("passes", {}).get(name),
             **about,
         }

@@ -86,7 +86,7 @@ def _lanes_of(page: Columns, part: Any, lanes: list[dict[str, Any]]) -> None:
             end=page.since(run.task_times[tasks, 1]),
             what=np.full(len(tasks), ALL_STATES.index("run")),
             ins=instructions(run.task_launch[tasks]),
-            op=run.task_op[tasks], line=run.task_line[tasks],
+            task=run.task_number[tasks], op=run.task_op[tasks], line=run.task_line[tasks],
         )  # fmt: skip
 
 

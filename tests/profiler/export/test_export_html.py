@@ -112,7 +112,12 @@ def test_an_empty_run_has_a_page():
 FRAMES = """<script>
 window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 4);
 </script>"""
-ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>"
+
+
+def acting(what: str = "") -> str:
+    """The program that acts in the page in place of a person."""
+    name = f"browser_{what}.js" if what else "browser.js"
+    return f"<script>{(Path(__file__).parent / name).read_text()}</script>"
 
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
@@ -127,7 +132,7 @@ def dumped(page: str, folder: Path, name: str = "report.html") -> str:
     return out
 
 
-def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACTING) -> Any:
+def browse(page: str, folder: Path, name: str = "report.html", acting: str = acting()) -> Any:
     """What `browser.js` found in the page."""
     dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
@@ -202,29 +207,35 @@ def time_can_be_rewound(p: Profile, found: Any) -> None:
     assert found["playing"]
 
 
-RANKS = """<script>addEventListener("load", async () => {
-  const F = window.flowvm, out = {}, pause = () => new Promise((done) => setTimeout(done, 30));
-  out.errors = []; addEventListener("error", (e) => out.errors.push(String(e.message)));
-  F.show("dag"); await pause();
-  const boxes = F.scene().frames.length; out.lanes = F.scene().columns.length;
-  F.search("all_reduce"); F.select(F.state.found[0]); F.reveal(F.state.found[0]); await pause();
-  out.together = document.getElementById("detail").textContent;
-  const links = [...document.querySelectorAll("#detail .link")];
-  links[1].click(); await pause(); out.other = F.state.selected;
-  F.show("timeline"); await pause(); out.row = F.lanes.filter((l) => l.part === 2).length;
-  F.rewind(F.machine.numberAt(F.ties[0] - 1), F.ties[0] - 1); F.show("moment"); await pause();
-  out.moment = document.getElementById("moment").textContent;
-  out.verdict = document.getElementById("verdict").textContent;
-  const pre = document.createElement("pre"); pre.id = "result";
-  pre.textContent = JSON.stringify(out); document.body.append(pre);
-});</script>"""
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_passes_stand_before_and_after(tmp_path: Path) -> None:
+    graph = flow.compile(lambda t: ((t @ t).relu() * 1.0 + 0.0 * t.tanh()).exp())
+    x = flow.rand(6, 6)
+    for _ in range(3):
+        graph(x)
+    with profile() as p:
+        graph(x).sum().item()
+    ((name, told),) = p.run.info["passes"].items()
+    found = browse(html(p), tmp_path, acting=acting("plans"))
+    assert found["errors"] == []
+    assert found["rows"] == len(told["pairs"]) == sum(found["kinds"])
+    same, merged, removed, *_ = found["kinds"]
+    assert merged > 0
+    assert removed == sum(after is None for _, after, *_ in told["pairs"])
+    assert found["left"] == found["rows"] - same
+    assert sorted(found["marked"]) == ["", "passes changed"]  # its task's row, too
+    assert found["task"]["plan"] == name
+    assert re.search(r"does the work of \d captured nodes", found["detail"])
+    assert p.run.names[p.run.op[found["selected"]]] == name
+    assert found["after"] is None
+    assert found["moved"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_ranks_are_groups_of_lanes(seed: int, tmp_path: Path) -> None:
     ranks = three_ranks(seed)
     p = ranks.joined
-    found = browse(html(p), tmp_path, acting=RANKS)
+    found = browse(html(p), tmp_path, acting=acting("ranks"))
     assert found["errors"] == []
     assert found["lanes"] == 6
     assert found["row"] == 4  # path, Python, cpu, comm

@@ -2,6 +2,7 @@
 
 function select(i) {
   state.selected = i;
+  state.task = null;
   const panel = $("detail");
   panel.hidden = i < 0;
   panel.replaceChildren();

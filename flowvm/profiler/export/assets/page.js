@@ -69,7 +69,8 @@ const meter = (share, most) => el("span", { class: "meter", "aria-hidden": "true
 
 // --- state -----------------------------------------------------------------------------------
 const state = { tab: "verdict", from: 0, to: D.wall, selected: -1, found: [], at: 0,
-  marks: new Set(), moment: -1, time: 0 }; // moment: how many events have happened; -1: not asked
+  marks: new Set(), moment: -1, time: 0,
+  task: null }; // moment: how many events have happened, -1: not asked; task: of a graph {plan, number}
 
 // Views say how they are drawn, and how they show an instruction that is not to be seen.
 const drawers = {}, revealers = [];

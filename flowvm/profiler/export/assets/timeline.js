@@ -12,7 +12,7 @@ const left = () => begins;
 // lanes: {name, begin, end, state or op index, instruction}; rows sorted by begin
 const lanes = D.lanes.map((lane) => ({ name: lane.name, kind: lane.kind, part: lane.part,
   begin: C[lane.key + ".begin"], end: C[lane.key + ".end"], what: C[lane.key + ".what"],
-  ins: C[lane.key + ".ins"], op: C[lane.key + ".op"], line: C[lane.key + ".line"] }));
+  ins: C[lane.key + ".ins"], op: C[lane.key + ".op"], task: C[lane.key + ".task"], line: C[lane.key + ".line"] }));
 const RUN = D.states.indexOf("run");
 // of several ranks each is a group of lanes below a head
 const rowOf = lanes.map((lane, k) => k + (D.ranks ? lane.part + 1 : 0));
@@ -75,7 +75,8 @@ function drawLane(g, lane, y, width, text) {
     g.fillStyle = running && i >= 0 && C.critical[i] ? color("critical") : color(cause);
     const inset = running || lane.kind === "path" ? 3 : 9;
     g.fillRect(x0, y + inset, Math.max(0.7, x1 - x0), ROW - 2 * inset);
-    if (i === state.selected && i >= 0) {
+    const chosen = lane.kind === "tasks" && state.task && lane.task[k] === state.task.number && op(i) === state.task.plan;
+    if ((i === state.selected && i >= 0) || chosen) {
       g.strokeStyle = color("mark"); g.lineWidth = 2;
       g.strokeRect(x0, y + 2, Math.max(2, x1 - x0), ROW - 4);
     } else if (state.found.length && running && i >= 0 && state.marks.has(i)) {
@@ -172,8 +173,9 @@ handle(canvas, {
   zoomed: (factor, x) => zoom(1 / factor, tOf(x, canvas.getBoundingClientRect().width)),
   hovered: (event) => { const found = hit(event); tip(event, found && describe(found)); },
   clicked: (event) => {
-    const found = hit(event);
-    select(found && found.lane.ins[found.k] >= 0 ? found.lane.ins[found.k] : -1);
+    const found = hit(event), plan = found && found.lane.kind === "tasks" && D.plans.find((p) => p.name === op(found.lane.ins[found.k]));
+    if (plan) selectTask(plan, found.lane.task[found.k], found.lane.ins[found.k]);
+    else select(found && found.lane.ins[found.k] >= 0 ? found.lane.ins[found.k] : -1);
   },
 });
 canvas.addEventListener("keydown", (event) => {
