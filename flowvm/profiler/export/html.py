@@ -24,15 +24,16 @@ from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.flame import BY
-from flowvm.profiler.views.memory_parts import PARTS, course_of
+from flowvm.profiler.views.holders import NEVER
+from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
-    "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "flame", "memory", "plan", "tables", "beside", "begin",
+    "columns", "holders", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag",
+    "machine", "detail", "flame", "memory", "plan", "tables", "beside", "begin",
 )  # fmt: skip
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
@@ -153,20 +154,34 @@ class _Page:
         }
 
     def _memory(self, number: int, profile: Any, space: str) -> dict[str, Any]:
-        """What a memory was for over time, in as many columns as a screen has."""
-        run, data = profile.run, profile.memory_of(space)
+        """What a memory was for over time, in as many columns as a screen has, and who held it at
+        any moment; `profile` is of the process that it belongs to.
+        """
+        run, data = self.run, self.profile.memory_of(space)
         course = course_of(run, data, births(run, space), space, MOMENTS)
         parts = np.array(course.parts, np.int64).reshape(-1, len(PARTS))
         for k, (_, _, name) in enumerate(PARTS):
             self.whole(f"memory{number}.{name}", parts[:, k])
+        own = self.profile.holdings_of(space)
+        for name in ("kind", "label", "keeper", "size"):
+            self.whole(f"holds{number}.{name}", getattr(own, name))
+        for name in ("born", "freed", "died"):
+            times = getattr(own, name)
+            self.put(
+                f"holds{number}.{name}", "f", np.where(times < NEVER, self.since(times), np.inf)
+            )
+        view = profile.memory(space)
         return {
             "space": space,
             "peak": data.peak,
-            "peak_time": max(0, data.peak_time - self.run.begun),
-            "before": data.before,
+            "peak_time": max(0, data.peak_time - run.begun),
+            "said": in_words(view),
+            "base": data.base,
             "at_peak": course.at_peak,
-            "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
-            "advice": profile.memory(space).advice,
+            "labels": own.labels,
+            "keepers": own.keepers,
+            "before": own.before,
+            "advice": view.advice,
         }
 
     def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:

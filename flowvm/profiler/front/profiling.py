@@ -31,6 +31,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.terminal import terminal_width
+from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
@@ -174,6 +175,17 @@ class Profile:
 
     @cached_property
     def _memories(self) -> dict[str, Memory]:
+        return {}
+
+    def holdings_of(self, space: str = HOST) -> Holdings:
+        """Who held a memory, at any moment."""
+        if space not in self._holdings:
+            known = tables.births(self.run, space)
+            self._holdings[space] = holdings(self.run, self.memory_of(space), known, space)
+        return self._holdings[space]
+
+    @cached_property
+    def _holdings(self) -> dict[str, Holdings]:
         return {}
 
     @property

@@ -22,12 +22,12 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler.analysis import moments
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.moments import STATES, Moments
-from flowvm.profiler.analysis.tables import Memory
 from flowvm.profiler.grammar import ACCESS, Screen, Span, View, counted, cropped, ms, size
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.joining import title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.holders import Holder
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -124,8 +124,8 @@ class Meeting:
 @dataclass(frozen=True, repr=False)
 class Moment(View):
     """See the module.  `time` and `wall` are ns from the beginning; `number` of `events` events
-    have happened, the last of which is `event`.  `python` and `live` have a row for each process
-    and for each memory.
+    have happened, the last of which is `event`.  `python` has a row for each process, `live` and
+    `holders` (who has how much of it) for each memory.
     """
 
     number: int
@@ -143,6 +143,7 @@ class Moment(View):
     storages: tuple[Listed, ...]
     actors: tuple[Acting, ...]
     meetings: tuple[Meeting, ...]
+    holders: tuple[tuple[Holder, ...], ...]
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -173,6 +174,20 @@ class Moment(View):
             if s.queued:
                 spans.append(("▫ " + _named(s.queued), "queue"))
             screen.add(*spans)
+        rows = [(s, h) for (s, _), some in zip(self.live, self.holders, strict=True) for h in some]
+        rows.sort(key=lambda row: -row[1].nbytes)
+        for k, (space, h) in enumerate(rows[:MOST]):
+            at = space if len(self.live) > 1 else ""
+            holder = " ".join(
+                filter(None, (h.module, h.op, h.keeper and f"kept by {h.keeper}", at))
+            )
+            screen.add(
+                f" {'memory' if not k else '':{wide}s} {size(h.nbytes)} ", (h.kind, "const"),
+                f"  {holder}", (f"  {h.line}", "line"),
+            )  # fmt: skip
+        if len(rows) > MOST:
+            rest = sum(h.nbytes for _, h in rows[MOST:])
+            screen.add(f" {'':{wide}s} {size(rest)} in {len(rows) - MOST:,} more")
         if self.ready:
             screen.add(" ready      ", (_named(self.ready), "sched"))
         for k, w in enumerate(self.waiting[:MOST]):
@@ -295,11 +310,12 @@ def moment(profile: Any, number: int, time: int | None = None) -> Moment:
         number, len(events), now - run.begun, run.wall, event, line,
         tuple(zip(STATES, counts.tolist(), strict=True)),
         tuple(_python(part, names, states, now) for part in profile.parts),
-        tuple((space, _live(profile.memory_of(space), now)) for space in spaces_of(run)),
+        tuple((space, profile.memory_of(space).level(now)) for space in spaces_of(run)),
         tuple(streams), names.all(np.flatnonzero(states == moments.READY)),
         tuple(_waiting(run, names, events, states, int(i)) for i in pending),
         _storages(run, names, events, states), _actors(run, states, now),
         meetings(profile.tied, now),
+        tuple(profile.holdings_of(space).at(now) for space in spaces_of(run)),
     )  # fmt: skip
 
 
@@ -315,12 +331,6 @@ class _Names:
 
     def all(self, some: Array) -> tuple[Named, ...]:
         return tuple(self(int(i)) for i in some)
-
-
-def _live(memory: Memory, now: int) -> int:
-    """Bytes of a memory."""
-    level = int(np.searchsorted(memory.time, now, side="right")) - 1
-    return int(memory.nbytes[level]) if level >= 0 else 0
 
 
 def _python(part: Any, names: _Names, states: Array, now: int) -> tuple[str, str]:

@@ -232,6 +232,26 @@ def test_passes_stand_before_and_after(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_memory_says_who_holds_it_at_the_sliders_moment(tmp_path: Path) -> None:
+    layer = flow.nn.Linear(64, 64)
+    with profile() as p:
+        for _ in range(3):
+            layer(flow.rand(128, 64)).sum().backward()
+        flow.vm.sync()
+    found = browse(html(p), tmp_path, acting=acting("memory"))
+    assert found["errors"] == []
+    data, run = p.memory_of(), p.run
+    assert "the peak while #" in found["peak"]
+    assert f"at the peak, {(data.peak_time - run.begun) / 1e6:.3f}"[:16] in found["peak"]
+    assert "at 0.000 ms" in found["begin"]
+    assert "paramsLinearbefore the runLinear.weight and 1 more" in found["begin"]
+    assert abs(found["time"] - run.wall / 2) < run.wall / 20
+    assert found["at_peak"] == data.peak_time - run.begun
+    first = p.holdings_of().at(data.peak_time)[0]
+    assert f"{first.kind}{first.module}{first.op}" in found["said"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 def test_ranks_are_groups_of_lanes(seed: int, tmp_path: Path) -> None:
     ranks = three_ranks(seed)
     p = ranks.joined

@@ -33,8 +33,9 @@ def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]
     asked.write_text(json.dumps(questions), "utf-8")
     assets = resources.files("flowvm.profiler.export") / "assets"
     here = Path(__file__).parent / "moments_in_node.js"
+    scripts = [str(assets / f"{name}.js") for name in ("columns", "holders", "moments")]
     done = subprocess.run(
-        [NODE, here, data, asked, *(str(assets / name) for name in ("columns.js", "moments.js"))],
+        [NODE, here, data, asked, *scripts],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -116,6 +117,19 @@ def test_ranks_in_one_run(seed: int, tmp_path: Path) -> None:
     found = said(p, [{"t": t} for t in times], tmp_path)
     assert found == [p.at(t).to_dict() for t in times]
     assert all(one["meetings"] for one in found)
+
+
+def test_who_holds_memory(seed: int, tmp_path: Path) -> None:
+    model = flow.nn.Sequential(flow.nn.Linear(16, 32), flow.nn.ReLU(), flow.nn.Linear(32, 2))
+    optimizer = flow.optim.Adam(model.parameters())
+    with profile() as p:
+        for _ in range(3):
+            loss = model(flow.rand(8, 16)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert p.run.info["held"]
+    compare(p, tmp_path, seed)
 
 
 def test_an_empty_run(tmp_path: Path) -> None:

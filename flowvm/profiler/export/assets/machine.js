@@ -39,7 +39,7 @@ function play(on) {
   player.title = on ? "pause" : "play";
   if (!on) return;
   if (state.moment < 0 || state.moment >= machine().events) rewind(0);
-  if (["verdict", "plan", "source"].includes(state.tab)) show("moment");
+  if (["verdict", "plan", "source", "beside"].includes(state.tab)) show("moment");
   clock.last = 0;
   requestAnimationFrame(tick);
 }
@@ -100,6 +100,9 @@ drawers.moment = () => {
       [el("span", { class: "stage run" }, "█ "), who(named), ` for ${ms(s.ran[k])} ms  `]) : [el("span", { class: "dim" }, "idle  ")]),
     ...(s.queued.length ? [el("span", { class: "stage queue" }, " ▫ queue "), ...some(s.queued, who)] : [])));
   }
+  m.holders.forEach((some, k) => rows.push(row(m.holders.length > 1 ? "memory " + m.live[k][0] : "memory", ...some.slice(0, 3).flatMap((h, n) =>
+    [n ? ", " : "", el("span", { class: "const" }, bytes(h.nbytes)), ` ${[h.kind, h.module, h.op, h.line].filter((text) => text).join(" ")}`]),
+  ...(some.length > 3 ? [" ", go(`and ${some.length - 3} more`, () => show("memory"))] : []))));
   if (m.ready.length) rows.push(row("ready", ...some(m.ready, who)));
   m.waiting.slice(0, MOST).forEach((w, k) => rows.push(row(k ? "" : "pending", el("span", { class: "stage dep" }, "░ "),
     who(w.what), w.front.length ? "  waits for " : "", ...some(w.front, ([named, hazard, tensor]) => [who(named), ` (${hazard} of t${tensor})`], 5))));

@@ -124,6 +124,7 @@ class Moments { // made when somebody first asks: sorting all events takes a mom
       storages: this.storages(states),
       actors: this.actors(states, time),
       meetings: this.meetings(time),
+      holders: D.memories.map((_, k) => holdersAt(D, C, k, time, this.live(k, time))),
     };
   }
 
@@ -165,7 +166,7 @@ class Moments { // made when somebody first asks: sorting all events takes a mom
       const middle = (low + high) >> 1;
       if (when[middle] <= time) low = middle + 1; else high = middle;
     }
-    return low ? this.C[`level${number}.bytes`][low - 1] : 0;
+    return low ? this.C[`level${number}.bytes`][low - 1] : this.D.memories[number].base;
   }
 
   // who has to end before i may run, the hazard, and the tensor that it is about
