@@ -21,9 +21,10 @@ from flowvm.profiler.analysis.across import (
     tied,
     union,
 )
-from flowvm.profiler.analysis.hosting import Spent, inside, text_of
+from flowvm.profiler.analysis.hosting import inside
 from flowvm.profiler.grammar import Column, Screen, View, flowed, ms, percent, size, table
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import WORDS
 
 WORTH = 0.01  # of the wall time: less waiting is not worth a line
 
@@ -142,7 +143,7 @@ def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:
     """Of a rank for which others waited: for how long, and what it did meanwhile; else ""."""
     if row.others < WORTH * row.wall:
         return ""
-    did: Counter[str] = Counter()
+    did: dict[str, Counter[str]] = {}  # by line, and what it did there
     run: Run = profile.run
     for k in np.flatnonzero(together.late == row.rank).tolist():
         first = int(together.last[k] - together.waited[k]) - shift
@@ -150,15 +151,21 @@ def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:
         for begin, end, what, j in before(run, profile.order, i, first):
             if what == "run":
                 exchanged = "the one before, " if is_lane(run.streams[run.stream[j]]) else ""
-                text = f"{exchanged}{run.names[run.op[j]]} at {run.lines[run.line[j]]}"
-                did[text.removesuffix(" at ")] += end - begin
+                spent = [(run.lines[run.line[j]], exchanged + run.names[run.op[j]], end - begin)]
             elif what == "host":
-                for one in inside(run, begin, end) or [Spent("host", -1, -1, end - begin)]:
-                    did[f"{one.state} {text_of(run, one.line, one.spot)}".rstrip()] += one.time
+                spent = [
+                    (run.lines[one.line] if one.line >= 0 else "", WORDS[one.state][0], one.time)
+                    for one in inside(run, begin, end)
+                ] or [("", what, end - begin)]
             else:
-                did[what] += end - begin
-    what, time = did.most_common(1)[0] if did else ("", 0)
+                spent = [("", what, end - begin)]
+            for line, text, time in spent:
+                did.setdefault(line, Counter())[text] += time
+    line, some = max(did.items(), key=lambda item: item[1].total(), default=("", Counter()))
+    what, time = some.most_common(1)[0] if some else ("", 0)
     meanwhile = f", {ms(time)} ms of it in {what}" if time else ""
+    if line and time:
+        meanwhile = f", {ms(some.total())} ms of it at {line}, {ms(time)} ms in {what}"
     return (
         f"rank {row.rank} came last to {row.late} of {len(together)} collectives: others waited "
         f"{ms(row.others)} ms for it{meanwhile}"
