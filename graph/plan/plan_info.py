@@ -6,6 +6,7 @@ import weakref
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from flowvm.config import config
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.plan.parts import PlanParts, TaskDesc
 from flowvm.loading.lazy import lazy
@@ -54,10 +55,11 @@ class PlanInfo:
 
     def passes(self) -> dict[str, Any] | None:
         """What the passes did to its graph, as plain values, found when it is first asked for; None
-        where the Plan was gone by then, was not optimized here, or is too large.
+        where the Plan was gone by then, was not optimized here, or is too large, and while
+        FLOWVM_DEBUG_PASS prints what passes do.
         """
         plan = self._plan()
-        if self._passes is None and plan is not None:
+        if self._passes is None and plan is not None and not config.debug_pass:  # which prints
             captured = plan.graph.captured
             if captured is not None and len(captured[0].nodes) <= MOST_NODES:
                 found = changes.changes(plan.graph)
