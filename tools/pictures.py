@@ -1,6 +1,7 @@
 """Make the pictures of the README and of docs/profiler.md from what flowvm prints.
 
     python -m tools.pictures [folder]     docs/pictures by default
+    python -m tools.pictures --ranks      that of two ranks, too, which are launched for it
 
 A small training program runs, and every screen is printed to a recording console, which rich turns
 into SVG.  So a picture shows what a reader would see; only the times are those of another machine.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import io
 import linecache
+import subprocess
 import sys
 import tempfile
 import traceback
@@ -71,6 +73,18 @@ def train(batches):
 def look_up(table, index):
     rows = table[index]
     return rows.mean() * 2
+
+
+class Step(nn.Graph):
+    def __init__(self, net, optimizer):
+        super().__init__()
+        self.net = net
+        self.add_optimizer(optimizer)
+
+    def build(self, x, labels):
+        loss = nn.functional.cross_entropy(self.net(x), labels)
+        loss.backward()
+        return loss
 """
 
 # rich's own template fetches fonts from the Internet; this one uses what is there
@@ -150,24 +164,17 @@ def trace(session: Session) -> Any:
     return flow.vm.trace(session.names["look_up"], flow.randn(8, 4), flow.tensor([1, 2]))
 
 
-def graph(session: Session) -> str:
-    """The tree of a graph of the same step."""
-
-    class Step(flow.nn.Graph):
-        def __init__(self, net: Any, optimizer: Any) -> None:
-            super().__init__()
-            self.net = net
-            self.add_optimizer(optimizer)
-
-        def build(self, x: Any, labels: Any) -> Any:
-            loss = flow.nn.functional.cross_entropy(self.net(x), labels)
-            loss.backward()
-            return loss
-
-    step = Step(session.names["net"], session.names["optimizer"])
+def replayed(session: Session) -> Any:
+    """A graph of the same step, which has been called twice."""
+    step = session.names["Step"](session.names["net"], session.names["optimizer"])
     for _ in range(2):  # what the first call does may be eager
         step(flow.rand(256, 784), flow.randint(0, 10, (256,)))
-    return repr(step)
+    return step
+
+
+def graph(session: Session) -> str:
+    """The tree of a graph of the same step."""
+    return repr(replayed(session))
 
 
 def explanation(session: Session) -> Any:
@@ -191,7 +198,43 @@ PICTURES: dict[str, tuple[str, Callable[[Session], Any]]] = {
     "error": ("", error_text),
 }  # fmt: skip
 
-PAGES = ("dag", "moment")  # tabs of the page
+PAGES = ("dag", "moment", "memory", "plan")  # tabs of the page
+RANKS = """\
+from pathlib import Path
+import sys
+import flowvm as flow
+from flowvm.ops.collectives.collectives import all_reduce, barrier
+from flowvm.ranks.world import rank
+
+net = flow.nn.Sequential(flow.nn.Linear(256, 256), flow.nn.ReLU(), flow.nn.Linear(256, 10))
+optimizer = flow.optim.SGD(net.parameters(), lr=0.1)
+
+
+def step(number):
+    x = flow.rand(64, 256)
+    for _ in range(12 if number % 2 == rank() else 1):  # one of them has more to do
+        x = (x @ net[0].weight).tanh()
+    loss = net(x).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    for parameter in net.parameters():
+        parameter.grad = all_reduce(parameter.grad)
+    optimizer.step()
+    return loss.item()
+
+
+for number in range(4):
+    step(number)
+barrier()
+flow.vm.sync()
+with flow.profiler.profile() as p:
+    for number in range(4):
+        with flow.profiler.span("step"):
+            step(number)
+ranks = flow.profiler.gather(p)
+if rank() == 0:
+    ranks.export(Path(sys.argv[1]) / "ranks.html")
+"""
 
 
 def picture(typed: str, shown: Any) -> str:
@@ -210,25 +253,44 @@ def picture(typed: str, shown: Any) -> str:
     return console.export_svg(title="", code_format=SVG, unique_id="flowvm")
 
 
-def pages(session: Session, folder: Path) -> list[Path]:
+def pages(session: Session, folder: Path, ranks: bool) -> list[Path]:
     """Pictures of the profiler's page, where a browser is installed."""
-    made = []
     with tempfile.TemporaryDirectory() as place:
         page = session.profile.export(Path(place) / "run.html")
-        for tab in PAGES:
-            path = folder / f"page-{tab}.png"
-            browse(f"file://{page}#{tab}", Path(place) / f"chromium-{tab}",
-                   f"--screenshot={path.resolve()}", "--window-size=1200,720",
-                   "--hide-scrollbars", "--virtual-time-budget=3000")  # fmt: skip
-            made.append(path)
+        step = replayed(session)
+        with flow.profiler.profile() as p:
+            for _ in range(3):
+                step(flow.rand(256, 784), flow.randint(0, 10, (256,))).item()
+        of_graph = p.export(Path(place) / "graph.html")
+        made = [
+            _shot(of_graph if tab == "plan" else page, tab, folder / f"page-{tab}.png")
+            for tab in PAGES
+        ]
+        if ranks:
+            program = Path(place) / "train.py"
+            program.write_text(RANKS)
+            launch = [sys.executable, "-m", "flowvm", "launch", "-n", "2", str(program), place]
+            subprocess.run(launch, check=True)
+            page = Path(place) / "ranks.html"
+            made.append(_shot(page, "timeline", folder / "page-ranks.png"))
     return made
+
+
+def _shot(page: Path, tab: str, path: Path) -> Path:
+    """A picture of a tab of a page."""
+    browse(f"file://{page}#{tab}", page.parent / f"chromium-{path.stem}",
+           f"--screenshot={path.resolve()}", "--window-size=1200,720",
+           "--hide-scrollbars", "--virtual-time-budget=3000")  # fmt: skip
+    return path
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Write all pictures; their names on stdout."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
-    folder: Path = parser.parse_args(arguments).folder
+    parser.add_argument("--ranks", action="store_true", help="the page of two ranks, too")
+    asked = parser.parse_args(arguments)
+    folder: Path = asked.folder
     folder.mkdir(parents=True, exist_ok=True)
     session = Session()
     for name, (typed, show) in PICTURES.items():
@@ -236,7 +298,7 @@ def main(arguments: list[str] | None = None) -> int:
         path.write_text(picture(typed, show(session)), encoding="utf-8")
         print(path)
     if CHROMIUM:
-        print(*pages(session, folder), sep="\n")
+        print(*pages(session, folder, asked.ranks), sep="\n")
     else:
         print("no Chromium here: the pictures of the page are left as they are", file=sys.stderr)
     return 0

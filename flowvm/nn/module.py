@@ -67,7 +67,7 @@ def leave(error: FlowError, module: Module) -> None:
         error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
 
 
-_NOTHING: Any = object()  # no argument was given
+NOTHING: Any = object()  # no argument was given
 
 
 class Module:
@@ -109,13 +109,13 @@ class Module:
     # A class attribute, not a method, so that a subclass may give forward any signature it likes.
     forward: Callable[..., Any] = _forward_missing
 
-    def __call__(self, input: Any = _NOTHING, /, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, input: Any = NOTHING, /, *args: Any, **kwargs: Any) -> Any:
         try:
             # the usual call, of one argument, by itself: what is passed on by stars costs more
             # than all else here, and `_hooks`, for there is a `__getattr__`, a third of the rest
-            if not (hooked or args or kwargs or input is _NOTHING):
+            if not (hooked or args or kwargs or input is NOTHING):
                 return self.forward(input)
-            if input is not _NOTHING:
+            if input is not NOTHING:
                 args = (input, *args)
             if self._hooks is None:
                 return self.forward(*args, **kwargs)

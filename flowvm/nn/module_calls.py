@@ -20,11 +20,12 @@ from typing import Any
 
 from flowvm.errors import FlowError
 from flowvm.guards.forks import held_at_fork
-from flowvm.nn.hooks import call_with_hooks
-from flowvm.nn.module import Module, leave
+from flowvm.nn.hooks import call_with_hooks, hooked
+from flowvm.nn.module import NOTHING, Module, leave
+from flowvm.private.cpython import CPYTHON, next_of
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.scopes import NEVER
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch.pending import issued
 from flowvm.vm.watch.purposes import made_for
 
 Call = Callable[..., Any]
@@ -114,13 +115,18 @@ paths = Paths()
 _note, _known = engine.flight.scopes.calls.append, paths.known
 
 
-def _noted(self: Module, *args: Any, **kwargs: Any) -> Any:
+def _noted(self: Module, input: Any = NOTHING, /, *args: Any, **kwargs: Any) -> Any:
     """`Module.__call__`, noted when it is over: in one place, for a function more, and two notes in
-    place of one, would each be felt.
+    place of one, would each be felt.  What comes next is read as `issued` does, whose question
+    whether it may be is asked when this is installed.
     """
     path = _known.get(id(self)) or paths.add(self, _outermost())
-    first = issued()
+    first = next_of(hot["counter"])
     try:
+        if not (hooked or args or kwargs or input is NOTHING):
+            return self.forward(input)
+        if input is not NOTHING:
+            args = (input, *args)
         if self._hooks is None:
             return self.forward(*args, **kwargs)
         return call_with_hooks(self, self._hooks, args, kwargs)
@@ -128,7 +134,7 @@ def _noted(self: Module, *args: Any, **kwargs: Any) -> Any:
         leave(error, self)
         raise
     finally:
-        _note((first, issued(), get_ident(), path))
+        _note((first, next_of(hot["counter"]), get_ident(), path))
 
 
 def _calls_of(frame: FrameType | None) -> Iterator[dict[str, Any]]:
@@ -162,6 +168,8 @@ engine.flight.scopes.running = _running
 
 def _on_level(level: int) -> None:
     global _level
+    if level >= 2:
+        CPYTHON.require("counter")
     with _lock:
         _level = level
         _install()

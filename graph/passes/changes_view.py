@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from flowvm.graph.logical.nodes import OpNode
-from flowvm.graph.passes.changes import Changes
+from flowvm.graph.passes.changes import Changes, matched
 from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 
 
@@ -24,6 +27,35 @@ def passes_view(changes: Changes) -> PassesView:
         tuple(p.name for p in changes.passes if not p.changed), changes.left_out,
         tuple(_pairs(changes)),
     )  # fmt: skip
+
+
+def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, Any]:
+    """The same as plain values.  Nodes that run are told by their place among `tasks`, -1 where it
+    is not known: passes that run again make other nodes.
+    """
+    view = passes_view(changes)
+    places = {id(node): k for k, node in enumerate(tasks)}
+    into = matched(changes.after.nodes, tasks)
+    task = {n.number: places.get(id(into.get(id(n))), -1) for n in changes.after.nodes}
+    return {
+        "captured": view.before,
+        "passes": [[p.name, p.before, p.after, p.did] for p in view.passes],
+        "idle": list(view.idle),
+        "left_out": list(view.left_out),
+        "pairs": [
+            [
+                [_row(node) for node in pair.before],
+                None if pair.after is None else _row(pair.after),
+                -1 if pair.after is None else task[pair.after.number],
+                pair.why,
+            ]
+            for pair in view.pairs
+        ],
+    }
+
+
+def _row(node: NodeText) -> list[Any]:
+    return [node.number, node.op, node.result, node.scope, node.line]
 
 
 def _pairs(changes: Changes) -> list[Pair]:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import weakref
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flowvm.config import config
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.plan.parts import PlanParts, TaskDesc
+from flowvm.loading.lazy import lazy
+
+if TYPE_CHECKING:
+    from flowvm.graph.passes import changes, changes_view
+else:
+    changes = lazy("flowvm.graph.passes.changes")
+    changes_view = lazy("flowvm.graph.passes.changes_view")
+
+MOST_NODES = 3000  # of a graph whose passes are run again unasked: a node takes 0.3 ms
 
 
 class PlanInfo:
@@ -14,11 +25,13 @@ class PlanInfo:
 
     `writers`: which task writes an operand of the launch last.
 
-    An entry lives as long as the VM, so this holds no tensor and no Plan.
+    An entry lives as long as the VM, so this holds no tensor and keeps no Plan alive.
     """
 
     def __init__(self, plan: PlanParts) -> None:
         self.name = plan.name
+        self._plan = weakref.ref(plan)
+        self._passes: dict[str, Any] | None = None
         self.operands = f"{len(plan.tasks)} tasks"
         self.nodes = [_described(task.node) for task in plan.tasks]
         self.forward = [task.node.forward for task in plan.tasks]
@@ -39,6 +52,19 @@ class PlanInfo:
             "actors": [[a.stream, a.first, a.count, a.inputs, a.credits] for a in plan.actors],
             "tasks": [[node.repeat, node.stream] for node in plan.graph.nodes],
         }
+
+    def passes(self) -> dict[str, Any] | None:
+        """What the passes did to its graph, as plain values, found when it is first asked for; None
+        where the Plan was gone by then, was not optimized here, or is too large, and while
+        FLOWVM_DEBUG_PASS prints what passes do.
+        """
+        plan = self._plan()
+        if self._passes is None and plan is not None and not config.debug_pass:  # which prints
+            captured = plan.graph.captured
+            if captured is not None and len(captured[0].nodes) <= MOST_NODES:
+                found = changes.changes(plan.graph)
+                self._passes = changes_view.passes_record(found, plan.graph.nodes)
+        return self._passes
 
     def locate(self, task: int) -> tuple[str, CodeType | None, int, str]:
         """(name, code, offset, operands) of the node that a task came from; -1: no task ran."""

@@ -5,6 +5,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import flowvm as flow
@@ -64,6 +65,18 @@ names = {e["args"]["name"] for e in read["traceEvents"] if e["name"] == "process
 assert any(n.startswith("rank 0") for n in names) and any(n.startswith("rank 1") for n in names)  # noqa: PT018
 arrows = [e for e in read["traceEvents"] if e.get("cat") == "ranks"]
 assert len(arrows) == 2 * 4
+
+page = found.export(FOLDER / f"{RANK}.html").read_text()
+assert "rank 1 comm" in page
+tied = found.joined.tied
+assert tied is not None
+assert tied.names == ["barrier"] + ["all_reduce"] * 3
+assert [int(one.late) for one in summary.ranks] == np.bincount(tied.late, minlength=2).tolist()
+late_at = (int(tied.last[1]) - found.joined.run.begun) / 1e6
+(met,) = found.at(late_at - 1e-5).meetings  # rank 1 has much to compute, and rank 0 waits
+assert met.awaited == tied.late[1]
+assert met.ranks[1 - met.awaited][0] == "waits"
+assert any("rank 1 came last" in said and "at recorded.py:" in said for said in summary.late)
 
 assert abs(measured_shifts(world())[1]) < 1e9  # one clock: how far is what the exchange took
 

@@ -11,6 +11,8 @@ import random
 
 import numpy as np
 
+from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.ranks import Ranks
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import connect, tensors_of
@@ -101,3 +103,34 @@ def of_rows(rows, operands, waits=(), ended=None) -> Run:
         wait_times=np.array([(a, b) for _, a, b in waits], np.int64).reshape(-1, 2),
         wait_thread=np.zeros(len(waits), np.int64),
     )
+
+
+def meeting(late: list[int], own: int) -> Run:
+    """A rank that computes (`op0` in stream 0) and meets others in all-reduces (stream 1), `late`
+    ns after 1000, 2000, ...; each is over 500 behind the round thousand.
+    """
+    rows, operands = [], []
+    for k, after in enumerate(late):
+        at = 1000 * (k + 1)
+        rows.append((0, KIND.OP_CALL, 0, at - 400, at - 300, at + after - 10))
+        rows.append((1, KIND.OP_CALL, 1, at - 350, at + after, at + 500))
+        operands.append([(2 * k, OPERAND.MUT | OPERAND.ALLOCATE)])
+        operands.append([(2 * k + 1, OPERAND.MUT | OPERAND.ALLOCATE), (2 * k, OPERAND.CONST)])
+    run = of_rows(rows, operands, [(0, 100 + own, 200 + own)])
+    run.names, run.streams = ["matmul", "all_reduce"], ["cpu", "comm"]
+    run.info["spaces"] = ["cpu", "cpu"]
+    return run
+
+
+def three_ranks(seed: int) -> Ranks:
+    """Ranks whose clocks differ, that meet five times; between that each does what it likes."""
+    rng = random.Random(seed)
+    shifts = [0, 10_000, 3000]
+    found = []
+    for k, shift in enumerate(shifts):
+        run = meeting([rng.randrange(0, 300) for _ in range(5)], k)
+        for times in (run.times, run.wait_times):
+            times[times > 0] += 20_000 - shift
+        run.begun, run.ended = 20_100 + 10 * k - shift, run.ended + 20_000 - shift
+        found.append(Profile(run))
+    return Ranks(found, shifts)

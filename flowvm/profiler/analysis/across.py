@@ -7,12 +7,13 @@ Times of all runs are of one clock; a run's `shift` is what is added to its own 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from flowvm.profiler.analysis.waits import Order
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
@@ -22,31 +23,43 @@ EXCHANGES = (
     "broadcast", "broadcast_", "barrier", "send", "recv", "recv_",
 )  # fmt: skip
 COLLECTIVES = "comm"  # the lane of all that is no message
-_LANE = re.compile(rf"{COLLECTIVES}|send\d+|recv\d+")
+_LANE = re.compile(rf"(?:rank \d+ )?({COLLECTIVES}|send\d+|recv\d+)")
 
 
 @dataclass(frozen=True, eq=False)
 class Exchanges:
-    """Exchanges of one rank, in the order in which they began: columns."""
+    """Exchanges of one rank, in the order in which they began: columns.  `instruction` is the one
+    that exchanged, or launched the graph that did.
+    """
 
     names: list[str]
     lanes: list[str]
     begin: Array
     end: Array
     nbytes: Array
+    instruction: Array
 
     def collectives(self) -> Exchanges:
         """Those that are no messages."""
-        own = [k for k, lane in enumerate(self.lanes) if lane == COLLECTIVES]
+        return self.those([k for k, lane in enumerate(self.lanes) if lane_of(lane) == COLLECTIVES])
+
+    def those(self, own: list[int]) -> Exchanges:
+        """Some of them."""
         return Exchanges(
             [self.names[k] for k in own], [self.lanes[k] for k in own],
-            self.begin[own], self.end[own], self.nbytes[own],
+            self.begin[own], self.end[own], self.nbytes[own], self.instruction[own],
         )  # fmt: skip
+
+
+def lane_of(stream: str) -> str:
+    """Which lane of what ranks exchange a stream is, whatever rank's; "" for other streams."""
+    found = _LANE.fullmatch(stream)
+    return found[1] if found else ""
 
 
 def is_lane(stream: str) -> bool:
     """Whether a stream is one for what ranks exchange."""
-    return _LANE.fullmatch(stream) is not None
+    return bool(lane_of(stream))
 
 
 def _calls(run: Run) -> Exchanges:
@@ -58,11 +71,12 @@ def _calls(run: Run) -> Exchanges:
     ops = np.concatenate((run.op[own], run.task_op))
     streams = np.concatenate((run.stream[own], run.task_stream))
     nbytes = np.concatenate((run.nbytes[own], run.task_nbytes))
+    instruction = np.concatenate((own, run.task_launch))
     order = np.argsort(begin, kind="stable")
     return Exchanges(
         [run.names[k] for k in ops[order].tolist()],
         [run.streams[k] for k in streams[order].tolist()],
-        begin[order], end[order], nbytes[order],
+        begin[order], end[order], nbytes[order], instruction[order],
     )  # fmt: skip
 
 
@@ -74,10 +88,7 @@ def exchanges_of(run: Run) -> Exchanges:
         for k, (name, lane) in enumerate(zip(calls.names, calls.lanes, strict=True))
         if name in EXCHANGES and is_lane(lane)
     ]
-    return Exchanges(
-        [calls.names[k] for k in own], [calls.lanes[k] for k in own],
-        calls.begin[own], calls.end[own], calls.nbytes[own],
-    )  # fmt: skip
+    return calls.those(own)
 
 
 def computing(run: Run) -> Array:
@@ -120,6 +131,10 @@ class Tied:
     nbytes: Array
     begin: Array
     end: Array
+    instruction: Array
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     @property
     def last(self) -> Array:
@@ -150,4 +165,28 @@ def tied(each: Sequence[Exchanges], shifts: Sequence[int]) -> Tied | None:
         return None
     begin = np.column_stack([one.begin + s for one, s in zip(own, shifts, strict=True)])
     end = np.column_stack([one.end + s for one, s in zip(own, shifts, strict=True)])
-    return Tied(own[0].names, own[0].nbytes, begin, end)
+    instruction = np.column_stack([one.instruction for one in own])
+    return Tied(own[0].names, own[0].nbytes, begin, end, instruction)
+
+
+def before(run: Run, order: Order, i: int, begin: int) -> Iterator[tuple[int, int, str, int]]:
+    """What had to be over before instruction `i` could start, back to the moment `begin`: from, to,
+    and "run" with the instruction that ran, "sched" with the one that came next, or "host" with the
+    one that was not issued yet.
+    """
+    issued, started, ended = (run.time(name) for name in ("issued", "started", "ended"))
+    at = int(started[i])
+    while at > begin:
+        gates = [(int(issued[i]), -1)]
+        gates += [(int(order.produced[i]), int(order.producer[i]))]
+        gates += [(int(order.freed[i]), int(order.front[i]))]
+        over, gate = max(gates)
+        over = min(over, at)
+        if over < at:
+            yield max(over, begin), at, "sched", i
+        if gate < 0:
+            yield begin, max(over, begin), "host", i
+            return
+        at = min(over, int(started[gate]))
+        yield max(at, begin), max(min(over, int(ended[gate])), begin), "run", gate
+        i = gate

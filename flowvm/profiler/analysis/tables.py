@@ -177,7 +177,7 @@ class Owner:
 class Memory:
     """Bytes over time: `nbytes[i]` from `time[i]` on.  At the peak `owners` had them, the largest
     first, `scratch` was of what ran; `before` is what was there before the run began and lived
-    still, or was not recorded.
+    still, or was not recorded; `base` was there when it began.
     """
 
     time: Array
@@ -187,6 +187,12 @@ class Memory:
     before: int
     scratch: int
     owners: list[Owner]
+    base: int
+
+    def level(self, time: int) -> int:
+        """Bytes at a time."""
+        i = int(np.searchsorted(self.time, time, side="right")) - 1
+        return int(self.nbytes[i]) if i >= 0 else self.base
 
 
 def memory(run: Run, space: str = HOST) -> Memory:
@@ -214,7 +220,7 @@ def memory(run: Run, space: str = HOST) -> Memory:
     base = int(run.info.get("live", {}).get(space, 0)) - (int(level[-1]) if len(level) else 0)
     base = max(base, -int(level.min(initial=0)))
     if not len(level):
-        return Memory(time, level, base, run.begun, base, 0, [])
+        return Memory(time, level, base, run.begun, base, 0, [], base)
     at = int(np.argmax(level))
     moment = int(time[at])
     death = np.full(int(run.tensor.max(initial=-1)) + 1, np.iinfo(np.int64).max)
@@ -239,7 +245,7 @@ def memory(run: Run, space: str = HOST) -> Memory:
     scratch = int(run.scratch[busy][(started[busy] <= moment) & (ended[busy] > moment)].sum())
     peak = int(level[at]) + base
     before = peak - scratch - sum(o.nbytes for o in owners)
-    return Memory(time, level + base, peak, moment, before, scratch, owners)
+    return Memory(time, level + base, peak, moment, before, scratch, owners, base)
 
 
 @dataclass(frozen=True)

@@ -15,27 +15,26 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.tables import births
-from flowvm.profiler.analysis.waits import STATES, by_device
+from flowvm.profiler.analysis.waits import by_device
+from flowvm.profiler.export.lanes import ALL_STATES, lanes_of, ranks_of
 from flowvm.profiler.export.rewinding import rewinding
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
-from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.flame import BY
-from flowvm.profiler.views.memory_parts import PARTS, course_of
+from flowvm.profiler.views.holders import NEVER
+from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]
 KINDS = {"f": "<f8", "i": "<i4", "b": "u1"}
 # the page's program, in the order that its parts need each other
 SCRIPTS = (
-    "columns", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag", "machine",
-    "detail", "flame", "memory", "tables", "beside", "begin",
+    "columns", "holders", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag",
+    "machine", "detail", "flame", "memory", "plan", "tables", "beside", "begin",
 )  # fmt: skip
-ALL_STATES = tuple(dict.fromkeys((*STATES, *CAUSES)))
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
 
@@ -97,8 +96,10 @@ class _Page:
     def data(self) -> dict[str, Any]:
         run, profile = self.run, self.profile
         self._instructions()
-        lanes = self._lanes()
-        summary = profile.summary()
+        lanes = lanes_of(self)
+        parts = profile.parts
+        summaries = [part.profile.summary() for part in parts]
+        named = [f"{part.name}: ".removeprefix(": ") for part in parts]
         tables = {
             by: [dataclasses.asdict(row) for row in profile.table(by)[:MOST_LINES]]
             for by in ("op", "line", *(["module"] if np.any(run.module) else []), "stream")
@@ -109,8 +110,21 @@ class _Page:
             "wall": max(1, run.wall),
             "floor": profile.floor.length,
             "bound": list(profile.bound.items()),
-            "advice": list(summary.advice),
-            "wrong": Screen(summary.wrong(MOST_LINES)).plain().splitlines(),
+            "path": sum(s.end - s.begin for s in profile.observed),
+            "advice": [
+                f"{name}{said}"
+                for name, one in zip(named, summaries, strict=True)
+                for said in one.advice
+            ],
+            "wrong": [
+                f"{name}{said}"
+                for name, one in zip(named, summaries, strict=True)
+                for said in Screen(one.wrong(MOST_LINES)).plain().splitlines()
+            ],
+            "parts": [
+                {"name": p.name, "first": p.first, "last": p.first + len(p.profile)} for p in parts
+            ],
+            "ranks": ranks_of(self) if len(parts) > 1 or parts[0].name else None,
             "tables": tables,
             "names": run.names,
             "lines": run.lines,
@@ -122,8 +136,13 @@ class _Page:
             "meaning": {name: said for name, (_, _, said) in CAUSES.items()},
             "lanes": lanes,
             "devices": said_of(run),
-            "parts": [[name, colour] for _, colour, name in PARTS],
-            "memories": [self._memory(k, space) for k, space in enumerate(spaces_of(run))],
+            "purposes": [[name, colour] for _, colour, name in PARTS],
+            "memories": [
+                self._memory(k, part.profile, space)
+                for k, (part, space) in enumerate(
+                    (part, space) for part in parts for space in spaces_of(part.profile.run)
+                )
+            ],
             "timed": [TIMED[k] for k in sorted(TIMED)],
             "plans": self._plans(),
             "machine": rewinding(self),
@@ -134,21 +153,35 @@ class _Page:
             "kinds": self.kinds,
         }
 
-    def _memory(self, number: int, space: str) -> dict[str, Any]:
-        """What a memory was for over time, in as many columns as a screen has."""
+    def _memory(self, number: int, profile: Any, space: str) -> dict[str, Any]:
+        """What a memory was for over time, in as many columns as a screen has, and who held it at
+        any moment; `profile` is of the process that it belongs to.
+        """
         run, data = self.run, self.profile.memory_of(space)
         course = course_of(run, data, births(run, space), space, MOMENTS)
         parts = np.array(course.parts, np.int64).reshape(-1, len(PARTS))
         for k, (_, _, name) in enumerate(PARTS):
             self.whole(f"memory{number}.{name}", parts[:, k])
+        own = self.profile.holdings_of(space)
+        for name in ("kind", "label", "keeper", "size"):
+            self.whole(f"holds{number}.{name}", getattr(own, name))
+        for name in ("born", "freed", "died"):
+            times = getattr(own, name)
+            self.put(
+                f"holds{number}.{name}", "f", np.where(times < NEVER, self.since(times), np.inf)
+            )
+        view = profile.memory(space)
         return {
             "space": space,
             "peak": data.peak,
             "peak_time": max(0, data.peak_time - run.begun),
-            "before": data.before,
+            "said": in_words(view),
+            "base": data.base,
             "at_peak": course.at_peak,
-            "owners": [dataclasses.asdict(o) for o in data.owners[:40]],
-            "advice": self.profile.memory(space).advice,
+            "labels": own.labels,
+            "keepers": own.keepers,
+            "before": own.before,
+            "advice": view.advice,
         }
 
     def _beside(self, tables: dict[str, Any]) -> dict[str, Any] | None:
@@ -174,7 +207,8 @@ class _Page:
 
     def _instructions(self) -> None:
         run, profile = self.run, self.profile
-        whole = ("seq", "op", "line", "stream", "status", "source", "target", "offsets", "tensor")
+        self.whole("seq", run.seq)
+        whole = ("op", "line", "stream", "status", "source", "target", "offsets", "tensor")
         for name in whole:
             self.put(name, "i", getattr(run, name))
         for name in ("module", "forward"):
@@ -191,52 +225,6 @@ class _Page:
         critical = np.zeros(len(run), np.uint8)
         critical[[s.instruction for s in profile.observed if s.cause == "run"]] = 1
         self.put("critical", "b", critical)
-
-    def _lane(self, lanes: list[dict[str, str]], name: str, kind: str, **columns: Any) -> None:
-        """A lane of the timeline: intervals that begin and end in order."""
-        key = f"lane{len(lanes)}"
-        for column, values in columns.items():
-            self.whole(f"{key}.{column}", values)
-        lanes.append({"name": name, "kind": kind, "key": key})
-
-    def _lanes(self) -> list[dict[str, str]]:
-        run, lanes = self.run, list[dict[str, str]]()
-        path = self.profile.observed
-        self._lane(
-            lanes, "critical path", "path",
-            begin=[s.begin - run.begun for s in path], end=[s.end - run.begun for s in path],
-            what=[ALL_STATES.index(s.cause) for s in path], ins=[s.instruction for s in path],
-        )  # fmt: skip
-        order = np.argsort(run.wait_times[:, 0], kind="stable")
-        waited = run.wait_times[order]
-        over = np.maximum.accumulate(waited[:, 1]) if len(waited) else waited[:, 1]
-        cause = [ALL_STATES.index(HOST_CAUSES[c]) for c in run.wait_cause[order].tolist()]
-        self._lane(
-            lanes, "python waits", "python", begin=self.since(waited[:, 0]),
-            end=self.since(over), what=cause, ins=np.full(len(waited), -1),
-        )  # fmt: skip
-        for lane in self.profile.lanes:
-            self._lane(
-                lanes, run.streams[lane.stream], "stream", begin=self.since(lane.begin),
-                end=self.since(lane.end),
-                what=[ALL_STATES.index(STATES[s]) for s in lane.state.tolist()],
-                ins=lane.instruction,
-            )  # fmt: skip
-            for name, own in helper_lanes(run, lane.stream):
-                self._lane(
-                    lanes, name, "stream", begin=self.since(own[:, 0]), end=self.since(own[:, 1]),
-                    what=np.full(len(own), ALL_STATES.index("run")), ins=own[:, 2],
-                )  # fmt: skip
-        for stream in np.unique(run.task_stream).tolist():
-            own = np.flatnonzero(run.task_stream == stream)
-            own = own[np.argsort(run.task_times[own, 0], kind="stable")]
-            self._lane(
-                lanes, f"{run.streams[stream]} tasks", "tasks",
-                begin=self.since(run.task_times[own, 0]), end=self.since(run.task_times[own, 1]),
-                what=np.full(len(own), ALL_STATES.index("run")), ins=run.task_launch[own],
-                op=run.task_op[own], line=run.task_line[own],
-            )  # fmt: skip
-        return lanes
 
     def _plans(self) -> list[dict[str, Any]]:
         """What each graph's launches ran, by task; of a device's nobody knows each task's time."""
@@ -282,5 +270,6 @@ class _Page:
             "launches": len(launches),
             "tasks": rows,
             "time": sum(r["time"] for r in rows),
+            "passes": run.info.get("passes", {}).get(name),
             **about,
         }

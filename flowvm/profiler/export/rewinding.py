@@ -13,6 +13,7 @@ import numpy as np
 from flowvm.profiler.analysis.moments import NEVER, actors_of
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.moment import EVENTS, WAITS
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.words import KIND
@@ -21,7 +22,9 @@ from flowvm.vm.watch.flight import TIMES
 Array = np.ndarray[Any, Any]
 
 
-class _Columns(Protocol):
+class Columns(Protocol):
+    """What the page gets, column by column (`flowvm.profiler.export.html`)."""
+
     profile: Any
     run: Run
 
@@ -32,7 +35,7 @@ class _Columns(Protocol):
     def since(self, nanoseconds: Array) -> Array: ...
 
 
-def rewinding(page: _Columns) -> dict[str, Any]:
+def rewinding(page: Columns) -> dict[str, Any]:
     """Put the columns that moments are made of; everything else about them."""
     run, times = page.run, page.profile.moments.times
     # when each instruction came to its first stage, and how long after one to the next: small
@@ -47,9 +50,11 @@ def rewinding(page: _Columns) -> dict[str, Any]:
     page.put("wait.begin", "f", page.since(run.wait_times[:, 0]))
     page.put("wait.end", "f", page.since(run.wait_times[:, 1]))
     page.put("wait.cause", "b", run.wait_cause)
-    memory = page.profile.memory_of()
-    page.put("level.time", "f", page.since(memory.time))
-    page.whole("level.bytes", memory.nbytes)
+    spaces = spaces_of(run)
+    for k, space in enumerate(spaces):
+        memory = page.profile.memory_of(space)
+        page.put(f"level{k}.time", "f", page.since(memory.time))
+        page.whole(f"level{k}.bytes", memory.nbytes)
     page.put("task.launch", "i", run.task_launch)
     page.put("task.number", "i", run.task_number)
     page.put(
@@ -62,6 +67,7 @@ def rewinding(page: _Columns) -> dict[str, Any]:
         "f",
         np.where(run.task_times[:, 1] > 0, page.since(run.task_times[:, 1]), np.nan),
     )
+    waits = np.cumsum([0, *(len(part.profile.run.wait_cause) for part in page.profile.parts)])
     last = page.profile.moments.time[-1:].tolist()
     return {
         "wall": run.wall,
@@ -70,6 +76,8 @@ def rewinding(page: _Columns) -> dict[str, Any]:
         "events": [EVENTS[name] for name in TIMES],
         "waits": [WAITS[cause] for cause in CAUSES],
         "launch": int(KIND.LAUNCH),
+        "spaces": spaces,
+        "first_waits": waits.tolist(),
         "plans": {name: _actors(plan) for name, plan in run.info.get("plans", {}).items()},
     }
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from flowvm.errors import ArgumentError, ConfigError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.analysis import hosting, paths, tables
+from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.census import held_of, purposes_of
 from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.moments import Moments
@@ -30,6 +31,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.terminal import terminal_width
+from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
@@ -93,6 +95,16 @@ Array = np.ndarray[Any, Any]
 WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part
 
 
+class Part(NamedTuple):
+    """What a process recorded in the run of a Profile: its instructions are those from `first` on.
+    `name` is "" where there is no other process.
+    """
+
+    name: str
+    profile: Profile
+    first: int
+
+
 class Profile:
     """What was recorded of some instructions, and what follows from it.
 
@@ -107,6 +119,16 @@ class Profile:
     def __init__(self, run: Run | None = None) -> None:
         self.run = run or Run()
         self._number = 0  # the moment that `step` goes on from
+
+    @property
+    def parts(self) -> list[Part]:
+        """The processes whose run it is: this one, or each rank in its turn."""
+        return [Part("", self, 0)]
+
+    @property
+    def tied(self) -> Tied | None:
+        """The collectives that ranks made together; None of one process."""
+        return None
 
     @cached_property
     def order(self) -> Order:
@@ -153,6 +175,17 @@ class Profile:
 
     @cached_property
     def _memories(self) -> dict[str, Memory]:
+        return {}
+
+    def holdings_of(self, space: str = HOST) -> Holdings:
+        """Who held a memory, at any moment."""
+        if space not in self._holdings:
+            known = tables.births(self.run, space)
+            self._holdings[space] = holdings(self.run, self.memory_of(space), known, space)
+        return self._holdings[space]
+
+    @cached_property
+    def _holdings(self) -> dict[str, Holdings]:
         return {}
 
     @property

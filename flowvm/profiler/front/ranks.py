@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.lazy import lazy
+from flowvm.profiler.front.joined import Joined
 from flowvm.profiler.front.profiling import Profile
 
 if TYPE_CHECKING:
+    from flowvm.profiler.export import html as pages
     from flowvm.profiler.export import ranks as exporting
     from flowvm.profiler.views import ranks as views
+    from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.ranks import RanksSummary
 else:
+    pages = lazy("flowvm.profiler.export.html")
     exporting = lazy("flowvm.profiler.export.ranks")
     views = lazy("flowvm.profiler.views.ranks")
 
@@ -41,19 +46,42 @@ class Ranks:
         """What each rank computed and exchanged, what part of that was hidden, who was late, and
         how fast collectives were once all had come.
         """
-        return views.ranks_summary([p.run for p in self.profiles], self.shifts)
+        return views.ranks_summary(self.profiles, self.shifts)
+
+    @cached_property
+    def joined(self) -> Joined:
+        """All ranks in one run, on one clock: instruction 311 of rank 2 is 2000311 there, and its
+        stream `cpu` is `rank 2 cpu`.
+        """
+        return Joined([p.run for p in self.profiles], self.shifts)
+
+    def at(
+        self, t: float | None = None, *, instr: int | None = None, when: str = "waits"
+    ) -> Moment:
+        """All ranks at a moment, and the collectives that are under way: who waits for whom.
+
+        The arguments are those of `Profile.at`; an instruction's number is that of `joined`.
+        """
+        return self.joined.at(t, instr=instr, when=when)
+
+    def step(self, steps: int = 1, to: str = "") -> Moment:
+        """The moment so many events of any rank behind the one shown last; see `Profile.step`."""
+        return self.joined.step(steps, to)
 
     def export(self, path: str | Path, edges: str = "gating") -> Path:
-        """Write a Chrome trace (.json, .json.gz; Perfetto shows it): tracks of all ranks, and
-        arrows from who came last to a collective to those that had waited.  ArgumentError for
-        another name.
+        """Write the page of all ranks (.html), or a Chrome trace (.json, .json.gz; Perfetto shows
+        it).  Both have tracks of all ranks, and arrows from who came last to a collective to those
+        that had waited.  ArgumentError for another name.
 
-        edges   inside a rank: "gating", "all" or "none"
+        edges   of a trace, inside a rank: "gating", "all" or "none"
         """
         path = Path(path)
+        if path.name.endswith(".html"):
+            path.write_text(pages.html(self.joined), "utf-8")
+            return path
         if not path.name.endswith((".json", ".json.gz")):
             raise ArgumentError(
-                f"export: runs of ranks are written as .json or .json.gz, not {path}"
+                f"export: runs of ranks are written as .html, .json or .json.gz, not {path}"
             )
         exporting.write(self.profiles, self.shifts, path, edges)
         return path

@@ -198,6 +198,7 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
         "spaces": [space_of(engine, s) for s in range(engine.streams)],
         "clocks": seen.devices.notes,
         "plans": plans,
+        "passes": _passes(calls, entries),
         "cpu": cpu_name(),
         "recording": recorded_ns(),
     }
@@ -255,6 +256,17 @@ def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
         ]
         columns[call.name] = {**info.described, "tasks": tasks}
     return columns
+
+
+def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:
+    """What passes did to the graphs of these Plans, where that is known."""
+    found: dict[str, Any] = {}
+    for call, entry in zip(calls, entries.tolist(), strict=True):
+        info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
+        told = info.passes() if info is not None and hasattr(info, "passes") else None
+        if told is not None:
+            found[call.name] = told
+    return found
 
 
 def _add_tasks(run: Run, seen: Snapshot, names: _Table, lines: _Lines, modules: _Table) -> None:

@@ -122,6 +122,14 @@ _PLAN = record(
     ),
     tasks=several(row(text(), text(), _COUNT, integer(0, 1 << 14), integer(-1, 1 << 31))),
 )
+_NODE = row(_COUNT, text(), text(1 << 16), text(), text())
+_PASSES = record(
+    captured=_COUNT,
+    passes=several(row(text(), _COUNT, _COUNT, text(1 << 20))),
+    idle=several(text()),
+    left_out=several(text()),
+    pairs=several(row(several(_NODE), maybe(_NODE), integer(-1, 1 << 24), text())),
+)
 _INFO = options(
     machine=text(),
     level=integer(0, 3),
@@ -134,6 +142,7 @@ _INFO = options(
     spaces=several(text(), 1 << 14),
     clocks=mapping(anything),
     plans=mapping(_PLAN),
+    passes=mapping(_PASSES),
     cpu=text(),
     recording=maybe(row(number, number)),
     roofline=anything,  # whoever asks for it looks

@@ -36,10 +36,12 @@ def returned(run: Run) -> Array:
 
 
 def spaces_of(run: Run) -> list[str]:
-    """The memories in which there was anything, the host's first."""
-    live = run.info.get("live", {})
-    used = [n for n in dict.fromkeys(run.info.get("spaces", ())) if live.get(n) or _made(run, n)]
-    return list(dict.fromkeys((HOST, *used)))
+    """The memories in which there was anything, the host's first.  Of several ranks in one run
+    each has its own (`flowvm.profiler.run.joining`).
+    """
+    live, known = run.info.get("live", {}), dict.fromkeys(run.info.get("spaces", ()))
+    used = [name for name in known if live.get(name) or _made(run, name)]
+    return list(dict.fromkeys(((HOST,) if HOST in known or not used else ()) + tuple(used)))
 
 
 def _made(run: Run, space: str) -> bool:
@@ -53,7 +55,7 @@ def space_named(run: Run, device: Any) -> str:
     """
     there = spaces_of(run)
     if device is None:
-        return next((name for name in there[1:] if _made(run, name)), HOST)
+        return next((n for n in there if n != HOST and _made(run, n)), there[0])
     wanted = "cuda:0" if str(device) == "cuda" else str(device)
     if wanted not in there:
         raise ArgumentError(f"memory(device={wanted!r}): in this run there is {', '.join(there)}")

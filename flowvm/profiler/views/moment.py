@@ -20,10 +20,14 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.profiler.analysis import moments
+from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.moments import STATES, Moments
 from flowvm.profiler.grammar import ACCESS, Screen, Span, View, counted, cropped, ms, size
 from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.joining import title
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.run.spaces import spaces_of
+from flowvm.profiler.views.holders import Holder
 from flowvm.profiler.views.plan import label
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -103,10 +107,25 @@ class Acting:
     credits: tuple[tuple[int, int], ...]
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """A collective that is under way, the `number`th of all: for each rank what it is at ("to
+    come", "waits", "exchanges" once all are there, "done") and for how long, or until when (ns);
+    and the rank that is waited for, -1 for none.
+    """
+
+    name: str
+    number: int
+    nbytes: int
+    ranks: tuple[tuple[str, int], ...]
+    awaited: int
+
+
 @dataclass(frozen=True, repr=False)
 class Moment(View):
     """See the module.  `time` and `wall` are ns from the beginning; `number` of `events` events
-    have happened, the last of which is `event`.
+    have happened, the last of which is `event`.  `python` has a row for each process, `live` and
+    `holders` (who has how much of it) for each memory.
     """
 
     number: int
@@ -116,13 +135,15 @@ class Moment(View):
     event: str
     line: str
     counts: tuple[tuple[str, int], ...]
-    python: str
-    live: int
+    python: tuple[tuple[str, str], ...]
+    live: tuple[tuple[str, int], ...]
     streams: tuple[Queue, ...]
     ready: tuple[Named, ...]
     waiting: tuple[Waiting, ...]
     storages: tuple[Listed, ...]
     actors: tuple[Acting, ...]
+    meetings: tuple[Meeting, ...]
+    holders: tuple[tuple[Holder, ...], ...]
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -131,10 +152,21 @@ class Moment(View):
             f"event {self.number:,} of {self.events:,}", "head"))  # fmt: skip
         screen.add("  ", (self.event, "verdict"), ("  " + self.line, "line"))
         shown = [f"{n:,} {name}" for name, n in self.counts if n]
-        screen.add(" ", " · ".join(shown), (f"   {size(self.live)} alive", "head"))
-        screen.add(" Python     ", (self.python, "host"))
+        alive = ", ".join(
+            f"{size(nbytes)} alive" + (f" in {space}" if len(self.live) > 1 else "")
+            for space, nbytes in self.live
+        )
+        screen.add(" ", " · ".join(shown), (f"   {alive}", "head"))
+        wide = max(
+            10, *(len(name) for name, _ in self.python), *(len(s.name) for s in self.streams)
+        )
+        wide = min(wide, 24)
+        for m in self.meetings:
+            screen.add(f" {m.name} {m.number}  ", *_met(m))
+        for name, doing in self.python:
+            screen.add(f" {cropped(name, wide):{wide}s} ", (doing, "host"))
         for s in self.streams:
-            spans: list[str | Span] = [f" {cropped(s.name, 10):10s} "]
+            spans: list[str | Span] = [f" {cropped(s.name, wide):{wide}s} "]
             for what, ran in zip(s.running, s.ran, strict=True):
                 spans.append((f"█ {what} for {ms(ran)} ms  ", "run"))
             if not s.running:
@@ -142,6 +174,20 @@ class Moment(View):
             if s.queued:
                 spans.append(("▫ " + _named(s.queued), "queue"))
             screen.add(*spans)
+        rows = [(s, h) for (s, _), some in zip(self.live, self.holders, strict=True) for h in some]
+        rows.sort(key=lambda row: -row[1].nbytes)
+        for k, (space, h) in enumerate(rows[:MOST]):
+            at = space if len(self.live) > 1 else ""
+            holder = " ".join(
+                filter(None, (h.module, h.op, h.keeper and f"kept by {h.keeper}", at))
+            )
+            screen.add(
+                f" {'memory' if not k else '':{wide}s} {size(h.nbytes)} ", (h.kind, "const"),
+                f"  {holder}", (f"  {h.line}", "line"),
+            )  # fmt: skip
+        if len(rows) > MOST:
+            rest = sum(h.nbytes for _, h in rows[MOST:])
+            screen.add(f" {'':{wide}s} {size(rest)} in {len(rows) - MOST:,} more")
         if self.ready:
             screen.add(" ready      ", (_named(self.ready), "sched"))
         for k, w in enumerate(self.waiting[:MOST]):
@@ -175,6 +221,17 @@ class Moment(View):
                 f"  mailbox {mail}  credits {room}",
             )  # fmt: skip
         return screen.cut(width)
+
+
+def _met(meeting: Meeting) -> list[str | Span]:
+    """What each rank is at in a collective."""
+    spans: list[str | Span] = []
+    for rank, (state, ns) in enumerate(meeting.ranks):
+        style = {"waits": "dep", "exchanges": "run"}.get(state, "head")
+        how = f"in {ms(ns)} ms" if state == "to come" else f"{ms(ns)} ms"
+        late = ", for whom others wait" if rank == meeting.awaited else ""
+        spans.append((f"{title(rank)} {state} {how}{late}   ", style))
+    return spans
 
 
 def _named(some: tuple[Named, ...]) -> str:
@@ -249,15 +306,16 @@ def moment(profile: Any, number: int, time: int | None = None) -> Moment:
             )
         )
     pending = np.flatnonzero(states == moments.PENDING)
-    memory = profile.memory_of()
-    level = int(np.searchsorted(memory.time, now, side="right")) - 1
     return Moment(
         number, len(events), now - run.begun, run.wall, event, line,
-        tuple(zip(STATES, counts.tolist(), strict=True)), _python(run, names, states, now),
-        int(memory.nbytes[level]) if level >= 0 else 0,
+        tuple(zip(STATES, counts.tolist(), strict=True)),
+        tuple(_python(part, names, states, now) for part in profile.parts),
+        tuple((space, profile.memory_of(space).level(now)) for space in spaces_of(run)),
         tuple(streams), names.all(np.flatnonzero(states == moments.READY)),
         tuple(_waiting(run, names, events, states, int(i)) for i in pending),
         _storages(run, names, events, states), _actors(run, states, now),
+        meetings(profile.tied, now),
+        tuple(profile.holdings_of(space).at(now) for space in spaces_of(run)),
     )  # fmt: skip
 
 
@@ -275,15 +333,38 @@ class _Names:
         return tuple(self(int(i)) for i in some)
 
 
-def _python(run: Run, names: _Names, states: Array, now: int) -> str:
+def _python(part: Any, names: _Names, states: Array, now: int) -> tuple[str, str]:
+    """What a process's Python does, and the name of that."""
+    run, who = part.profile.run, f"{part.name} Python".lstrip()
     inside = np.flatnonzero((run.wait_times[:, 0] <= now) & (now < run.wait_times[:, 1]))
     if len(inside):
-        return WAITS[CAUSES[int(run.wait_cause[inside[-1]])]]
-    ahead = np.flatnonzero(states == moments.TO_COME)
+        return who, WAITS[CAUSES[int(run.wait_cause[inside[-1]])]]
+    ahead = np.flatnonzero(states[part.first : part.first + len(run)] == moments.TO_COME)
     if not len(ahead):
-        return "has issued everything"
-    following = names(int(ahead[0]))
-    return f"will issue {following} next, at {following.line}"
+        return who, "has issued everything"
+    following = names(part.first + int(ahead[0]))
+    return who, f"will issue {following} next, at {following.line}"
+
+
+def meetings(tied: Tied | None, now: int) -> tuple[Meeting, ...]:
+    """The collectives to which a rank has come and that are not over on all of them."""
+    if tied is None or not len(tied):
+        return ()
+    here = np.flatnonzero((tied.begin.min(axis=1) <= now) & (now < tied.end.max(axis=1)))
+    found = []
+    for k in here.tolist():
+        last, late = int(tied.last[k]), int(tied.late[k])
+        ranks = []
+        for begin, end in zip(tied.begin[k].tolist(), tied.end[k].tolist(), strict=True):
+            if now < begin:
+                ranks.append(("to come", begin - now))
+            elif now >= end:
+                ranks.append(("done", now - end))
+            else:
+                ranks.append(("waits", now - begin) if now < last else ("exchanges", now - last))
+        awaited = late if now < last else -1
+        found.append(Meeting(tied.names[k], k, int(tied.nbytes[k]), tuple(ranks), awaited))
+    return tuple(found)
 
 
 def _waiting(run: Run, names: _Names, events: Moments, states: Array, i: int) -> Waiting:

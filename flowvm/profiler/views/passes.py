@@ -37,6 +37,17 @@ class PassText:
     removed: tuple[str, ...]
     moved: bool
 
+    @property
+    def did(self) -> str:
+        """All that in one line."""
+        parts = [f"{made} ← {_counted(of)}" if of else f"added {made}" for made, of in self.made]
+        told = [f"{n}× {text}" if n > 1 else text for text, n in Counter(parts).most_common()]
+        if self.removed:
+            told.append(f"removed {_counted(self.removed)}")
+        if self.moved:
+            told.append("another order")
+        return "; ".join(told)
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -67,7 +78,7 @@ class PassesView(View):
         screen.add((f"{self.name}: {self.before} nodes captured, {self.after} after the passes",
                     "verdict"))  # fmt: skip
         if self.passes:
-            rows = [[p.name, str(p.before), str(p.after), _did(p)] for p in self.passes]
+            rows = [[p.name, str(p.before), str(p.after), p.did] for p in self.passes]
             screen.lines += table(_COLUMNS, rows, width)
         for title, names in (("nothing to do", self.idle), ("switched off", self.left_out)):
             if names:
@@ -89,18 +100,6 @@ _COLUMNS = [
     Column("after", right=True),
     Column("what it did", grow=True),
 ]
-
-
-def _did(p: PassText) -> str:
-    parts = []
-    for made, of in p.made:
-        parts.append(f"{made} ← {_counted(of)}" if of else f"added {made}")
-    merged = [f"{n}× {text}" if n > 1 else text for text, n in Counter(parts).most_common()]
-    if p.removed:
-        merged.append(f"removed {_counted(p.removed)}")
-    if p.moved:
-        merged.append("another order")
-    return "; ".join(merged)
 
 
 def _counted(names: tuple[str, ...]) -> str:

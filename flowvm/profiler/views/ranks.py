@@ -1,15 +1,32 @@
-"""The screen of a run on several ranks: what each computed and exchanged, and who was late."""
+"""The screen of a run on several ranks: what each computed and exchanged, who was late, and what
+it was doing meanwhile.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.analysis.across import common, computing, exchanges_of, tied, union
-from flowvm.profiler.grammar import Column, Screen, View, ms, percent, size, table
+from flowvm.profiler.analysis.across import (
+    Tied,
+    before,
+    common,
+    computing,
+    exchanges_of,
+    is_lane,
+    tied,
+    union,
+)
+from flowvm.profiler.analysis.hosting import inside
+from flowvm.profiler.grammar import Column, Screen, View, flowed, ms, percent, size, table
 from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import WORDS
+
+WORTH = 0.01  # of the wall time: less waiting is not worth a line
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,7 @@ class RanksSummary(View):
     ranks: tuple[RankRow, ...]
     exchanges: tuple[ExchangeRow, ...]
     note: str = ""
+    late: tuple[str, ...] = ()  # who was, in words
 
     def screen(self, width: int) -> Screen:
         out = Screen()
@@ -76,13 +94,16 @@ class RanksSummary(View):
                 for e in self.exchanges
             ]
             out.lines += table(columns, listed, width)
+        for said in self.late:
+            out.lines += flowed([(word, "advice") for word in said.split()], width, " ")
         if self.note:
             out.add((f" {self.note}", "advice"))
         return out
 
 
-def ranks_summary(runs: Sequence[Run], shifts: Sequence[int]) -> RanksSummary:
-    """Of the ranks' runs, whose clocks differ by `shifts` ns."""
+def ranks_summary(profiles: Sequence[Any], shifts: Sequence[int]) -> RanksSummary:
+    """Of the ranks' Profiles, whose clocks differ by `shifts` ns."""
+    runs: list[Run] = [p.run for p in profiles]
     each = [exchanges_of(run) for run in runs]
     together = tied(each, shifts)
     rows = []
@@ -110,4 +131,42 @@ def ranks_summary(runs: Sequence[Run], shifts: Sequence[int]) -> RanksSummary:
         waited = int(together.waited[own_rows].sum())
         rate = nbytes / took * 1e9 if took > 0 else 0.0
         found.append(ExchangeRow(name, int(own_rows.sum()), nbytes, waited, rate))
-    return RanksSummary(tuple(rows), tuple(found))
+    late = [
+        said
+        for row in sorted(rows, key=lambda row: -row.others)
+        if (said := _lateness(row, profiles[row.rank], shifts[row.rank], together))
+    ]
+    return RanksSummary(tuple(rows), tuple(found), late=tuple(late))
+
+
+def _lateness(row: RankRow, profile: Any, shift: int, together: Tied) -> str:
+    """Of a rank for which others waited: for how long, and what it did meanwhile; else ""."""
+    if row.others < WORTH * row.wall:
+        return ""
+    did: dict[str, Counter[str]] = {}  # by line, and what it did there
+    run: Run = profile.run
+    for k in np.flatnonzero(together.late == row.rank).tolist():
+        first = int(together.last[k] - together.waited[k]) - shift
+        i = int(together.instruction[k, row.rank])
+        for begin, end, what, j in before(run, profile.order, i, first):
+            if what == "run":
+                exchanged = "the one before, " if is_lane(run.streams[run.stream[j]]) else ""
+                spent = [(run.lines[run.line[j]], exchanged + run.names[run.op[j]], end - begin)]
+            elif what == "host":
+                spent = [
+                    (run.lines[one.line] if one.line >= 0 else "", WORDS[one.state][0], one.time)
+                    for one in inside(run, begin, end)
+                ] or [("", what, end - begin)]
+            else:
+                spent = [("", what, end - begin)]
+            for line, text, time in spent:
+                did.setdefault(line, Counter())[text] += time
+    line, some = max(did.items(), key=lambda item: item[1].total(), default=("", Counter()))
+    what, time = some.most_common(1)[0] if some else ("", 0)
+    meanwhile = f", {ms(time)} ms of it in {what}" if time else ""
+    if line and time:
+        meanwhile = f", {ms(some.total())} ms of it at {line}, {ms(time)} ms in {what}"
+    return (
+        f"rank {row.rank} came last to {row.late} of {len(together)} collectives: others waited "
+        f"{ms(row.others)} ms for it{meanwhile}"
+    )

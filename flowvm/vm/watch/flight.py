@@ -14,7 +14,8 @@ What each level records:
         every 256th, and wherever an issuing thread waits, the thread's own clock sets it right
     2   a time of its own for every event, each task of a graph's replay, which modules run
         (`flowvm.vm.callers.scopes`), the helpers that took part in a kernel, and issuing threads
-        look at their clocks every 32 instructions and around every `sync`: what they lost is `gil`;
+        look at their clocks every 32 instructions (of such as take less than 2 us each, at up to
+        256, so that it is every 50 to 100 us) and around every `sync`: what they lost is `gil`;
         what they are doing is seen a thousand times a second (`flowvm.vm.watch.sampling`)
     3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
         by the device's own clock (`flowvm.vm.workers.device_times`)
@@ -67,12 +68,14 @@ EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
 READINGS = 4  # of two clocks, of which the closest is taken
-EXACT_EVERY = 32  # from level 2 on: instructions between two looks at the time they were issued at
+# from level 2 on, instructions between two looks at the time they were issued at: the least; more
+# where looks would be less than LEAST apart, for less than that off the processor is no `gil`
+EXACT_EVERY = 32
 Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
-    """How many instructions an issuing thread may issue between two of its notes."""
+    """How many instructions an issuing thread may issue at least between two of its notes."""
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
 
 
@@ -170,6 +173,7 @@ class Flight:
         self.sampling = Sampling()
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
         self.open: list[tuple[str, int]] = []  # spans not left yet, and their first instructions
+        self.exact, self.noted = EXACT_EVERY, 0  # between two looks; when the last one was
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
@@ -240,7 +244,8 @@ class Flight:
     @property
     def every(self) -> int:
         """How many instructions may be issued between two calls of `note`."""
-        return every(self.vm.words[CTL.LEVEL])
+        level = self.vm.words[CTL.LEVEL]
+        return self.exact if level == 2 else every(level)
 
     def after_fork_in_child(self) -> None:
         """This thread has another number."""
@@ -258,7 +263,15 @@ class Flight:
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
-        now = self.offcpu.look() if level >= 2 else time.monotonic_ns()
+        if level >= 2:
+            now = self.offcpu.look()
+            since, self.noted = now - self.noted, now
+            if since < LEAST:
+                self.exact = min(2 * self.exact, EVERY)
+            elif since > 2 * LEAST:
+                self.exact = max(self.exact // 2, EXACT_EVERY)
+        else:
+            now = time.monotonic_ns()
         self.anchors.append((seq, now))
         if level >= 3:
             self._keep_stack(seq)

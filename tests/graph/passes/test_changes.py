@@ -104,6 +104,44 @@ def test_it_prints(train):
     assert repr(train.plan.passes) == repr(view)
 
 
+def test_a_run_knows_what_passes_did(train, tmp_path):
+    x, y = flow.rand(4, 6), flow.randint(0, 3, (4,))
+    with flow.profiler.profile() as p:
+        train(x, y).item()
+    p.save(tmp_path / "run.flowtrace")
+    p = flow.profiler.load(tmp_path / "run.flowtrace")
+    told, view = p.run.info["passes"][train.name], train.compare()
+    assert told["captured"] == view.before
+    assert told["passes"] == [[q.name, q.before, q.after, q.did] for q in view.passes]
+    assert told["idle"] == list(view.idle)
+    assert sum(len(before) for before, *_ in told["pairs"]) == view.before
+    tasks = [(task, after[1]) for _, after, task, _ in told["pairs"] if after]
+    nodes = train.plan.graph.nodes
+    assert sorted(task for task, _ in tasks) == list(range(len(nodes)))
+    assert all(nodes[task].operator.name == op for task, op in tasks)
+    assert "dead" in {why for *_, why in told["pairs"]}
+
+
+def test_a_graph_on_two_streams_has_its_tasks_told(train):
+    side = flow.Stream("changes side")
+
+    class Both(flow.nn.Graph):
+        def build(self, x):
+            with flow.stream(side):
+                y = (x * 2).tanh()
+            return (x @ x).relu() + y * 1.0
+
+    graph = Both()
+    for _ in range(3):
+        graph(flow.rand(5, 5))
+    with flow.profiler.profile() as p:
+        graph(flow.rand(5, 5)).sum().item()
+    nodes = graph.plan.graph.nodes
+    pairs = [pair for pair in p.run.info["passes"][graph.name]["pairs"] if pair[1]]
+    assert sorted(task for *_, task, _ in pairs) == list(range(len(nodes)))
+    assert all(nodes[task].operator.name == after[1] for _, after, task, _ in pairs)
+
+
 def test_matched_without_passes(train):
     graph = train.plan.graph
     into = matched(graph.nodes, graph.nodes)

@@ -111,7 +111,7 @@ def test_where_an_instruction_began_to_wait() -> None:
         ("#100 op0", 1, "running"), ("#101 op1", 0, "pending"),
     ]  # fmt: skip
     over = p.at(instr=101, when="ended")
-    assert over.python == "has issued everything"
+    assert over.python == (("Python", "has issued everything"),)
     assert not over.waiting
     text = str(moment)
     assert "░ #101 op1  waits for #100 op0 (RAW of t0)" in text

@@ -20,7 +20,7 @@ from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
 from flowvm.vm.machine.words import KIND
-from tests.profiler.synthetic import synthetic
+from tests.profiler.synthetic import synthetic, three_ranks
 from tools import browser
 from tools.browser import CHROMIUM
 
@@ -112,7 +112,12 @@ def test_an_empty_run_has_a_page():
 FRAMES = """<script>
 window.requestAnimationFrame = (draw) => setTimeout(() => draw(performance.now()), 4);
 </script>"""
-ACTING = f"<script>{(Path(__file__).parent / 'browser.js').read_text()}</script>"
+
+
+def acting(what: str = "") -> str:
+    """The program that acts in the page in place of a person."""
+    name = f"browser_{what}.js" if what else "browser.js"
+    return f"<script>{(Path(__file__).parent / name).read_text()}</script>"
 
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
@@ -127,7 +132,7 @@ def dumped(page: str, folder: Path, name: str = "report.html") -> str:
     return out
 
 
-def browse(page: str, folder: Path, name: str = "report.html", acting: str = ACTING) -> Any:
+def browse(page: str, folder: Path, name: str = "report.html", acting: str = acting()) -> Any:
     """What `browser.js` found in the page."""
     dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
@@ -200,6 +205,69 @@ def time_can_be_rewound(p: Profile, found: Any) -> None:
     assert f"{len(p.run)} done".replace(",", "") in found["end"].replace(",", "")
     assert "was received by the scheduler" in found["waits"]
     assert found["playing"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_passes_stand_before_and_after(tmp_path: Path) -> None:
+    graph = flow.compile(lambda t: ((t @ t).relu() * 1.0 + 0.0 * t.tanh()).exp())
+    x = flow.rand(6, 6)
+    for _ in range(3):
+        graph(x)
+    with profile() as p:
+        graph(x).sum().item()
+    ((name, told),) = p.run.info["passes"].items()
+    found = browse(html(p), tmp_path, acting=acting("plans"))
+    assert found["errors"] == []
+    assert found["rows"] == len(told["pairs"]) == sum(found["kinds"])
+    same, merged, removed, *_ = found["kinds"]
+    assert merged > 0
+    assert removed == sum(after is None for _, after, *_ in told["pairs"])
+    assert found["left"] == found["rows"] - same
+    assert sorted(found["marked"]) == ["", "passes changed"]  # its task's row, too
+    assert found["task"]["plan"] == name
+    assert re.search(r"does the work of \d captured nodes", found["detail"])
+    assert p.run.names[p.run.op[found["selected"]]] == name
+    assert found["after"] is None
+    assert found["moved"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_memory_says_who_holds_it_at_the_sliders_moment(tmp_path: Path) -> None:
+    layer = flow.nn.Linear(64, 64)
+    with profile() as p:
+        for _ in range(3):
+            layer(flow.rand(128, 64)).sum().backward()
+        flow.vm.sync()
+    found = browse(html(p), tmp_path, acting=acting("memory"))
+    assert found["errors"] == []
+    data, run = p.memory_of(), p.run
+    assert "the peak while #" in found["peak"]
+    assert f"at the peak, {(data.peak_time - run.begun) / 1e6:.3f}"[:16] in found["peak"]
+    assert "at 0.000 ms" in found["begin"]
+    assert "paramsLinearbefore the runLinear.weight and 1 more" in found["begin"]
+    assert abs(found["time"] - run.wall / 2) < run.wall / 20
+    assert found["at_peak"] == data.peak_time - run.begun
+    first = p.holdings_of().at(data.peak_time)[0]
+    assert f"{first.kind}{first.module}{first.op}" in found["said"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_ranks_are_groups_of_lanes(seed: int, tmp_path: Path) -> None:
+    ranks = three_ranks(seed)
+    p = ranks.joined
+    found = browse(html(p), tmp_path, acting=acting("ranks"))
+    assert found["errors"] == []
+    assert found["lanes"] == 6
+    assert found["row"] == 4  # path, Python, cpu, comm
+    tied = p.tied
+    assert tied is not None
+    assert "all_reduce 0 of all ranks" in found["together"]
+    assert f"rank {tied.late[0]} came last" in found["together"]
+    assert found["other"] in tied.instruction[0, 1:]
+    assert f"rank {tied.late[0]} to come" in found["moment"]
+    assert "for whom others wait" in found["moment"]
+    assert "3 ranks, bound by" in found["verdict"]
+    assert ranks.summary().late[0] in found["verdict"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")

@@ -19,7 +19,7 @@ from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.moment import moment
 from flowvm.vm.machine.words import KIND
 from flowvm.vm.watch.flight import TIMES
-from tests.profiler.synthetic import synthetic
+from tests.profiler.synthetic import synthetic, three_ranks
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="no node is installed")
@@ -33,8 +33,9 @@ def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]
     asked.write_text(json.dumps(questions), "utf-8")
     assets = resources.files("flowvm.profiler.export") / "assets"
     here = Path(__file__).parent / "moments_in_node.js"
+    scripts = [str(assets / f"{name}.js") for name in ("columns", "holders", "moments")]
     done = subprocess.run(
-        [NODE, here, data, asked, *(str(assets / name) for name in ("columns.js", "moments.js"))],
+        [NODE, here, data, asked, *scripts],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -106,6 +107,29 @@ def test_a_real_run_with_a_graph(seed: int, tmp_path: Path) -> None:
     assert len(launches) == 5
     (at,) = said(p, [{"t": (run.time("ended")[launches[2]] - run.begun - 1) / 1e6}], tmp_path)
     assert at["actors"]
+
+
+def test_ranks_in_one_run(seed: int, tmp_path: Path) -> None:
+    p = three_ranks(seed).joined
+    compare(p, tmp_path, seed)
+    assert p.tied is not None
+    times = [(int(t) - p.run.begun + 1) / 1e6 for t in p.tied.begin[:, 0]]
+    found = said(p, [{"t": t} for t in times], tmp_path)
+    assert found == [p.at(t).to_dict() for t in times]
+    assert all(one["meetings"] for one in found)
+
+
+def test_who_holds_memory(seed: int, tmp_path: Path) -> None:
+    model = flow.nn.Sequential(flow.nn.Linear(16, 32), flow.nn.ReLU(), flow.nn.Linear(32, 2))
+    optimizer = flow.optim.Adam(model.parameters())
+    with profile() as p:
+        for _ in range(3):
+            loss = model(flow.rand(8, 16)).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert p.run.info["held"]
+    compare(p, tmp_path, seed)
 
 
 def test_an_empty_run(tmp_path: Path) -> None:

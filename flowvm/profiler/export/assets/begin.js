@@ -11,5 +11,6 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   const i = /^\d+$/.test(wanted) ? C.seq.indexOf(Number(wanted)) : -1;
   if (i >= 0) { show("timeline"); select(i); reveal(i); }
 }
-window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag, flame,
+window.flowvm = { state, states: D.states, select, search, show, zoom, lanes, reveal, rewind, dag, flame, selectTask, movedIn, plans: D.plans,
+  ties: D.ranks ? D.ranks.names.map((_, k) => C["tie.begin"][partTie(k, lateOf(k))]) : [],
   scene: () => scene, get machine() { return machine(); } }; // for tests

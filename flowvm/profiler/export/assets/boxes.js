@@ -18,7 +18,7 @@ function boxesOf(D, C, laneOf, shown) {
   const parts = D.modules.map((name) => (name ? name.split(".") : []));
   const spans = D.spans.map(([name, first, last]) => ({ name, first, last }))
     .sort((a, b) => a.first - b.first || b.last - a.last);
-  let next = 0;
+  let next = 0, part = 0; // each rank's instructions are a box
   const inside = []; // spans around the instruction; one ends no later than the one around it
   for (let i = 0; i < n; i++) {
     while (inside.length && inside[inside.length - 1].last <= i) inside.pop();
@@ -28,7 +28,9 @@ function boxesOf(D, C, laneOf, shown) {
       if (last > i) inside.push({ name: span.name, key: "s" + next, last });
     }
     if (!shown[i]) continue;
-    const path = inside.map((span) => [span.name, "span", span.key]);
+    while (i >= D.parts[part].last) part++;
+    const path = D.parts[part].name ? [[D.parts[part].name, "rank", "r" + part]] : [];
+    path.push(...inside.map((span) => [span.name, "span", span.key]));
     const back = C.forward[i] !== -1 ? " ↩" : "";
     parts[C.module[i]].forEach((part, k) =>
       path.push([part + (k ? "" : back), "module", "m" + part + back]));
@@ -61,7 +63,7 @@ function merge(boxes, number) {
     let inner = ~child;
     merge(boxes, inner);
     const one = boxes[inner];
-    if (one.children.length === 1 && one.kind !== "span") {
+    if (one.children.length === 1 && one.kind !== "span" && one.kind !== "rank") {
       if (one.children[0] >= 0) return one.kind === "line" ? one.children[0] : child;
       const only = boxes[~one.children[0]];
       if (only.kind === "line") return child;
@@ -142,6 +144,8 @@ function layersOf(boxes, C, edges, laneOf, shown, laneCount) {
         if (layer[a] + 1 > y) y = layer[a] + 1;
         if (low[a] === from && (beside < 0 || layer[a] >= layer[beside])) beside = a;
       }
+      const met = edges.met ? edges.met(i) : -1; // of a collective: a rank's part that has its place
+      if (met >= 0 && nodeOf[met] >= 0) y = Math.max(y, layer[nodeOf[met]]);
     }
     const node = item.length;
     let where = 0;

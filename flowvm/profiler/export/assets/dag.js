@@ -86,7 +86,7 @@ drawers.dag = () => {
   usedStreams.forEach((s, k) => drawText(g, D.streams[s], GAP + scene.start[k] * w - dag.x, 11,
     (scene.start[k + 1] - scene.start[k]) * w, color("text")));
   const around = scene.frames.filter((f) => f.from < dag.y / dag.row - 0.3 && f.to > dag.y / dag.row + 0.5);
-  if (around.length) drawText(g, around.map((f) => boxes[f.box].name).join(" › "), width / 2, 11, width / 2 - 8, color("dim"));
+  if (around.length && !D.ranks) drawText(g, around.map((f) => boxes[f.box].name).join(" › "), width / 2, 11, width / 2 - 8, color("dim"));
   drawScroll(g, width, height);
 };
 function drawFrames(g, w, width, height, first, last) {
@@ -96,7 +96,7 @@ function drawFrames(g, w, width, height, first, last) {
     if (y1 - y0 < 3) continue;
     const x0 = GAP / 2 + scene.start[frame.low] * w - dag.x + inset;
     const x1 = GAP / 2 + scene.start[frame.high + 1] * w - dag.x - inset;
-    g.strokeStyle = color(boxes[frame.box].kind === "module" ? "dep" : "head"); g.lineWidth = 1;
+    g.strokeStyle = color({ module: "dep", rank: "sync" }[boxes[frame.box].kind] || "head"); g.lineWidth = 1;
     g.globalAlpha = 0.75; g.beginPath(); g.roundRect(x0, y0, x1 - x0, y1 - y0, 6); g.stroke(); g.globalAlpha = 1;
     if (dag.row < TEXT_ROW && y1 - y0 < 16) continue;
     const box = boxes[frame.box], head = Math.max(8, Math.min(dag.row / 2, 12));
@@ -130,8 +130,23 @@ function drawLinks(g, first, last) {
     }
   }
   for (const l of late) line(l, true);
+  if (D.ranks) drawMeetings(g, first, last);
   const left = drawn - late.length - MOST_LINKS;
   if (left > 0) drawText(g, `closer in: ${left.toLocaleString("en")} more lines`, GAP, dagCanvas.clientHeight - 10, 400, color("dim"));
+}
+// The parts of a collective, which ranks make together: a dashed line from who came last.
+function drawMeetings(g, first, last) {
+  const { nodeOf, layer } = scene, chosen = state.selected >= 0 ? tieOf(state.selected) : -1, seen = new Set();
+  for (let k = 0; k < D.ranks.names.length && seen.size < MOST_LINKS; k++) {
+    const late = lateOf(k), from = nodeOf[C["tie.instruction"][partTie(k, late)]];
+    for (let r = 0; r < D.parts.length; r++) {
+      const to = nodeOf[C["tie.instruction"][partTie(k, r)]];
+      if (r === late || from < 0 || to < 0 || seen.has(from * scene.nodes + to)) continue;
+      if (Math.max(layer[from], layer[to]) < first || Math.min(layer[from], layer[to]) > last) continue;
+      seen.add(from * scene.nodes + to);
+      drawMeeting(g, placeOf(from), placeOf(to), k === chosen);
+    }
+  }
 }
 function drawNodes(g, first, last) {
   const { byLayer, item, nodeOf } = scene, chosen = state.selected >= 0 ? nodeOf[state.selected] : -1;

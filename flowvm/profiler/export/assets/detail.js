@@ -2,6 +2,7 @@
 
 function select(i) {
   state.selected = i;
+  state.task = null;
   const panel = $("detail");
   panel.hidden = i < 0;
   panel.replaceChildren();
@@ -32,6 +33,7 @@ function describeInto(panel, i) {
     ...(C.clock[i] ? [["handed over at", ms(C.opened[i])]] : []), ["started at", ms(C.started[i])],
     ["ran" + (C.clock[i] ? ", " + D.timed[C.clock[i]] : ""), ms(C.ended[i] - C.started[i])],
     ["waited: dep", ms(C.dep[i])], ["queue", ms(C.queue[i])], ["sched", ms(C.sched[i])]]));
+  if (tieOf(i) >= 0) panel.append(...together(tieOf(i), i));
   const operands = [];
   for (let k = C.offsets[i]; k < C.offsets[i + 1]; k++) {
     const access = ACCESS[C.opaccess[k]];
@@ -53,6 +55,16 @@ function describeInto(panel, i) {
   if (last < outStart[i + 1]) {
     panel.append(el("div", { class: "dim" }, `and ${outStart[i + 1] - last} more`));
   }
+}
+
+// A rank's part of a collective: the others, and who was waited for.
+function together(k, i) {
+  const late = lateOf(k), last = C["tie.begin"][partTie(k, late)];
+  return [el("h4", {}, `${D.ranks.names[k]} ${k} of all ranks`), ...D.parts.map((part, r) => {
+    const j = C["tie.instruction"][partTie(k, r)], waited = last - C["tie.begin"][partTie(k, r)];
+    return el("div", {}, j === i ? el("b", {}, label(j)) : go(label(j), () => { select(j); reveal(j); }), ` ${part.name} `,
+      r === late ? el("span", { class: "critical" }, "came last") : el("span", { class: "dim" }, `waited ${ms(waited)} ms for it`));
+  })];
 }
 
 function search(text) {

@@ -33,6 +33,16 @@ function drawHead(g, x, y, hazard, paint) {
   g.fill(); g.stroke();
 }
 
+// from the side of the one that came last to the side of the one that had waited
+function drawMeeting(g, [x0, y0, w0, h0], [x1, y1, w1, h1], strong) {
+  const right = x1 > x0, from = right ? x0 + w0 : x0, to = right ? x1 : x1 + w1, bend = (right ? 1 : -1) * 40;
+  const a = y0 + h0 / 2, b = y1 + h1 / 2, way = right ? 1 : -1;
+  g.strokeStyle = g.fillStyle = color("sync"); g.lineWidth = strong ? 2.8 : 1.4; g.setLineDash([6, 4]);
+  g.beginPath(); g.moveTo(from, a); g.bezierCurveTo(from + bend, a, to - bend, b, to - 7 * way, b); g.stroke(); g.setLineDash([]);
+  g.beginPath(); g.arc(from, a, 3.4, 0, 7); g.fill();
+  g.beginPath(); g.moveTo(to - 8 * way, b - 4); g.lineTo(to - 8 * way, b + 4); g.lineTo(to, b); g.fill();
+}
+
 // text no wider than it may be; widths of letters are all alike in this font
 function drawText(g, text, x, y, width, paint) {
   const most = Math.floor(width / LETTER);
@@ -100,6 +110,7 @@ function legend() {
     }), name)));
   HAZARD.forEach((name, k) => parts.push(el("span", { class: "key" },
     sample((g, w, h) => drawHead(g, w / 2, h / 2 - 3, k, color("text"))), name)));
+  if (D.ranks) parts.push(el("span", { class: "key" }, sample((g, w, h) => drawMeeting(g, [-9, 0, 14, h], [w - 3, 0, 9, h], false)), "a collective, from who came last"));
   parts.push(el("span", { class: "key critical" }, "◆ critical"),
     el("span", { class: "key" }, "▸ closed box"));
   return parts;

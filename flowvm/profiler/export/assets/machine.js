@@ -39,7 +39,7 @@ function play(on) {
   player.title = on ? "pause" : "play";
   if (!on) return;
   if (state.moment < 0 || state.moment >= machine().events) rewind(0);
-  if (["verdict", "plan", "source"].includes(state.tab)) show("moment");
+  if (["verdict", "plan", "source", "beside"].includes(state.tab)) show("moment");
   clock.last = 0;
   requestAnimationFrame(tick);
 }
@@ -91,12 +91,18 @@ drawers.moment = () => {
   }
   const m = machine().moment(state.moment, state.time), row = (name, ...what) =>
     el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, ...what));
-  const rows = [row("Python", m.python)];
+  const rows = m.meetings.map((met) => row(`${met.name} ${met.number}`, ...met.ranks.flatMap(([at, ns], r) => [
+    el("span", { class: r === met.awaited ? "critical" : at === "waits" ? "stage dep" : at === "exchanges" ? "stage run" : "dim" },
+      `${D.parts[r].name} ${at} ${at === "to come" ? "in " : ""}${ms(ns)} ms${r === met.awaited ? ", for whom others wait" : ""}`), "   "])));
+  rows.push(...m.python.map(([who, doing]) => row(who, doing)));
   for (const s of m.streams) {
     rows.push(row(s.name, ...(s.running.length ? s.running.flatMap((named, k) =>
       [el("span", { class: "stage run" }, "█ "), who(named), ` for ${ms(s.ran[k])} ms  `]) : [el("span", { class: "dim" }, "idle  ")]),
     ...(s.queued.length ? [el("span", { class: "stage queue" }, " ▫ queue "), ...some(s.queued, who)] : [])));
   }
+  m.holders.forEach((some, k) => rows.push(row(m.holders.length > 1 ? "memory " + m.live[k][0] : "memory", ...some.slice(0, 3).flatMap((h, n) =>
+    [n ? ", " : "", el("span", { class: "const" }, bytes(h.nbytes)), ` ${[h.kind, h.module, h.op, h.line].filter((text) => text).join(" ")}`]),
+  ...(some.length > 3 ? [" ", go(`and ${some.length - 3} more`, () => show("memory"))] : []))));
   if (m.ready.length) rows.push(row("ready", ...some(m.ready, who)));
   m.waiting.slice(0, MOST).forEach((w, k) => rows.push(row(k ? "" : "pending", el("span", { class: "stage dep" }, "░ "),
     who(w.what), w.front.length ? "  waits for " : "", ...some(w.front, ([named, hazard, tensor]) => [who(named), ` (${hazard} of t${tensor})`], 5))));
@@ -106,7 +112,7 @@ drawers.moment = () => {
       [" ◄ ", el("span", { class: ACCESS[access] }, ACCESS[access] + " "), who(named), el("span", { class: "dim" }, ` ${at} `)]),
     l.accesses.length > 8 ? ` and ${l.accesses.length - 8} more` : "")]);
   const count = el("p", { class: "counts" }, ...m.counts.filter(([, n]) => n).map(([name, n], k) =>
-    el("span", {}, k ? " · " : "", `${AT[STAGES.indexOf(name)][0]} ${n.toLocaleString("en")} ${name}`)), `   ${bytes(m.live)} alive`);
+    el("span", {}, k ? " · " : "", `${AT[STAGES.indexOf(name)][0]} ${n.toLocaleString("en")} ${name}`)), `   ${m.live.map(([space, n]) => `${bytes(n)} alive` + (m.live.length > 1 ? ` in ${space}` : "")).join(", ")}`);
   const actors = m.actors.map((a) => [`a${String(a.number).padStart(2, "0")} ${a.label}`, a.acts, a.task >= 0 ? `█ task ${a.task}` : "idle",
     a.mailbox.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–", a.credits.map(([j, n]) => `a${String(j).padStart(2, "0")}: ${n}`).join(", ") || "–"]);
   $("moment").replaceChildren(el("h2", { class: "verdict" }, m.event, " ", el("span", { class: "dim" }, m.line)), count,

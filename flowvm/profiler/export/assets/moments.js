@@ -110,8 +110,8 @@ class Moments { // made when somebody first asks: sorting all events takes a mom
     return {
       number, events: this.events, time, wall: D.machine.wall, event, line,
       counts: STAGES.map((name, k) => [name, counts[k]]),
-      python: this.python(states, time),
-      live: this.live(time),
+      python: D.parts.map((part, k) => this.python(part, k, states, time)),
+      live: D.machine.spaces.map((space, k) => [space, this.live(k, time)]),
       streams: this.streams.map((s) => {
         const running = at[RUNNING].filter((i) => C.stream[i] === s);
         const queued = at[QUEUED].filter((i) => C.stream[i] === s);
@@ -123,30 +123,50 @@ class Moments { // made when somebody first asks: sorting all events takes a mom
       waiting: at[PENDING].map((i) => ({ what: this.named(i), front: this.front(states, i) })),
       storages: this.storages(states),
       actors: this.actors(states, time),
+      meetings: this.meetings(time),
+      holders: D.memories.map((_, k) => holdersAt(D, C, k, time, this.live(k, time))),
     };
   }
 
-  python(states, time) {
-    const { C, D } = this;
-    for (let k = C["wait.begin"].length - 1; k >= 0; k--) {
-      if (C["wait.begin"][k] <= time && time < C["wait.end"][k]) {
-        return D.machine.waits[C["wait.cause"][k]];
-      }
+  // The collectives to which a rank has come and that are not over on all of them.
+  meetings(time) {
+    const { C, D } = this, found = [];
+    if (!D.ranks || !D.ranks.names.length) return found;
+    const count = D.parts.length, begins = C["tie.begin"], ends = C["tie.end"];
+    for (let k = 0; k < D.ranks.names.length; k++) {
+      const begin = begins.subarray(k * count, (k + 1) * count), end = ends.subarray(k * count, (k + 1) * count);
+      const last = Math.max(...begin);
+      if (time < Math.min(...begin) || time >= Math.max(...end)) continue;
+      const ranks = [...begin].map((begun, r) => time < begun ? ["to come", begun - time]
+        : time >= end[r] ? ["done", time - end[r]]
+          : time < last ? ["waits", time - begun] : ["exchanges", time - last]);
+      found.push({ name: D.ranks.names[k], number: k, nbytes: C["tie.bytes"][k], ranks,
+        awaited: time < last ? begin.indexOf(last) : -1 });
     }
-    const i = states.indexOf(TO_COME);
-    if (i < 0) return "has issued everything";
-    const next = this.named(i);
-    return `will issue #${next.seq} ${next.op} next, at ${next.line}`;
+    return found;
   }
 
-  live(time) {
-    const when = this.C["level.time"];
+  python(part, number, states, time) {
+    const { C, D } = this, who = (part.name + " Python").trim();
+    for (let k = D.machine.first_waits[number + 1] - 1; k >= D.machine.first_waits[number]; k--) {
+      if (C["wait.begin"][k] <= time && time < C["wait.end"][k]) {
+        return [who, D.machine.waits[C["wait.cause"][k]]];
+      }
+    }
+    const i = states.indexOf(TO_COME, part.first);
+    if (i < 0 || i >= part.last) return [who, "has issued everything"];
+    const next = this.named(i);
+    return [who, `will issue #${next.seq} ${next.op} next, at ${next.line}`];
+  }
+
+  live(number, time) {
+    const when = this.C[`level${number}.time`];
     let low = 0, high = when.length;
     while (low < high) {
       const middle = (low + high) >> 1;
       if (when[middle] <= time) low = middle + 1; else high = middle;
     }
-    return low ? this.C["level.bytes"][low - 1] : 0;
+    return low ? this.C[`level${number}.bytes`][low - 1] : this.D.memories[number].base;
   }
 
   // who has to end before i may run, the hazard, and the tensor that it is about

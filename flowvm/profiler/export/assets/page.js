@@ -30,6 +30,12 @@ const op = (i) => D.names[C.op[i]];
 const label = (i) => "#" + C.seq[i] + " " + op(i);
 const counted = (n, what) => n.toLocaleString("en") + " " + what + (n === 1 ? "" : "s");
 
+// the collective that an instruction is a rank's part of, -1 for none; a graph has the first of its
+const ties = new Map();
+if (D.ranks) for (let at = D.ranks.names.length * D.parts.length - 1; at >= 0; at--) ties.set(C["tie.instruction"][at], Math.floor(at / D.parts.length));
+const tieOf = (i) => ties.has(i) ? ties.get(i) : -1;
+// parts of a collective stand beside each other where the graph lets them: that of the first rank
+if (D.ranks) E.met = (i) => ties.has(i) && C["tie.instruction"][ties.get(i) * D.parts.length] < i ? C["tie.instruction"][ties.get(i) * D.parts.length] : -1;
 // text only ever enters the page as text, so no name of an op or file can be markup
 function el(tag, options = {}, ...children) {
   const made = document.createElement(tag);
@@ -63,7 +69,8 @@ const meter = (share, most) => el("span", { class: "meter", "aria-hidden": "true
 
 // --- state -----------------------------------------------------------------------------------
 const state = { tab: "verdict", from: 0, to: D.wall, selected: -1, found: [], at: 0,
-  marks: new Set(), moment: -1, time: 0 }; // moment: how many events have happened; -1: not asked
+  marks: new Set(), moment: -1, time: 0,
+  task: null }; // moment: how many events have happened, -1: not asked; task: of a graph {plan, number}
 
 // Views say how they are drawn, and how they show an instruction that is not to be seen.
 const drawers = {}, revealers = [];

@@ -6,14 +6,21 @@ for (const cause of [...D.states.filter((c) => D.meaning[c]), "critical"]) {
     el("span", { style: `background:var(--${cause})` }), " " + cause));
 }
 const canvas = $("timeline").querySelector("canvas");
-const ROW = 26, TOP = 30;
+const ROW = 26, TOP = 30, MOST_ARROWS = 300;
 let begins = 150; // where lanes begin, behind their names
 const left = () => begins;
 // lanes: {name, begin, end, state or op index, instruction}; rows sorted by begin
-const lanes = D.lanes.map((lane) => ({ name: lane.name, kind: lane.kind,
+const lanes = D.lanes.map((lane) => ({ name: lane.name, kind: lane.kind, part: lane.part,
   begin: C[lane.key + ".begin"], end: C[lane.key + ".end"], what: C[lane.key + ".what"],
-  ins: C[lane.key + ".ins"], op: C[lane.key + ".op"], line: C[lane.key + ".line"] }));
+  ins: C[lane.key + ".ins"], op: C[lane.key + ".op"], task: C[lane.key + ".task"], line: C[lane.key + ".line"] }));
 const RUN = D.states.indexOf("run");
+// of several ranks each is a group of lanes below a head
+const rowOf = lanes.map((lane, k) => k + (D.ranks ? lane.part + 1 : 0));
+const laneAt = new Map(rowOf.map((row, k) => [row, lanes[k]]));
+const rows = lanes.length + (D.ranks ? D.parts.length : 0);
+let down = 0; // pixels above what is to be seen
+const yOf = (lane) => TOP + rowOf[lane] * ROW - down;
+const titleOf = (lane) => D.ranks ? lane.name.replace(D.parts[lane.part].name + " ", "") : lane.name;
 const xOf = (t, width) =>
   left() + (t - state.from) / (state.to - state.from) * (width - left() - 10);
 const tOf = (x, width) =>
@@ -27,15 +34,18 @@ drawers.timeline = () => {
   const [g, width, height] = fit(canvas);
   begins = width < 600 ? 84 : 150;
   const text = color("text"), dim = color("dim"), edge = color("edge");
-  g.fillStyle = dim;
+  down = Math.max(0, Math.min(down, TOP + rows * ROW + 8 - height));
+  if (D.ranks) drawRanks(g, width);
   const step = niceStep((state.to - state.from) / Math.max(1, (width - left()) / 110));
-  for (let t = Math.ceil(state.from / step) * step; t <= state.to; t += step) {
-    const x = xOf(t, width), said = ms(t) + " ms";
-    if (x + 3 + g.measureText(said).width < width) g.fillText(said, x + 3, 10);
-    g.fillStyle = edge; g.fillRect(x, 18, 1, height); g.fillStyle = dim;
-  }
-  lanes.forEach((lane, row) => drawLane(g, lane, TOP + row * ROW, width, text));
+  const ticks = (each) => { for (let t = Math.ceil(state.from / step) * step; t <= state.to; t += step) each(xOf(t, width), ms(t) + " ms"); };
+  g.fillStyle = edge;
+  ticks((x) => g.fillRect(x, 18, 1, height));
+  lanes.forEach((lane, k) => { if (yOf(k) > 0 && yOf(k) < height) drawLane(g, lane, yOf(k), width, text); });
+  if (D.ranks) drawTies(g, width);
   if (state.selected >= 0) drawEdges(g, width);
+  g.fillStyle = color("back"); g.fillRect(0, 0, width, 18);
+  g.fillStyle = dim;
+  ticks((x, said) => { if (x + 3 + g.measureText(said).width < width) g.fillText(said, x + 3, 10); });
   if (state.moment >= 0 && state.time >= state.from && state.time <= state.to) {
     g.fillStyle = color("mark");
     g.fillRect(xOf(state.time, width) - 1, 0, 2, height);
@@ -49,7 +59,7 @@ function niceStep(raw) {
 function drawLane(g, lane, y, width, text) {
   const perPixel = (state.to - state.from) / (width - begins - 10);
   g.fillStyle = text;
-  g.fillText(lane.name.slice(0, Math.floor((begins - 12) / 7.2)), 8, y + ROW / 2);
+  g.fillText(titleOf(lane).slice(0, Math.floor((begins - 12) / 7.2)), 8, y + ROW / 2);
   let drawn = -1;
   for (let k = firstVisible(lane.end, state.from);
     k < lane.begin.length && lane.begin[k] <= state.to; k++) {
@@ -65,7 +75,8 @@ function drawLane(g, lane, y, width, text) {
     g.fillStyle = running && i >= 0 && C.critical[i] ? color("critical") : color(cause);
     const inset = running || lane.kind === "path" ? 3 : 9;
     g.fillRect(x0, y + inset, Math.max(0.7, x1 - x0), ROW - 2 * inset);
-    if (i === state.selected && i >= 0) {
+    const chosen = lane.kind === "tasks" && state.task && lane.task[k] === state.task.number && op(i) === state.task.plan;
+    if ((i === state.selected && i >= 0) || chosen) {
       g.strokeStyle = color("mark"); g.lineWidth = 2;
       g.strokeRect(x0, y + 2, Math.max(2, x1 - x0), ROW - 4);
     } else if (state.found.length && running && i >= 0 && state.marks.has(i)) {
@@ -87,15 +98,54 @@ function drawEdges(g, width) {
     const j = C.source[e], from = laneOf(j);
     if (from < 0 || row < 0) continue;
     const x0 = xOf(C.ended[j], width), x1 = xOf(C.started[i], width);
-    const y0 = TOP + from * ROW + ROW / 2, y1 = TOP + row * ROW + ROW / 2;
+    const y0 = yOf(from) + ROW / 2, y1 = yOf(row) + ROW / 2;
     g.strokeStyle = color(ACCESS[C.access[e]]); g.lineWidth = C.producer[i] === j ? 2.5 : 1;
     g.beginPath(); g.moveTo(x0, y0); g.bezierCurveTo(x0 + 30, y0, x1 - 30, y1, x1, y1); g.stroke();
+  }
+}
+// Ranks: a head above each one's lanes, and every second one shaded.
+function drawRanks(g, width) {
+  D.parts.forEach((part, k) => {
+    const own = lanes.findIndex((lane) => lane.part === k), y = yOf(own) - ROW;
+    const next = lanes.findIndex((lane) => lane.part === k + 1), end = next < 0 ? TOP + rows * ROW - down : yOf(next) - ROW;
+    if (k % 2) { g.fillStyle = color("lane"); g.fillRect(0, y, width, end - y); }
+    g.fillStyle = color("edge"); g.fillRect(0, y, width, 1);
+    const { late, others } = D.ranks.ranks[k];
+    g.font = "bold 12px " + FONT; drawText(g, part.name, 8, y + ROW / 2, begins, color("text")); g.font = "12px " + FONT;
+    if (late) drawText(g, `came last to ${late} of ${counted(D.ranks.names.length, "collective")}, others waited ${ms(others)} ms`, begins, y + ROW / 2, width - begins, color("dim"));
+  });
+}
+// The parts of each collective: an arrow from who came last, when it came, to each that had waited.
+const partTie = (k, rank) => k * D.parts.length + rank;
+function lateOf(k) { // who came last
+  let late = 0;
+  for (let r = 1; r < D.parts.length; r++) if (C["tie.begin"][partTie(k, r)] > C["tie.begin"][partTie(k, late)]) late = r;
+  return late;
+}
+function drawTies(g, width) {
+  const most = D.ranks.names.length, mine = state.selected >= 0 ? tieOf(state.selected) : -1;
+  let drawn = 0;
+  for (let k = 0; k < most && drawn < MOST_ARROWS; k++) {
+    const late = lateOf(k), at = C["tie.begin"][partTie(k, late)];
+    if (at < state.from || at > state.to) continue;
+    drawn++;
+    const x = xOf(at, width), from = laneOf(C["tie.instruction"][partTie(k, late)]);
+    g.fillStyle = color("text");
+    for (let r = 0; r < D.parts.length; r++) {
+      const to = laneOf(C["tie.instruction"][partTie(k, r)]);
+      if (r === late || from < 0 || to < 0) continue;
+      const y0 = yOf(from) + ROW / 2, y1 = yOf(to) + ROW / 2, way = Math.sign(y1 - y0);
+      g.strokeStyle = g.fillStyle = color("text"); g.lineWidth = k === mine ? 2.6 : 1.2;
+      g.setLineDash([5, 3]); g.beginPath(); g.moveTo(x, y0); g.lineTo(x, y1 - 7 * way); g.stroke(); g.setLineDash([]);
+      g.beginPath(); g.moveTo(x - 4, y1 - 8 * way); g.lineTo(x + 4, y1 - 8 * way); g.lineTo(x, y1); g.fill();
+    }
+    g.beginPath(); g.arc(x, yOf(from) + ROW / 2, 3.4, 0, 7); g.fill();
   }
 }
 function hit(event) {
   const box = canvas.getBoundingClientRect();
   const x = event.clientX - box.left, y = event.clientY - box.top;
-  const lane = lanes[Math.floor((y - TOP) / ROW)];
+  const lane = laneAt.get(Math.floor((y - TOP + down) / ROW));
   if (!lane || x < left()) return null;
   const t = tOf(x, box.width), slack = (state.to - state.from) / box.width * 2;
   let best = null, nearest = Infinity;
@@ -119,12 +169,13 @@ function move(from, span = state.to - state.from) {
   draw();
 }
 handle(canvas, {
-  moved: (dx) => move(state.from - dx / canvas.getBoundingClientRect().width * (state.to - state.from)),
+  moved: (dx, dy) => { down -= dy; move(state.from - dx / canvas.getBoundingClientRect().width * (state.to - state.from)); },
   zoomed: (factor, x) => zoom(1 / factor, tOf(x, canvas.getBoundingClientRect().width)),
   hovered: (event) => { const found = hit(event); tip(event, found && describe(found)); },
   clicked: (event) => {
-    const found = hit(event);
-    select(found && found.lane.ins[found.k] >= 0 ? found.lane.ins[found.k] : -1);
+    const found = hit(event), plan = found && found.lane.kind === "tasks" && D.plans.find((p) => p.name === op(found.lane.ins[found.k]));
+    if (plan) selectTask(plan, found.lane.task[found.k], found.lane.ins[found.k]);
+    else select(found && found.lane.ins[found.k] >= 0 ? found.lane.ins[found.k] : -1);
   },
 });
 canvas.addEventListener("keydown", (event) => {
@@ -132,7 +183,8 @@ canvas.addEventListener("keydown", (event) => {
   const act = {
     "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1.4),
     ArrowLeft: () => move(state.from - span / 8), ArrowRight: () => move(state.from + span / 8),
-    0: () => { state.from = 0; state.to = D.wall; draw(); }, Escape: () => select(-1),
+    ArrowUp: () => { down -= 2 * ROW; draw(); }, ArrowDown: () => { down += 2 * ROW; draw(); },
+    0: () => { down = 0; state.from = 0; state.to = D.wall; draw(); }, Escape: () => select(-1),
   }[event.key];
   if (act) { act(); event.preventDefault(); }
 });
