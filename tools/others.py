@@ -83,6 +83,15 @@ TRANSFORMERS = (
 # --- in a process of its own ----------------------------------------------------------------------
 
 
+class _Names(type):
+    """Of a class that has every attribute: its name."""
+
+    def __getattr__(cls, name: str) -> str:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
 class _Anything(types.ModuleType):
     """A module of which every name is a class that does nothing."""
 
@@ -91,7 +100,7 @@ class _Anything(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {"__init__": lambda self, *args, **kwargs: None})
+        return _Names(name, (), {"__init__": lambda self, *args, **kwargs: None})
 
 
 def _without_extension() -> None:

@@ -218,7 +218,7 @@ def changed_tree(text: str, changes: list[Any]) -> Any:
             holder, key = at(root, [0, *path][:-1]), [0, *path][-1]
             value = holder[key]
             if name == "set":
-                holder[key] = rest[0]
+                holder[key] = copied(rest[0])  # it may be put where it lies already
             elif name == "delete":
                 del holder[key]
             elif name == "swap":
