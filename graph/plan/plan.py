@@ -251,8 +251,9 @@ class Plan:
     def _actor_text(self, actor: ActorDesc) -> str:
         waits = ", ".join(map(str, actor.inputs)) or "the launch"
         credits = ", ".join(f"{n} by {k}" for k, n in actor.credits) or "none"
+        times = f", acts {actor.times} times" if actor.times > 1 else ""
         return (
-            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}: waits for "
+            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}{times}: waits for "
             f"{waits}; credits {credits}"
         )
 
