@@ -125,9 +125,10 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     np.add.at(left, place, (over <= time) & (over > 0))
     started = np.zeros(shape, np.int64)
     np.add.at(started, place, (begun <= time) & (begun > 0))
-    counts = np.array([a[2] for a in actors])[:, None]
+    repeats = [[task[2] for task in plan["tasks"][a[1] : a[1] + a[2]]] for a in actors]
+    times = [each[0] if len({*each}) == 1 else 1 for each in repeats]  # acts for a launch
+    counts = np.array([sum(r) // n for r, n in zip(repeats, times, strict=True)])[:, None]
     acts, fired = (left // counts).sum(axis=1), (-(-started // counts)).sum(axis=1)
-    times = [plan["tasks"][a[1]][0] for a in actors]
     found = []
 
     def ahead(j: int, k: int) -> int:
