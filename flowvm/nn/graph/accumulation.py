@@ -4,7 +4,7 @@ What is captured of `build` is a *section* that each launch repeats n times (`Op
 OneFlow's actors do: *unpack* gives it the next slice of every input (an operand that moves by a
 step with each repetition), a tensor without dimensions is *repeated*, *acc* adds its gradients
 into memory that stays, and *pack* puts its outputs behind each other.  The optimizer's step follows
-once.
+once.  So does what ranks sum: gradients of global parameters are added up as partial sums.
 
 Gradients are the mean over the micro-batches, since backward starts from 1/n: so a loss that is a
 mean gives the gradients of the whole batch.  The same in eager code:
@@ -16,35 +16,75 @@ mean gives the gradients of the whole batch.  The same in eager code:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from flowvm.autograd import no_grad
 from flowvm.autograd.backward import seeded
+from flowvm.eager.placed import Globals, local_of
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.guards.regions import Switched
+from flowvm.loading.lazy import lazy
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import cat, stack
 
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
+
 
 def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMeta:
-    """What a micro-batch of an input is: the first `1/times` of its first dimension.
+    """What a micro-batch of an input is: the first `1/times` of its first dimension; of a global
+    tensor, of each rank's part.
 
     A tensor without dimensions is the same for all.  CaptureError unless it can be split.
     """
     if not meta.shape:
         return meta
-    if meta.shape[0] % times:
+    ranks = _ranks_of_rows(meta)
+    if meta.shape[0] % (times * ranks):
+        apart = f" on each of the {ranks} ranks that it is cut among" if ranks > 1 else ""
         raise CaptureError(
             f"{name}: input {which} of shape {tuple(meta.shape)} cannot be split into {times} "
-            f"micro-batches: give a batch whose first dimension is a multiple of {times}, or set "
-            f"another number with config.set_gradient_accumulation_steps"
+            f"micro-batches{apart}: give a batch whose first dimension is a multiple of "
+            f"{times * ranks}, or set another number with config.set_gradient_accumulation_steps"
         )
     shape = (meta.shape[0] // times, *meta.shape[1:])
+    if isinstance(meta, GlobalMeta):
+        stride = None if meta.local.contiguous else meta.local.stride
+        return GlobalMeta.make(shape, meta.dtype, meta.device, meta.sbp, stride)
     return TensorMeta.of(shape, meta.dtype, meta.device, meta.stride)
+
+
+def _ranks_of_rows(meta: TensorMeta) -> int:
+    """Among how many ranks the first dimension is cut."""
+    if not isinstance(meta, GlobalMeta):
+        return 1
+    shape = meta.placement.shape
+    return math.prod(n for n, s in zip(shape, meta.sbp, strict=True) if s.dim == 0)
+
+
+def _packed_meta(meta: TensorMeta, times: int, name: str) -> TensorMeta:
+    """What the outputs of all repetitions are, behind each other; of a global tensor, each rank's
+    parts.
+    """
+    rows, rest = (meta.shape[0], meta.shape[1:]) if meta.shape else (1, ())
+    shape = (times * rows, *rest)
+    if not isinstance(meta, GlobalMeta):
+        return meta.with_shape(shape)
+    if rows % _ranks_of_rows(meta):
+        raise CaptureError(
+            f"{name}: an output of shape {tuple(meta.shape)} is cut unevenly among ranks, so those "
+            f"of {times} micro-batches cannot stand behind each other: return it as broadcast"
+        )
+    return GlobalMeta.make(shape, meta.dtype, meta.device, meta.sbp)
 
 
 class MicroBatches(Switched):
@@ -54,6 +94,7 @@ class MicroBatches(Switched):
         outputs = build(*batch.unpack(inputs))
         made = batch.pack(made)
         batch.acc(parameters)
+    batch.settle(parameters)
     """
 
     def __init__(self, capture: Capture, times: int) -> None:
@@ -89,8 +130,9 @@ class MicroBatches(Switched):
                     f"accumulation cannot give: detach() it"
                 )
             meta = micro_meta(t._meta, self.times, self.name, k)
-            if meta.shape:
-                self.capture.move(t, meta.shape[0] * meta.stride[0] * meta.dtype.itemsize)
+            local = local_of(meta)
+            if meta.shape and local.numel:
+                self.capture.move(t, local.shape[0] * local.stride[0] * meta.dtype.itemsize)
             slices.append(new_tensor(t._ref, meta, t.storage()))
         return slices
 
@@ -109,9 +151,21 @@ class MicroBatches(Switched):
             )
         for p in parameters:
             if p.grad is not None:
-                total = self._in_front(p.grad._meta)
+                meta: Any = p.grad._meta
+                if isinstance(meta, GlobalMeta):
+                    meta = GlobalMeta.make(meta.shape, meta.dtype, meta.device, meta.sbp)
+                    total = boxing.global_of(self._in_front(meta.local), meta)
+                else:
+                    total = self._in_front(meta)
                 total.add_(p.grad)
                 p.grad = total
+
+    def settle(self, parameters: Iterable[Tensor]) -> None:
+        """Behind all repetitions: sum over ranks what `partial_grads` has left of gradients."""
+        for p in parameters if self.times > 1 else ():
+            if p.grad is not None and isinstance(p._meta, GlobalMeta):
+                with no_grad():
+                    p.grad = Globals.landed(p, p.grad)
 
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Outputs of all repetitions behind each other along their first dimension; those without
@@ -122,16 +176,17 @@ class MicroBatches(Switched):
         return [self._packed(t) if self.capture.is_repeated(t) else t for t in tensors]
 
     def _packed(self, t: Tensor) -> Tensor:
-        meta = t._meta
-        rows = meta.shape[0] if meta.shape else 1
-        rest = meta.shape[1:] if meta.shape else ()
-        whole = self._in_front(meta.with_shape((self.times * rows, *rest)))
-        step = whole._meta.stride[0] * rows * meta.dtype.itemsize
-        slot = new_tensor(whole._ref, meta.with_shape(tuple(meta.shape)), whole.storage())
-        self.capture.move(whole, step)
-        slot.copy_(t.detach())
-        self.capture.move(whole, 0)
-        return whole
+        meta = _packed_meta(t._meta, self.times, self.name)
+        part = boxing.part_of(t) if isinstance(meta, GlobalMeta) else t.detach()
+        local = part._meta
+        rows = local.shape[0] if local.shape else 1
+        whole = self._in_front(local_of(meta))
+        if local.numel:
+            slot = new_tensor(whole._ref, local.with_shape(tuple(local.shape)), whole.storage())
+            self.capture.move(whole, whole._meta.stride[0] * rows * meta.dtype.itemsize)
+            slot.copy_(part)
+            self.capture.move(whole, 0)
+        return boxing.global_of(whole, meta) if isinstance(meta, GlobalMeta) else whole
 
     def _in_front(self, meta: TensorMeta) -> Tensor:
         """Zeros that are there before the first repetition."""
@@ -158,8 +213,7 @@ def in_turn(
     for k in range(times):
         slices = []
         for which, t in enumerate(leaves):
-            rows = micro_meta(t._meta, times, name, which).shape[:1]
-            slices.append(t[k * rows[0] : (k + 1) * rows[0]] if rows else t)
+            slices.append(_slice(t, micro_meta(t._meta, times, name, which), k))
         results: list[Tensor] = []
         own_args, own_kwargs = unflatten(structure, iter(slices))
         with seeded(1.0 / times):
@@ -171,6 +225,23 @@ def in_turn(
     for ts in zip(*groups, strict=True):
         if all(t._ref == ts[0]._ref for t in ts):  # not made in build
             packed.append(ts[0])
+        elif isinstance(ts[0]._meta, GlobalMeta):
+            meta: Any = _packed_meta(ts[0]._meta, times, name)
+            packed.append(boxing.global_of(_joined([*map(boxing.part_of, ts)]), meta))
         else:
-            packed.append(cat(list(ts)) if ts[0].ndim else stack(list(ts)))
+            packed.append(_joined(ts))
     return result, packed
+
+
+def _slice(t: Tensor, meta: TensorMeta, k: int) -> Tensor:
+    """Micro-batch `k` of an input."""
+    if not meta.shape or t._meta is meta:
+        return t
+    part = boxing.part_of(t) if isinstance(meta, GlobalMeta) else t
+    rows = local_of(meta).shape[0]
+    part = part[k * rows : (k + 1) * rows]
+    return boxing.global_of(part, meta) if isinstance(meta, GlobalMeta) else part
+
+
+def _joined(ts: Sequence[Tensor]) -> Tensor:
+    return cat(list(ts)) if ts[0].ndim else stack(list(ts))

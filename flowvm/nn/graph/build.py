@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.placed import spread, spread_sbp
+from flowvm.eager.placed import partial_grads, spread, spread_sbp
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -34,6 +34,7 @@ from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
+from flowvm.nn.stages import in_flight
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
@@ -187,9 +188,13 @@ class GraphBuild:
             without = tuple(PASSES)
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         told = self._status.passed if self._status is not None else None
-        return optimize(
-            replace(graph, order=self.config.order, regst_num=self.config.regst_num), without, told
+        settings = replace(
+            graph,
+            order=self.config.order,
+            regst_num=self.config.regst_num,
+            in_flight=in_flight((module for _, module in self._modules()), self.name),
         )
+        return optimize(settings, without, told)
 
     def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
@@ -219,12 +224,15 @@ class GraphBuild:
             ):
                 capture.on_step = self._step_in_build
                 made: list[Tensor] = []
-                with seeded(1.0 / batch.times), batch:
+                several = batch.times > 1
+                with seeded(1.0 / batch.times), partial_grads.within(several), batch:
                     amp = self.config.amp_dtype
                     result = flatten(precisely(amp, self._scaler, self.build, args, kwargs), made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
+                capture.phase = "backward"
+                batch.settle(owned)
                 self._warn(gradients, turns)
                 capture.phase = "optimizer"
                 turns.take(self._adopted)
