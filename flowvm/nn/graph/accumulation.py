@@ -46,7 +46,7 @@ def micro_meta(meta: TensorMeta, times: int, name: str, which: int) -> TensorMet
 
     A tensor without dimensions is the same for all.  CaptureError unless it can be split.
     """
-    if not meta.shape:
+    if not meta.shape or times == 1:
         return meta
     ranks = _ranks_of_rows(meta)
     if meta.shape[0] % (times * ranks):

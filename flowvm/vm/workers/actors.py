@@ -92,13 +92,19 @@ def has_mail(m: Words, stream: int) -> bool:
 
 
 def serve(m: Words, stream: int) -> bool:
-    """Take one message, and let its actor act while it may; whether there was one."""
+    """Take one message, and let its actor act while it may; whether there was one.
+
+    One of repeated tasks acts once, and asks again behind those that it has told: where a forward
+    and a backward actor may both act they take turns, which is 1F1B.
+    """
     address = take(m, stream)
     if address == 0:
         return False
     actor = words_at(address, ACTOR.WORDS)
     while look(m, stream, actor):
-        pass
+        if actor[ACTOR.TIMES] > 1:
+            post(m, actor)
+            break
     leave(actor)
     return True
 

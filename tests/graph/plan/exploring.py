@@ -294,7 +294,10 @@ class World:
         """A stream's worker: a message, or a look of the actor that it was for."""
         if self.pending[stream]:
             actor = words_at(self.pending[stream], ACTOR.WORDS)
-            if not self.actors.look(self.m, stream, actor):
+            acted = self.actors.look(self.m, stream, actor)
+            if acted and actor[ACTOR.TIMES] > 1:
+                self.actors.post(self.m, actor)
+            if not acted or actor[ACTOR.TIMES] > 1:
                 self.actors.leave(actor)
                 self.pending[stream] = 0
             return True

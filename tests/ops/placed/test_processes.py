@@ -117,10 +117,82 @@ def losses(kind, as_graph):
         assert "all_gather" in names and "reduce_scatter" in names
     return found
 
+def pipeline(count, as_graph):
+    # as many stages, or as there are ranks, on some ranks each, which have a part of the batch
+    count = min(count, world_size())
+    each = world_size() // count
+    stages = [flow.placement("cpu", [k * each + j for j in range(each)]) for k in range(count)]
+    flow.manual_seed(0)
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
+    for k, part in enumerate(parts):
+        part.to_global(stages[k * count // 4], B).config.set_stage(k * count // 4)
+    m = nn.Sequential(*parts)
+    opt = flow.optim.AdamW(m.parameters(), lr=0.02)
+    rng = np.random.default_rng(0)
+    x, y = (flow.tensor(rng.standard_normal((16, 8)), dtype=flow.float32, placement=where,
+                        sbp=S(0)) for where in (stages[0], stages[-1]))
+
+    class Step(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.m = m
+            self.add_optimizer(opt)
+            self.config.set_gradient_accumulation_steps(8 // each if as_graph else 1)
+
+        def build(self, x, y):
+            out = self.m(x)
+            loss = nn.functional.mse_loss(out, y)
+            loss.backward()
+            return loss, out
+
+    step, found = Step(), []
+    for _ in range(5):
+        loss, out = step(x, y) if as_graph else eager_step(m, opt, x, y)
+        found.append(loss.to_global(placement=P, sbp=B).mean().item())
+    rows = out.to_global(placement=P, sbp=B).square().mean(1)  # of the last step, as they were
+    found[1:1] = rows.tolist()
+    if as_graph and world_size() > 1:
+        one_forward_one_backward(step, x, y, stages)
+    return found
+
+def eager_step(m, opt, x, y):
+    out = m(x)
+    loss = nn.functional.mse_loss(out, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss, out
+
+def one_forward_one_backward(step, x, y, stages):
+    # what this rank did in a launch: never more micro-batches in flight than it has credits
+    (plan,) = step.plans
+    mine = next(k for k, where in enumerate(stages) if rank() in where.ranks)
+    parts = [p for p in step.m if rank() in p[0].weight.placement.ranks]
+    named = {b.name for b in plan.variables if b.name.endswith("weight")}
+    assert len(named) == len(parts), "a rank's Plan is its stage alone"
+    names = [n.operator.name for n in plan.graph.nodes]
+    assert names.count("all_reduce") <= 1, "gradients are summed once a launch, in one bucket"
+    with flow.profiler.profile(level=2) as p:
+        step(x, y)
+        flow.vm.sync()
+    (said,) = [note for note in p.plan("Step").notes if note.startswith("the last launch: ")]
+    turns = list(dict.fromkeys(said.split(": ")[1].split()))  # a backward may be two actors
+    times = step.config.gradient_accumulation_steps
+    for way in "FB":
+        assert [t for t in turns if t[0] == way] == [f"{way}{k}" for k in range(times)], said
+    ahead = np.cumsum([1 if t[0] == "F" else -1 for t in turns])
+    assert ahead.min() == 0 and ahead.max() <= len(stages) - mine, said
+    if mine == 0:  # nothing holds its first ones back, and a backward one comes from far
+        assert ahead.max() == min(times, len(stages)), said
+
 for kind in sys.argv[1:]:
-    say(kind, losses(kind, False), losses(kind, True))
+    if kind[:8] == "pipeline":
+        say(kind, *(pipeline(int(kind.split()[1]), as_graph) for as_graph in (False, True)))
+    else:
+        say(kind, losses(kind, False), losses(kind, True))
 """
-KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3"]
+PIPELINES = ["pipeline 2", "pipeline 4"]
+KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3", *PIPELINES]
 
 
 @functools.cache
