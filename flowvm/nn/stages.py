@@ -94,14 +94,14 @@ class ModuleConfig:
             meta: Any = p._meta
             if not isinstance(meta, GlobalMeta):
                 raise ArgumentError(
-                    f"set_stage: parameter {path} of {name} is local; make the module global first, "
-                    f"by module.to_global(placement, flow.sbp.broadcast)"
+                    f"set_stage: parameter {path} of {name} is local; make the module global "
+                    f"first, by module.to_global(placement, flow.sbp.broadcast)"
                 )
             where = meta.placement if where is None else where
             if meta.placement is not where:
                 raise ArgumentError(
-                    f"set_stage: parameter {path} of {name} is on {meta.placement!r}, and the stage "
-                    f"on {where!r}; move it by to_global, or give the stage the other placement"
+                    f"set_stage: parameter {path} of {name} is on {meta.placement!r}, and the "
+                    f"stage on {where!r}; move it by to_global, or give the stage the other one"
                 )
         if where is None:
             raise ArgumentError(f"set_stage: {name} has no parameters that say where: placement=")

@@ -28,8 +28,8 @@ def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
     stream, number = _stream_for(device)
     if repeat > 1 and device is not cpu and graph.streams and stream != graph.streams[0]:
         raise CaptureError(
-            f"{graph.name}: with gradient accumulation, build runs on one stream of a device; leave "
-            f"out `with flow.cuda.stream(...)` in it"
+            f"{graph.name}: with gradient accumulation, build runs on one stream of a device; "
+            f"leave out `with flow.cuda.stream(...)` in it"
         )
     if stream not in graph.streams:
         graph.streams.append(stream)

@@ -6,7 +6,7 @@ shown was true at some moment, though not all of it at the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flowvm.graph.logical.nodes import Operand
 from flowvm.graph.logical.printing import size_text

@@ -107,8 +107,11 @@ class PlanWords:
                 source, offset = 0, register.block.offset + operand.offset
             written = int(access != "const")
             operands.append(source | written << TASK.SOURCE_BITS | offset << (TASK.SOURCE_BITS + 1))
-            steps.append((register.apart, register.copies) if register.copies > 1 else
-                         (operand.step, NO_TURN))
+            steps.append(
+                (register.apart, register.copies)
+                if register.copies > 1
+                else (operand.step, NO_TURN)
+            )
         kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
         scalars: list[int] = []
         for kind, value in zip(kinds, task.node.scalars, strict=True):

@@ -294,8 +294,9 @@ def _landed(leaf: Tensor, g: Tensor) -> Tensor:
     wanted = leaf.extra().get("grad_sbp")
     if wanted is None:
         wanted = _grad_sbp(meta.sbp)
-        if partial_grads.now() and g._meta.device.placement is meta.placement:
-            both = zip(g._meta.sbp, wanted, strict=True)  # type: ignore[attr-defined]
+        now: Any = g._meta
+        if partial_grads.now() and now.placement is meta.placement:
+            both = zip(now.sbp, wanted, strict=True)
             wanted = tuple(h if h is partial_sum and w is broadcast else w for h, w in both)
     return _changed(g, meta.placement, wanted)
 

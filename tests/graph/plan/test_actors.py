@@ -34,14 +34,21 @@ from tests.vm.live import Background, lively, until
 STREAMS = [flow.Stream(f"actors{k}") for k in range(3)]
 
 
-def captured(seed: int, length: int = 24) -> tuple[LogicalGraph, list[Any]]:
-    """A random program on random streams, and its variables."""
+def captured(seed: int, length: int = 24, times: int = 1) -> tuple[LogicalGraph, list[Any]]:
+    """A random program on random streams, and its variables; all but its beginning and its end are
+    repeated `times` times.
+    """
     rng = random.Random(seed)
     variables = [tensor() for _ in range(3)]
     x = tensor()
     with capturing("random", [(x, "x")]) as capture:
         made = [x, *variables]
         for k in range(length):
+            capture.repeat = times if 3 <= k < length - 3 else 1
+            if times > 1 and k == 3:
+                before = len(made)
+            if times > 1 and k == length - 3:  # what is another one in each repetition is gone
+                del made[before:-2]
             stream = rng.choice([None, *STREAMS[:2]])
             with flow.stream(stream):
                 a, b = rng.choice(made), rng.choice(made)
@@ -179,6 +186,27 @@ def test_replays_equal_node_by_node(seed):
             [e.tolist() for e in outs] for outs in expected
         ]
         assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sections_equal_node_by_node(seed):
+    times = 2 + seed % 4
+    graph, variables = captured(seed, 24, times)
+    start = [v.numpy() for v in variables]
+    inputs = [tensor() for _ in range(3)]
+    expected = [[t.numpy().tolist() for t in interpret(graph, [x])] for x in inputs]
+    left = [v.numpy() for v in variables]
+    copies = 0
+    for in_flight, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
+        plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=in_flight))
+        copies = max(copies, *(r.copies for r in plan.registers.values()))
+        for v, values in zip(variables, start, strict=True):
+            v.copy_(tensor(values))
+        got = [plan.launch([x]) for x in inputs]
+        assert [[t.numpy().tolist() for t in outs] for outs in got] == expected
+        assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+        assert {a.times for a in plan.actors} == {1, times}
+    assert copies > 1
 
 
 def test_from_another_stream_and_sequentially():

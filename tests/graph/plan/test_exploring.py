@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flowvm.graph.plan import actors as plan_actors
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
 from flowvm.vm.workers import actors, execute
 from tests.graph.plan.exploring import Case, World, explore, random_case, random_section
@@ -37,6 +38,19 @@ def test_sections_by_chance(length, seed):
 def test_an_error_behind_is_none_of_the_launch_in_front():
     """The second launch fails on one stream while the first has yet to act on the other."""
     explore(World(Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v")))
+
+
+HANDED_ON = Case(
+    ((0, "new", "x"), (1, "v", "last"), (0, "w", "v"), (1, "w", "last")), returned="v", times=2
+)
+
+
+def test_every_reader_of_a_register_gives_its_credit(monkeypatch):
+    """The last task reads what the first has made, and the one in between gives credits, too."""
+    explore(World(HANDED_ON))
+    monkeypatch.setattr(plan_actors, "_handed_on", lambda graph, section: set())
+    with pytest.raises(AssertionError, match="finds"):
+        explore(World(HANDED_ON))
 
 
 # --- what is planted is found ---------------------------------------------------------------------
