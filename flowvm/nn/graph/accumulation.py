@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import no_grad
 from flowvm.autograd.backward import seeded
-from flowvm.eager.placed import Globals, local_of
+from flowvm.eager.placed import Globals, local_of, partial_grads
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
@@ -94,7 +94,7 @@ class MicroBatches(Switched):
         outputs = build(*batch.unpack(inputs))
         made = batch.pack(made)
         batch.acc(parameters)
-    batch.settle(parameters)
+    settle(parameters)
     """
 
     def __init__(self, capture: Capture, times: int) -> None:
@@ -160,13 +160,6 @@ class MicroBatches(Switched):
                 total.add_(p.grad)
                 p.grad = total
 
-    def settle(self, parameters: Iterable[Tensor]) -> None:
-        """Behind all repetitions: sum over ranks what `partial_grads` has left of gradients."""
-        for p in parameters if self.times > 1 else ():
-            if p.grad is not None and isinstance(p._meta, GlobalMeta):
-                with no_grad():
-                    p.grad = Globals.landed(p, p.grad)
-
     def pack(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Outputs of all repetitions behind each other along their first dimension; those without
         one become a tensor of one dimension.  What no operation in `build` made is left as it is.
@@ -200,11 +193,19 @@ class MicroBatches(Switched):
         return zeros
 
 
+def settle(parameters: Iterable[Tensor]) -> None:
+    """Behind all repetitions: sum over ranks what `partial_grads` has left of gradients."""
+    for p in parameters:
+        if p.grad is not None and isinstance(p._meta, GlobalMeta):
+            with no_grad():
+                p.grad = Globals.landed(p, p.grad)
+
+
 def in_turn(
     build: Callable[..., Any], args: Any, kwargs: Any, times: int, name: str
 ) -> tuple[Any, list[Tensor]]:
     """Run `build` eagerly on one micro-batch after the other: the structure of its outputs, and
-    they, packed as a graph packs them.
+    they, packed as a graph packs them.  `settle` has to follow.
     """
     leaves: list[Tensor] = []
     structure = flatten((args, kwargs), leaves)
@@ -216,7 +217,7 @@ def in_turn(
             slices.append(_slice(t, micro_meta(t._meta, times, name, which), k))
         results: list[Tensor] = []
         own_args, own_kwargs = unflatten(structure, iter(slices))
-        with seeded(1.0 / times):
+        with seeded(1.0 / times), partial_grads.within(times > 1):
             result = flatten(build(*own_args, **own_kwargs), results)
         groups.append([t.detach() for t in results])
     if times == 1:

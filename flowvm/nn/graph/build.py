@@ -23,7 +23,7 @@ from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.nn.graph.accumulation import MicroBatches, in_turn
+from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
@@ -168,6 +168,8 @@ class GraphBuild:
             each = self.build, args, kwargs, times, self.name
             structure, leaves = precisely(self.config.amp_dtype, self._scaler, in_turn, each, {})
             self._stepped = True
+            if times > 1:
+                settle(self._stepped_parameters())
             turns.take(self._adopted)
         for _, schedule in self._optimizers:
             if schedule is not None:
@@ -232,7 +234,8 @@ class GraphBuild:
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
                 capture.phase = "backward"
-                batch.settle(owned)
+                if several:
+                    settle(owned)
                 self._warn(gradients, turns)
                 capture.phase = "optimizer"
                 turns.take(self._adopted)

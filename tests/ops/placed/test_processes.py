@@ -138,6 +138,7 @@ def pipeline(count, as_graph):
             self.m = m
             self.add_optimizer(opt)
             self.config.set_gradient_accumulation_steps(8 // each if as_graph else 1)
+            self.config.check(5)  # the fifth call, bit by bit with eager code on these ranks
 
         def build(self, x, y):
             out = self.m(x)
@@ -172,6 +173,8 @@ def one_forward_one_backward(step, x, y, stages):
     assert len(named) == len(parts), "a rank's Plan is its stage alone"
     names = [n.operator.name for n in plan.graph.nodes]
     assert names.count("all_reduce") <= 1, "gradients are summed once a launch, in one bucket"
+    step.config.check(0)
+    step(x, y)  # a call like the checked ones finds their Plan
     with flow.profiler.profile(level=2) as p:
         step(x, y)
         flow.vm.sync()
