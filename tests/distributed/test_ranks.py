@@ -105,12 +105,22 @@ def test_all_ranks_end_with_the_cause(how):
 
 
 @needs_mpi
-def test_a_dump_says_for_which_rank_this_one_waits():
-    done = launch(2, "failing.py", "seen")
+def test_each_rank_says_for_whom_it_waits_and_in_what_that_one_is(tmp_path):
+    done = launch(2, "failing.py", "in_a_circle", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "in all_reduce(f32[3], sum) for rank 1, which began all_reduce(f32[3], sum) last" in (
-        done.stdout
-    )
+    for rank, part in enumerate(
+        (
+            "in recv(f32[2,3], 1) for rank 1, which is in all_reduce(f32[3], sum)",
+            "in all_reduce(f32[3], sum) for rank 0, which began all_reduce(f32[3], sum) last and "
+            "is in recv(f32[2,3], 1)",
+        )
+    ):
+        own = f"[{rank}]   rank {rank} waits "
+        told = [line for line in done.stdout.splitlines() if line.startswith(own) and part in line]
+        said = [line for line in done.stderr.splitlines() if line.startswith(own) and part in line]
+        assert told, done.stdout  # by `flowvm top`
+        assert said, done.stderr  # by the watchdog
+    assert "flowvm: no progress for 0.1 s" in done.stderr
 
 
 @needs_mpi
