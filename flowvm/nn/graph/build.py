@@ -28,12 +28,14 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
+from flowvm.nn.graph.parallel import Found, Search, held_as
 from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
+from flowvm.nn.parameter import Parameter
 from flowvm.nn.stages import in_flight
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class GraphBuild:
     _stepped   whether an eager step was made that made optimizers' state
     _own       names of attributes that are no user's
     _has_ends  the last capture ended because code outside may go backward from its results
+    _found     what the search for sbp has found, if there was one
     _given     storages of the tensors of the call that is captured now, or was last
     """
 
@@ -68,6 +71,7 @@ class GraphBuild:
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
         self._given: frozenset[int] = frozenset()
+        self._found: Found | None = None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """What the graph computes; to be defined.  Runs once for each kind of call."""
@@ -151,11 +155,53 @@ class GraphBuild:
             with spread.within(least if stage > 1 else 0):
                 held = spread_sbp(meta)
             param.extra()["grad_sbp"] = held
-            if stage == 3 and held != meta.sbp:
-                states = [o.state.get(param, {}) for o, _ in self._optimizers]
-                alike = [v for state in states for v in state.values() if _is_like(v, meta)]
-                for tensor in (param, *alike):
-                    tensor.data = tensor.detach().to_global(sbp=held)
+            if stage == 3:
+                self._hold(param, held)
+
+    def _hold(self, param: Tensor, sbp: Any) -> None:
+        """Have a global parameter, and what optimizers have that is like it, held as `sbp` says."""
+        meta: Any = param._meta
+        if meta.sbp == sbp:
+            return
+        states = [o.state.get(param, {}) for o, _ in self._optimizers]
+        alike = [v for state in states for v in state.values() if _is_like(v, meta)]
+        for tensor in (param, *alike):
+            tensor.data = tensor.detach().to_global(sbp=sbp)
+
+    def _search(self, structure: Any, leaves: Sequence[Tensor]) -> None:
+        """Before the first call, find how parameters and inputs are best held."""
+        if self._found is not None:
+            return
+        named = {name: t for name, t in self._named_tensors() if isinstance(t, Parameter)}
+        search = Search(
+            self.name,
+            lambda given: self._built(*unflatten(structure, iter(given))),
+            leaves,
+            named,
+            self._stepped_parameters(),
+            self.config.gradient_accumulation_steps,
+            self.config.auto_parallel,
+        )
+        self._found = search.run()
+        for group in self._found.groups if self._found else ():
+            for member in group.members:
+                if isinstance(member, Tensor):
+                    self._hold(member, group.now)
+
+    def _built(self, args: Any, kwargs: Any) -> Any:
+        """What `build` gives, under the graph's mixed precision."""
+        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
+
+    def _build_held(self, *args: Any, **kwargs: Any) -> Any:
+        """`build`, with inputs held as the search has found."""
+        if self._found is None or not self._found.inputs:
+            return self.build(*args, **kwargs)
+        leaves: list[Tensor] = []
+        structure = flatten((args, kwargs), leaves)
+        wanted = self._found.inputs
+        held = [held_as(t, wanted.get(k)) for k, t in enumerate(leaves)]
+        args, kwargs = unflatten(structure, iter(held))
+        return self.build(*args, **kwargs)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
         self._cut()
@@ -165,7 +211,7 @@ class GraphBuild:
     def _eager_step(self, args: Any, kwargs: Any) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
-            each = self.build, args, kwargs, times, self.name
+            each = self._build_held, args, kwargs, times, self.name
             structure, leaves = precisely(self.config.amp_dtype, self._scaler, in_turn, each, {})
             self._stepped = True
             if times > 1:
@@ -229,7 +275,8 @@ class GraphBuild:
                 several = batch.times > 1
                 with seeded(1.0 / batch.times), partial_grads.within(several), batch:
                     amp = self.config.amp_dtype
-                    result = flatten(precisely(amp, self._scaler, self.build, args, kwargs), made)
+                    built = precisely(amp, self._scaler, self._build_held, args, kwargs)
+                    result = flatten(built, made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])

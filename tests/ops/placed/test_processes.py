@@ -188,14 +188,62 @@ def one_forward_one_backward(step, x, y, stages):
     if mine == 0:  # nothing holds its first ones back, and a backward one comes from far
         assert ahead.max() == min(times, len(stages)), said
 
+def auto(width, rows, as_graph):
+    # two layers of a stack, all held whole by all ranks; a graph finds something better
+    flow.manual_seed(0)
+    stack = [nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+             for _ in range(2)]
+    m = nn.Sequential(*stack).to_global(P, B)
+    opt = flow.optim.AdamW(m.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+    x, y = (flow.tensor(rng.standard_normal((rows, width)) * 0.2, dtype=flow.float32, placement=P,
+                        sbp=B) for _ in range(2))
+
+    class Step(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.m = m
+            self.add_optimizer(opt)
+            self.config.enable_auto_parallel(min_size=256)
+
+        def build(self, x, y):
+            loss = nn.functional.mse_loss(self.m(x), y)
+            loss.backward()
+            return loss
+
+    step, found = Step(), []
+    for _ in range(5):
+        loss = step(x, y) if as_graph else eager_step(m, opt, x, y)[0]
+        found.append(loss.item())
+    if as_graph:
+        said = step.explain()
+        assert ("auto parallel: " in said) == (world_size() > 1), said
+        held = [(part[0].weight.sbp, part[2].weight.sbp) for part in m]
+        if world_size() == 1:
+            assert held == [((B,), (B,))] * 2, said
+        elif rows > width:  # each rank has rows, or a part of the products
+            assert step._found.after.total < 0.7 * step._found.before.total, said
+        else:
+            assert held == [((S(0),), (S(1),))] * 2, said
+            assert "m.#.#.weight (2 of 128x32): B -> S(0)" in said, said
+            assert all(opt.state[p]["exp_avg"].sbp == p.sbp for p in m.parameters())
+    return found
+
+def searched(kind, as_graph):
+    from flowvm.nn.graph import parallel
+    parallel._measured[:] = [parallel.Rates(1e9, 1e9, 1e9, 1e-6)]  # whatever this machine does
+    return auto(*map(int, kind.split()[1:]), as_graph)
+
 for kind in sys.argv[1:]:
-    if kind[:8] == "pipeline":
+    if kind[:4] == "auto":
+        say(kind, *(searched(kind, as_graph) for as_graph in (False, True)))
+    elif kind[:8] == "pipeline":
         say(kind, *(pipeline(int(kind.split()[1]), as_graph) for as_graph in (False, True)))
     else:
         say(kind, losses(kind, False), losses(kind, True))
 """
-PIPELINES = ["pipeline 2", "pipeline 4"]
-KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3", *PIPELINES]
+OTHERS = ["pipeline 2", "pipeline 4", "auto 32 4", "auto 8 256"]
+KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3", *OTHERS]
 
 
 @functools.cache
