@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.placed import partial_grads, spread, spread_sbp
+from flowvm.eager.placed import partial_grads, spread
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -22,20 +22,18 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta.global_meta import GlobalMeta
 from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
-from flowvm.nn.graph.parallel import Found, Search, held_as
+from flowvm.nn.graph.holding import Holding
 from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
-from flowvm.nn.parameter import Parameter
 from flowvm.nn.stages import in_flight
 
 if TYPE_CHECKING:
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
-class GraphBuild:
+class GraphBuild(Holding):
     """A graph's modules, optimizers and settings, and its build.
 
     _adopted   those of its optimizers (ids) that `build` was found to step, and nobody else steps
@@ -51,7 +49,6 @@ class GraphBuild:
     _stepped   whether an eager step was made that made optimizers' state
     _own       names of attributes that are no user's
     _has_ends  the last capture ended because code outside may go backward from its results
-    _found     what the search for sbp has found, if there was one
     _given     storages of the tensors of the call that is captured now, or was last
     """
 
@@ -71,7 +68,7 @@ class GraphBuild:
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
         self._given: frozenset[int] = frozenset()
-        self._found: Found | None = None
+        self._found = None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """What the graph computes; to be defined.  Runs once for each kind of call."""
@@ -142,66 +139,6 @@ class GraphBuild:
     def _needs_eager_step(self) -> bool:
         """Whether an optimizer has yet to make its state, which its first step does."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
-
-    def _cut(self) -> None:
-        """Have the gradients of global parameters cut among ranks, or these themselves and what
-        optimizers have of them by now, where ZeRO asks for that.
-        """
-        stage, least = self.config.zero
-        for param in self._stepped_parameters() if stage else ():
-            meta = param._meta
-            if not isinstance(meta, GlobalMeta):
-                continue
-            with spread.within(least if stage > 1 else 0):
-                held = spread_sbp(meta)
-            param.extra()["grad_sbp"] = held
-            if stage == 3:
-                self._hold(param, held)
-
-    def _hold(self, param: Tensor, sbp: Any) -> None:
-        """Have a global parameter, and what optimizers have that is like it, held as `sbp` says."""
-        meta: Any = param._meta
-        if meta.sbp == sbp:
-            return
-        states = [o.state.get(param, {}) for o, _ in self._optimizers]
-        alike = [v for state in states for v in state.values() if _is_like(v, meta)]
-        for tensor in (param, *alike):
-            tensor.data = tensor.detach().to_global(sbp=sbp)
-
-    def _search(self, structure: Any, leaves: Sequence[Tensor]) -> None:
-        """Before the first call, find how parameters and inputs are best held."""
-        if self._found is not None:
-            return
-        named = {name: t for name, t in self._named_tensors() if isinstance(t, Parameter)}
-        search = Search(
-            self.name,
-            lambda given: self._built(*unflatten(structure, iter(given))),
-            leaves,
-            named,
-            self._stepped_parameters(),
-            self.config.gradient_accumulation_steps,
-            self.config.auto_parallel,
-        )
-        self._found = search.run()
-        for group in self._found.groups if self._found else ():
-            for member in group.members:
-                if isinstance(member, Tensor):
-                    self._hold(member, group.now)
-
-    def _built(self, args: Any, kwargs: Any) -> Any:
-        """What `build` gives, under the graph's mixed precision."""
-        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
-
-    def _build_held(self, *args: Any, **kwargs: Any) -> Any:
-        """`build`, with inputs held as the search has found."""
-        if self._found is None or not self._found.inputs:
-            return self.build(*args, **kwargs)
-        leaves: list[Tensor] = []
-        structure = flatten((args, kwargs), leaves)
-        wanted = self._found.inputs
-        held = [held_as(t, wanted.get(k)) for k, t in enumerate(leaves)]
-        args, kwargs = unflatten(structure, iter(held))
-        return self.build(*args, **kwargs)
 
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
         self._cut()
@@ -365,11 +302,3 @@ class GraphBuild:
                     f"sum of the gradients of several backward().  Where eager code steps between "
                     f"them, call the optimizer's step() and zero_grad() in build, too"
                 )
-
-
-def _is_like(value: Any, meta: GlobalMeta) -> bool:
-    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
-    if not isinstance(value, Tensor):
-        return False
-    own = value._meta
-    return isinstance(own, GlobalMeta) and own.shape == meta.shape and own.sbp == meta.sbp
