@@ -91,6 +91,56 @@ def not_joined():
     return c.all_reduce(x, group=other) if RANK == 0 else group.size * x
 
 
+class Pipeline(flow.nn.Graph):
+    """Two stages, of which the second looks words up; as many micro-batches as there are rows."""
+
+    def __init__(self):
+        super().__init__()
+        places = [flow.placement("cpu", [k]) for k in range(2)]
+        self.first, self.second = flow.nn.Linear(4, 4), flow.nn.Embedding(3, 4)
+        for k, module in enumerate((self.first, self.second)):
+            module.to_global(places[k], flow.sbp.broadcast).config.set_stage(k)
+        parameters = [*self.first.parameters(), *self.second.parameters()]
+        self.add_optimizer(flow.optim.SGD(parameters, lr=0.1))
+        self.config.set_gradient_accumulation_steps(6)
+        self.x = flow.ones(6, 4, placement=places[0], sbp=flow.sbp.broadcast)
+
+    def build(self, x, words):
+        x = self.first(x).to_global(placement=self.second.config.stage.placement)
+        loss = (x * self.second(words)).sum()
+        loss.backward()
+        return loss
+
+    def step(self, *words):
+        where = self.second.config.stage.placement
+        return self(self.x, flow.tensor(words, placement=where, sbp=flow.sbp.broadcast))
+
+
+def stage_fails():
+    """In the fourth micro-batch; the other stage has its own in flight then."""
+    pipeline = Pipeline()
+    for _ in range(2):
+        pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
+    if RANK == 0:
+        pipeline.step(0, 1, 2, 0, 1, 2)
+        flow.vm.sync()
+        return x
+    return pipeline.step(0, 1, 2, 5, 1, 2).to_local()
+
+
+def stage_dies():
+    pipeline = Pipeline()
+    for _ in range(2):
+        pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
+    return x
+
+
 def in_a_circle():
     """Rank 0 waits for a message, in a graph, and rank 1 for a collective: each says so in a dump,
     `flowvm top` and the watchdog, then they go on.

@@ -78,6 +78,8 @@ FAILURES = {
     "one_less": (1, ["rank 1 has left the program, and rank 0 waits for it in all_reduce", ""]),
     "raises": (1, ["rank 1 failed: ValueError: a sum that is none", "ValueError: a sum"]),
     "bad_index": (1, ["rank 1 failed: OutOfRangeError: index 5", "OutOfRangeError: index 5"]),
+    "stage_fails": (1, ["rank 1 failed: OutOfRangeError", "OutOfRangeError"]),
+    "stage_dies": (137, ["rank 1 has died", ""]),
     "killed": (137, ["rank 1 has died", ""]),
     "interrupted": (130, ["rank 1 failed: KeyboardInterrupt", "KeyboardInterrupt"]),
     "late": (1, ["waited 1 s in all_reduce(f32[3], sum) for rank 1, which began all_reduce",
@@ -97,7 +99,7 @@ def test_all_ranks_end_with_the_cause(how):
         own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))
         assert part in own, f"rank {rank} does not say {part!r}:\n" + "\n".join(lines)
     assert done.returncode == code, "\n".join(lines)
-    where = "failing.py" if how not in ("killed",) else ""
+    where = "failing.py" if how not in ("killed", "stage_dies") else ""
     assert where in "\n".join(lines)
     if how in ("raises", "bad_index", "other_op", "other_shape"):
         assert "[0] nothing is exchanged any more" in lines

@@ -267,7 +267,7 @@ TUTORIAL = Path(__file__).parents[3] / "tutorials" / "11_a_transformer_on_ranks.
 
 
 @pytest.mark.parametrize(
-    ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2"), (4, "--tensor 2 --stages 2")]
+    ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2 --graph"), (4, "--tensor 2 --stages 2")]
 )
 def test_the_tutorial_says_the_same_in_every_mix(ranks, mix):
     np.testing.assert_allclose(_tutorial(ranks, mix), _tutorial(1, ""), atol=2e-3)
