@@ -133,3 +133,28 @@ def in_flight(modules: Iterable[Any], name: str) -> int:
     own = here()[0]
     mine = [stage.number for stage in stages if own in stage.placement.flat]
     return count - min(mine, default=count - 1)
+
+
+def stays_in_stage(nodes: Iterable[Any], modules: Iterable[Any]) -> bool:
+    """Whether all collectives among repeated nodes are between ranks of this rank's one stage: then
+    all that take part have as many micro-batches in flight.
+    """
+    stages = [stage for m in modules if (stage := ModuleConfig(m).stage) is not None]
+    own = here()[0]
+    mine = {stage.number: stage.placement.flat for stage in stages if own in stage.placement.flat}
+    if len(mine) != 1:
+        return False
+    ((number, ranks),) = mine.items()
+    alike = all(set(s.placement.flat) == set(ranks) for s in stages if s.number == number)
+    alone = not any(set(s.placement.flat) & set(ranks) for s in stages if s.number != number)
+    return (
+        alike
+        and alone
+        and all(
+            set(node.attrs[-1]) <= set(ranks)
+            for node in nodes
+            if node.repeat > 1
+            and "order" in node.operator.inputs
+            and node.operator.name not in ("send", "recv", "recv_")
+        )
+    )

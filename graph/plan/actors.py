@@ -18,6 +18,11 @@ loop-carried, too.  An actor of a section has `in_flight` credits.  One that wai
 on another stream than the one with most of its tasks, has one more: what it fetches is there when
 it is wanted.
 
+Collectives have one order on all ranks, kept by a variable that all of a stream change.  Those of
+forward and of backward follow each other as they would with one repetition in flight; where
+`abreast` says that all who take part have as many, as 1F1B has them: that many of forward, then one
+of backward and one of forward in turn.
+
 The edges are those of the VM's own rule, `[one writer]? readers*`, on buffers.
 """
 
@@ -36,7 +41,8 @@ class ActorDesc:
     """A chain of tasks on one stream: numbers `first` to `first + count - 1` of the Plan.
 
     inputs   numbers of the actors that it waits for
-    credits  (actor, n): acts for a launch when that actor has acted for the one n before it
+    credits  (actor, n): acts for a launch when that actor has acted for the one n before it; or,
+             if n is negative, for the repetition so many behind it, or the launch's last
     times    how often it acts for a launch
     copies   of the registers that it makes for others of its section
     """
@@ -100,7 +106,34 @@ def actors_of(graph: LogicalGraph, regst_num: int) -> list[ActorDesc]:
     for before, after in _carried(graph, actors):
         known = actors[after].credits
         known[:] = [c for c in known if c[0] != before] + [(before, 1)]
+    for before, after in _in_turn(graph, section) if graph.abreast > 1 else ():
+        actors[after].credits.append((before, graph.abreast))
+        actors[before].credits.append((after, 1 - graph.abreast))
     return actors
+
+
+def _in_turn(graph: LogicalGraph, section: Sequence[ActorDesc]) -> set[tuple[int, int]]:
+    """(backward, forward) actors of one stream whose collectives take turns."""
+    orders = _orders(graph)
+    found: set[tuple[int, int]] = set()
+    for buffer in orders:
+        ways: dict[str, list[int]] = {"forward": [], "backward": []}
+        for actor in section:
+            nodes = graph.nodes[actor.first : actor.first + actor.count]
+            if any(o.buffer is buffer for node in nodes for o in node.written()):
+                ways[nodes[0].phase].append(actor.number)
+        found |= {(b, f) for b in ways["backward"] for f in ways["forward"]}
+    return found
+
+
+def _orders(graph: LogicalGraph) -> set[Buffer]:
+    """Variables that repeated nodes change for their order alone."""
+    named: dict[Buffer, set[str]] = {}
+    for node in graph.nodes:
+        for name, operand in zip(node.operator.inputs, node.inputs, strict=True):
+            if node.repeat > 1 and operand.buffer.kind is BufferKind.VARIABLE:
+                named.setdefault(operand.buffer, set()).add(name)
+    return {buffer for buffer, names in named.items() if names == {"order"}}
 
 
 def _actor(number: int, first: OpNode, chain: list[int], inputs: list[int]) -> ActorDesc:
@@ -199,12 +232,16 @@ def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int,
             for access, operand in node.accesses():
                 users = uses.setdefault(operand.buffer, {})
                 users[actor.number] = users.get(actor.number, False) or access != "const"
+    turns = _in_turn(graph, [a for a in actors if a.times > 1]) if graph.abreast > 1 else set()
+    orders = _orders(graph) if turns else set()
     for buffer, users in uses.items():
         between = buffer in repeated and buffer in once | made  # repetitions, not launches
         if buffer not in stays and not between:
             continue
         for a, writes in users.items():
             pairs = {(b, a) for b, w in users.items() if b > a and (w or writes)}
+            if buffer in orders:
+                pairs -= turns
             if buffer not in stays:
                 pairs = {(b, a) for b, a in pairs if actors[a].times == actors[b].times > 1}
             found |= pairs

@@ -103,7 +103,10 @@ def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], open
 
     def is_late(j: int, before: int) -> bool:  # as `has_acted` of flowvm.vm.workers.actors
         if actors[j].times == actor.times:
-            return acted[j] <= mine - before
+            return (
+                acted[j]
+                < min(mine - before, mine // actor.times * actor.times + actor.times - 1) + 1
+            )
         return acted[j] < (mine // actor.times - before + 1) * actors[j].times
 
     late = [j for j in actor.inputs if is_late(j, 0)]

@@ -14,7 +14,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
-from flowvm.nn.graph.accumulation import micro_meta
+from flowvm.nn.graph.accumulation import Rows, micro_meta
 from flowvm.nn.stages import in_flight
 from tests.ops.helpers import ranks
 
@@ -163,6 +163,11 @@ def test_a_batch_that_ranks_cannot_cut_alike_is_refused():
         micro = micro_meta(meta._meta, 3, "G", 0)
         assert tuple(micro.shape) == (4, 3)
         assert tuple(micro.local.shape) == (2, 3)
+        whole = flow.zeros(12, placement=flow.placement("cpu", [0, 1]), sbp=B)._meta
+        assert Rows.of([meta._meta, meta._meta], 3, "G") == (2, {4})
+        assert Rows.of([whole, flow.zeros(5)._meta], 3, "G") == (1, {4})
+        with pytest.raises(CaptureError, match="input 0 are cut among 2 ranks and those of input"):
+            Rows.of([meta._meta, whole], 3, "G")
         with pytest.raises(CaptureError, match=r"4 micro-batches on each of the 2 ranks .* of 8"):
             micro_meta(meta._meta, 4, "G", 0)
 

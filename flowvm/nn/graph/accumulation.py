@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.autograd import no_grad
 from flowvm.autograd.backward import seeded
@@ -31,6 +31,7 @@ from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import broadcast, split
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import cat, stack
 
@@ -71,6 +72,60 @@ def _ranks_of_rows(meta: TensorMeta) -> int:
     return math.prod(n for n, s in zip(shape, meta.sbp, strict=True) if s.dim == 0)
 
 
+class Rows(NamedTuple):
+    """Among how many ranks the rows of a call's global tensors are cut, and how many rows those of
+    a micro-batch have.
+    """
+
+    ranks: int
+    counts: frozenset[int]
+
+    @staticmethod
+    def of(metas: Sequence[TensorMeta], times: int, name: str) -> Rows:
+        """CaptureError where tensors are cut otherwise than others: their slices would not belong
+        together.
+        """
+        cut = [
+            (k, _ranks_of_rows(m), m.shape[0] // times)
+            for k, m in enumerate(metas)
+            if isinstance(m, GlobalMeta) and m.ndim
+        ]
+        found: dict[int, int] = {}
+        for k, ranks, _ in cut:
+            found.setdefault(ranks, k)
+        if times > 1 and len(found) > 1:
+            (first, a), (second, b) = list(found.items())[:2]
+            raise CaptureError(
+                f"{name}: the rows of input {a} are cut among {first} ranks and those of input {b} "
+                f"among {second}, so their micro-batches would not belong together: give both "
+                f"alike, by to_global(sbp=...)"
+            )
+        return Rows(next(iter(found), 1), frozenset(rows for _, _, rows in cut))
+
+    def cut_alike(self, t: Tensor, name: str) -> Tensor:
+        """An output as inputs are cut, so that its rows of all micro-batches, behind each other on
+        each rank, are in the order of the inputs'.
+        """
+        meta = t._meta
+        if not isinstance(meta, GlobalMeta) or not meta.ndim or _ranks_of_rows(meta) == self.ranks:
+            return t
+        held = tuple(broadcast if s.dim == 0 else s for s in meta.sbp)
+        if self.ranks > 1 and meta.shape[0] in self.counts:
+            axes = [k for k, n in enumerate(meta.placement.shape) if n == self.ranks]
+            axes = [k for k in axes if not held[k].is_split]
+            if not axes or meta.shape[0] % self.ranks:
+                raise CaptureError(
+                    f"{name}: the rows of an output of shape {tuple(meta.shape)} on "
+                    f"{meta.placement!r} cannot be cut among {self.ranks} ranks as those of the "
+                    f"inputs are, and would not be in their order: give inputs whole "
+                    f"(flow.sbp.broadcast), or return the output from ranks alike"
+                )
+            held = (*held[: axes[0]], split(0), *held[axes[0] + 1 :])
+        with no_grad():
+            out: Tensor = t.detach().to_global(sbp=held)
+        return out
+
+
 def _packed_meta(meta: TensorMeta, times: int, name: str) -> TensorMeta:
     """What the outputs of all repetitions are, behind each other; of a global tensor, each rank's
     parts.
@@ -101,6 +156,7 @@ class MicroBatches(Switched):
         self.capture, self.times = capture, times
         self.name = capture.graph.name
         self._front: list[Any] = []
+        self._rows = Rows(1, frozenset())
 
     def _switch(self) -> MicroBatches:
         self.capture.repeat = self.times
@@ -122,6 +178,7 @@ class MicroBatches(Switched):
         """
         if self.times == 1:
             return list(inputs)
+        self._rows = Rows.of([t._meta for t in inputs], self.times, self.name)
         slices = []
         for k, t in enumerate(inputs):
             if t.requires_grad:
@@ -169,6 +226,7 @@ class MicroBatches(Switched):
         return [self._packed(t) if self.capture.is_repeated(t) else t for t in tensors]
 
     def _packed(self, t: Tensor) -> Tensor:
+        t = self._rows.cut_alike(t, self.name)
         meta = _packed_meta(t._meta, self.times, self.name)
         part = boxing.part_of(t) if isinstance(meta, GlobalMeta) else t.detach()
         local = part._meta
@@ -210,6 +268,7 @@ def in_turn(
     leaves: list[Tensor] = []
     structure = flatten((args, kwargs), leaves)
     groups: list[list[Tensor]] = []
+    rows = Rows.of([t._meta for t in leaves], times, name)
     result: Any = None
     for k in range(times):
         slices = []
@@ -227,6 +286,7 @@ def in_turn(
         if all(t._ref == ts[0]._ref for t in ts):  # not made in build
             packed.append(ts[0])
         elif isinstance(ts[0]._meta, GlobalMeta):
+            ts = [rows.cut_alike(t, name) for t in ts]
             meta: Any = _packed_meta(ts[0]._meta, times, name)
             packed.append(boxing.global_of(_joined([*map(boxing.part_of, ts)]), meta))
         else:

@@ -34,7 +34,7 @@ from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
-from flowvm.nn.stages import in_flight
+from flowvm.nn.stages import in_flight, stays_in_stage
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
@@ -173,11 +173,14 @@ class GraphBuild(Holding):
             without = tuple(PASSES)
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         told = self._status.passed if self._status is not None else None
+        modules = [module for _, module in self._modules()]
+        count = in_flight(modules, self.name)
         settings = replace(
             graph,
             order=self.config.order,
             regst_num=self.config.regst_num,
-            in_flight=in_flight((module for _, module in self._modules()), self.name),
+            in_flight=count,
+            abreast=count if stays_in_stage(graph.nodes, modules) else 1,
         )
         return optimize(settings, without, told)
 

@@ -49,7 +49,6 @@ class Replays:
         self.launch = np.searchsorted(launches, run.task_launch[own])
         self.begun, self.over = run.task_times[own, 0], run.task_times[own, 1]
         self.nbytes, self.flops = run.task_nbytes[own], run.task_flops[own]
-        self.backward = run.task_forward[own] >= 0
         # how often each actor acts for a launch
         self.times = [known["tasks"][actor[1]][2] for actor in known["actors"]]
         self.repeated = any(n > 1 for n in self.times)
@@ -149,13 +148,15 @@ class Replays:
         tasks = self.known["tasks"]
         on = [task[3] for task in tasks if task[2] > 1]
         busy = max(on, key=on.count)
-        firsts = [first for stream, first, *_ in self.known["actors"] if stream == busy]
+        actors = self.known["actors"]
+        firsts = [first for stream, first, *_ in actors if stream == busy]
+        backward = {actors[k][1] for k in self.run.info.get("backward", {}).get(self.name, ())}
         own = np.flatnonzero((self.launch == self.launch.max()) & np.isin(self.number, firsts))
         seen = dict.fromkeys(firsts, 0)
         done: list[str] = []
         for i in own[np.argsort(self.begun[own], kind="stable")].tolist():
             task = int(self.number[i])
-            name = f"{'B' if self.backward[i] else 'F'}{seen[task]}"
+            name = f"{'B' if task in backward else 'F'}{seen[task]}"
             seen[task] += 1
             if tasks[task][2] > 1 and done[-1:] != [name]:
                 done.append(name)

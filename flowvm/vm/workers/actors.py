@@ -187,10 +187,11 @@ def may_act(plan: Words, actor: Words) -> bool:
 
 def has_acted(other: Words, acted: int, times: int, before: int) -> bool:
     """Whether another actor has acted for what is the turn of one that has `acted`, `times` for
-    each launch; or for the repetition, or launch, that many `before` it.
+    each launch; or for the repetition, or launch, that many `before` it (behind it, if negative).
     """
-    if other[ACTOR.TIMES] == times:
-        return load_acquire(other, ACTOR.ACTED) > acted - before
+    if other[ACTOR.TIMES] == times:  # of one far behind, it may be over for this launch
+        last = (acted // times + 1) * times
+        return load_acquire(other, ACTOR.ACTED) >= min(acted - before + 1, last)
     return load_acquire(other, ACTOR.ACTED) >= (acted // times - before + 1) * other[ACTOR.TIMES]
 
 

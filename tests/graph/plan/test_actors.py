@@ -209,6 +209,56 @@ def test_sections_equal_node_by_node(seed):
     assert copies > 1
 
 
+@pytest.mark.parametrize("abreast", [1, 2, 3])
+@pytest.mark.parametrize("times", [2, 5])
+def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
+    """Whatever acts when: on one stream those of forward and of backward come as in 1F1B."""
+    order, x = tensor(), tensor()
+    with capturing("lane", [(x, "x")]) as capture:
+        capture.repeat, capture.phase = times, "forward"
+        made = x
+        for k, phase in enumerate(("forward", "forward", "backward", "backward")):
+            capture.phase = phase
+            made = mix(made, x, k)
+            with flow.stream(STREAMS[0]):
+                update(order, made, k)
+                made = mix(made, order, k)
+        capture.output(made)
+    lane = next(b for b in capture.graph.variables() if b.held is order.storage())
+    monkeypatch.setattr(actors_module, "_orders", lambda graph: {lane})
+    graph = by_actor(replace(capture.graph, in_flight=3, abreast=abreast))
+    actors = actors_of(graph, 2)
+    phases = [graph.nodes[actor.first].phase for actor in actors]
+    on_lane = [a.number for a in actors if a.stream == STREAMS[0].number]
+    seen = set()
+    for seed in range(20):
+        acted, sequence = [0] * len(actors), []
+        rng = random.Random(seed)
+
+        def is_over(other: int, actor: Any, before: int, acted: Any = acted) -> bool:
+            return acted[other] >= min(acted[actor.number] - before + 1, times)
+
+        while ready := [
+            a for a in actors
+            if acted[a.number] < times
+            and all(is_over(p, a, 0) for p in a.inputs)
+            and all(is_over(c, a, n) for c, n in a.credits)
+        ]:  # fmt: skip
+            actor = rng.choice(ready)
+            if actor.number in on_lane:
+                sequence.append((phases[actor.number], acted[actor.number]))
+            acted[actor.number] += 1
+        assert acted == [times] * len(actors), "actors wait for each other"
+        seen.add(tuple(dict.fromkeys(sequence)))
+    (only,) = seen
+    deep = min(abreast, times)
+    wanted = [("forward", k) for k in range(deep)]
+    for k in range(times):
+        wanted.append(("backward", k))
+        wanted += [("forward", k + deep)] if k + deep < times else []
+    assert list(only) == wanted
+
+
 def test_from_another_stream_and_sequentially():
     graph, variables = captured(3)
     start = [v.numpy() for v in variables]
