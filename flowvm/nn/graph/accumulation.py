@@ -286,9 +286,9 @@ def in_turn(
         if all(t._ref == ts[0]._ref for t in ts):  # not made in build
             packed.append(ts[0])
         elif isinstance(ts[0]._meta, GlobalMeta):
-            ts = [rows.cut_alike(t, name) for t in ts]
-            meta: Any = _packed_meta(ts[0]._meta, times, name)
-            packed.append(boxing.global_of(_joined([*map(boxing.part_of, ts)]), meta))
+            alike = [rows.cut_alike(t, name) for t in ts]
+            meta: Any = _packed_meta(alike[0]._meta, times, name)
+            packed.append(boxing.global_of(_joined([*map(boxing.part_of, alike)]), meta))
         else:
             packed.append(_joined(ts))
     return result, packed
