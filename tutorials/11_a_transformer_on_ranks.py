@@ -8,6 +8,7 @@ mix, and prints the same losses whatever the mix is:
     flowvm launch -n 4 tutorials/11_a_transformer_on_ranks.py --data 2 --tensor 2
     flowvm launch -n 4 tutorials/11_a_transformer_on_ranks.py --tensor 2 --stages 2
     flowvm launch -n 4 tutorials/11_a_transformer_on_ranks.py --data 2 --stages 2
+    flowvm launch -n 4 tutorials/11_a_transformer_on_ranks.py --stages 4 --graph
 
 The model does not know about ranks.  What differs is where its tensors lie, which is said once.
 """
@@ -30,6 +31,7 @@ parser.add_argument("--data", type=int, default=0, help="ranks that have a part 
 parser.add_argument("--tensor", type=int, default=1, help="ranks that share each layer")
 parser.add_argument("--stages", type=int, default=1, help="groups of ranks with some layers each")
 parser.add_argument("--steps", type=int, default=4)
+parser.add_argument("--graph", action="store_true", help="replay the step as a graph")
 args, _ = parser.parse_known_args()
 world = dist.get_world_size()
 data = args.data or world // (args.tensor * args.stages)
@@ -105,25 +107,23 @@ def place(module: nn.Module, where: flow.placement) -> None:
             child.register_parameter(own, nn.Parameter(whole.to_global(sbp=(B, held))))
 
 
-parts: list[list[nn.Module]] = [[] for _ in stages]  # of each stage
 for number, module in enumerate((embedding, *blocks, head)):
     at = number * args.stages // (LAYERS + 2)
     place(module, stages[at])
-    parts[at].append(module)
+    module.config.set_stage(at, stages[at])
 parameters = [p for module in (embedding, *blocks, head) for p in module.parameters()]
 own = sum(p.to_local().numel() for p in parameters if dist.get_rank() in p.placement.ranks)
 say("parameters", sum(p.numel() for p in parameters), "on the first rank", own)
 
 
-# %% From stage to stage activations move: each rank sends its part to its counterpart.  On ranks
-# that a tensor is not on, an op on it does nothing.
+# %% From stage to stage activations move, because a module moves what it is called with to its
+# stage: each rank sends its part to its counterpart.  On ranks that a tensor is not on, an op on it
+# does nothing.
 def loss_of(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
     """The loss, on the ranks of the last stage."""
     x = words
-    for stage, modules in zip(stages, parts, strict=True):
-        x = x.to_global(placement=stage)
-        for module in modules:
-            x = module(x)
+    for module in (embedding, *blocks, head):
+        x = module(x)
     loss: flow.Tensor = F.cross_entropy(x.flatten(0, 1), wanted.flatten())
     return loss
 
@@ -142,9 +142,10 @@ def batch(step: int) -> tuple[flow.Tensor, flow.Tensor]:
 # data, because nothing waits but for a tensor that is not there.
 optimizer = flow.optim.AdamW(parameters, lr=0.01)
 micro = 4 if args.stages > 1 else 1
-begin = time.perf_counter()
-for step in range(args.steps):
-    words, wanted = batch(step)
+
+
+def step_eagerly(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
+    """A step; the mean loss."""
     optimizer.zero_grad()
     total: Any = 0
     waiting: list[flow.Tensor] = []
@@ -158,6 +159,34 @@ for step in range(args.steps):
     for loss in waiting:
         loss.backward()
     optimizer.step()
+    mean: flow.Tensor = total
+    return mean
+
+
+# %% A graph needs no such order.  It is told the number of micro-batches, and each rank's Plan is
+# its stage: of p stages, stage i may have p - i micro-batches in flight.  Forward and backward run
+# when their inputs have come, which gives the same order.
+class Train(nn.Graph):
+    """The same step, captured once and replayed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([embedding, *blocks, head])
+        self.add_optimizer(optimizer)
+        self.config.set_gradient_accumulation_steps(micro)
+
+    def build(self, words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
+        """One micro-batch."""
+        loss = loss_of(words, wanted)
+        loss.backward()
+        return loss
+
+
+graph = Train()
+begin = time.perf_counter()
+for step in range(args.steps):
+    words, wanted = batch(step)
+    total = graph(words, wanted).mean() if args.graph else step_eagerly(words, wanted)
     total = total.to_global(placement=everybody, sbp=B)  # who reads it must have it
     say("loss", round(total.item(), 3))
 say(f"{args.steps} steps, {time.perf_counter() - begin:.1f} s")

@@ -99,6 +99,10 @@ def takes_placement(function: Function) -> Function:
 spread: Mode[int] = Mode(0)
 
 
+# gradients of leaves stay the partial sums that they are: who sets it sums them over ranks later
+partial_grads: Mode[bool] = Mode(False)
+
+
 def spread_sbp(meta: GlobalMeta) -> Sbps:
     """How a tensor made like one of `meta` is held: as that one is, but for partial sums; inside
     `spread`, with dimension 0 cut among ranks that would all have the same.

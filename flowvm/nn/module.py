@@ -35,6 +35,7 @@ from flowvm.nn.hooks import (
 )
 from flowvm.nn.parameter import Buffer, Parameter, set_data
 from flowvm.nn.showing import fold, module_html
+from flowvm.nn.stages import Configured
 from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
 
@@ -90,6 +91,7 @@ class Module:
     _version = 1  # what `_load_from_state_dict` is told of a state dict's own
     dump_patches = False
     call_super_init = False
+    config = Configured()  # what graphs are told of it; a user's own of that name hides it
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not self.call_super_init and (args or kwargs):

@@ -78,6 +78,9 @@ class Place(Protocol):
     def row(self, address: int) -> np.ndarray[Any, Any]:
         """The words of a row."""
 
+    def row_of(self, number: int, place: int) -> int:
+        """The address of a rank's row; 0 on another host."""
+
 
 class Wait(NamedTuple):
     """An exchange that is not done: what, for how long, which ranks have not begun it, and of those
@@ -185,8 +188,17 @@ class Watcher:
                 last = int(row[ROW.SEQ])
                 at = f"which began {step_text(row, last)} last" if last else "which began nothing"
                 text += f", {at}"
+            if number in self.place.boards:
+                now = self._exchanges_of(number)
+                text += f"{' and' if number in rows else ', which'} is in {now}" if now else ""
             found.append(text)
         return "; ".join(found) or "ranks that have all begun it"
+
+    def _exchanges_of(self, number: int) -> str:
+        """What a rank of this host has begun to exchange, and not done."""
+        rows = (self.place.row(self.place.row_of(number, k)) for k in range(ROW.ROWS))
+        now = [step_text(row, int(row[ROW.SEQ])) for row in rows if row[ROW.SEQ] != row[ROW.DONE]]
+        return " and ".join(now)
 
     def _broken(self) -> CommunicationError | None:
         """Why this rank exchanges nothing any more: the error that has poisoned a lane."""

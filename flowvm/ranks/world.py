@@ -89,9 +89,8 @@ class World:
         ranks = node.allgather(self.rank)
         for place, number in enumerate(ranks):
             self.boards[number] = window.Shared_query(place)[0].address
-        words = self.header(self.rank)
-        words[:] = 0
-        words[HEADER.PID] = os.getpid()
+        _words(self.boards[self.rank], BOARD_BYTES // 8)[:] = 0
+        self.header(self.rank)[HEADER.PID] = os.getpid()
         node.Barrier()
 
     def _compile(self) -> None:

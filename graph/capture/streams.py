@@ -22,13 +22,14 @@ def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
     """This thread's stream for a device, by its number, or 0 for the one that it has by default; it
     lives as long as the graph.
 
-    CaptureError where a second one would be in code that is captured once for `repeat` repetitions.
+    CaptureError where a second one would be on a device, in code that is captured once for `repeat`
+    repetitions.
     """
     stream, number = _stream_for(device)
-    if repeat > 1 and graph.streams and stream != graph.streams[0]:
+    if repeat > 1 and device is not cpu and graph.streams and stream != graph.streams[0]:
         raise CaptureError(
-            f"{graph.name}: with gradient accumulation, build runs on one stream; leave "
-            f"out `with flow.stream(...)` in it"
+            f"{graph.name}: with gradient accumulation, build runs on one stream of a device; "
+            f"leave out `with flow.cuda.stream(...)` in it"
         )
     if stream not in graph.streams:
         graph.streams.append(stream)

@@ -36,6 +36,8 @@ class LogicalGraph:
     outputs   one for each tensor that a call gives
     streams   those of its nodes, kept alive
     regst_num launches that may be in flight at one time, if there are several
+    in_flight repetitions of its section that may be, on several streams
+    abreast   of these, with collectives of forward and of backward on one stream
     order     what its nodes may be put in another order for: see flowvm.graph.passes.order
     eager     bytes that eager code has allocated at its peak, 0 where nobody has asked
     reuse     results may lie where a dying input lay: see flowvm.graph.memory.inplace
@@ -54,6 +56,8 @@ class LogicalGraph:
     eager: int = 0
     reuse: bool = False
     regst_num: int = 2
+    in_flight: int = 1
+    abreast: int = 1
     placed: dict[int, TensorMeta] = field(default_factory=dict)
     captured: tuple[LogicalGraph, tuple[str, ...]] | None = field(default=None, repr=False)
 

@@ -16,16 +16,23 @@ from flowvm.graph.plan.actors import ActorDesc
 
 @dataclass(eq=False)
 class RegstDesc:
-    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk."""
+    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk.
+
+    Repetitions that are in flight together have `copies` of it, `apart` bytes from one to the next.
+    """
 
     buffer: Buffer
     operand: int = -1
     block: Block | None = None
+    copies: int = 1
+    apart: int = 0
 
     @property
     def text(self) -> str:
         """Such as chunk+128, or operand 3."""
-        return f"operand {self.operand}" if self.block is None else f"chunk+{self.block.offset}"
+        if self.block is None:
+            return f"operand {self.operand}"
+        return f"chunk+{self.block.offset}" + (f" x{self.copies}" if self.copies > 1 else "")
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import operand_text, size_text
 from flowvm.graph.memory.offsets import Block, MemoryPlan, MemoryReport, joined, plan_memory
 from flowvm.graph.passes.changes import changes
-from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor
+from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor, passed_on
 from flowvm.graph.plan.launching import Launching
 from flowvm.graph.plan.parts import RegstDesc, TaskDesc
 from flowvm.graph.plan.plan_info import PlanInfo
@@ -77,6 +77,7 @@ class Plan:
         self.actors = chains if on_cpu else []
         # on a device: of one graph
         self.branches = [] if on_cpu else chains or [ActorDesc(0, 0, 0, len(graph.nodes))]
+        self.handed = passed_on(graph, self.actors)
         self.variables = graph.variables()
         self.made = _made(graph)
         self.registers = self._registers()
@@ -135,6 +136,13 @@ class Plan:
                 # what was there before repetitions began is needed until the last of them
                 block.last = step if block.first >= first else last
         found.update({buffer: RegstDesc(buffer, -1, block) for buffer, block in lives.items()})
+        for buffer, who in self.handed.items():  # copies, for repetitions in flight
+            if who[0].copies > 1:
+                block, apart = lives[buffer], (buffer.nbytes + 63) // 64 * 64
+                block.nbytes = who[0].copies * apart
+                for register in found.values():
+                    if register.block is block:
+                        register.copies, register.apart = who[0].copies, apart
         return found
 
     def _section(self, step: int) -> tuple[int, int]:
@@ -146,7 +154,8 @@ class Plan:
 
     def _memory(self) -> MemoryPlan:
         """Offsets for all blocks.  Those of different streams have none in common, since nothing
-        says in which order they live; what several streams use shares with nobody.
+        says in which order they live; what several streams use shares with nobody, nor does what
+        actors of a section hand on.
         """
         streams: dict[Any, set[int]] = {}
         for task in self.tasks:
@@ -156,6 +165,9 @@ class Plan:
             if task.scratch is not None:
                 streams[task.scratch] = {task.node.stream}
         groups: dict[int, list[Block]] = {}
+        for buffer in self.handed:
+            if (block := self.registers[buffer].block) is not None:
+                streams[block].add(-1)
         for block, numbers in streams.items():
             if len(numbers) > 1:
                 block.first, block.last = 0, len(self.tasks)
@@ -239,8 +251,9 @@ class Plan:
     def _actor_text(self, actor: ActorDesc) -> str:
         waits = ", ".join(map(str, actor.inputs)) or "the launch"
         credits = ", ".join(f"{n} by {k}" for k, n in actor.credits) or "none"
+        times = f", acts {actor.times} times" if actor.times > 1 else ""
         return (
-            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}: waits for "
+            f"actor {actor.number} on stream {engine.stream_name(actor.stream)}{times}: waits for "
             f"{waits}; credits {credits}"
         )
 

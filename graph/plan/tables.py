@@ -6,7 +6,7 @@ shown was true at some moment, though not all of it at the same one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from flowvm.graph.logical.nodes import Operand
 from flowvm.graph.logical.printing import size_text
@@ -74,8 +74,9 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
     rows = []
     for actor in plan.actors:
         k = actor.number
-        readers = [acted[j] for j, n in actor.credits if n == words.regst_num]
-        taken = max([acted[k] - a for a in readers], default=0)
+        most = actor.copies if actor.times > 1 else words.regst_num
+        own = [j for j, n in actor.credits if n == most and plan.actors[j].times == actor.times]
+        taken = max([acted[k] - acted[j] for j in own], default=0)
         rows.append(
             ActorRow(
                 number=k,
@@ -84,25 +85,34 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
                 tasks=actor.count,
                 inputs=tuple(actor.inputs),
                 credits=tuple(actor.credits),
-                free=min(words.regst_num, max(0, words.regst_num - taken)),
+                free=min(most, max(0, most - taken)),
                 acts=acted[k],
                 busy=0.0,
                 each=0.0,
-                state=_state(actor, acted, opened),
+                state=_state(plan.actors, actor, acted, opened),
             )
         )
     return tuple(rows)
 
 
-def _state(actor: ActorDesc, acted: list[int], opened: int) -> str:
-    """What an actor does, from how many launches each has acted for."""
+def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], opened: int) -> str:
+    """What an actor does, from how often each has acted."""
     mine = acted[actor.number]
-    if mine >= opened:
+    if mine >= opened * actor.times:
         return "IDLE"
-    late = [j for j in actor.inputs if acted[j] <= mine]
+
+    def is_late(j: int, before: int) -> bool:  # as `has_acted` of flowvm.vm.workers.actors
+        if actors[j].times == actor.times:
+            return (
+                acted[j]
+                < min(mine - before, mine // actor.times * actor.times + actor.times - 1) + 1
+            )
+        return acted[j] < (mine // actor.times - before + 1) * actors[j].times
+
+    late = [j for j in actor.inputs if is_late(j, 0)]
     if late:
         return "WAIT ← " + " ".join(f"a{j:02}" for j in late)
-    owed = [j for j, n in actor.credits if acted[j] < mine + 1 - n]
+    owed = [j for j, n in actor.credits if is_late(j, n)]
     if owed:
         return "CREDIT ← " + " ".join(f"a{j:02}" for j in owed)
     return f"ACT {mine + 1}"

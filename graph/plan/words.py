@@ -23,6 +23,7 @@ from flowvm.vm.machine.words import MBX
 from flowvm.vm.workers.zones import CHECKED
 
 Words = np.ndarray[Any, Any]
+NO_TURN = 1 << 62  # after which an operand that moves on and on is where it was
 
 
 def bits(kind: str, value: Any) -> int:
@@ -98,14 +99,19 @@ class PlanWords:
     def _task(self, task: TaskDesc, section: int) -> list[int]:
         made, repeat = task.invocation, task.node.repeat
         self.kept.append(made)
-        operands, steps = [], []
+        operands: list[int] = []
+        steps: list[tuple[int, int]] = []
         for access, operand, register in task.registers:
             source, offset = register.operand + 1, operand.offset
             if register.block is not None:
                 source, offset = 0, register.block.offset + operand.offset
             written = int(access != "const")
             operands.append(source | written << TASK.SOURCE_BITS | offset << (TASK.SOURCE_BITS + 1))
-            steps.append(operand.step)
+            steps.append(
+                (register.apart, register.copies)
+                if register.copies > 1
+                else (operand.step, NO_TURN)
+            )
         kinds = made.scalar_pack[::-1] or task.node.operator.scalar_kinds
         scalars: list[int] = []
         for kind, value in zip(kinds, task.node.scalars, strict=True):
@@ -117,10 +123,10 @@ class PlanWords:
                 scalars += [place, moves]
             else:  # of the address of a number, as of any operand
                 operands.append(self._end.number_at(place) << (TASK.SOURCE_BITS + 1))
-                steps.append(8 * moves)
+                steps.append((8 * moves, NO_TURN))
         if self._end is not None:
             operands.append(self._end.line_of(task.number) << (TASK.SOURCE_BITS + 1))
-            steps.append(0)
+            steps.append((0, NO_TURN))
         head = [0] * TASK.OPERANDS
         head[TASK.KERNEL], head[TASK.LAYOUT] = made.kernel, int(made.layout.ctypes.data)
         head[TASK.UNITS], head[TASK.GRAIN] = made.units, max(1, made.grain)
@@ -128,7 +134,7 @@ class PlanWords:
         head[TASK.SCRATCH] = -1 if task.scratch is None else task.scratch.offset
         head[TASK.COUNT], head[TASK.SCALARS] = len(operands), len(scalars) // 2
         head[TASK.REPEAT], head[TASK.SECTION] = repeat, section
-        head[TASK.STEPS] = self._array(steps) if any(steps) else 0
+        head[TASK.STEPS] = self._array(steps) if any(step for step, _ in steps) else 0
         head[TASK.ZONES] = self._zones(task) if CHECKED else 0
         words = [*head, *operands, *scalars]
         words[TASK.LENGTH] = len(words)
@@ -176,6 +182,7 @@ class ActorWords:
             row[ACTOR.STREAM], row[ACTOR.TASK], row[ACTOR.TASKS] = (
                 actor.stream, actor.first, actor.count,
             )  # fmt: skip
+            row[ACTOR.TIMES] = actor.times
             for at, length, values in (
                 (ACTOR.IN, ACTOR.INS, actor.inputs),
                 (ACTOR.CREDIT, ACTOR.CREDITS, [x for credit in actor.credits for x in credit]),

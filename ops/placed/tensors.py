@@ -12,7 +12,7 @@ import numpy as np
 
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node
-from flowvm.eager.placed import Globals
+from flowvm.eager.placed import Globals, partial_grads
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.loading.lazy import lazy
@@ -287,9 +287,17 @@ def _gathered(x: Tensor) -> Tensor:
 
 
 def _landed(leaf: Tensor, g: Tensor) -> Tensor:
-    """A gradient as `.grad` of a global leaf: held as the leaf is, or as its "grad_sbp" says."""
+    """A gradient as `.grad` of a global leaf: held as the leaf is, or as its "grad_sbp" says; or a
+    partial sum still, inside `partial_grads`.
+    """
     meta: Any = leaf._meta
-    wanted = leaf.extra().get("grad_sbp") or _grad_sbp(meta.sbp)
+    wanted = leaf.extra().get("grad_sbp")
+    if wanted is None:
+        wanted = _grad_sbp(meta.sbp)
+        now: Any = g._meta
+        if partial_grads.now() and now.placement is meta.placement:
+            both = zip(now.sbp, wanted, strict=True)
+            wanted = tuple(h if h is partial_sum and w is broadcast else w for h, w in both)
     return _changed(g, meta.placement, wanted)
 
 

@@ -7,11 +7,13 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import flowvm as flow
+from flowvm.commands.cli import main
 from flowvm.ops.collectives import collectives as c
-from flowvm.ranks.words import ROW
 from flowvm.ranks.world import rank
+from flowvm.vm.engine.engine import engine
 
 RANK, HOW = rank(), sys.argv[1]
 x = flow.ones(3)
@@ -89,19 +91,84 @@ def not_joined():
     return c.all_reduce(x, group=other) if RANK == 0 else group.size * x
 
 
-def seen():
-    """Rank 1 comes when rank 0 has looked at what it waits for."""
+class Pipeline(flow.nn.Graph):
+    """Two stages, of which the second looks words up; as many micro-batches as there are rows."""
+
+    def __init__(self):
+        super().__init__()
+        places = [flow.placement("cpu", [k]) for k in range(2)]
+        self.first, self.second = flow.nn.Linear(4, 4), flow.nn.Embedding(3, 4)
+        for k, module in enumerate((self.first, self.second)):
+            module.to_global(places[k], flow.sbp.broadcast).config.set_stage(k)
+        parameters = [*self.first.parameters(), *self.second.parameters()]
+        self.add_optimizer(flow.optim.SGD(parameters, lr=0.1))
+        self.config.set_gradient_accumulation_steps(6)
+        self.x = flow.ones(6, 4, placement=places[0], sbp=flow.sbp.broadcast)
+
+    def build(self, x, words):
+        x = self.first(x).to_global(placement=self.second.config.stage.placement)
+        loss = (x * self.second(words)).sum()
+        loss.backward()
+        return loss
+
+    def step(self, *words):
+        where = self.second.config.stage.placement
+        return self(self.x, flow.tensor(words, placement=where, sbp=flow.sbp.broadcast))
+
+
+def stage_fails():
+    """In the fourth micro-batch; the other stage has its own in flight then."""
+    pipeline = Pipeline()
+    for _ in range(2):
+        pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
+    if RANK == 0:
+        pipeline.step(0, 1, 2, 0, 1, 2)
+        flow.vm.sync()
+        return x
+    return pipeline.step(0, 1, 2, 5, 1, 2).to_local()
+
+
+def stage_dies():
+    pipeline = Pipeline()
+    for _ in range(2):
+        pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
     if RANK == 1:
-        c.recv(x._meta, 0).numpy()
-        return c.all_reduce(x)
-    y = c.all_reduce(x)
-    own = c.Group.of().joined()
-    row = c.world().row(own.row)
-    while row[ROW.SEQ] == row[ROW.DONE]:  # until it has begun
-        os.sched_yield()
-    print(flow.vm.dump(), flush=True)
-    c.send(x, 1)
-    return y
+        os.kill(os.getpid(), signal.SIGKILL)
+    pipeline.step(0, 1, 2, 0, 1, 2)
+    flow.vm.sync()
+    return x
+
+
+def in_a_circle():
+    """Rank 0 waits for a message, in a graph, and rank 1 for a collective: each says so in a dump,
+    `flowvm top` and the watchdog, then they go on.
+    """
+    here, there = flow.placement("cpu", [1]), flow.placement("cpu", [0])
+
+    class Moves(flow.nn.Graph):
+        def build(self, y):
+            return y.to_global(placement=there) * 2
+
+    graph, y = Moves(), flow.ones(2, 3, placement=here, sbp=flow.sbp.broadcast)
+    graph(y)
+    c.all_reduce(x).numpy()  # which rank 1 begins once more when rank 0 waits for the graph
+    made = [graph(y)] if RANK == 0 else [c.all_reduce(x)]
+    wanted = ("for rank 1, which is in all_reduce", "last and is in recv")[RANK]
+    while wanted not in flow.vm.dump():
+        time.sleep(0.01)
+    assert main(["top", str(os.getpid()), "--dump"]) == 0
+    flow.config.watchdog = 0.1
+    while not engine.watch.told:
+        time.sleep(0.01)
+    sys.stdout.flush()
+    Path(sys.argv[2], f"{RANK}").touch()
+    while not Path(sys.argv[2], f"{1 - RANK}").exists():
+        time.sleep(0.01)
+    made.append(c.all_reduce(x) if RANK == 0 else graph(y))
+    flow.vm.sync()
+    return x
 
 
 def runs():

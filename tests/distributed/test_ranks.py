@@ -78,6 +78,8 @@ FAILURES = {
     "one_less": (1, ["rank 1 has left the program, and rank 0 waits for it in all_reduce", ""]),
     "raises": (1, ["rank 1 failed: ValueError: a sum that is none", "ValueError: a sum"]),
     "bad_index": (1, ["rank 1 failed: OutOfRangeError: index 5", "OutOfRangeError: index 5"]),
+    "stage_fails": (1, ["rank 1 failed: OutOfRangeError", "OutOfRangeError"]),
+    "stage_dies": (137, ["rank 1 has died", ""]),
     "killed": (137, ["rank 1 has died", ""]),
     "interrupted": (130, ["rank 1 failed: KeyboardInterrupt", "KeyboardInterrupt"]),
     "late": (1, ["waited 1 s in all_reduce(f32[3], sum) for rank 1, which began all_reduce",
@@ -97,7 +99,7 @@ def test_all_ranks_end_with_the_cause(how):
         own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))
         assert part in own, f"rank {rank} does not say {part!r}:\n" + "\n".join(lines)
     assert done.returncode == code, "\n".join(lines)
-    where = "failing.py" if how not in ("killed",) else ""
+    where = "failing.py" if how not in ("killed", "stage_dies") else ""
     assert where in "\n".join(lines)
     if how in ("raises", "bad_index", "other_op", "other_shape"):
         assert "[0] nothing is exchanged any more" in lines
@@ -105,12 +107,22 @@ def test_all_ranks_end_with_the_cause(how):
 
 
 @needs_mpi
-def test_a_dump_says_for_which_rank_this_one_waits():
-    done = launch(2, "failing.py", "seen")
+def test_each_rank_says_for_whom_it_waits_and_in_what_that_one_is(tmp_path):
+    done = launch(2, "failing.py", "in_a_circle", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "in all_reduce(f32[3], sum) for rank 1, which began all_reduce(f32[3], sum) last" in (
-        done.stdout
-    )
+    for rank, part in enumerate(
+        (
+            "in recv(f32[2,3], 1) for rank 1, which is in all_reduce(f32[3], sum)",
+            "in all_reduce(f32[3], sum) for rank 0, which began all_reduce(f32[3], sum) last and "
+            "is in recv(f32[2,3], 1)",
+        )
+    ):
+        own = f"[{rank}]   rank {rank} waits "
+        told = [line for line in done.stdout.splitlines() if line.startswith(own) and part in line]
+        said = [line for line in done.stderr.splitlines() if line.startswith(own) and part in line]
+        assert told, done.stdout  # by `flowvm top`
+        assert said, done.stderr  # by the watchdog
+    assert "flowvm: no progress for 0.1 s" in done.stderr
 
 
 @needs_mpi

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.placed import spread, spread_sbp
+from flowvm.eager.placed import partial_grads, spread
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -22,25 +22,26 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.meta.global_meta import GlobalMeta
-from flowvm.nn.graph.accumulation import MicroBatches, in_turn
+from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
 from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
+from flowvm.nn.graph.holding import Holding
 from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.status import Status
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.graph.watching import note_graph, watching
 from flowvm.nn.module import Module
+from flowvm.nn.stages import in_flight, stays_in_stage
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
     from flowvm.optim import Optimizer
 
 
-class GraphBuild:
+class GraphBuild(Holding):
     """A graph's modules, optimizers and settings, and its build.
 
     _adopted   those of its optimizers (ids) that `build` was found to step, and nobody else steps
@@ -67,6 +68,7 @@ class GraphBuild:
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
         self._given: frozenset[int] = frozenset()
+        self._found = None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """What the graph computes; to be defined.  Runs once for each kind of call."""
@@ -138,24 +140,6 @@ class GraphBuild:
         """Whether an optimizer has yet to make its state, which its first step does."""
         return not self._stepped and any(not o.state for o, _ in self._optimizers)
 
-    def _cut(self) -> None:
-        """Have the gradients of global parameters cut among ranks, or these themselves and what
-        optimizers have of them by now, where ZeRO asks for that.
-        """
-        stage, least = self.config.zero
-        for param in self._stepped_parameters() if stage else ():
-            meta = param._meta
-            if not isinstance(meta, GlobalMeta):
-                continue
-            with spread.within(least if stage > 1 else 0):
-                held = spread_sbp(meta)
-            param.extra()["grad_sbp"] = held
-            if stage == 3 and held != meta.sbp:
-                states = [o.state.get(param, {}) for o, _ in self._optimizers]
-                alike = [v for state in states for v in state.values() if _is_like(v, meta)]
-                for tensor in (param, *alike):
-                    tensor.data = tensor.detach().to_global(sbp=held)
-
     def _step_eagerly(self, args: Any, kwargs: Any) -> Any:
         self._cut()
         with spread.within(self.config.zero[1]):
@@ -164,9 +148,11 @@ class GraphBuild:
     def _eager_step(self, args: Any, kwargs: Any) -> Any:
         with SetAside(self._stepped_parameters()), eager_step(), self._turns() as turns:
             times = self.config.gradient_accumulation_steps
-            each = self.build, args, kwargs, times, self.name
+            each = self._build_held, args, kwargs, times, self.name
             structure, leaves = precisely(self.config.amp_dtype, self._scaler, in_turn, each, {})
             self._stepped = True
+            if times > 1:
+                settle(self._stepped_parameters())
             turns.take(self._adopted)
         for _, schedule in self._optimizers:
             if schedule is not None:
@@ -187,9 +173,16 @@ class GraphBuild:
             without = tuple(PASSES)
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         told = self._status.passed if self._status is not None else None
-        return optimize(
-            replace(graph, order=self.config.order, regst_num=self.config.regst_num), without, told
+        modules = [module for _, module in self._modules()]
+        count = in_flight(modules, self.name)
+        settings = replace(
+            graph,
+            order=self.config.order,
+            regst_num=self.config.regst_num,
+            in_flight=count,
+            abreast=count if stays_in_stage(graph.nodes, modules) else 1,
         )
+        return optimize(settings, without, told)
 
     def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
         """Run `build` under capture: what runs it, or its last segment, from now on."""
@@ -219,12 +212,17 @@ class GraphBuild:
             ):
                 capture.on_step = self._step_in_build
                 made: list[Tensor] = []
-                with seeded(1.0 / batch.times), batch:
+                several = batch.times > 1
+                with seeded(1.0 / batch.times), partial_grads.within(several), batch:
                     amp = self.config.amp_dtype
-                    result = flatten(precisely(amp, self._scaler, self.build, args, kwargs), made)
+                    built = precisely(amp, self._scaler, self._build_held, args, kwargs)
+                    result = flatten(built, made)
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
+                capture.phase = "backward"
+                if several:
+                    settle(owned)
                 self._warn(gradients, turns)
                 capture.phase = "optimizer"
                 turns.take(self._adopted)
@@ -307,11 +305,3 @@ class GraphBuild:
                     f"sum of the gradients of several backward().  Where eager code steps between "
                     f"them, call the optimizer's step() and zero_grad() in build, too"
                 )
-
-
-def _is_like(value: Any, meta: GlobalMeta) -> bool:
-    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
-    if not isinstance(value, Tensor):
-        return False
-    own = value._meta
-    return isinstance(own, GlobalMeta) and own.shape == meta.shape and own.sbp == meta.sbp

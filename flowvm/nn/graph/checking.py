@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,9 +23,16 @@ from flowvm.errors import ArgumentError, CheckError
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.plan.plan import Plan
+from flowvm.loading.lazy import lazy
 from flowvm.meta.dtype import bfloat16
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.nn.graph.state import graph_state
 from flowvm.ops.random.generator import get_rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
 
 Graph = Any  # flowvm.nn.graph.graph.Graph, which imports this
 
@@ -178,10 +185,13 @@ def _walk(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _array(value: Any) -> Any:
-    """A copy, which nothing changes any more; bfloat16, which NumPy has not, as float32."""
+    """A copy, which nothing changes any more; bfloat16, which NumPy has not, as float32; of a
+    global tensor what is here.
+    """
     if not isinstance(value, Tensor):
         return value
-    there = value.detach().cpu()
+    own = boxing.part_of(value) if isinstance(value._meta, GlobalMeta) else value.detach()
+    there = own.cpu()
     return np.array((there.float() if there.dtype is bfloat16 else there).numpy())
 
 

@@ -30,6 +30,7 @@ class GraphConfig:
     order                        of execution: "speed", "memory", "auto" (memory where much of it
                                  is needed), or "program", as code issued it
     zero                         stage of ZeRO, 0 without, and the fewest elements that are cut
+    auto_parallel                the fewest elements of parameters for which sbp is searched, or 0
     every                        of how many calls one is run eagerly, too, and compared; 0 of none
     regst_num                    calls that may be in flight at one time, if build uses several
                                  streams: how many copies of each register there are (2)
@@ -44,6 +45,7 @@ class GraphConfig:
         self._order = ORDERS[0]
         self._regst_num = 2
         self._zero = (0, 0)
+        self._auto_parallel = 0
         self._every = 0
         self._changed()
 
@@ -56,6 +58,7 @@ class GraphConfig:
             self._order,
             self._regst_num,
             self._zero,
+            self._auto_parallel,
         )
 
     # --- passes -------------------------------------------------------------------------------
@@ -126,6 +129,29 @@ class GraphConfig:
                 f"enable_zero: shard_min_size is an int, got {shard_min_size!r}"
             )
         self._zero = (stage, max(1, shard_min_size)) if mode else (0, 0)
+        self._changed()
+
+    @property
+    def auto_parallel(self) -> int:
+        """From how many elements on parameters' sbp is searched; 0 without the search."""
+        return self._auto_parallel
+
+    def enable_auto_parallel(self, mode: bool = True, *, min_size: int = 1024) -> None:
+        """Search how global parameters, and inputs inside of the graph, are best held: the first
+        call captures `build` with one way and another, prices each by what this machine computes
+        and exchanges in a second, and moves parameters to the cheapest, where they stay.
+        `graph.explain()` says what was found.  To be set before the first call.
+
+        min_size   parameters of fewer elements stay as they are
+
+        ArgumentTypeError unless mode is a bool and min_size an int, ArgumentError below 1.
+        """
+        _expect(mode, bool, "enable_auto_parallel", "mode")
+        if isinstance(min_size, bool) or not isinstance(min_size, int):
+            raise ArgumentTypeError(f"enable_auto_parallel: min_size is an int, got {min_size!r}")
+        if min_size < 1:
+            raise ArgumentError(f"enable_auto_parallel: min_size is 1 or more, got {min_size}")
+        self._auto_parallel = min_size if mode else 0
         self._changed()
 
     @property
@@ -262,6 +288,8 @@ class GraphConfig:
             parts.append(f"regst_num {self._regst_num}")
         if self._zero[0]:
             parts.append(f"ZeRO stage {self._zero[0]}")
+        if self._auto_parallel:
+            parts.append("auto parallel")
         if self._every:
             parts.append(f"every {self._every}. call checked" if self._every > 1 else "checked")
         return parts

@@ -79,6 +79,7 @@ else:
 MAX_PLANS = 16  # of one graph; the one that was not called for longest goes first
 
 
+COPIED = ("name", "config", "_optimizers", "_scaler", "_found")  # of what is no user's
 SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
 
 
@@ -120,7 +121,7 @@ class Graph(GraphBuild):
         twin = memo[id(self)] = object.__new__(type(self))
         Graph.__init__(twin)
         for name, value in vars(self).items():
-            if name not in self._own or name in ("name", "config", "_optimizers", "_scaler"):
+            if name not in self._own or name in COPIED:
                 vars(twin)[name] = copy.deepcopy(value, memo)
         return twin
 
@@ -223,6 +224,8 @@ class Graph(GraphBuild):
         for compiled in self._plans.get((*key, SHARED), ()) if shares else ():
             if compiled.holds():
                 return compiled.run(leaves)
+        if self.config.auto_parallel:
+            self._search(structure, leaves[: len(flows)])
         known = len(self._landing.leaves), len(self._optimizers)
         try:
             made = None if self._needs_eager_step() else self._compile(key, structure, leaves)
@@ -388,8 +391,9 @@ class Graph(GraphBuild):
             self._landing = Landing()
 
     def explain(self) -> str:
-        """Which Plans there are, what made a new capture necessary each time, and on a GPU whether
-        launches go by a CUDA graph, or why not.
+        """Which Plans there are, what made a new capture necessary each time, what
+        `config.enable_auto_parallel` has found, and on a GPU whether launches go by a CUDA graph,
+        or why not.
         """
         count = len(self.plans)
         lines = [f"{self.name}: {count} plan{'s' * (count != 1)}"]
@@ -401,6 +405,7 @@ class Graph(GraphBuild):
             lines += [
                 f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
             ]
+        lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(lines)
 

@@ -111,7 +111,8 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
 
     `acts` that are over, the `task` that runs (-1: none), `mailbox`: for each actor that it reads
     from the registers that arrived and were not consumed, `credits`: for each actor that gives
-    registers back how many it may still fill before it has to wait.
+    registers back how many it may still fill before it has to wait.  An actor of repeated tasks
+    acts for each repetition; with one of others it counts launches.
     """
     actors = actors_of(plan)
     of_task = np.repeat(np.arange(len(actors)), [a[2] for a in actors])
@@ -124,17 +125,26 @@ def registers(run: Run, plan: dict[str, Any], launches: Array, time: int) -> lis
     np.add.at(left, place, (over <= time) & (over > 0))
     started = np.zeros(shape, np.int64)
     np.add.at(started, place, (begun <= time) & (begun > 0))
-    counts = np.array([a[2] for a in actors])[:, None]
-    acts, fired = (left >= counts).sum(axis=1), (started > 0).sum(axis=1)
+    repeats = [[task[2] for task in plan["tasks"][a[1] : a[1] + a[2]]] for a in actors]
+    times = [each[0] if len({*each}) == 1 else 1 for each in repeats]  # acts for a launch
+    counts = np.array([sum(r) // n for r, n in zip(repeats, times, strict=True)])[:, None]
+    acts, fired = (left // counts).sum(axis=1), (-(-started // counts)).sum(axis=1)
     found = []
+
+    def ahead(j: int, k: int) -> int:
+        """How many registers of actor j actor k has not begun to consume."""
+        if times[j] == times[k]:
+            return int(acts[j] - fired[k])
+        return int(acts[j] // times[j] + -fired[k] // times[k])
+
     for k, (_, _, _, inputs, credits) in enumerate(actors):
         mine = (place[0] == k) & (begun <= time) & (time < over)
         found.append(
             {
                 "acts": int(acts[k]),
                 "task": int(number[mine][0]) if mine.any() else -1,
-                "mailbox": {int(j): int(acts[j] - fired[k]) for j in inputs},
-                "credits": {int(j): int(n - (fired[k] - acts[j])) for j, n in credits},
+                "mailbox": {int(j): ahead(j, k) for j in inputs},
+                "credits": {int(j): int(n + ahead(j, k)) for j, n in credits},
             }
         )
     return found

@@ -174,7 +174,7 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
         run.forward_spot[i] = lines.spot(code, last) if known else -1
     _add_tasks(run, seen, names, lines, modules)
     _add_shares(run, seen)
-    plans = _plans(calls, entries, lines)
+    plans, backward = _plans(calls, entries, lines)
     infos = [engine.entry_info[e][0] if e < len(engine.entry_info) else None for e in entries]
     uses = uses_of(seen, [infos[k] for k in which])
     run.use_of, run.use_tensor = uses[:, 0].astype(np.int32), run.tensor[uses[:, 1]]
@@ -199,6 +199,7 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
         "clocks": seen.devices.notes,
         "plans": plans,
         "passes": _passes(calls, entries),
+        "backward": backward,
         "cpu": cpu_name(),
         "recording": recorded_ns(),
     }
@@ -242,9 +243,12 @@ def _sizes(seen: Snapshot, calls: list[_Call], which: Array, owner: Array, tenso
     return np.where(size == 0, most[tensor], size)
 
 
-def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
-    """What is known of the Plans that were launched, by their names."""
+def _plans(
+    calls: list[_Call], entries: Array, lines: _Lines
+) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """What is known of the Plans that were launched, by their names; their backward actors."""
     columns: dict[str, Any] = {}
+    backward: dict[str, list[int]] = {}
     for call, entry in zip(calls, entries.tolist(), strict=True):
         info = engine.entry_info[entry][0] if call.kind == KIND.LAUNCH else None
         if info is None or not hasattr(info, "described"):
@@ -255,7 +259,9 @@ def _plans(calls: list[_Call], entries: Array, lines: _Lines) -> dict[str, Any]:
             for (name, scope, _, _), (_, code, last, _), (repeat, stream) in both
         ]
         columns[call.name] = {**info.described, "tasks": tasks}
-    return columns
+        firsts = ((k, actor[1]) for k, actor in enumerate(info.described["actors"]))
+        backward[call.name] = [k for k, task in firsts if info.recorded[task][2] == "backward"]
+    return columns, backward
 
 
 def _passes(calls: list[_Call], entries: Array) -> dict[str, Any]:

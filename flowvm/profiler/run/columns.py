@@ -113,12 +113,13 @@ WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times", "
 MOST_BYTES = 1 << 33  # of all columns
 _TEXTS = several(text(1 << 16))
 _COUNT = integer(0, 1 << 60)
+_CREDIT = integer(-(1 << 20), 1 << 60)
 _PLAN = record(
     registers=_COUNT,
     chunk=_COUNT,
     regst_num=integer(1, 1 << 16),
     actors=several(
-        row(integer(0, 1 << 14), _COUNT, _COUNT, several(_COUNT), several(row(_COUNT, _COUNT)))
+        row(integer(0, 1 << 14), _COUNT, _COUNT, several(_COUNT), several(row(_COUNT, _CREDIT)))
     ),
     tasks=several(row(text(), text(), _COUNT, integer(0, 1 << 14), integer(-1, 1 << 31))),
 )
@@ -143,6 +144,7 @@ _INFO = options(
     clocks=mapping(anything),
     plans=mapping(_PLAN),
     passes=mapping(_PASSES),
+    backward=mapping(several(_COUNT)),  # of a Plan, its actors that begin with a backward task
     cpu=text(),
     recording=maybe(row(number, number)),
     roofline=anything,  # whoever asks for it looks

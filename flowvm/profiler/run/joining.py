@@ -151,6 +151,7 @@ class _Placing:
             "clocks": {self.own(name): note for name, note in info.get("clocks", {}).items()},
             "plans": plans,
             "passes": {self.own(name): told for name, told in info.get("passes", {}).items()},
+            "backward": {self.own(name): told for name, told in info.get("backward", {}).items()},
             "held": held,
             "purposes": [[t + tensors, *rest] for t, *rest in info.get("purposes", ())],
         }
@@ -176,7 +177,7 @@ def joined(runs: Sequence[Run]) -> Run:
     info = dict(one.info)
     info["level"] = min(run.info.get("level", 0) for run in runs)
     info["overwritten"] = sum(run.info.get("overwritten", 0) for run in runs)
-    for name in ("live", "clocks", "plans", "passes"):
+    for name in ("live", "clocks", "plans", "passes", "backward"):
         info[name] = {k: v for run in runs for k, v in run.info.get(name, {}).items()}
     for name in ("held", "purposes"):
         info[name] = [row for run in runs for row in run.info.get(name, ())]

@@ -49,6 +49,9 @@ class Replays:
         self.launch = np.searchsorted(launches, run.task_launch[own])
         self.begun, self.over = run.task_times[own, 0], run.task_times[own, 1]
         self.nbytes, self.flops = run.task_nbytes[own], run.task_flops[own]
+        # how often each actor acts for a launch
+        self.times = [known["tasks"][actor[1]][2] for actor in known["actors"]]
+        self.repeated = any(n > 1 for n in self.times)
 
     def view(self) -> PlanView:
         run, known = self.run, self.known
@@ -60,7 +63,7 @@ class Replays:
         inside = int((self.over - self.begun).sum())
         notes = self.notes(tasks)
         if acts is not None and len(self.number):
-            notes = self.what_if(*acts)
+            notes = self.turns() if self.repeated else self.what_if(*acts)
         return PlanView(
             self.name, tuple(streams), known["regst_num"], known["registers"], known["chunk"],
             len(self.launches), float(lasted.mean()) if len(lasted) else 0.0,
@@ -118,7 +121,9 @@ class Replays:
         names = [task[0] for task in self.known["tasks"]]
         for k, (stream, first, count, inputs, credits) in enumerate(self.known["actors"]):
             acted = over[k] > 0
-            waited = self.waited(k, begun, over, issued)
+            acts = int(acted.sum()) * self.times[k]
+            # between repetitions is not known: begun and over are of all of a launch
+            waited = {} if self.repeated else self.waited(k, begun, over, issued)
             total = max(1.0, sum(waited.values()))
             said = [
                 f"{what} {percent(t / total)}" if t < 0.95 * total else what
@@ -128,13 +133,34 @@ class Replays:
             rows.append(
                 ActorRow(
                     k, label(names[first : first + count]), run.streams[stream], count,
-                    tuple(inputs), tuple((a, n) for a, n in credits), None, int(acted.sum()),
-                    float(ran[k].sum() / max(1, run.wall)),
-                    float(ran[k].sum() / max(1, acted.sum())),
+                    tuple(inputs), tuple((a, n) for a, n in credits), None, acts,
+                    float(ran[k].sum() / max(1, run.wall)), float(ran[k].sum() / max(1, acts)),
                     " · ".join(said[:3]),
                 )
             )  # fmt: skip
         return tuple(rows)
+
+    def turns(self) -> list[str]:
+        """What the actors of repeated tasks on the busiest stream did in the last launch, in its
+        order: F0 is one that begins with a forward task, in the first repetition, B0 one that
+        begins with a backward one.
+        """
+        tasks = self.known["tasks"]
+        on = [task[3] for task in tasks if task[2] > 1]
+        busy = max(on, key=on.count)
+        actors = self.known["actors"]
+        firsts = [first for stream, first, *_ in actors if stream == busy]
+        backward = {actors[k][1] for k in self.run.info.get("backward", {}).get(self.name, ())}
+        own = np.flatnonzero((self.launch == self.launch.max()) & np.isin(self.number, firsts))
+        seen = dict.fromkeys(firsts, 0)
+        done: list[str] = []
+        for i in own[np.argsort(self.begun[own], kind="stable")].tolist():
+            task = int(self.number[i])
+            name = f"{'B' if task in backward else 'F'}{seen[task]}"
+            seen[task] += 1
+            if tasks[task][2] > 1 and done[-1:] != [name]:
+                done.append(name)
+        return [f"the last launch: {' '.join(done)}"]
 
     def waited(self, k: int, begun: Array, over: Array, issued: Array) -> dict[str, float]:
         """Between two of its acts: time by what let the later one begin."""

@@ -32,7 +32,8 @@ class TASK(Record):
 
     An operand of it: source | written << SOURCE_BITS | byte offset above; source 0 is the chunk of
     the launch, source k its operand k - 1.  A scalar: number of the launch's live scalar or -1; its
-    value, or how far the live scalar's number moves from one repetition to the next.
+    value, or how far the live scalar's number moves from one repetition to the next.  STEPS: by how
+    many bytes an operand moves from one repetition to the next; after how many it is where it was.
     """
 
     LENGTH = field("its length in words")
@@ -47,7 +48,7 @@ class TASK(Record):
     SCALARS = field("scalars")
     REPEAT = field("how often the task runs in a launch; if more than once:")
     SECTION = field("tasks from this one to the end of those that run together as often")
-    STEPS = field("address of a step in bytes for each operand, or 0")
+    STEPS = field("address, or 0, of two words for each operand: see below")
     ZONES = field("address of what the memory check knows of the task's part of the chunk, or 0")
     OPERANDS = field("operands, a word each, then scalars, two each")
 
@@ -95,7 +96,7 @@ class LAUNCH(Record):
 class ACTOR(Record):
     """An actor: a chain of tasks on one stream."""
 
-    ACTED = line("launches it has acted for: its message to all whom it tells", by=ACTOR_WORKER)
+    ACTED = line("how often it has acted: its message to all whom it tells", by=ACTOR_WORKER)
     QUEUED = field("a message to it lies in a mailbox", by="whoever sends or takes it")
     ENDED = field("EORD is with it, and passed on when it has looked", by=ACTOR_WORKER)
     LOOKING = field("a message to it is being answered", by=ACTOR_WORKER)
@@ -110,3 +111,4 @@ class ACTOR(Record):
     CREDITS = field("its length")
     TELL = field("actors that it tells, a list: where it is")
     TELLS = field("its length")
+    TIMES = field("how often it acts for a launch")

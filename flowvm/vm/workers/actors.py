@@ -3,10 +3,15 @@
 A Plan's tasks are chains, each on one stream: an *actor* owns a chain.  Launches are numbered; an
 actor acts once for each, in order, when its inputs are readable (their producers have acted for
 that launch) and its outputs writable (each consumer has acted for the launch `regst_num` before it:
-that is the credit it has returned).  So messages are counters: an actor stores how many launches it
-has acted for, and tells its consumers (data is ready) and its producers (a credit is back) to look,
+that is the credit it has returned).  So messages are counters: an actor stores how often it has
+acted, and tells its consumers (data is ready) and its producers (a credit is back) to look,
 by a message in the mailbox of the stream that they live on.  An actor has one message waiting at
 most, since all that one says is "look".
+
+Actors of repeated tasks act for each repetition.  Among each other they count repetitions: a
+producer has acted for the same one, a consumer for the one that many before it, whose copy of the
+register is free then.  With all others they count launches: an actor behind them waits for the
+last repetition of its launch, they wait once for one in front.
 
 LaunchPlan instructions of such Plans have a stream to themselves, so that opening and closing them
 waits for no kernel.  Its worker, their *home*, opens launches in the order of its queue, as many as
@@ -17,6 +22,8 @@ waits for it goes on).  Each launch in flight has a chunk of its own, so `regst_
 
 Eord, the end of register data, goes from the sources to whoever they tell, once no launch will
 come.
+
+Long because it is one protocol: who acts, who opens and closes, and what they leave each other.
 """
 
 from __future__ import annotations
@@ -44,7 +51,7 @@ from flowvm.vm.workers.launch import (
     MOST,
     poison_outputs,
     poison_rest,
-    run_tasks,
+    run_once,
     scalars_of,
     take_chunk,
 )
@@ -87,13 +94,19 @@ def has_mail(m: Words, stream: int) -> bool:
 
 
 def serve(m: Words, stream: int) -> bool:
-    """Take one message, and let its actor act while it may; whether there was one."""
+    """Take one message, and let its actor act while it may; whether there was one.
+
+    One of repeated tasks acts once, and asks again behind those that it has told: where a forward
+    and a backward actor may both act they take turns, which is 1F1B.
+    """
     address = take(m, stream)
     if address == 0:
         return False
     actor = words_at(address, ACTOR.WORDS)
     while look(m, stream, actor):
-        pass
+        if actor[ACTOR.TIMES] > 1:
+            post(m, actor)
+            break
     leave(actor)
     return True
 
@@ -159,23 +172,33 @@ def tell_sources(m: Words, plan: Words) -> None:
 
 def may_act(plan: Words, actor: Words) -> bool:
     """Whether the actor's inputs are readable and its outputs writable for its next launch."""
-    number = actor[ACTOR.ACTED]
-    if number >= load_acquire(plan, RUNTIME.STARTED):
+    acted, times = actor[ACTOR.ACTED], actor[ACTOR.TIMES]
+    if acted // times >= load_acquire(plan, RUNTIME.STARTED):
         return False
     for k in range(actor[ACTOR.INS]):
-        producer = actor_of(plan, plan[actor[ACTOR.IN] + k])
-        if load_acquire(producer, ACTOR.ACTED) <= number:
+        if not has_acted(actor_of(plan, plan[actor[ACTOR.IN] + k]), acted, times, 0):
             return False
     for k in range(actor[ACTOR.CREDITS]):
         at = actor[ACTOR.CREDIT] + 2 * k
-        if load_acquire(actor_of(plan, plan[at]), ACTOR.ACTED) <= number - plan[at + 1]:
+        if not has_acted(actor_of(plan, plan[at]), acted, times, plan[at + 1]):
             return False
     return True
 
 
+def has_acted(other: Words, acted: int, times: int, before: int) -> bool:
+    """Whether another actor has acted for what is the turn of one that has `acted`, `times` for
+    each launch; or for the repetition, or launch, that many `before` it (behind it, if negative).
+    """
+    if other[ACTOR.TIMES] == times:  # of one far behind, it may be over for this launch
+        last = (acted // times + 1) * times
+        return load_acquire(other, ACTOR.ACTED) >= min(acted - before + 1, last)
+    return load_acquire(other, ACTOR.ACTED) >= (acted // times - before + 1) * other[ACTOR.TIMES]
+
+
 def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
-    """Run the actor's chain for its next launch, and pass the news on."""
-    number = actor[ACTOR.ACTED]
+    """Run the actor's chain for its next launch, or repetition, and pass the news on."""
+    times = actor[ACTOR.TIMES]
+    number, repetition = actor[ACTOR.ACTED] // times, actor[ACTOR.ACTED] % times
     at = RUNTIME.WORDS + number % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     slot, entry = plan[at + LAUNCH.SLOT], plan[at + LAUNCH.ENTRY]
     if load_acquire(plan, RUNTIME.FAILED) != 0 and load_acquire(plan, at + LAUNCH.STATUS) == 0:
@@ -183,13 +206,14 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
         if cause != 0 and compare_exchange(plan, at + LAUNCH.STATUS, 0, INS.POISONED):
             plan[at + LAUNCH.CAUSE] = cause
     known, ran = load_acquire(plan, at + LAUNCH.STATUS), 0
+    before = plan[ran_at(plan, actor, number)] if repetition > 0 else 0
     if known == 0:
         stamp_tasks(m, stream, slot)
         if CHECKED:
             begin_check(m, stream, slot)
-        status = run_tasks(
+        status = run_once(
             m, stream, actor[ACTOR.WORDS_AT], actor[ACTOR.TASK], actor[ACTOR.TASKS],
-            plan[at + LAUNCH.CHUNK], plan[at + LAUNCH.SCALARS],
+            plan[at + LAUNCH.CHUNK], plan[at + LAUNCH.SCALARS], repetition,
         )  # fmt: skip
         ran = actor[ACTOR.TASKS]
         if status != 0:
@@ -201,11 +225,11 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
                     plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
             leave_undone(m, slot, entry, plan, actor, ran, True)
     elif known != INS.POISONED:  # such a launch poisons all that it writes
-        leave_undone(m, slot, entry, plan, actor, 0, False)
-    plan[ran_at(plan, actor, number)] = ran
-    store_release(actor, ACTOR.ACTED, number + 1)
+        leave_undone(m, slot, entry, plan, actor, 0, before > 0)
+    plan[ran_at(plan, actor, number)] = max(before, ran)
+    store_release(actor, ACTOR.ACTED, actor[ACTOR.ACTED] + 1)
     tell(m, plan, actor)
-    if fetch_add(plan, at + LAUNCH.LEFT, -1) == 1:
+    if repetition == times - 1 and fetch_add(plan, at + LAUNCH.LEFT, -1) == 1:
         nudge(m, plan[RUNTIME.HOME])
 
 
@@ -226,10 +250,11 @@ def leave_undone(
     m: Words, slot: int, entry: int, plan: Words, actor: Words, ran: int, failed: bool
 ) -> None:
     """An actor goes no further in a launch that has failed: poison what that leaves half written,
-    before anybody behind the actor may look at it.
+    before anybody behind the actor may look at it.  `failed`: at its task `ran`, or, with 0, in
+    the place of repetitions that would have followed others.
     """
     poison_rest(
-        m, slot, entry, actor[ACTOR.ACTED], actor[ACTOR.TASK] + ran,
+        m, slot, entry, actor[ACTOR.ACTED] // actor[ACTOR.TIMES], actor[ACTOR.TASK] + ran,
         actor[ACTOR.TASK] + actor[ACTOR.TASKS], failed, seq_of(m, slot) + 1,
     )  # fmt: skip
     store_release(plan, RUNTIME.FAILED, 1)
@@ -244,7 +269,7 @@ def ran_at(plan: Words, actor: Words, number: int) -> int:
 
 def may_end(plan: Words, actor: Words) -> bool:
     """Whether no more data will come: all launches are acted for, all producers have ended."""
-    if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED]:
+    if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED] * actor[ACTOR.TIMES]:
         return False
     for k in range(actor[ACTOR.INS]):
         if load_acquire(actor_of(plan, plan[actor[ACTOR.IN] + k]), ACTOR.ENDED) == 0:

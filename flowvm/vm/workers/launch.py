@@ -119,6 +119,19 @@ def run_tasks(
     return status
 
 
+def run_once(
+    m: Words, stream: int, at: int, task: int, count: int, chunk: int, scalars: int, repetition: int
+) -> int:
+    """The same tasks for one of their repetitions."""
+    status, end = 0, task + count
+    while status == 0 and task < end:
+        m[STR.AT + stream * STR.WORDS + STR.TASK] = task
+        status = run_task(m, stream, at, chunk, scalars, repetition)
+        at += 8 * load_word(at + 8 * TASK.LENGTH)
+        task += 1
+    return status
+
+
 def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetition: int) -> int:
     """One task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
     args = ARG.AT + stream * ARG.WORDS
@@ -131,7 +144,8 @@ def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetitio
             word >> (TASK.SOURCE_BITS + 1)
         )
         if steps != 0:
-            address += repetition * load_word(steps + 8 * k)
+            step, turns = load_word(steps + 16 * k), load_word(steps + 16 * k + 8)
+            address += repetition % turns * step
         m[args + ARG.HEADER + k] = address
         word_at += 8
     for k in range(load_word(at + 8 * TASK.SCALARS)):

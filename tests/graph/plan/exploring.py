@@ -2,11 +2,12 @@
 
 The scheduler hands launches to their home; that opens and closes them; workers take messages and
 let actors look, and act.  Each of these is a step, run by the functions that the VM runs, with one
-in the place of `run_tasks` that notes who has written what.  `explore` goes through every state
+in the place of `run_once` that notes who has written what.  `explore` goes through every state
 that any order of steps leads to, each once.  Checked are
 
 - values: a task finds in each operand what the tasks in front of it have written, of this launch
-  all, of an earlier one all, or nothing if that one failed;
+  all, of an earlier one all, or nothing if that one failed; tasks that are repeated find what those
+  in front of them have written in this repetition, and all have in the ones before;
 - poison: no task runs on it, an error poisons the outputs, no variable is left half written, who
   comes behind a poisoned variable is skipped, and a deferred ReleaseTensor clears its own alone;
 - the end: where no step can be taken, all launches are closed, so no message was lost.
@@ -61,6 +62,9 @@ Task = tuple[int, str, str]  # stream, what it writes, what it reads
 class Case:
     """A graph of tasks; the (launch, task) that fails; the launch whose input is poisoned; whether
     the first output is released behind the first launch; launches in flight.
+
+    times      how often all but the last `once` tasks run in a launch; `late`: which of these fails
+    in_flight  repetitions at a time
     """
 
     tasks: tuple[Task, ...]
@@ -69,6 +73,10 @@ class Case:
     released: bool = False
     depth: int = 2
     returned: str = "last"
+    times: int = 1
+    once: int = 0
+    in_flight: int = 1
+    late: int = 0
 
 
 def cases(length: int) -> Iterator[Case]:
@@ -96,19 +104,33 @@ def random_case(rng: random.Random, length: int) -> Case:
     )  # fmt: skip
 
 
+def random_section(rng: random.Random, length: int) -> Case:
+    """One whose tasks are repeated; a variable is returned, for outputs are packed."""
+    case, once = random_case(rng, length), rng.choice([0, 1])
+    times = rng.choice([2, 3])
+    late = rng.randrange(times)
+    if case.failing is not None and case.failing[1] >= length - once:
+        late = 0
+    return replace(
+        case, returned="v", times=times, once=once, in_flight=rng.choice([1, 2]), late=late
+    )
+
+
 def plan_of(case: Case) -> Plan:
     """The graph, captured and compiled as it stands."""
     x, t = tensor(), {"v": tensor(), "w": tensor()}
     with capturing("explored", [(x, "x")]) as capture:
         t["x"] = t["last"] = x
         for k, (stream, target, source) in enumerate(case.tasks):
+            capture.repeat = case.times if k < len(case.tasks) - case.once else 1
             with flow.stream(SIDE if stream else None):
                 if target == "new":
                     t["last"] = mix(t[source], x, k)
                 else:
                     update(t[target], t[source], k)
         capture.output(t[case.returned])
-    return compile_plan(replace(capture.graph, regst_num=case.depth))
+    graph = replace(capture.graph, regst_num=case.depth, in_flight=case.in_flight)
+    return compile_plan(graph)
 
 
 class World:
@@ -272,7 +294,10 @@ class World:
         """A stream's worker: a message, or a look of the actor that it was for."""
         if self.pending[stream]:
             actor = words_at(self.pending[stream], ACTOR.WORDS)
-            if not self.actors.look(self.m, stream, actor):
+            acted = self.actors.look(self.m, stream, actor)
+            if acted and actor[ACTOR.TIMES] > 1:
+                self.actors.post(self.m, actor)
+            if not acted or actor[ACTOR.TIMES] > 1:
                 self.actors.leave(actor)
                 self.pending[stream] = 0
             return True
@@ -284,32 +309,47 @@ class World:
 
     # --- instead of the tasks -------------------------------------------------------------------
 
-    def run_tasks(self, stream: int, first: int, count: int, n: int) -> int:
+    def run_once(self, stream: int, first: int, count: int, n: int, turn: int) -> int:
         """Note who writes what; AssertionError if a task finds something else than it should."""
         for t in range(first, first + count):
             self.m[STR.AT + stream * STR.WORDS + STR.TASK] = t
-            keys = {r.buffer: self._key(r, n) for _, _, r in self.plan.tasks[t].registers}
+            keys = {r.buffer: self._key(r, n, turn) for _, _, r in self.plan.tasks[t].registers}
             for buffer, key in keys.items():
-                self._check_operand(n, t, buffer, key)
-            failed = (n, t) == self.case.failing
+                self._check_operand(n, turn, t, buffer, key)
+            failed = (n, t) == self.case.failing and turn == self.case.late
             for buffer in dict.fromkeys(self.written[t]):
-                key = keys[buffer]
-                self.values[key] = (*self.values.get(key, ()), "garbage" if failed else (n, t))
+                key, new = keys[buffer], "garbage" if failed else (n, turn, t)
+                self.values[key] = (*self.values.get(key, ()), new)
             if failed:
                 return STATUS
         return 0
 
-    def _key(self, register: Any, n: int) -> Any:
-        k = register.operand
-        return (n, register.buffer.name, id(register)) if k < 0 else self.storages[n][k]
+    def _key(self, register: Any, n: int, turn: int) -> Any:
+        if register.operand >= 0:
+            return self.storages[n][register.operand]
+        return n, register.buffer.name, id(register), turn % register.copies
+
+    def _written(self, n: int, writers: list[int], turns: Any = None) -> list[Any]:
+        """What these tasks write in a launch, in its order: in all turns, or in some."""
+        many = [t for t in writers if self.plan.tasks[t].node.repeat > 1]
+        turns = range(self.case.times) if turns is None else turns
+        found = [(n, turn, t) for turn in turns for t in many]
+        return found + [(n, 0, t) for t in writers if t not in many]
 
     def _poison(self, storage: int) -> int:
         return int(self.m[STO.AT + storage * STO.WORDS + STO.POISON])
 
-    def _check_operand(self, n: int, t: int, buffer: Any, key: Any) -> None:
+    def _check_operand(self, n: int, turn: int, t: int, buffer: Any, key: Any) -> None:
         found = self.values.get(key, ())
         writers = self.writers.get(buffer, [])
-        mine = tuple((n, k) for k in writers if k < t)
+        repeated = self.plan.tasks[t].node.repeat > 1
+        copies = self.plan.registers[buffer].copies
+        turns = range(turn % copies, turn + 1, copies) if repeated else None
+        written = self._written(n, writers, turns)
+        tasks = self.plan.tasks
+        mine = tuple(
+            w for w in written if w[2] < t or (w[1] < turn and tasks[w[2]].node.repeat > 1)
+        )
         before = found[: len(found) - len(mine)]
         assert found[len(before) :] == mine, f"task {t} of launch {n} finds {found}, not {mine}"
         variable = self.plan.registers[buffer].operand >= self.made + self.inputs
@@ -322,7 +362,7 @@ class World:
         """What may be left of so many launches: of each all, or nothing if it did not succeed."""
         found: set[tuple[Any, ...]] = {()}
         for n in range(launches):
-            all_of = tuple((n, k) for k in writers)
+            all_of = tuple(self._written(n, writers))
             may_fail = self.bad == n or (self.case.failing or (-1,))[0] == n
             found = {(*f, *all_of) for f in found} | (found if may_fail else set())
         return found
@@ -361,7 +401,7 @@ class World:
                 if self.bad >= 0 and writers:
                     assert s in spoiled, "a skipped launch poisons all that it writes"
                 if self.accesses[register.operand] & OPERAND.RETURNED and failing >= 0:
-                    whole = (failing, writers[-1]) in left
+                    whole = self._written(failing, writers)[-1] in left
                     assert s in spoiled or whole, "a returned variable is not what it should be"
 
 
@@ -374,8 +414,8 @@ def _with_rules(rules: Any, world: World) -> tuple[Any, Any]:
     acting, looping = World.modules
     for module, plain in zip(World.modules, World.plain, strict=True):
         vars(module).update(plain)
-    acting.run_tasks = lambda m, stream, at, task, count, chunk, scalars: world.run_tasks(
-        stream, task, count, chunk - 1
+    acting.run_once = lambda m, stream, at, task, count, chunk, scalars, turn: world.run_once(
+        stream, task, count, chunk - 1, turn
     )
     acting.take_chunk = lambda m, stream, slot, entry: world._launch(slot) + 1
     acting.release = lambda m, stream, pointer, size: None

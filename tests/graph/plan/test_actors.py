@@ -34,14 +34,21 @@ from tests.vm.live import Background, lively, until
 STREAMS = [flow.Stream(f"actors{k}") for k in range(3)]
 
 
-def captured(seed: int, length: int = 24) -> tuple[LogicalGraph, list[Any]]:
-    """A random program on random streams, and its variables."""
+def captured(seed: int, length: int = 24, times: int = 1) -> tuple[LogicalGraph, list[Any]]:
+    """A random program on random streams, and its variables; all but its beginning and its end are
+    repeated `times` times.
+    """
     rng = random.Random(seed)
     variables = [tensor() for _ in range(3)]
     x = tensor()
     with capturing("random", [(x, "x")]) as capture:
         made = [x, *variables]
         for k in range(length):
+            capture.repeat = times if 3 <= k < length - 3 else 1
+            if times > 1 and k == 3:
+                before = len(made)
+            if times > 1 and k == length - 3:  # what is another one in each repetition is gone
+                del made[before:-2]
             stream = rng.choice([None, *STREAMS[:2]])
             with flow.stream(stream):
                 a, b = rng.choice(made), rng.choice(made)
@@ -179,6 +186,77 @@ def test_replays_equal_node_by_node(seed):
             [e.tolist() for e in outs] for outs in expected
         ]
         assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sections_equal_node_by_node(seed):
+    times = 2 + seed % 4
+    graph, variables = captured(seed, 24, times)
+    start = [v.numpy() for v in variables]
+    inputs = [tensor() for _ in range(3)]
+    expected = [[t.numpy().tolist() for t in interpret(graph, [x])] for x in inputs]
+    left = [v.numpy() for v in variables]
+    copies = 0
+    for in_flight, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
+        plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=in_flight))
+        copies = max(copies, *(r.copies for r in plan.registers.values()))
+        for v, values in zip(variables, start, strict=True):
+            v.copy_(tensor(values))
+        got = [plan.launch([x]) for x in inputs]
+        assert [[t.numpy().tolist() for t in outs] for outs in got] == expected
+        assert all((v.numpy() == n).all() for v, n in zip(variables, left, strict=True))
+        assert {a.times for a in plan.actors} == {1, times}
+    assert copies > 1
+
+
+@pytest.mark.parametrize("abreast", [1, 2, 3])
+@pytest.mark.parametrize("times", [2, 5])
+def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
+    """Whatever acts when: on one stream those of forward and of backward come as in 1F1B."""
+    order, x = tensor(), tensor()
+    with capturing("lane", [(x, "x")]) as capture:
+        capture.repeat, capture.phase = times, "forward"
+        made = x
+        for k, phase in enumerate(("forward", "forward", "backward", "backward")):
+            capture.phase = phase
+            made = mix(made, x, k)
+            with flow.stream(STREAMS[0]):
+                update(order, made, k)
+                made = mix(made, order, k)
+        capture.output(made)
+    lane = next(b for b in capture.graph.variables() if b.held is order.storage())
+    monkeypatch.setattr(actors_module, "_orders", lambda graph: {lane})
+    graph = by_actor(replace(capture.graph, in_flight=3, abreast=abreast))
+    actors = actors_of(graph, 2)
+    phases = [graph.nodes[actor.first].phase for actor in actors]
+    on_lane = [a.number for a in actors if a.stream == STREAMS[0].number]
+    seen = set()
+    for seed in range(20):
+        acted, sequence = [0] * len(actors), []
+        rng = random.Random(seed)
+
+        def is_over(other: int, actor: Any, before: int, acted: Any = acted) -> bool:
+            return acted[other] >= min(acted[actor.number] - before + 1, times)
+
+        while ready := [
+            a for a in actors
+            if acted[a.number] < times
+            and all(is_over(p, a, 0) for p in a.inputs)
+            and all(is_over(c, a, n) for c, n in a.credits)
+        ]:  # fmt: skip
+            actor = rng.choice(ready)
+            if actor.number in on_lane:
+                sequence.append((phases[actor.number], acted[actor.number]))
+            acted[actor.number] += 1
+        assert acted == [times] * len(actors), "actors wait for each other"
+        seen.add(tuple(dict.fromkeys(sequence)))
+    (only,) = seen
+    deep = min(abreast, times)
+    wanted = [("forward", k) for k in range(deep)]
+    for k in range(times):
+        wanted.append(("backward", k))
+        wanted += [("forward", k + deep)] if k + deep < times else []
+    assert list(only) == wanted
 
 
 def test_from_another_stream_and_sequentially():

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from flowvm.graph.plan import actors as plan_actors
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
 from flowvm.vm.workers import actors, execute
-from tests.graph.plan.exploring import Case, World, explore, random_case
+from tests.graph.plan.exploring import Case, World, explore, random_case, random_section
 
 
 @pytest.mark.parametrize("length", [2, 3])
@@ -23,9 +24,33 @@ def test_cases_by_chance(length, seed):
             raise AssertionError(f"{error}\n{case}") from error
 
 
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_sections_by_chance(length, seed):
+    rng = random.Random(seed + length)
+    for _ in range(12):
+        case = random_section(rng, length)
+        try:
+            explore(World(case))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{case}") from error
+
+
 def test_an_error_behind_is_none_of_the_launch_in_front():
     """The second launch fails on one stream while the first has yet to act on the other."""
     explore(World(Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v")))
+
+
+HANDED_ON = Case(
+    ((0, "new", "x"), (1, "v", "last"), (0, "w", "v"), (1, "w", "last")), returned="v", times=2
+)
+
+
+def test_every_reader_of_a_register_gives_its_credit(monkeypatch):
+    """The last task reads what the first has made, and the one in between gives credits, too."""
+    explore(World(HANDED_ON))
+    monkeypatch.setattr(plan_actors, "_handed_on", lambda graph, section: set())
+    with pytest.raises(AssertionError, match="finds"):
+        explore(World(HANDED_ON))
 
 
 # --- what is planted is found ---------------------------------------------------------------------
@@ -39,6 +64,9 @@ CASES = [
     Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v"),
     Case(((0, "new", "v"), (1, "w", "last")), None, 1),
     Case(((0, "w", "x"), (1, "new", "w"), (1, "v", "last")), (0, 2), returned="v"),
+    Case(((0, "new", "x"), (1, "w", "last")), returned="w", times=2),
+    Case(((0, "v", "x"), (1, "w", "v")), (0, 1), returned="v", times=2, late=1, depth=1),
+    Case(((0, "v", "x"), (1, "w", "v")), returned="v", times=2, once=1),
 ]
 
 
@@ -72,6 +100,12 @@ def _forget_inputs(plan: Any, actor: Any) -> bool:
     return may
 
 
+def _is_begun(other: Any, acted: int, times: int, before: int) -> bool:
+    if other[ACTOR.TIMES] == times:
+        return bool(actors.has_acted(other, acted, times, before))
+    return bool(other[ACTOR.ACTED] > (acted // times - before) * other[ACTOR.TIMES])
+
+
 def _tell_consumers_alone(m: Any, plan: Any, actor: Any) -> None:
     for k in range(actor[ACTOR.TELLS] - 1):
         actors.post(m, actors.actor_of(plan, plan[actor[ACTOR.TELL] + k]))
@@ -99,6 +133,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
     "an error is not reported": {"report": lambda *words: None},
     "the sources are not told": {"tell_sources": lambda m, plan: None},
+    "an actor behind a section waits for its first repetition": {"has_acted": _is_begun},
 }
 
 

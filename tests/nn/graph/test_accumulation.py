@@ -194,21 +194,32 @@ def test_shapes_that_depend_on_values_are_refused():
         Masked()(flow.tensor(ROWS))
 
 
-def test_several_streams_are_refused():
+def test_several_streams_are_the_same_loop():
     side = flow.Stream("side")
 
-    class Streams(nn.Graph):
-        def __init__(self) -> None:
-            super().__init__()
-            self.config.set_gradient_accumulation_steps(2)
-
-        def build(self, x: Any) -> Any:
-            y = x + 1
+    class Streams(Train):
+        def build(self, x: Any, y: Any) -> Any:
             with flow.stream(side):
-                return y * 2
+                first = self.model[:3](x)
+            out = self.model[3:](first)
+            loss = F.cross_entropy(out, y)
+            loss.backward()
+            return {"loss": loss, "out": out}
 
-    with pytest.raises(CaptureError, match="one stream"):
-        Streams()(flow.tensor(ROWS))
+    expected, net = eagerly(4, 4)
+    own = model()
+    graph = Streams(own, flow.optim.AdamW(own.parameters(), lr=0.01), 4)
+    results = [graph(flow.tensor(ROWS), flow.tensor(LABELS)) for _ in expected]
+    for got, (losses, outs) in zip(results, expected, strict=True):
+        np.testing.assert_allclose(got["loss"].numpy(), losses, rtol=1e-5)
+        np.testing.assert_allclose(got["out"].numpy(), outs, rtol=1e-4, atol=1e-6)
+    for (name, a), b in zip(net.state_dict().items(), own.state_dict().values(), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6, err_msg=name)
+    (plan,) = graph.plans
+    assert {(actor.stream > 0, actor.times) for actor in plan.actors} == {
+        (False, 1), (False, 4), (True, 4)
+    }  # fmt: skip
+    assert "acts 4 times" in plan.dump()
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True])

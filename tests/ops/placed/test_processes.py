@@ -117,10 +117,140 @@ def losses(kind, as_graph):
         assert "all_gather" in names and "reduce_scatter" in names
     return found
 
+def pipeline(count, how, as_graph):
+    # as many stages, or as there are ranks, on some ranks each: with a part of the batch or a layer
+    count = min(count, world_size())
+    each = world_size() // count
+    stages = [flow.placement("cpu", [k * each + j for j in range(each)]) for k in range(count)]
+    flow.manual_seed(0)
+    parts = [nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)]
+    for k, part in enumerate(parts):
+        part.to_global(stages[k * count // 4], B).config.set_stage(k * count // 4)
+        if how == "tensor":
+            linear, held = part[0], S(k % 2)
+            linear.weight.data = linear.weight.detach().to_global(sbp=held)
+            linear.bias.data = linear.bias.detach().to_global(sbp=B if k % 2 else held)
+    m = nn.Sequential(*parts)
+    opt = flow.optim.AdamW(m.parameters(), lr=0.02)
+    rng = np.random.default_rng(0)
+    x, y = (flow.tensor(rng.standard_normal((16, 8)), dtype=flow.float32, placement=where,
+                        sbp=B if how == "tensor" else S(0)) for where in (stages[0], stages[-1]))
+
+    class Step(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.m = m
+            self.add_optimizer(opt)
+            self.config.set_gradient_accumulation_steps(8 // each if as_graph else 1)
+            self.config.check(5)  # the fifth call, bit by bit with eager code on these ranks
+
+        def build(self, x, y):
+            out = self.m(x)
+            loss = nn.functional.mse_loss(out, y)
+            loss.backward()
+            return loss, out
+
+    step, found = Step(), []
+    for _ in range(5):
+        loss, out = step(x, y) if as_graph else eager_step(m, opt, x, y)
+        found.append(loss.to_global(placement=P, sbp=B).mean().item())
+    rows = out.to_global(placement=P, sbp=B).square().mean(1)  # of the last step, as they were
+    found[1:1] = rows.tolist()
+    if as_graph and world_size() > 1:
+        one_forward_one_backward(step, x, y, stages)
+    return found
+
+def eager_step(m, opt, x, y):
+    out = m(x)
+    loss = nn.functional.mse_loss(out, y)
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss, out
+
+def one_forward_one_backward(step, x, y, stages):
+    # what this rank did in a launch: never more micro-batches in flight than it has credits
+    (plan,) = step.plans
+    mine = next(k for k, where in enumerate(stages) if rank() in where.ranks)
+    parts = [p for p in step.m if rank() in p[0].weight.placement.ranks]
+    named = {b.name for b in plan.variables if b.name.endswith("weight")}
+    assert len(named) == len(parts), "a rank's Plan is its stage alone"
+    names = [n.operator.name for n in plan.graph.nodes]
+    if len(stages[0].ranks) > 1 and names.count("all_reduce") != 1:  # once, in one bucket
+        assert len([n for n in plan.graph.nodes if n.operator.name == "all_reduce" and
+                    n.repeat > 1]) > 1, "a part of a layer each: summed in each micro-batch"
+    step.config.check(0)
+    step(x, y)  # a call like the checked ones finds their Plan
+    with flow.profiler.profile(level=2) as p:
+        step(x, y)
+        flow.vm.sync()
+    (said,) = [note for note in p.plan("Step").notes if note.startswith("the last launch: ")]
+    turns = list(dict.fromkeys(said.split(": ")[1].split()))  # a backward may be two actors
+    times = step.config.gradient_accumulation_steps
+    for way in "FB":
+        assert [t for t in turns if t[0] == way] == [f"{way}{k}" for k in range(times)], said
+    ahead = np.cumsum([1 if t[0] == "F" else -1 for t in turns])
+    assert ahead.min() == 0 and ahead.max() <= len(stages) - mine, said
+    if mine == 0:  # nothing holds its first ones back, and a backward one comes from far
+        assert ahead.max() == min(times, len(stages)), said
+
+def auto(width, rows, as_graph):
+    # two layers of a stack, all held whole by all ranks; a graph finds something better
+    flow.manual_seed(0)
+    stack = [nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width))
+             for _ in range(2)]
+    m = nn.Sequential(*stack).to_global(P, B)
+    opt = flow.optim.AdamW(m.parameters(), lr=0.01)
+    rng = np.random.default_rng(0)
+    x, y = (flow.tensor(rng.standard_normal((rows, width)) * 0.2, dtype=flow.float32, placement=P,
+                        sbp=B) for _ in range(2))
+
+    class Step(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.m = m
+            self.add_optimizer(opt)
+            self.config.enable_auto_parallel(min_size=256)
+
+        def build(self, x, y):
+            loss = nn.functional.mse_loss(self.m(x), y)
+            loss.backward()
+            return loss
+
+    step, found = Step(), []
+    for _ in range(5):
+        loss = step(x, y) if as_graph else eager_step(m, opt, x, y)[0]
+        found.append(loss.item())
+    if as_graph:
+        said = step.explain()
+        assert ("auto parallel: " in said) == (world_size() > 1), said
+        held = [(part[0].weight.sbp, part[2].weight.sbp) for part in m]
+        if world_size() == 1:
+            assert held == [((B,), (B,))] * 2, said
+        elif rows > width:  # each rank has rows, or a part of the products
+            assert step._found.after.total < 0.7 * step._found.before.total, said
+        else:
+            assert held == [((S(0),), (S(1),))] * 2, said
+            assert "m.#.#.weight (2 of 128x32): B -> S(0)" in said, said
+            assert all(opt.state[p]["exp_avg"].sbp == p.sbp for p in m.parameters())
+    return found
+
+def searched(kind, as_graph):
+    from flowvm.nn.graph import prices
+    prices._measured[:] = [prices.Rates(1e9, 1e9, 1e9, 1e-6)]  # whatever this machine does
+    return auto(*map(int, kind.split()[1:]), as_graph)
+
 for kind in sys.argv[1:]:
-    say(kind, losses(kind, False), losses(kind, True))
+    if kind[:4] == "auto":
+        say(kind, *(searched(kind, as_graph) for as_graph in (False, True)))
+    elif kind[:8] == "pipeline":
+        _, count, how = kind.split()
+        say(kind, *(pipeline(int(count), how, as_graph) for as_graph in (False, True)))
+    else:
+        say(kind, losses(kind, False), losses(kind, True))
 """
-KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3"]
+OTHERS = ["pipeline 2 data", "pipeline 2 tensor", "pipeline 4 data", "auto 32 4", "auto 8 256"]
+KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "zero 3", *OTHERS]
 
 
 @functools.cache
@@ -144,7 +274,7 @@ TUTORIAL = Path(__file__).parents[3] / "tutorials" / "11_a_transformer_on_ranks.
 
 
 @pytest.mark.parametrize(
-    ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2"), (4, "--tensor 2 --stages 2")]
+    ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2 --graph"), (4, "--tensor 2 --stages 2")]
 )
 def test_the_tutorial_says_the_same_in_every_mix(ranks, mix):
     np.testing.assert_allclose(_tutorial(ranks, mix), _tutorial(1, ""), atol=2e-3)

@@ -116,10 +116,16 @@ def test_watching_shows_the_actors_while_a_block_runs(monkeypatch, capsys):
 def test_what_an_actor_does_follows_from_the_counts():
     first = ActorDesc(0, 2, 0, 1, [], [(1, 2)])
     second = ActorDesc(1, 3, 1, 1, [0], [])
-    assert _state(first, [3, 3], 3) == "IDLE"
-    assert _state(first, [2, 1], 3) == "ACT 3"
-    assert _state(first, [3, 1], 4) == "CREDIT ← a01"  # its second register is still read
-    assert _state(second, [1, 1], 2) == "WAIT ← a00"
+    both = [first, second]
+    assert _state(both, first, [3, 3], 3) == "IDLE"
+    assert _state(both, first, [2, 1], 3) == "ACT 3"
+    assert _state(both, first, [3, 1], 4) == "CREDIT ← a01"  # its second register is still read
+    assert _state(both, second, [1, 1], 2) == "WAIT ← a00"
+    first.times = 4  # repeated: the other waits for its last repetition
+    assert _state(both, second, [7, 1], 2) == "WAIT ← a00"
+    assert _state(both, second, [8, 1], 2) == "ACT 2"
+    assert _state(both, first, [7, 0], 3) == "ACT 8"
+    assert _state(both, first, [8, 0], 3) == "CREDIT ← a01"
 
 
 def test_what_bounds_and_what_a_register_would_change():
