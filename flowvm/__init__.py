@@ -183,7 +183,13 @@ _LAZY_NAMES = {
     "set_float32_matmul_precision": "flowvm.cuda.options",
     "explain": "flowvm.profiler.views.explaining",
     "vmap": "flowvm.func",
-    "_assert": "flowvm.testing",
+    **dict.fromkeys(
+        (
+            "_assert", "_check", "_check_index", "_check_not_implemented", "_check_type",
+            "_check_value",
+        ),
+        "flowvm.testing",
+    ),
     "_log_softmax_backward_data": "flowvm.ops.rows.softmax",
     "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",

@@ -197,6 +197,32 @@ def _kind(value: Any) -> str:
     return "float64" if isinstance(value, (float, np.floating)) else "complex128"
 
 
+def _checking(name: str, kind: type[Exception]) -> Callable[..., None]:
+    def check(cond: Any, message: Callable[[], str] | None = None) -> None:
+        if not isinstance(cond, bool):
+            raise ArgumentTypeError(f"{name}: cond must be a bool, got {type(cond).__name__}")
+        if message is not None and not callable(message):
+            raise ArgumentTypeError(
+                f"{name}: message must be a callable, which is asked if the check fails, got "
+                f"{type(message).__name__}"
+            )
+        if not cond:
+            raise kind("what was to be true is False" if message is None else str(message()))
+
+    check.__name__ = check.__qualname__ = name
+    check.__doc__ = (
+        f"{kind.__name__} with what `message()` says unless `cond`: a program's own check."
+    )
+    return check
+
+
+_check = _checking("_check", RuntimeError)
+_check_index = _checking("_check_index", IndexError)
+_check_not_implemented = _checking("_check_not_implemented", NotImplementedError)
+_check_type = _checking("_check_type", TypeError)
+_check_value = _checking("_check_value", ValueError)
+
+
 def _assert(condition: Any, message: str) -> None:
     """An AssertionError with `message` unless `condition` is true: what programs call where they
     want an assert that tracing sees.  A tensor's value is read.

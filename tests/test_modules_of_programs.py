@@ -325,3 +325,25 @@ def test_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ValueError, match="pip install tensorboardX"):
         flow.utils.tensorboard.SummaryWriter()
+
+
+def test_checks_of_programs():
+    for name, kind in (
+        ("_check", RuntimeError),
+        ("_check_value", ValueError),
+        ("_check_index", IndexError),
+        ("_check_type", TypeError),
+        ("_check_not_implemented", NotImplementedError),
+    ):
+        check = getattr(flow, name)
+        check(True, lambda: pytest.fail("asked for what need not be said"))
+        with pytest.raises(kind, match="too many"):
+            check(False, lambda: "too many")
+        with pytest.raises(kind, match="was to be true"):
+            check(False)
+    with pytest.raises(TypeError, match="must be a bool"):
+        flow._check(1)
+    with pytest.raises(TypeError, match="must be a callable"):
+        flow._check(False, "text")
+    with pytest.raises(AssertionError, match="no"):
+        flow._assert(False, "no")

@@ -5,6 +5,7 @@ since a capture is of the shapes that it saw, and memory that a graph writes sta
 from __future__ import annotations
 
 import types
+from contextlib import nullcontext
 from typing import Any
 
 from flowvm.compiler import allow_in_graph as allow_in_graph
@@ -13,6 +14,8 @@ from flowvm.compiler import disable as disable
 from flowvm.compiler import is_compiling as is_compiling
 from flowvm.compiler import list_backends as list_backends
 from flowvm.compiler import reset as reset
+
+TransformGetItemToIndex = nullcontext  # inside of vmap tensors index as they do elsewhere
 
 config = types.SimpleNamespace()  # what is set is kept, and read by nobody
 

@@ -34,6 +34,7 @@ VERSION: Final = Version("2.13.0+flowvm")
 _ELSEWHERE: Final = {
     "_C": "compat.native",
     "_dynamo": "compat.dynamo",
+    "_dynamo._trace_wrapped_higher_order_op": "compat.dynamo",
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",

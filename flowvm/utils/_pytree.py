@@ -87,15 +87,27 @@ class _Kind(NamedTuple):
 
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     unflatten: Callable[[list[Any], Any], Any]
-    keys: Callable[[Any, int], list[Any]]  # of the context and the number of children
+    keys: Callable[[Any], list[Any]]
 
 
-def _sequence(context: Any, count: int) -> list[Any]:
-    return [SequenceKey(k) for k in range(count)]
+def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d.values()), list(d)
 
 
-def _mapping(context: Any, count: int) -> list[Any]:
-    return [MappingKey(key) for key in context]
+def _dict_unflatten(values: Iterable[Any], context: Any) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
+def _dict_flatten_with_keys(d: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    return list(zip(_mapping(d), d.values(), strict=True)), list(d)
+
+
+def _sequence(tree: Any) -> list[Any]:
+    return [SequenceKey(k) for k in range(len(tree))]
+
+
+def _mapping(tree: Any) -> list[Any]:
+    return [MappingKey(key) for key in tree]
 
 
 _KINDS: dict[type, _Kind] = {
@@ -105,21 +117,19 @@ _KINDS: dict[type, _Kind] = {
         lambda t: (t.values(), list(t)), lambda c, keys: dict(zip(keys, c, strict=True)), _mapping
     ),
     OrderedDict: _Kind(
-        lambda t: (t.values(), list(t)),
-        lambda c, keys: OrderedDict(zip(keys, c, strict=True)),
-        _mapping,
+        _dict_flatten, lambda c, keys: OrderedDict(zip(keys, c, strict=True)), _mapping
     ),
     defaultdict: _Kind(
         lambda t: (t.values(), [t.default_factory, list(t)]),
         lambda c, context: defaultdict(context[0], zip(context[1], c, strict=True)),
-        lambda context, _: _mapping(context[1], 0),
+        _mapping,
     ),
     deque: _Kind(lambda t: (t, t.maxlen), lambda c, most: deque(c, most), _sequence),
 }
 _NAMED = _Kind(
     lambda t: (t, type(t)),
     lambda c, kind: kind(*c),
-    lambda kind, _: [GetAttrKey(name) for name in kind._fields],
+    lambda t: [GetAttrKey(name) for name in t._fields],
 )
 
 
@@ -235,14 +245,21 @@ def register_pytree_node(
     flatten_with_keys_fn: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Any]] | None = None,
 ) -> None:
     """Let objects of `cls` be nodes: flatten_fn(object) is (children, context), and
-    unflatten_fn(children, context) an object again.
+    unflatten_fn(children, context) an object again; flatten_with_keys_fn's children are pairs with
+    keys, as paths have them.
 
     What says how specs are written down has no meaning here: they are not.  ArgumentError: `cls` is
     registered.
     """
     if cls in _KINDS:
         raise ArgumentError(f"{cls.__name__} is registered as a node already")
-    _KINDS[cls] = _Kind(flatten_fn, lambda c, context: unflatten_fn(c, context), _sequence)
+
+    def keys(tree: Any) -> list[Any]:
+        if flatten_with_keys_fn is None:
+            return [SequenceKey(k) for k, _ in enumerate(flatten_fn(tree)[0])]
+        return [key for key, _ in flatten_with_keys_fn(tree)[0]]
+
+    _KINDS[cls] = _Kind(flatten_fn, unflatten_fn, keys)
 
 
 def register_dataclass(
@@ -262,7 +279,7 @@ def register_dataclass(
     _KINDS[cls] = _Kind(
         lambda t: ([getattr(t, name) for name in names], None),
         lambda c, _: cls(**dict(zip(names, c, strict=True))),
-        lambda *_: [GetAttrKey(name) for name in names],
+        lambda t: [GetAttrKey(name) for name in names],
     )
 
 
@@ -407,9 +424,7 @@ def _paths(tree: Any, path: tuple[Any, ...], is_leaf: IsLeaf) -> Iterator[tuple[
     if kind is None:
         yield path
         return
-    children, context = kind.flatten(tree)
-    items = list(children)
-    for key, item in zip(kind.keys(context, len(items)), items, strict=True):
+    for key, item in zip(kind.keys(tree), kind.flatten(tree)[0], strict=True):
         yield from _paths(item, (*path, key), is_leaf)
 
 

@@ -75,6 +75,18 @@ def test_classes_are_registered():
     trees.register_dataclass(Batch)
     found = trees.tree_map(lambda x: x + x, [Pair(1, Batch(2, "s"))])[0]
     assert (found.a, found.b) == (2, Batch(4, "ss"))
+    paths = [trees.keystr(path) for path, _ in trees.tree_leaves_with_path(Batch(1, ""))]
+    assert paths == [".x", ".label"]
+
+    class Output(OrderedDict):
+        pass
+
+    trees.register_pytree_node(
+        Output, trees._dict_flatten, lambda c, keys: Output(zip(keys, c, strict=True)),
+        flatten_with_keys_fn=trees._dict_flatten_with_keys,
+    )  # fmt: skip
+    assert type(trees.tree_map(abs, Output(a=-1))) is Output
+    assert trees.tree_leaves_with_path(Output(a=-1)) == [((trees.MappingKey("a"),), -1)]
     with pytest.raises(ValueError, match="Pair is registered"):
         trees.register_pytree_node(Pair, lambda p: ((), None), lambda c, _: None)
 
