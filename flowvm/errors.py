@@ -233,6 +233,30 @@ class CaptureError(FlowError, RuntimeError):
     """
 
 
+class GraphError(FlowError, RuntimeError):
+    """An edit of a `flow.fx` graph that cannot be, or a graph in which nodes do not fit.
+
+    >>> graph = flow.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> _ = graph.output(x)
+    >>> graph.erase_node(x)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.GraphError: Tried to erase Node x but it still had 1 users in the ...
+    """
+
+
+class TraceError(FlowError, ValueError):
+    """Code that `flow.fx.symbolic_trace` cannot go through, for it asks for a value.
+
+    >>> try:
+    ...     flow.fx.symbolic_trace(lambda x: x if x else -x)
+    ... except flow.errors.TraceError as error:
+    ...     print(type(error).__name__)
+    TraceError
+    """
+
+
 class CheckError(FlowError, AssertionError):
     """A graph's call that gave something else than eager code does (`graph.config.check`)."""
 
