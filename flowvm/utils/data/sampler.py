@@ -73,9 +73,7 @@ class RandomSampler(Sampler[int]):
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
         if num_samples is None and len(data_source) == 0:
-            raise ArgumentError(
-                "RandomSampler: data_source is empty, there is nothing to draw"
-            )
+            raise ArgumentError("RandomSampler: data_source is empty, there is nothing to draw")
         self.data_source = data_source
         self.replacement = replacement
         self.generator = generator
