@@ -62,7 +62,7 @@ class Looked(nn.Module):
 
     def forward(self, x: Any, index: Any, starts: Any) -> Any:
         bags = F.embedding_bag(index, x, starts, mode="mean")
-        found = flow.searchsorted(x[0].cumsum(0), x.abs())
+        found = flow.searchsorted(x[0].exp().cumsum(0), x.abs())
         return bags, found, x.logcumsumexp(1), x.cummax(0)[0], flow.diag_embed(x, 1)
 
 
