@@ -252,9 +252,9 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
         right = [wrap_dim("tensordot", d, b.ndim) for d in dims[1]]
     for d, e in zip(left, right, strict=False):  # one of length 1 is as long as the other
         if a.shape[d] == 1 != b.shape[e]:
-            b = b.sum(e, keepdim=True)
+            b = b.sum(e, keepdim=True, dtype=b.dtype)
         elif b.shape[e] == 1 != a.shape[d]:
-            a = a.sum(d, keepdim=True)
+            a = a.sum(d, keepdim=True, dtype=a.dtype)
     sizes = [a.shape[d] for d in left], [b.shape[d] for d in right]
     if sizes[0] != sizes[1]:
         raise ShapeError(
