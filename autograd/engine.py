@@ -73,6 +73,22 @@ class Watch:
             self.found[place] = g.get(index) if g.__class__ is dict else g
 
 
+class Course:
+    """One backward while it runs, for hooks that ask `current_course()`.
+
+    counts  the nodes that it comes to are the keys
+    kept    what hooks keep until it ends, by hook
+    ends    called when it has come to every node
+    """
+
+    __slots__ = ("counts", "ends", "kept")
+
+    def __init__(self, counts: dict[Any, int]) -> None:
+        self.counts = counts
+        self.kept: dict[Any, Any] = {}
+        self.ends: list[Callable[[], None]] = []
+
+
 def run(
     roots: list[tuple[Any, Tensor]],
     keep_graph: bool,
@@ -87,15 +103,19 @@ def run(
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
     edge = g = None  # type: ignore[assignment]
-    here, recorder = user_line(), current_recorder()
-    with recording(create_graph), pinned(here):
+    here, recorder, course = user_line(), current_recorder(), Course(counts)
+    with recording(create_graph), pinned(here, course):
         if recorder is None and not hot["autocast"]:
             _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+            for end in course.ends:
+                end()
             return
         with autocasting(None), nullcontext() if recorder is None else _back(recorder):
             if recorder is not None:
                 recorder.phase = "backward"
             _run(ready, grads, counts, keep_graph, create_graph, watch, here)
+            for end in course.ends:
+                end()
 
 
 def _back(recorder: Recorder) -> reverting:

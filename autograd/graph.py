@@ -1,4 +1,5 @@
-"""`flow.autograd.graph`: what nodes save, kept in another form between forward and backward.
+"""`flow.autograd.graph`: what nodes save, kept in another form between forward and backward, and
+one hook for several tensors.
 
 Inside `saved_tensors_hooks` each tensor that a node saves is handed to `pack` as soon as the node
 has it, and what that gives is kept in the tensor's place; the first gradient function that asks has
@@ -8,15 +9,17 @@ has it, and what that gives is kept in the tensor's place; the first gradient fu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from flowvm.autograd.checkpoint import Listener, placed
+from flowvm.autograd.hooks import RemovableHandle, node_of, register_hook
 from flowvm.autograd.modes import no_grad
+from flowvm.eager.modes import current_course
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Switched
 from flowvm.loading.listing import listing
 
@@ -24,6 +27,7 @@ __all__ = [
     "Node",
     "disable_saved_tensors_hooks",
     "increment_version",
+    "register_multi_grad_hook",
     "save_on_cpu",
     "saved_tensors_hooks",
 ]
@@ -185,3 +189,112 @@ def increment_version(tensor: Tensor) -> None:
     1
     """
     tensor.bump()
+
+
+# --- one hook for several tensors -----------------------------------------------------------------
+
+
+class _Joint:
+    """A hook of several tensors: what it has seen of a backward is kept in the backward's Course.
+
+    nodes    where the tensors stood when it was made, one for each
+    """
+
+    def __init__(self, hook: Callable[[Any], Any], tensors: Sequence[Tensor]) -> None:
+        self.hook = hook
+        self.nodes = [node_of(t._node) for t in tensors]
+        self.removed = False
+
+    def first(self, g: Tensor) -> None:
+        """A gradient; the hook is called with the first of a backward."""
+        kept = current_course().kept
+        if self not in kept:
+            kept[self] = None
+            self.hook(g)
+
+    def see(self, place: int, g: Tensor) -> None:
+        """The gradient of one tensor; the hook is called when none that will come is missing."""
+        course = current_course()
+        found = course.kept.get(self)
+        if found is None:
+            due = sum(node in course.counts for node in self.nodes)
+            found = course.kept[self] = _Found([None] * len(self.nodes), due)
+            course.ends.append(partial(self._ended, found))
+        found.gradients[place] = g
+        found.due -= 1
+        if not found.due:
+            self.hook(found.gradients)
+
+    def _ended(self, found: _Found) -> None:
+        """The backward came to all nodes, and brought some of them no gradient."""
+        if found.due and not self.removed:
+            self.hook(found.gradients)
+
+
+class _Found:
+    """What a `_Joint` has seen of one backward, and how many gradients it waits for."""
+
+    def __init__(self, gradients: list[Tensor | None], due: int) -> None:
+        self.gradients, self.due = gradients, due
+
+
+class _Handles(RemovableHandle):
+    """The handles of a joint hook as one."""
+
+    def __init__(self, joint: _Joint, handles: Sequence[RemovableHandle]) -> None:
+        super().__init__({}, joint.hook)
+        self._joint, self._handles = joint, handles
+
+    def remove(self) -> None:
+        self._joint.removed = True
+        for handle in self._handles:
+            handle.remove()
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor], fn: Callable[[Any], Any], *, mode: str = "all"
+) -> RemovableHandle:
+    """Call `fn` once in each backward that comes to any of `tensors`.
+
+    mode "all"  with a list of their gradients, when those of all tensors that this backward comes
+                to are known; None for a tensor that it does not come to, or brings no gradient
+         "any"  with the first gradient that is known of any of them; tensors that require no
+                gradient are left out
+
+    `fn` gives nothing and changes no gradient.  Returns a handle with `remove()`.  ArgumentError
+    for another mode; AutogradError, for "all", for a tensor that requires no gradient.
+
+    >>> a, b = flow.ones(2, requires_grad=True), flow.ones(2, requires_grad=True)
+    >>> c, d = a * b, a * b
+    >>> def told(grads):
+    ...     print([g is not None for g in grads])
+    >>> handle = flow.autograd.graph.register_multi_grad_hook((a, b, c, d), told)
+    >>> c.sum().backward(retain_graph=True)
+    [True, True, True, False]
+    >>> c.sum().backward(inputs=(a,), retain_graph=True)
+    [True, False, True, False]
+    >>> handle.remove()
+    """
+    if mode not in ("all", "any"):
+        raise ArgumentError(f'register_multi_grad_hook: mode is "all" or "any", got {mode!r}')
+    if not callable(fn):
+        raise ArgumentTypeError(f"a hook is callable, got {type(fn).__name__}")
+    tensors = list(tensors)
+    for place, t in enumerate(tensors):
+        if not isinstance(t, Tensor):
+            raise ArgumentTypeError(
+                f"register_multi_grad_hook: tensors[{place}] is a {type(t).__name__}"
+            )
+        if t._node is None and mode == "all":
+            raise AutogradError(
+                f"register_multi_grad_hook: tensors[{place}] of shape {tuple(t.shape)} doesn't "
+                f'require gradient; leave it out, or say mode="any"'
+            )
+    if mode == "any":
+        tensors = [t for t in tensors if t._node is not None]
+    joint = _Joint(fn, tensors)
+    if mode == "any":
+        handles = [register_hook(t, joint.first) for t in tensors]
+    else:
+        handles = [register_hook(t, partial(joint.see, i)) for i, t in enumerate(tensors)]
+    return _Handles(joint, handles)

@@ -133,7 +133,7 @@ def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Removab
     if node.is_leaf:
         return RemovableHandle(node.hooks, hook)
     index = node.index
-    return RemovableHandle(hooks_of(_node(node)).tensor.setdefault(index, {}), hook)
+    return RemovableHandle(hooks_of(node_of(node)).tensor.setdefault(index, {}), hook)
 
 
 @method()
@@ -168,7 +168,7 @@ def retain_grad(t: Tensor) -> None:
     """
     node = _needs_grad(t, "retain_grad")
     if not node.is_leaf:
-        hooks_of(_node(node)).retain[node.index] = weakref.ref(t)
+        hooks_of(node_of(node)).retain[node.index] = weakref.ref(t)
 
 
 def retains_grad(t: Tensor) -> bool:
@@ -182,7 +182,7 @@ def retains_grad(t: Tensor) -> bool:
     node = t._node
     if node is None or node.is_leaf:
         return False
-    hooks: NodeHooks | None = getattr(_node(node), "extra", None)
+    hooks: NodeHooks | None = getattr(node_of(node), "extra", None)
     own = hooks.retain.get(node.index) if hooks is not None else None
     return own is not None and own() is t
 
@@ -190,7 +190,8 @@ def retains_grad(t: Tensor) -> bool:
 Tensor.retains_grad = property(retains_grad)  # type: ignore[attr-defined]
 
 
-def _node(edge: Any) -> Node:
+def node_of(edge: Any) -> Node:
+    """The node that an edge leads to: of a leaf, its accumulator."""
     node: Node = edge.node if edge.__class__ is OutputEdge else edge
     return node
 
@@ -213,7 +214,7 @@ def _register_before(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
 def _next_functions(node: Node) -> tuple[tuple[Any, int], ...]:
     """For each input, the node that its gradient goes to and which output of it the input is."""
     return tuple(
-        (None, 0) if e is None else (e if e.is_leaf else _node(e), e.index) for e in node.edges
+        (None, 0) if e is None else (e if e.is_leaf else node_of(e), e.index) for e in node.edges
     )
 
 

@@ -5,16 +5,23 @@ can see (an index in the data, a zero divisor) comes back as a status code with 
 `exception_for` turns that into the exception which the issuing program meets at the next sync
 point.
 
-Each class also inherits from the builtin that a PyTorch user would write after `except`:
+Each class also inherits from the builtin that a PyTorch user would write after `except`.  PyTorch
+raises another one for the same mistake in compiled code (RuntimeError) than in Python; a class that
+stands for both inherits from both:
 
     Exception
       FlowError
-        ArgumentError        ValueError                a value that no tensor could make right
-        ArgumentTypeError    TypeError                 an object of the wrong Python type
-        ShapeError           RuntimeError              shapes that do not fit each other
-        DTypeError           RuntimeError              dtypes that do not fit each other or the op
-        DeviceError          RuntimeError              an unknown, unavailable or mixed device
-        OutOfRangeError      IndexError                an index or dimension outside its tensor
+        ArgumentError        ValueError and RuntimeError   a value that no tensor could make right
+          AssertedError      and AssertionError            the same, where PyTorch asserts
+          ModeError          and NotImplementedError       a way of computing that there is not
+          FileError          and pickle.UnpicklingError    a file that cannot be read
+        ArgumentTypeError    TypeError                     an object of the wrong Python type
+          IndexTypeError     and IndexError                one that is no index
+        ShapeError           RuntimeError and ValueError   shapes that do not fit each other
+        DTypeError           NotImplementedError (a RuntimeError) and TypeError
+                                                           dtypes that do not fit
+        DeviceError          RuntimeError                  an unknown, unavailable or mixed device
+        OutOfRangeError      IndexError and RuntimeError   an index or dimension outside its tensor
         MissingNameError     AttributeError            a name that flowvm or an object has not
         DivisionByZeroError  RuntimeError and ZeroDivisionError   an integer divided by zero
         InvalidValueError    RuntimeError and ValueError          data the op has no meaning for
@@ -23,6 +30,8 @@ Each class also inherits from the builtin that a PyTorch user would write after 
         AutogradError        RuntimeError              backward twice, a saved tensor changed, ...
           GradcheckError                               a gradient that differs from the numeric one
         CaptureError         RuntimeError              a graph's build that cannot be replayed
+        GraphError           RuntimeError              a graph of flow.fx that cannot be so
+        TraceError           ValueError                code that flow.fx cannot trace
         ConfigError          ValueError                a setting that cannot be
         CaptureWarning       UserWarning               a graph may not do what its author expects
         RecaptureWarning     UserWarning               a graph is captured again; about speed alone
@@ -45,6 +54,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from flowvm.loading.lazy import lazy
@@ -59,6 +69,7 @@ __all__ = [
     "DETAILS",
     "ArgumentError",
     "ArgumentTypeError",
+    "AssertedError",
     "AutogradError",
     "BoundsError",
     "CallbackError",
@@ -71,14 +82,18 @@ __all__ = [
     "DTypeError",
     "DeviceError",
     "DivisionByZeroError",
+    "FileError",
     "FlowError",
     "FreedError",
     "GradcheckError",
+    "GraphError",
+    "IndexTypeError",
     "InvalidValueError",
     "KernelError",
     "LinAlgError",
     "LoaderError",
     "MissingNameError",
+    "ModeError",
     "OutOfMemoryError",
     "OutOfRangeError",
     "PoisonedError",
@@ -86,6 +101,7 @@ __all__ = [
     "ScheduleError",
     "ShapeError",
     "Status",
+    "TraceError",
     "VMError",
     "declare_status",
     "did_you_mean",
@@ -134,13 +150,41 @@ class FlowError(Exception):
             function()
 
 
-class ArgumentError(FlowError, ValueError):
+class ArgumentError(FlowError, ValueError, RuntimeError):
     """A value that the call cannot use, whatever the tensors are.
 
     >>> F.dropout(flow.ones(2), p=2.0)
     Traceback (most recent call last):
         ...
     flowvm.errors.ArgumentError: dropout: p is a probability, from 0 to 1, got 2.0
+    """
+
+
+class AssertedError(ArgumentError, AssertionError):
+    """A value that the call cannot use, where PyTorch has an assert.
+
+    >>> nn.Embedding(3, 2, padding_idx=5)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.AssertedError: Embedding: padding_idx=5 is not a row of 3
+    """
+
+
+class ModeError(ArgumentError, NotImplementedError):
+    """A way of computing that there is not, or not for such a shape.
+
+    >>> F.pad(flow.ones(1, 2), (1, 1), mode="mirror")
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ModeError: pad: mode is 'constant', 'reflect', 'replicate' or 'circular', not ...
+    """
+
+
+class FileError(ArgumentError, UnpicklingError):
+    """A file that cannot be read: another format, damaged, or with what is not loaded from files.
+
+    >>> issubclass(flow.errors.FileError, ValueError)
+    True
     """
 
 
@@ -154,7 +198,7 @@ class ArgumentTypeError(FlowError, TypeError):
     """
 
 
-class ShapeError(FlowError, RuntimeError):
+class ShapeError(FlowError, RuntimeError, ValueError):
     """Shapes that do not fit each other.
 
     >>> flow.ones(2) + flow.ones(3)
@@ -164,7 +208,7 @@ class ShapeError(FlowError, RuntimeError):
     """
 
 
-class DTypeError(FlowError, RuntimeError):
+class DTypeError(FlowError, NotImplementedError, TypeError):
     """Dtypes that do not fit each other, or the op.
 
     >>> flow.neg(flow.tensor(True))
@@ -184,7 +228,17 @@ class DeviceError(FlowError, RuntimeError):
     """
 
 
-class OutOfRangeError(FlowError, IndexError):
+class IndexTypeError(ArgumentTypeError, IndexError):
+    """What is no index, where one is due.
+
+    >>> flow.ones(2)[0.5]
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.IndexTypeError: an index is made of ints, slices, None, ..., tensors, arrays ...
+    """
+
+
+class OutOfRangeError(FlowError, IndexError, RuntimeError):
     """An index or a dimension outside its tensor.
 
     >>> flow.ones(2)[5]
@@ -230,6 +284,30 @@ class CaptureError(FlowError, RuntimeError):
     Traceback (most recent call last):
         ...
     flowvm.errors.CaptureError: this tensor has no value: it was made while a graph ...
+    """
+
+
+class GraphError(FlowError, RuntimeError):
+    """An edit of a `flow.fx` graph that cannot be, or a graph in which nodes do not fit.
+
+    >>> graph = flow.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> _ = graph.output(x)
+    >>> graph.erase_node(x)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.GraphError: Tried to erase Node x but it still had 1 users in the ...
+    """
+
+
+class TraceError(FlowError, ValueError):
+    """Code that `flow.fx.symbolic_trace` cannot go through, for it asks for a value.
+
+    >>> try:
+    ...     flow.fx.symbolic_trace(lambda x: x if x else -x)
+    ... except flow.errors.TraceError as error:
+    ...     print(type(error).__name__)
+    TraceError
     """
 
 

@@ -42,7 +42,7 @@ import numpy as np
 
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files.pickles import read_legacy, read_zip
 from flowvm.files.schema import integer, read_json, record, row, several, text
 from flowvm.files.shards import is_sharded, is_shards, read, write
@@ -169,9 +169,9 @@ def load(
         return tensors
     saved = read_json(structure, f"flow.load: the structure of {where}", finite=False)
     if not isinstance(saved, dict) or saved.keys() - {"pairs"} != {"version", "tree"}:
-        raise ArgumentError(f"flow.load: {where} is damaged: its structure has no tree")
+        raise FileError(f"flow.load: {where} is damaged: its structure has no tree")
     if saved.get("version") != _VERSION:
-        raise ArgumentError(
+        raise FileError(
             f"flow.load: {where} has structure version {saved.get('version')}, this flowvm reads "
             f"{_VERSION}"
         )
@@ -224,20 +224,20 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
             continue
         said = _META.fullmatch(meta.read_text(errors="replace")[:10000])
         if said is None or said[2] not in _ONEFLOW:
-            raise ArgumentError(f"flow.load: {str(meta)!r} describes no tensor")
+            raise FileError(f"flow.load: {str(meta)!r} describes no tensor")
         shape = tuple(map(int, re.findall(r"\d+", said[1] or "")))
         name, data = _ONEFLOW[said[2]], out.read_bytes()
         dtype = np.dtype("uint16" if name == "bfloat16" else name)
         if len(shape) > 64 or math.prod(shape) * dtype.itemsize != len(data):
-            raise ArgumentError(
+            raise FileError(
                 f"flow.load: {str(out)!r} is damaged: {len(data)} bytes of shape {shape}"
             )
         array = np.frombuffer(data, dtype).reshape(shape)
         found[entry.name] = _tensor(array, bfloat16 if name == "bfloat16" else None, cpu)
     if not found:
-        raise ArgumentError(f"flow.load: there are no variables in the folder {str(folder)!r}")
+        raise FileError(f"flow.load: there are no variables in the folder {str(folder)!r}")
     if (folder / "pickled_data").exists():
-        raise ArgumentError(
+        raise FileError(
             f"flow.load: {str(folder)!r} has its names in a pickle, which is not read: save each "
             f"tensor's numpy() with OneFlow, or an older folder of variables"
         )
@@ -386,13 +386,13 @@ def _header(data: bytes, where: str) -> dict[str, Any]:
     """The JSON header of a safetensors file: 8 bytes of length, then the text."""
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > len(data) - 8:
-        raise ArgumentError(f"flow.load: {where} is not a safetensors file, or is cut short")
+        raise FileError(f"flow.load: {where} is not a safetensors file, or is cut short")
     try:
         header = read_json(data[8 : 8 + size], "its header")
     except ArgumentError as error:
-        raise ArgumentError(f"flow.load: {where} is not a safetensors file ({error})") from None
+        raise FileError(f"flow.load: {where} is not a safetensors file ({error})") from None
     if not isinstance(header, dict):
-        raise ArgumentError(f"flow.load: {where} is not a safetensors file")
+        raise FileError(f"flow.load: {where} is not a safetensors file")
     _check_header(header, len(data) - 8 - size, where)
     return header
 
@@ -402,7 +402,7 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
     metadata = header.get("__metadata__", {})
     texts = metadata.items() if isinstance(metadata, dict) else [(metadata, metadata)]
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in texts):
-        raise ArgumentError(f"flow.load: {where} is damaged: its metadata is no record of texts")
+        raise FileError(f"flow.load: {where} is damaged: its metadata is no record of texts")
     spans = []
     for name, entry in header.items():
         if name == "__metadata__":
@@ -411,7 +411,7 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
         (begin, end), dtype = entry["data_offsets"], entry["dtype"]
         nbytes = math.prod(entry["shape"]) * _DTYPES.get(dtype, 0)
         if dtype in _DTYPES and end - begin != nbytes:
-            raise ArgumentError(
+            raise FileError(
                 f"flow.load: {where} is damaged: tensor {name!r} has {nbytes} bytes, at {begin} to "
                 f"{end}"
             )
@@ -419,10 +419,10 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
     at = 0
     for begin, end in sorted(spans):
         if begin != at or end < begin:
-            raise ArgumentError(f"flow.load: {where} is damaged: no tensor has its bytes from {at}")
+            raise FileError(f"flow.load: {where} is damaged: no tensor has its bytes from {at}")
         at = end
     if at != size:
-        raise ArgumentError(
+        raise FileError(
             f"flow.load: {where} is damaged, or cut short: it has {size} bytes of tensors, and its "
             f"header says {at}"
         )
@@ -442,7 +442,7 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
     try:
         return dict(from_bytes(_relabelled(data, dict.fromkeys(bits, "U16"))))
     except SafetensorError as error:
-        raise ArgumentError(f"flow.load: {where} is damaged ({error})") from None
+        raise FileError(f"flow.load: {where} is damaged ({error})") from None
 
 
 _DTYPES = {
@@ -467,7 +467,7 @@ def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
     for name in names if isinstance(names, list) else [names]:
         pairs: Any = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
-            raise ArgumentError(f"flow.load: {where} is damaged: {str(name)[:80]!r} is no pairs")
+            raise FileError(f"flow.load: {where} is damaged: {str(name)[:80]!r} is no pairs")
         tensors[name] = pairs.view_as_complex()
 
 
@@ -515,18 +515,18 @@ class _Reader:
             return self._instance(*value)
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise ArgumentError(f"flow.load: {self._where} is damaged: {mark} {shown}")
+        raise FileError(f"flow.load: {self._where} is damaged: {mark} {shown}")
 
     def _instance(self, name: Any, fields: Any) -> Any:
         kind = _safe.get(name) if isinstance(name, str) else None
         if kind is None:
-            raise ArgumentError(
+            raise FileError(
                 f"flow.load: {self._where} has a dataclass {str(name)[:80]!r}, and no name of a "
                 f"file is looked up: flow.serialization.add_safe_globals([its class]) first"
             )
         known = {field.name for field in dataclasses.fields(kind)}
         if not isinstance(fields, dict) or set(fields) != known:
-            raise ArgumentError(
+            raise FileError(
                 f"flow.load: {self._where} has other fields of {name} than {sorted(known)}"
             )
         made: Any = object.__new__(kind)

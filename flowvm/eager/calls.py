@@ -28,7 +28,7 @@ from typing import Any, Protocol
 from flowvm.config import config
 from flowvm.eager.live import Frozen, Live, freeze
 from flowvm.eager.tensor import Storage, Tensor
-from flowvm.errors import ArgumentError, FlowError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import cut
 from flowvm.vm.machine.words import CTL, RING
@@ -346,6 +346,8 @@ def _number(value: Any) -> Any:
     try:
         return operator.index(value)
     except TypeError:
+        if isinstance(value, str):
+            raise ArgumentTypeError(f"a number is needed, got str ({value!r})") from None
         return float(value)
 
 

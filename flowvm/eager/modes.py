@@ -269,11 +269,16 @@ def _first_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pinned(here: list[Any] | None) -> AbstractContextManager[None]:
+def pinned(here: list[Any] | None, course: Any = None) -> AbstractContextManager[None]:
     """For one with statement: attribute what this thread issues inside to `here`, see `user_line`.
-    None: to the lines that issue it.
+    None: to the lines that issue it.  `course` is the backward that pins the line.
     """
-    return _user.within(here)
+    return _user.within(here, course)
+
+
+def current_course() -> Any:
+    """The backward that runs on this thread, a `flowvm.autograd.engine.Course`; None if none."""
+    return _user.kept()
 
 
 def user_line() -> list[Any]:

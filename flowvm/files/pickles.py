@@ -28,7 +28,7 @@ import numpy as np
 
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, FileError
 from flowvm.meta.dtype import DType, bfloat16, dtype_named
 from flowvm.meta.meta import Size
 
@@ -93,9 +93,9 @@ class Reader:
         self._tensors: dict[Any, Tensor] = {}  # by place: weights that are tied are one tensor
         self._used: dict[str, int] = {}  # elements of tensors, by storage
 
-    def refusal(self, why: str) -> ArgumentError:
+    def refusal(self, why: str) -> FileError:
         """What is raised about the file."""
-        return ArgumentError(f"flow.load: {self.where} {why}")
+        return FileError(f"flow.load: {self.where} {why}")
 
     # --- names ----------------------------------------------------------------------------------
 
@@ -451,15 +451,15 @@ def read_zip(data: bytes, where: str) -> Any:
         archive = zipfile.ZipFile(io.BytesIO(data))
         names = archive.namelist()
     except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
-        raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
+        raise FileError(f"flow.load: {where} is damaged: {error}") from None
     if sum(info.file_size for info in archive.infolist()) > len(data):
-        raise ArgumentError(f"flow.load: {where} is damaged: its entries are larger than the file")
+        raise FileError(f"flow.load: {where} is damaged: its entries are larger than the file")
     mains = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
     if len(mains) != 1:
-        raise ArgumentError(f"flow.load: {where} is a zip, and none that torch.save wrote")
+        raise FileError(f"flow.load: {where} is a zip, and none that torch.save wrote")
     folder = mains[0].removesuffix("data.pkl")
     if f"{folder}constants.pkl" in names or any(n.startswith(f"{folder}code/") for n in names):
-        raise ArgumentError(
+        raise FileError(
             f"flow.load: {where} is a TorchScript file, which holds code: flowvm runs nothing of a "
             f"file; save its state_dict with PyTorch"
         )
@@ -468,15 +468,15 @@ def read_zip(data: bytes, where: str) -> Any:
         try:
             info = archive.getinfo(name)
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
-                raise ArgumentError(f"flow.load: {where} is damaged: {name} is compressed")
+                raise FileError(f"flow.load: {where} is damaged: {name} is compressed")
             return archive.read(info)
         except _BROKEN as error:
             if isinstance(error, ArgumentError):
                 raise
-            raise ArgumentError(f"flow.load: {where} is damaged: {error}") from None
+            raise FileError(f"flow.load: {where} is damaged: {error}") from None
 
     if f"{folder}byteorder" in names and content(f"{folder}byteorder") != b"little":
-        raise ArgumentError(f"flow.load: {where} was written big-endian, which is not read")
+        raise FileError(f"flow.load: {where} was written big-endian, which is not read")
     reader = Reader(
         where, lambda storage: np.frombuffer(content(f"{folder}data/{storage.key}"), np.uint8)
     )

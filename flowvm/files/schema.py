@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flowvm.errors import ArgumentError
+from flowvm.errors import FileError
 
 Check = Callable[[Any, str], None]
 INT64 = 1 << 63
@@ -27,7 +27,7 @@ def wrong(where: str, value: Any, wanted: str) -> NoReturn:
     shown = repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
     if len(shown) > 80:
         shown = shown[:77] + "..."
-    raise ArgumentError(f"{where} is {shown}, and has to be {wanted}: the file is damaged")
+    raise FileError(f"{where} is {shown}, and has to be {wanted}: the file is damaged")
 
 
 # --- JSON ---------------------------------------------------------------------------------------
@@ -44,9 +44,9 @@ def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
     try:
         value = json.loads(source, **hooks)
     except RecursionError:
-        raise ArgumentError(f"{where} is nested too deep: the file is damaged") from None
+        raise FileError(f"{where} is nested too deep: the file is damaged") from None
     except ValueError as error:
-        raise ArgumentError(f"{where} is damaged: {error}") from None
+        raise FileError(f"{where} is damaged: {error}") from None
     check_depth(value, where)
     return value
 
@@ -81,7 +81,7 @@ def check_depth(value: Any, where: str, most: int = MOST_DEPTH) -> None:
                 inner += item
         layer, depth = inner, depth + 1
         if depth > most + 1:
-            raise ArgumentError(f"{where} is nested more than {most} deep: the file is damaged")
+            raise FileError(f"{where} is nested more than {most} deep: the file is damaged")
 
 
 # --- checks -------------------------------------------------------------------------------------

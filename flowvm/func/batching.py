@@ -50,7 +50,7 @@ def vmap(
         try:
             dims = spread(in_dims, args)
         except ValueError as error:
-            raise ArgumentTypeError(f"vmap: in_dims {in_dims!r}: {error}") from None
+            raise ArgumentError(f"vmap: in_dims {in_dims!r}: {error}") from None
         given = leaves(args)
         size = _size(given, dims)
         results = []
@@ -70,7 +70,7 @@ def _size(given: list[Any], dims: list[Any]) -> int:
             continue
         if not isinstance(x, Tensor) or not -x.ndim <= d < x.ndim:
             what = f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-            raise ArgumentTypeError(f"vmap: there is no dimension {d} of {what}")
+            raise ArgumentError(f"vmap: there is no dimension {d} of {what}")
         sizes.add(x.shape[d])
     if len(sizes) != 1:
         raise ShapeError(f"vmap: the mapped dimensions have one size, got {sorted(sizes)}")
@@ -104,7 +104,7 @@ def _stacked(results: list[Any], out_dims: Any) -> Any:
     try:
         dims = spread(out_dims, first)
     except ValueError as error:
-        raise ArgumentTypeError(f"vmap: out_dims {out_dims!r}: {error}") from None
+        raise ArgumentError(f"vmap: out_dims {out_dims!r}: {error}") from None
     joined = []
     for column, d in zip(columns, dims, strict=True):
         parts = [x if isinstance(x, Tensor) else tensor(x) for x in column]

@@ -183,12 +183,12 @@ class Module:
         object.__setattr__(self, name, value)
         note_change()
 
-    def _new_name(self, name: str, what: str) -> str:
+    def _new_name(self, name: str, what: str, table: str) -> str:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"the name of a {what} must be a string, got {name!r}")
         if "." in name or not name:
             raise KeyError(f'the name of a {what} can neither be "" nor contain ".", got {name!r}')
-        if hasattr(self, name) and self._table_of(name) is None:
+        if hasattr(self, name) and self._table_of(name) != table:
             raise KeyError(f"{type(self).__name__} already has an attribute {name!r}")
         return name
 
@@ -199,7 +199,7 @@ class Module:
                 f"cannot register a {type(param).__name__} as parameter {name!r}; "
                 "wrap it: nn.Parameter(tensor)"
             )
-        self._put("_parameters", self._new_name(name, "parameter"), param)
+        self._put("_parameters", self._new_name(name, "parameter", "_parameters"), param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Add a tensor that is state but no parameter; only persistent ones are saved."""
@@ -207,14 +207,14 @@ class Module:
             raise ArgumentTypeError(
                 f"buffer {name!r} must be a Tensor or None, got {type(tensor).__name__}"
             )
-        self._put("_buffers", self._new_name(name, "buffer"), tensor)
+        self._put("_buffers", self._new_name(name, "buffer", "_buffers"), tensor)
         (self._transient.discard if persistent else self._transient.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Add a child under `name`."""
         if module is not None and not isinstance(module, Module):
             raise ArgumentTypeError(f"child {name!r} must be a Module, got {type(module).__name__}")
-        self._put("_modules", self._new_name(name, "module"), module)
+        self._put("_modules", self._new_name(name, "module", "_modules"), module)
 
     register_module = add_module
 
@@ -345,7 +345,7 @@ class Module:
     def train(self, mode: bool = True) -> Self:
         """Put every module below into training mode (dropout drops, batch norm uses the batch)."""
         if not isinstance(mode, bool):
-            raise ArgumentTypeError(f"training mode is expected to be boolean, got {mode!r}")
+            raise ArgumentError(f"training mode is expected to be boolean, got {mode!r}")
         for module in self.modules():
             module.training = mode
         return self

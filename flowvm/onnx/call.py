@@ -55,3 +55,7 @@ class Call:
     def as_out(self, value: str, dtype: DType) -> str:
         """A value of `dtype` as the first output's dtype."""
         return value if dtype is self.out.dtype else self.w.cast(value, self.out.dtype)
+
+    def cut(self, value: str, dim: int, start: int, end: int) -> str:
+        """A part of a value along one dimension."""
+        return self.w.op("Slice", value, *[self.w.ints(n) for n in (start, end, dim)])

@@ -15,7 +15,7 @@ from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated, elementwise
 from flowvm.onnx.memory import Memory
 from flowvm.onnx.rows import Values
-from flowvm.onnx.translations import TRANSLATIONS
+from flowvm.onnx.translations import ABSENT, TRANSLATIONS
 from flowvm.onnx.writer import Writer
 from flowvm.ops.declare.elementwise import Elementwise
 
@@ -83,7 +83,10 @@ def _values(node: OpNode, memory: Memory, w: Writer) -> Values:
         return [elementwise(w, op, pattern, names, metas, node.attrs, numbers, call.out)]
     translation: Callable[[Call], Values] | None = TRANSLATIONS.get(node.operator.name)
     if translation is None or node.operator.unsized:
-        raise Untranslated("ONNX's nodes for it are not in flowvm.onnx.translations")
+        raise Untranslated(
+            ABSENT.get(node.operator.name)
+            or "ONNX's nodes for it are not in flowvm.onnx.translations"
+        )
     return translation(call)
 
 

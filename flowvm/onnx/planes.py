@@ -209,6 +209,17 @@ def resize(c: Call) -> Values:
     return [_along(c, matrices)]
 
 
+def fold(c: Call) -> Values:
+    """Columns as patches of images, added where they overlap."""
+    t, w, shape = c.attrs["t"], c.w, c.metas[0].shape
+    columns = w.reshape(c.x(), (math.prod(shape[:-2]), *shape[-2:]))
+    made = w.op(
+        "Col2Im", columns, w.ints(t.h, t.w), w.ints(t.kh, t.kw), dilations=[t.dh, t.dw],
+        pads=[t.ph, t.pw, t.ph, t.pw], strides=[t.sh, t.sw],
+    )  # fmt: skip
+    return [w.reshape(made, c.out.shape)]
+
+
 def unfold(c: Call) -> Values:
     """Patches of images as columns."""
     t, w, shape = c.attrs["t"], c.w, c.metas[0].shape

@@ -117,6 +117,39 @@ def cumsum(c: Call) -> Values:
     return [c.w.op("CumSum", x, dim, reverse=int(c.attrs["reverse"]))]
 
 
+def prefixes(kind: str, neutral: float) -> Callable[[Call], Values]:
+    """What ONNX has no scan for: each element's prefix as a row of its own, which is folded.  The
+    place of an extreme is its last one.
+    """
+
+    def translate(c: Call) -> Values:
+        w, dtype = c.w, c.out.dtype
+        x = c.x() if c.metas[0].dtype is dtype else w.cast(c.x(), dtype)
+        if not c.metas[0].ndim:
+            places: Values = [c.number(0, int64)] if len(c.outs) > 1 else []
+            return [x, *places]
+        n, dim, last = c.out.shape[c.attrs["dim"]], c.attrs["dim"], c.out.ndim - 1
+        order = [*(d for d in range(last + 1) if d != dim), dim]
+        back = [order.index(d) for d in range(last + 1)]
+        rows = w.op("Unsqueeze", w.transpose(x, order), w.ints(-2))
+        along = w.op("Range", *[c.number(e, int64) for e in (0, n, 1)])
+        behind = w.op("Greater", along, w.op("Unsqueeze", along, w.ints(1)))
+        if np.isinf(neutral) and not dtype.is_floating_point:
+            limits = np.iinfo(dtype.name)
+            end = c.number(limits.min if neutral < 0 else limits.max)
+        else:
+            end = c.number(neutral)
+        rows = w.op("Where", behind, end, rows)
+        made = [w.transpose(w.op(kind, rows, w.ints(-1), keepdims=0), back)]
+        if len(c.outs) > 1:
+            arg = "ArgMax" if kind == "ReduceMax" else "ArgMin"
+            at = w.op(arg, rows, axis=last + 1, keepdims=0, select_last_index=1)
+            made.append(w.transpose(at, back))
+        return list(made)
+
+    return translate
+
+
 def sort(c: Call) -> Values:
     """Places first to first + count of each row in order; ties as they come."""
     w, first = c.w, c.attrs["first"]

@@ -8,16 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import numpy as np
-
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import bool_, int64
-from flowvm.onnx import draws, planes, rows, sequences
+from flowvm.onnx import draws, places, planes, rows, sequences
 from flowvm.onnx.call import Call
-from flowvm.onnx.expressions import Untranslated
 from flowvm.onnx.rows import Values
-from flowvm.ops.places.cpu.index_kernels import ADD, AMAX, AMIN, MULTIPLY, NONE, SET
-from flowvm.ops.places.gather import split_at
 
 Translation = Callable[[Call], Values]
 
@@ -121,16 +116,12 @@ def _pad(c: Call) -> Values:
     for dim, (front, behind) in enumerate(sides):
         if front or behind:
             n = c.metas[0].shape[dim]
-            parts = [_part(c, value, dim, n - front, n)] if front > 0 else []
+            parts = [c.cut(value, dim, n - front, n)] if front > 0 else []
             inside = max(0, -front), n + min(0, behind)
-            parts.append(value if inside == (0, n) else _part(c, value, dim, *inside))
-            parts += [_part(c, value, dim, 0, behind)] if behind > 0 else []
+            parts.append(value if inside == (0, n) else c.cut(value, dim, *inside))
+            parts += [c.cut(value, dim, 0, behind)] if behind > 0 else []
             value = c.w.op("Concat", *parts, axis=dim)
     return [value]
-
-
-def _part(c: Call, value: str, dim: int, start: int, end: int) -> str:
-    return c.w.op("Slice", value, c.w.ints(start), c.w.ints(end), c.w.ints(dim))
 
 
 def _roll(c: Call) -> Values:
@@ -138,7 +129,7 @@ def _roll(c: Call) -> Values:
     for dim, cut in enumerate(c.attrs["cuts"]):
         if cut:
             n = c.metas[0].shape[dim]
-            parts = [_part(c, value, dim, cut, n), _part(c, value, dim, 0, cut)]
+            parts = [c.cut(value, dim, cut, n), c.cut(value, dim, 0, cut)]
             value = c.w.op("Concat", *parts, axis=dim)
     return [value]
 
@@ -147,88 +138,30 @@ def _triangle(upper: int) -> Translation:
     return lambda c: [c.w.op("Trilu", c.x(), c.number(c.attrs["k"], int64), upper=upper)]
 
 
-# --- places that are data -------------------------------------------------------------------------
+def _diag_embed(c: Call) -> Values:
+    """A matrix of zeros but for one diagonal, `k` above the main one."""
+    w, k, n = c.w, c.attrs["k"], c.out.shape[-1]
+    sides = [0] * (c.metas[0].ndim - 1)
+    x = w.op("Pad", c.x(), w.ints(*sides, 0, *sides, abs(k)), c.number(0))
+    x = w.op("Unsqueeze", x, w.ints(-1 if k >= 0 else -2))
+    eye = w.op("EyeLike", w.expand(c.number(0, int64), (n, n)), k=k)
+    return [w.op("Where", w.cast(eye, bool_), x, c.number(0))]
 
 
-def _index_select(c: Call) -> Values:
-    w, index, zero = c.w, c.x(1), c.attrs["zero"]
-    x = c.x() if c.metas[0].ndim else w.reshape(c.x(), [1])
-    taken = w.op("Gather", x, index, axis=c.attrs["dim"])
-    if zero == NONE:
-        return [taken]
-    mask = w.op("Equal", index, c.number(zero, int64))
-    inner = c.metas[0].ndim - c.attrs["dim"] - 1
-    mask = w.reshape(mask, (*c.metas[1].shape, *(1,) * inner))
-    return [w.op("Where", mask, c.number(0), taken)]
-
-
-def _gather(c: Call) -> Values:
-    if not c.metas[0].ndim:
-        return [c.w.expand(c.x(), c.out.shape)]
-    return [c.w.op("GatherElements", c.x(), c.x(1), axis=c.attrs["dim"])]
-
-
-_REDUCTIONS = {SET: "none", ADD: "add", MULTIPLY: "mul", AMAX: "max", AMIN: "min"}
-
-
-def _scatter(c: Call) -> Values:
-    """The first input with elements of the third written at places, or combined with what is
-    there.
-    """
-    w, (x, index, source) = c.w, c.metas
-    if not x.ndim:
-        raise Untranslated("a tensor of no dimensions is written")
-    values = c.x(2)
-    if not source.ndim:
-        values = w.expand(values, index.shape)
-    elif tuple(source.shape) != tuple(index.shape):
-        dims = range(x.ndim)
-        cut = [w.ints(*[0 for _ in dims]), w.ints(*index.shape), w.ints(*dims)]
-        values = w.op("Slice", values, *cut)
-    return [_scattered(c, c.x(0), c.x(1), values, c.attrs["dim"])]
-
-
-def _put(c: Call) -> Values:
-    """The same with whole slices, seen as [outer, n, inner]."""
-    w, dim, (x, index, source) = c.w, c.attrs["dim"], c.metas
-    if c.attrs.get("skip", NONE) != NONE:
-        raise Untranslated("an index that is left out")
-    outer, n, inner = split_at(x, dim)
-    shape = outer, index.numel, inner
-    where = w.expand(w.reshape(c.x(1), (1, -1, 1)), shape)
-    one = source.numel == 1 and math.prod(shape) != 1
-    values = w.expand(w.reshape(c.x(2), [1]), shape) if one else w.reshape(c.x(2), shape)
-    made = _scattered(c, w.reshape(c.x(0), (outer, n, inner)), where, values, 1)
-    return [w.reshape(made, x.shape)]
-
-
-def _scattered(c: Call, x: str, where: str, values: str, dim: int) -> str:
-    kind = _REDUCTIONS[c.attrs.get("mode", SET)]
-    return c.w.op("ScatterElements", x, where, values, axis=dim, reduction=kind)
-
-
-def _join_positions(c: Call) -> Values:
-    """Positions in two dimensions as those in both taken together; negative ones from the end."""
-    a, b = (
-        c.w.op("Mod", c.x(k), c.number(c.attrs[size], int64)) for k, size in enumerate(("na", "nb"))
-    )
-    return [c.w.op("Add", c.w.op("Mul", a, c.number(c.attrs["nb"], int64)), b)]
-
-
-def _one_hot(c: Call) -> Values:
-    index = c.w.op("Unsqueeze", c.x(), c.w.ints(-1))
-    same = c.w.op("Equal", index, c.number(np.arange(c.attrs["classes"]), int64))
-    return [c.as_out(same, bool_)]
-
-
-def _isin(c: Call) -> Values:
-    if not c.metas[1].numel:
-        return [c.w.expand(c.number(c.attrs["invert"]), c.out.shape)]
-    each = c.w.op("Unsqueeze", c.x(0), c.w.ints(-1))
-    same = c.w.cast(c.w.op("Equal", each, c.w.reshape(c.x(1), [-1])), int64)
-    found = c.w.cast(c.w.op("ReduceMax", same, c.w.ints(-1), keepdims=0), bool_)
-    return [c.w.op("Not", found) if c.attrs["invert"] else found]
-
+# ops that cannot be said in ONNX: why
+ABSENT = {
+    **dict.fromkeys(
+        (
+            "cholesky", "cholesky_ex", "complex_eig", "eigh", "eigvalsh", "geqrf",
+            "householder_product", "inverse", "ldl_factor", "ldl_solve", "lstsq", "lu_factor",
+            "lu_permutation", "qr", "real_eig", "solve", "solve_ex", "svd", "svdvals",
+            "triangular_solve",
+        ),
+        "ONNX has no op that solves linear systems, inverts or factors matrices",
+    ),
+    "ctc_loss": "ONNX has no CTC loss",
+    "frexp": "no node of ONNX sees the bits of numbers",
+}  # fmt: skip
 
 TRANSLATIONS: dict[str, Translation] = {
     # products
@@ -242,7 +175,7 @@ TRANSLATIONS: dict[str, Translation] = {
     # planes
     "conv": planes.conv, "conv_input": planes.transposed, "max_pool": planes.max_pool,
     "avg_pool": planes.avg_pool, "interpolate": planes.resize,
-    "interpolate_nearest": planes.nearest, "unfold": planes.unfold,
+    "interpolate_nearest": planes.nearest, "unfold": planes.unfold, "fold": planes.fold,
     # rows
     "sum": rows.summed("ReduceSum"), "prod": rows.summed("ReduceProd"),
     "sum_of_squares": rows.summed("ReduceSumSquare"),
@@ -254,14 +187,20 @@ TRANSLATIONS: dict[str, Translation] = {
     "cross_entropy": rows.class_loss("SoftmaxCrossEntropyLoss"),
     "nll_loss": rows.class_loss("NegativeLogLikelihoodLoss"),
     "softmax": rows.softmax("Softmax"), "log_softmax": rows.softmax("LogSoftmax"),
+    "cumprod": rows.prefixes("ReduceProd", 1),
+    "cummax": rows.prefixes("ReduceMax", -math.inf),
+    "cummin": rows.prefixes("ReduceMin", math.inf),
+    "logcumsumexp": rows.prefixes("ReduceLogSumExp", -math.inf),
     "cumsum": rows.cumsum, "sort": rows.sort, "topk": rows.topk, "normalize": rows.normalize,
     "attention": sequences.attention, "recurrent": sequences.recurrent,
     # shapes
     "cast": _cast, "copy": _copy, "copy_to": _cast, "fill": _fill, "empty": _fill,
     "arange": _arange, "linspace": _arange, "cat": _cat, "pad": _pad, "roll": _roll,
-    "tril": _triangle(0), "triu": _triangle(1),
+    "tril": _triangle(0), "triu": _triangle(1), "diag_embed": _diag_embed,
     # places
-    "index_select": _index_select, "gather": _gather, "scatter_": _scatter,
-    "scatter_reduce_": _scatter, "index_copy_": _put, "index_reduce_": _put,
-    "join_positions": _join_positions, "one_hot": _one_hot, "isin": _isin,
+    "index_select": places.index_select, "gather": places.gather, "scatter_": places.scatter,
+    "scatter_reduce_": places.scatter, "index_copy_": places.put, "index_reduce_": places.put,
+    "join_positions": places.join_positions, "one_hot": places.one_hot, "isin": places.isin,
+    "masked_scatter_": places.masked_scatter, "searchsorted": places.searchsorted,
+    "embedding_bag": places.embedding_bag, "embedding_bag_max": places.embedding_bag_max,
 }  # fmt: skip

@@ -14,6 +14,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, LinAlgError, ShapeError
 from flowvm.meta.dtype import int32
 from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.linalg.parts.factors import (
     cholesky_info,
     geqrf_op,
@@ -276,6 +277,9 @@ def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> T
     transformations", 1989).  So T = D (I + U D)⁻¹, D having τ, which may be 0, and U being what is
     above.
     """
+    need_tensor("ormqr", "input", A)
+    need_tensor("ormqr", "tau", tau)
+    need_tensor("ormqr", "other", other)
     m, k = A.shape[-2], tau.shape[-1]
     if k == 0:
         return other.expand((*A.shape[:-2], m, other.shape[-1])).clone()  # type: ignore[no-any-return]

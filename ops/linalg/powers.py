@@ -12,7 +12,7 @@ from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, record, whole
+from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg.parts.shared import constant_of, identity, square
 from flowvm.ops.linalg.systems import inverse, solve
@@ -45,6 +45,7 @@ def matrix_power(input: Tensor, n: int) -> Tensor:
     tensor([[1., 5.],
             [0., 1.]])
     """
+    need_tensor("matrix_power", "input", input)
     if input.ndim < 2 or input.shape[-1] != input.shape[-2]:
         raise ShapeError(f"matrix_power: input must be (*, m, m), got shape {tuple(input.shape)}")
     n = whole("matrix_power", "n", n)
@@ -80,6 +81,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     if not matrices:
         raise ArgumentError("chain_matmul: at least one matrix is needed")
     for m in matrices:
+        need_tensor("chain_matmul", "matrices", m)
         if m._meta.ndim != 2:
             raise ShapeError(f"chain_matmul: expected matrices, got shape {tuple(m.shape)}")
     sizes = [m.shape[0] for m in matrices] + [matrices[-1].shape[1]]

@@ -240,6 +240,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
     ind = whole("linalg.tensorinv", "ind", ind)
     if ind <= 0:
         raise ArgumentError(f"linalg.tensorinv: ind is positive, got {ind}")
+    need_tensor("linalg.tensorinv", "A", A)
     head, tail = tuple(A.shape[:ind]), tuple(A.shape[ind:])
     if math.prod(head) != math.prod(tail):
         raise ShapeError(
@@ -258,6 +259,8 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tens
     tensor([[1., 2.],
             [3., 4.]])
     """
+    need_tensor("linalg.tensorsolve", "A", A)
+    need_tensor("linalg.tensorsolve", "B", B)
     if dims is not None:
         wrapped = [d + A.ndim if d < 0 else d for d in dims]
         A = A.permute([d for d in range(A.ndim) if d not in wrapped] + wrapped)

@@ -23,6 +23,7 @@ from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.linalg.cpu.blas import call, enter, leave, threads
 from flowvm.ops.linalg.cpu.lapack import PREFIX
@@ -332,6 +333,8 @@ def solve(A: Tensor, B: Tensor) -> Tensor:
     >>> flow.solve(flow.tensor([[2.0, 0.0], [0.0, 4.0]]), flow.tensor([2.0, 8.0]))
     tensor([1., 2.])
     """
+    need_tensor("linalg.solve", "A", A)
+    need_tensor("linalg.solve", "B", B)
     if B._meta.ndim == 1 or (
         B._meta.ndim == A._meta.ndim - 1 and B._meta.shape == A._meta.shape[:-1]
     ):
@@ -375,6 +378,7 @@ def slogdet(input: Tensor) -> return_types.slogdet:
     sign=tensor(-1.),
     logabsdet=tensor(0.))
     """
+    need_tensor("linalg.slogdet", "input", input)
     found = _complex_slogdet if input._meta.dtype.is_complex else _slogdet
     return return_types.slogdet(found(input))
 

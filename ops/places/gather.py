@@ -288,8 +288,8 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     tensor([4, 1])
     """
     flat = (
-        reshape(need_tensor("take", "input", input), (-1,))
-        if input.numel()
+        reshape(input, (-1,))
+        if need_tensor("take", "input", input).numel()
         else reshape(input, (0,))
     )
     positions = positions_of("take", "index", index)

@@ -29,6 +29,7 @@ from flowvm.errors import (
     ArgumentTypeError,
     DeviceError,
     DTypeError,
+    IndexTypeError,
     OutOfRangeError,
     ShapeError,
 )
@@ -236,7 +237,7 @@ def _single(key: Any, size: int, d: int) -> int:
     try:
         k = operator.index(key)
     except TypeError:
-        raise ArgumentTypeError(
+        raise IndexTypeError(
             "an index is made of ints, slices, None, ..., tensors, arrays and lists; got "
             f"{type(key).__name__} ({key!r})"
         ) from None
@@ -258,7 +259,7 @@ def _position_list(key: Tensor, meta: TensorMeta, d: int) -> Tensor:
             )
         return true_positions(key)
     if dtype.inexact:
-        raise DTypeError(f"an index tensor holds integers or bools, got {dtype.name}")
+        raise IndexTypeError(f"an index tensor holds integers or bools, got {dtype.name}")
     return key if dtype is int64 else cast(key, int64)
 
 

@@ -132,8 +132,8 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 
 def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
-    """The indices in a tensor of `shape` of elements `indices` in C order: a tensor for each
-    dimension.
+    """The indices in a tensor of `shape` of elements `indices` in C order: a tensor of int64 for
+    each dimension.
 
     >>> flow.unravel_index(flow.tensor([4, 1]), (2, 3))
     (tensor([1, 0]), tensor([1, 1]))
@@ -146,6 +146,7 @@ def unravel_index(indices: Tensor, shape: Any) -> tuple[Tensor, ...]:
     if not isinstance(shape, (int, Sequence)):
         raise ArgumentTypeError(f"unravel_index: shape is ints, got {type(shape).__name__}")
     out: list[Any] = []
+    flat = flat.to(int64)
     for n in reversed(as_shape(shape)):
         out.append(flat % n)
         flat = flat // n

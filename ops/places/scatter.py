@@ -16,7 +16,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widest
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import record_in_place
@@ -72,6 +72,7 @@ def changed(
 
 def apart(x: Tensor, source: Tensor) -> Tensor:
     """`source`, or a copy if it shares memory with `x`, which is about to change."""
+    need_tensor("scatter", "src", source)
     plain: Tensor = source.detach()
     if source.storage() is x.storage():
         plain = plain.clone()
@@ -88,6 +89,8 @@ def number_tensor(x: Tensor, value: Any) -> Tensor:
         raise DTypeError(
             f"{value} is complex and cannot be assigned to elements of a {dtype.name} tensor"
         )
+    if isinstance(value, str):
+        raise ArgumentTypeError(f"a number or a Tensor is assigned, got str ({value!r})")
     number = (
         float(value) if dtype.is_floating_point else int(bool(value) if dtype.is_bool else value)
     )

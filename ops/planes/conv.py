@@ -18,7 +18,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts import integers
@@ -51,6 +51,8 @@ def _check(
     transposed: bool,
 ) -> Tensor:
     """`input` with a batch dimension, when everything fits."""
+    need_tensor(name, "input", input)
+    need_tensor(name, "weight", weight)
     x, w = input._meta, weight._meta
     if w.ndim != n + 2 or x.ndim not in (n + 1, n + 2):
         raise ShapeError(
@@ -67,6 +69,8 @@ def _check(
     channels = x.shape[-n - 1]
     wanted = w.shape[0] if transposed else w.shape[1] * groups
     outputs = w.shape[1] * groups if transposed else w.shape[0]
+    if bias is not None:
+        need_tensor(name, "bias", bias)
     if groups < 1 or channels != wanted or outputs % groups or channels % groups:
         raise ShapeError(
             f"{name}: weight of shape {tuple(w.shape)} with groups={groups} is for {wanted} input "

@@ -15,7 +15,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -40,6 +40,7 @@ def _two(values: Sequence[int], filling: int) -> tuple[int, int]:
 
 def _check(name: str, n: int, input: Tensor) -> tuple[int, ...]:
     """The sizes of a plane."""
+    need_tensor(name, "input", input)
     if input._meta.ndim not in (n + 1, n + 2):
         raise ShapeError(
             f"{name}: input has {n + 2} dimensions (or {n + 1} without a batch), got shape "

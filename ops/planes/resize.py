@@ -17,7 +17,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, DTypeError, ModeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor
@@ -204,10 +204,10 @@ def interpolate(
             f"{tuple(meta.shape)}"
         )
     if mode not in _MODES:
-        raise ArgumentError(f"interpolate: mode is one of {tuple(_MODES)}, got {mode!r}")
+        raise ModeError(f"interpolate: mode is one of {tuple(_MODES)}, got {mode!r}")
     kind, taps, axes = _MODES[mode]
     if n not in axes:
-        raise ShapeError(f"interpolate: mode {mode!r} is not for shape {tuple(meta.shape)}")
+        raise ModeError(f"interpolate: mode {mode!r} is not for shape {tuple(meta.shape)}")
     if align_corners is not None and kind not in (LINEAR, CUBIC):
         raise ArgumentError(f"interpolate: align_corners is not for mode {mode!r}")
     if recompute_scale_factor and size is not None:

@@ -208,6 +208,7 @@ def hardtanh(
     >>> F.hardtanh(flow.tensor([-3.0, 0.5, 3.0]))
     tensor([-1.0000,  0.5000,  1.0000])
     """
+    need_tensor("hardtanh", "input", input)
     dtype = input._meta.dtype
     if dtype is bool_:
         raise DTypeError("hardtanh is not for bools")
@@ -290,6 +291,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """
     if hot["autocast"]:
         input, weight = lowered(input, weight)
+    need_tensor("prelu", "input", input)
+    need_tensor("prelu", "weight", weight)
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.numel() not in (1, channels):
         raise ShapeError(

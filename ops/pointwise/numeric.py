@@ -12,7 +12,7 @@ import numpy as np
 
 from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import DTypeError
+from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import complex128, float64, int32
 from flowvm.meta.meta import TensorMeta
@@ -199,6 +199,8 @@ def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Te
 def _wide(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.to(complex128 if x._meta.dtype.is_complex else float64)
+    if isinstance(x, str):
+        raise ArgumentTypeError(f"float_power: a Tensor or a number is needed, got str ({x!r})")
     return x if isinstance(x, complex) else float(x)
 
 

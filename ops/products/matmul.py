@@ -22,6 +22,7 @@ from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
 from flowvm.ops.shapes.complex_parts import complex, imag, real
@@ -261,6 +262,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if hot["autocast"]:
         input, weight, bias = lowered(input, weight, bias)
     out: Tensor
+    need_tensor("linear", "input", input)
+    need_tensor("linear", "weight", weight)
     if bias is not None and not input._meta.dtype.is_floating_point:
         out = _whole_affine(input, weight, bias)
     elif bias is not None:

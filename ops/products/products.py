@@ -18,7 +18,7 @@ from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import whole, wrap_dim
+from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
@@ -40,6 +40,7 @@ __all__ = [
 
 
 def _need(name: str, tensor: Tensor, ndim: int) -> None:
+    need_tensor(name, "of the product", tensor)
     if tensor._meta.ndim != ndim:
         raise ShapeError(f"{name}: expected {ndim} dimensions, got shape {tuple(tensor.shape)}")
 
@@ -120,6 +121,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     >>> flow.inner(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
     tensor([12, 34])
     """
+    need_tensor("inner", "input", input)
+    need_tensor("inner", "other", other)
     if input._meta.ndim == 0 or other._meta.ndim == 0:
         return input * other
     if input.shape[-1] != other.shape[-1]:
@@ -235,6 +238,8 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
     """
     if hot["autocast"] and autocast_dtype() is not None:
         return outside(tensordot, *widest(a, b), dims)
+    need_tensor("tensordot", "a", a)
+    need_tensor("tensordot", "b", b)
     if not isinstance(dims, (tuple, list)):
         dims = whole("tensordot", "dims", dims)
         if not 0 <= dims <= min(a.ndim, b.ndim):
@@ -247,9 +252,9 @@ def tensordot(a: Tensor, b: Tensor, dims: int | Sequence[Sequence[int]] = 2) -> 
         right = [wrap_dim("tensordot", d, b.ndim) for d in dims[1]]
     for d, e in zip(left, right, strict=False):  # one of length 1 is as long as the other
         if a.shape[d] == 1 != b.shape[e]:
-            b = b.sum(e, keepdim=True)
+            b = b.sum(e, keepdim=True, dtype=b.dtype)
         elif b.shape[e] == 1 != a.shape[d]:
-            a = a.sum(d, keepdim=True)
+            a = a.sum(d, keepdim=True, dtype=a.dtype)
     sizes = [a.shape[d] for d in left], [b.shape[d] for d in right]
     if sizes[0] != sizes[1]:
         raise ShapeError(
@@ -275,6 +280,8 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     >>> flow.kron(flow.tensor([1, 10]), flow.tensor([1, 2]))
     tensor([ 1,  2, 10, 20])
     """
+    need_tensor("kron", "input", input)
+    need_tensor("kron", "other", other)
     n = max(input.ndim, other.ndim)
     a = (1,) * (n - input.ndim) + tuple(input.shape)
     b = (1,) * (n - other.ndim) + tuple(other.shape)

@@ -131,6 +131,10 @@ def manual_seed(seed: int) -> Generator:
     >>> flow.equal(a, flow.rand(3))
     True
     """
+    try:
+        seed = int(seed)  # a float loses its fraction
+    except ValueError as error:
+        raise ArgumentError(f"manual_seed: a seed is an int: {error}") from None
     return default_generator.manual_seed(seed)
 
 

@@ -16,7 +16,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import float32, int64
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.class_loss_ops import (
@@ -70,6 +70,8 @@ def nll_loss(
     reduction = legacy_reduction(size_average, reduce, reduction)
     check_reduction("nll_loss", reduction)
     ignore_index = whole("nll_loss", "ignore_index", ignore_index)
+    need_tensor("nll_loss", "input", input)
+    need_tensor("nll_loss", "target", target)
     if input._meta.dtype.reduced:  # sums and counts are beyond its range or its digits
         wide = None if weight is None else weight.to(float32)
         options: Any = {"ignore_index": ignore_index, "reduction": reduction}
@@ -126,6 +128,8 @@ def cross_entropy(
     if hot["autocast"]:
         input, target, weight = widened(input, target, weight)
     reduction = legacy_reduction(size_average, reduce, reduction)
+    need_tensor("cross_entropy", "input", input)
+    need_tensor("cross_entropy", "target", target)
     meta = input._meta
     if meta.dtype.reduced:
         soft = target.to(float32) if target._meta.dtype.is_floating_point else target

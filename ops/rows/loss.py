@@ -23,6 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
 from flowvm.ops.pointwise.math import abs as abs_of
@@ -157,6 +158,8 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 
 
 def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
+    need_tensor(name, "input", input)
+    need_tensor(name, "target", target)
     if input._meta.shape is not target._meta.shape and input._meta.shape != target._meta.shape:
         warnings.warn(
             f"{name}: input has shape {tuple(input.shape)} and target {tuple(target.shape)}; "
@@ -255,6 +258,8 @@ def huber_loss(
 
 
 def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
+    need_tensor(name, "input", input)
+    need_tensor(name, "target", target)
     if input._meta.shape != target._meta.shape:
         raise ShapeError(
             f"{name}: target must have the input's shape {tuple(input.shape)}, got "
@@ -343,6 +348,8 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     """
     if hot["autocast"]:
         x1, x2 = widened(x1, x2)
+    need_tensor("cosine_similarity", "x1", x1)
+    need_tensor("cosine_similarity", "x2", x2)
     if x1._meta.shape != x2._meta.shape:
         x1, x2 = broadcast_tensors(x1, x2)
 

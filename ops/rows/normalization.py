@@ -19,7 +19,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo, float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.norm_checks import check_channels
@@ -75,6 +75,7 @@ def rms_norm(
     if hot["autocast"]:
         input, weight = widened(input, weight)
     shape = _sizes(normalized_shape)
+    need_tensor("rms_norm", "input", input)
     if eps is None and input._meta.dtype.inexact:
         eps = finfo(input._meta.dtype).eps
     if input._meta.dtype.is_complex:
@@ -207,6 +208,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     """
     if hot["autocast"]:
         (input,) = widened(input)
+    need_tensor("normalize", "input", input)
     if input._meta.dtype.reduced:
         narrow: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
         return narrow

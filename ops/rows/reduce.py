@@ -16,7 +16,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
-from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64
+from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
@@ -347,22 +347,29 @@ def _truth(x: Any) -> Any:
 
 @with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether any element over `dim` (one or several; None: all) is not 0.
+    """Whether any element over `dim` (one or several; None: all) is not 0; of uint8, in uint8.
 
     >>> flow.any(flow.tensor([[0, 0], [0, 3]]), dim=1)
     tensor([False,  True])
     """
-    return some(_truth(input), dims_of("any", input, dim), keepdim)
+    return _as_told(input, some(_truth(input), dims_of("any", input, dim), keepdim))
 
 
 @with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none.
+    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none.  Of
+    uint8, in uint8.
 
     >>> flow.all(flow.tensor([[True, False], [True, True]]), dim=1)
     tensor([False,  True])
     """
-    return every(_truth(input), dims_of("all", input, dim), keepdim)
+    return _as_told(input, every(_truth(input), dims_of("all", input, dim), keepdim))
+
+
+def _as_told(input: Tensor, truth: Tensor) -> Tensor:
+    """A truth as PyTorch gives it: of uint8, which was its bool, in uint8."""
+    out: Tensor = truth.to(uint8) if input._meta.dtype is uint8 else truth
+    return out
 
 
 @steady

@@ -17,6 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.guards.regions import Mode
 from flowvm.meta.dtype import bool_
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.repeats import repeat_interleave
 from flowvm.ops.random.choices import dropout
@@ -87,6 +88,8 @@ def _of_bias(
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
+    for argument, given in (("query", query), ("key", key), ("value", value)):
+        need_tensor("scaled_dot_product_attention", argument, given)
     metas = query._meta, key._meta, value._meta
     if any(m.dtype is not metas[0].dtype for m in metas) or not metas[0].dtype.is_floating_point:
         raise DTypeError(

@@ -18,6 +18,7 @@ from flowvm.eager.autocasting import lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.device import cpu
+from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.products.matmul import linear
 from flowvm.ops.random.choices import dropout as dropped
@@ -108,7 +109,7 @@ def _check(name: str, x: Tensor, state: Tensors, weights: list[_Weights], batch:
                     f"directions, samples, features; got {tuple(s.shape)}"
                 )
         for t in (*state, *(p for p in w if p is not None)):
-            if t._meta.dtype is not x._meta.dtype:
+            if need_tensor(name, "parameters", t)._meta.dtype is not x._meta.dtype:
                 raise DTypeError(
                     f"{name}: input, hx and parameters must have one dtype, got "
                     f"{x.dtype.name} and {t.dtype.name} (parameters of layer {i})"
@@ -272,6 +273,10 @@ def _one_step(
     name: str, input: Tensor, state: Tensors, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None,
     b_hh: Tensor | None,
 ) -> Tensors:  # fmt: skip
+    for argument, given in (("input", input), ("w_ih", w_ih), ("w_hh", w_hh)):
+        need_tensor(name, argument, given)
+    for given in state:
+        need_tensor(name, "hx", given)
     if input._meta.ndim != 2 or any(s._meta.ndim != 2 for s in state):
         raise ShapeError(
             f"{name}: input and hx must be (samples, features), got shapes {tuple(input.shape)} "

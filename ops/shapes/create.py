@@ -12,7 +12,7 @@ import numpy as np
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
@@ -85,7 +85,7 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
     if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
-        raise ArgumentTypeError(
+        raise DTypeError(
             f"tensor: data must be numbers in nested lists, an array or a tensor, "
             f"got {_example(plain)}"
         )

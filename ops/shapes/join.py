@@ -327,6 +327,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
     >>> flow.tensor([1, 2]).repeat(2, 2).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
     """
+    need_tensor("repeat", "x", x)
     times = _dims_of(repeats)
     lead = len(times) - x._meta.ndim
     if lead < 0:

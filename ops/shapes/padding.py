@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
+from flowvm.errors import ArgumentError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
@@ -312,7 +312,7 @@ def pad(
             f"shape {tuple(x.shape)}"
         )
     if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise ArgumentError(
+        raise ModeError(
             f"pad: mode is 'constant', 'reflect', 'replicate' or 'circular', not {mode!r}"
         )
     sides = {

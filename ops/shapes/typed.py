@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import cpu as _cpu
 from flowvm.meta.device import set_default_device
 from flowvm.meta.dtype import (
@@ -204,7 +204,7 @@ def _parsed(name: str, dtype: Any) -> tuple[DType, Any]:
         kind = _KINDS.get(word.removesuffix("Tensor"))
         if kind and word.endswith("Tensor") and len(module) <= 2:
             return dtype_named(kind), place
-        raise ArgumentTypeError(
+        raise ArgumentError(
             f"{name}: no type is called {dtype!r}; write one such as 'flowvm.FloatTensor', or "
             f"give a dtype"
         )

@@ -241,6 +241,7 @@ def ravel(input: Tensor) -> Tensor:
     >>> flow.ravel(flow.tensor([[1, 2], [3, 4]]))
     tensor([1, 2, 3, 4])
     """
+    need_tensor("ravel", "input", input)
     return reshape(input, (-1,)) if input.numel() else reshape(input, (0,))
 
 

@@ -59,6 +59,7 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
             [1, 2, 3],
             [2, 3, 4]])
     """
+    need_tensor("unfold", "x", x)
     at = wrap_dim("unfold", dimension, x._meta.ndim)
     size, step = whole("unfold", "size", size), whole("unfold", "step", step)
     meta = _windows_geometry(x._meta, at, size, step)

@@ -208,3 +208,134 @@ def test_hooks_of_what_is_saved_that_are_wrong():
         flow.autograd.graph.save_on_cpu(),
     ):
         pass
+
+
+# --- one hook for several tensors -----------------------------------------------------------------
+
+
+def given(lib, gradients):
+    return [None if g is None else lib.value(g).tolist() for g in gradients]
+
+
+def test_a_joint_hook_is_called_once_with_all_gradients(lib):
+    a, b = lib.leaf([1.0, 2.0]), lib.leaf([3.0, 4.0])
+    c, d = a * b, a * b
+    seen = []
+    handle = lib.autograd.graph.register_multi_grad_hook(
+        (a, b, c, d), lambda gradients: seen.append(given(lib, gradients))
+    )
+    c.sum().backward(retain_graph=True)
+    c.sum().backward(inputs=(a,), retain_graph=True)
+    (c + 2 * d).sum().backward(retain_graph=True)
+    handle.remove()
+    c.sum().backward()
+    assert seen == [
+        [[3, 4], [1, 2], [1, 1], None],
+        [[3, 4], None, [1, 1], None],
+        [[9, 12], [3, 6], [1, 1], [2, 2]],
+    ]
+
+
+def test_a_joint_hook_is_called_with_the_first_gradient(lib, check):
+    a, outside = lib.leaf(X), lib.leaf(X, requires_grad=False)
+    b = a * 2
+    seen = []
+    handle = lib.autograd.graph.register_multi_grad_hook((a, b, outside), seen.append, mode="any")
+    for _ in range(2):
+        b.sum().backward(retain_graph=True)
+    (a * 5).sum().backward()
+    handle.remove()
+    b.sum().backward()
+    assert len(seen) == 3
+    for g, want in zip(seen, (1.0, 1.0, 5.0), strict=True):
+        check(g, np.full(3, want))
+
+
+def test_a_joint_hook_and_gradients_that_do_not_come(lib):
+    class Left(lib.Function):
+        @staticmethod
+        def forward(ctx, a, b):
+            return a + b
+
+        @staticmethod
+        def backward(ctx, g):
+            return g, None
+
+    x, y = lib.leaf([[1.0], [2.0]]), lib.leaf([5.0])
+    (u, v), z = (x * 1).unbind(0), y * 1
+    seen = []
+    lib.autograd.graph.register_multi_grad_hook(
+        (u, v, x, y, z, u), lambda gradients: seen.append(given(lib, gradients))
+    )
+    Left.apply(u, z).backward()
+    assert seen == [[[1], None, [[1], [0]], None, None, [1]]]
+
+
+def test_joint_hooks_in_a_backward_inside_another(lib):
+    x = lib.leaf([2.0])
+    seen = []
+
+    class Again(lib.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            with lib.enable_grad():
+                inner = x * 7
+            inner.backward(g)
+            return g
+
+    y = x * 3
+    lib.autograd.graph.register_multi_grad_hook((x, y), lambda g: seen.append(given(lib, g)))
+    Again.apply(y).backward()
+    assert seen == [[[7], None], [[3], [1]]]
+
+
+def test_a_joint_hook_that_is_made_in_a_backward_and_one_that_fails(lib):
+    x = lib.leaf(X)
+    y = x * x
+    seen, made = [], []
+
+    def late(g):
+        if not made:
+            joint = lib.autograd.graph.register_multi_grad_hook((x,), lambda g: seen.append(len(g)))
+            made.append(joint)
+
+    y.register_hook(late)
+    y.sum().backward(retain_graph=True)
+    assert seen == [1]
+
+    def fail(gradients):
+        raise KeyError(len(gradients))
+
+    failing = lib.autograd.graph.register_multi_grad_hook((x, y), fail)
+    with pytest.raises(KeyError, match="2"):
+        y.sum().backward(retain_graph=True)
+    failing.remove()
+    y.sum().backward()
+    assert seen == [1, 1, 1]
+
+
+def test_joint_hooks_of_gradients_that_are_computed(flow):
+    x = flow.leaf(X)
+    y = x * x
+    seen = []
+    flow.autograd.graph.register_multi_grad_hook((x, y), seen.append)
+    (_,) = flow.autograd.grad(y.sum(), x, create_graph=True)
+    ((mine, _),) = seen
+    assert mine.requires_grad
+    np.testing.assert_allclose(flow.autograd.grad(mine.sum(), x)[0].numpy(), np.full(3, 2.0))
+
+
+def test_joint_hooks_that_are_wrong():
+    hook, x = flow.autograd.graph.register_multi_grad_hook, flow.ones(2, requires_grad=True)
+    with pytest.raises(ValueError, match="got 'some'"):
+        hook((x,), print, mode="some")
+    with pytest.raises(RuntimeError, match=r"tensors\[1\] of shape \(3,\)"):
+        hook((x, flow.ones(3)), print)
+    with pytest.raises(TypeError, match=r"tensors\[0\] is a int"):
+        hook((3,), print)
+    with pytest.raises(TypeError, match="callable"):
+        hook((x,), None)

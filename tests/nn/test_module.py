@@ -101,7 +101,7 @@ def test_attributes_and_tables_agree() -> None:
         (lambda m: m.register_parameter("forward", None), KeyError, "already has an attribute"),
         (lambda m: m.register_parameter("p", flow.ones(1)), TypeError, "nn.Parameter"),
         (lambda m: m.add_module("m", 3), TypeError, "must be a Module"),
-        (lambda m: m.train("yes"), TypeError, "boolean"),
+        (lambda m: m.train("yes"), ValueError, "boolean"),
         (lambda m: m.get_submodule("fc.x"), AttributeError, "has no child 'x'"),
         (lambda m: m.get_parameter("fc.x"), AttributeError, "has no parameter 'x'"),
         (lambda m: m.to(flow.int64), TypeError, "floating point"),

@@ -57,6 +57,25 @@ def test_a_perceptron_of_any_batch() -> None:
     assert dims(proto.graph.output[0]) == ["batch", 3]
 
 
+class Looked(nn.Module):
+    """Prefixes, diagonals, bags and searches."""
+
+    def forward(self, x: Any, index: Any, starts: Any) -> Any:
+        bags = F.embedding_bag(index, x, starts, mode="mean")
+        found = flow.searchsorted(x[0].exp().cumsum(0), x.abs())
+        return bags, found, x.logcumsumexp(1), x.cummax(0)[0], flow.diag_embed(x, 1)
+
+
+def test_prefixes_bags_and_searches_of_any_size() -> None:
+    def make(rows: int, width: int, count: int, bags: int) -> tuple[Any, ...]:
+        order = flow.arange(count)
+        return values(rows, width), order % rows, flow.arange(bags) * (count // bags)
+
+    axes = {"x": {0: "rows", 1: "width"}, "index": {0: "count"}, "starts": {0: "bags"}}
+    sizes = [(3, 4, 6, 2), (5, 2, 9, 3), (2, 7, 5, 4)]
+    at_sizes(Looked(), make, sizes, input_names=["x", "index", "starts"], dynamic_axes=axes)
+
+
 class Convolutions(nn.Module):
     def __init__(self, flat: bool) -> None:
         super().__init__()

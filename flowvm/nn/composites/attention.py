@@ -7,7 +7,7 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import AssertedError, ShapeError
 from flowvm.meta.dtype import DType, bool_
 
 
@@ -141,7 +141,7 @@ def multi_head_attention_forward(
     heads = num_heads
     width = size // heads
     if size != embed_dim_to_check or width * heads != size:
-        raise ArgumentError(
+        raise AssertedError(
             f"multi_head_attention_forward: the query has {size} features; embed_dim is "
             f"{embed_dim_to_check}, which {heads} heads must divide"
         )

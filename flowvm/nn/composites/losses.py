@@ -69,6 +69,11 @@ def margin_ranking_loss(
     >>> F.margin_ranking_loss(x1, x2, flow.tensor([1, 1]), reduction="none")
     tensor([0., 2.])
     """
+    if not input1.ndim == input2.ndim == target.ndim:
+        raise ShapeError(
+            f"margin_ranking_loss: input1, input2 and target have as many dimensions each, got "
+            f"shapes {tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(target.shape)}"
+        )
     return _reduced(
         (-target * (input1 - input2) + margin).clamp(min=0.0), size_average, reduce, reduction
     )

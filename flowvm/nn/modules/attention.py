@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError
+from flowvm.errors import AssertedError
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.module import Module
@@ -55,7 +55,7 @@ class MultiheadAttention(Module):
         self.num_heads = integer(self, "num_heads", num_heads, 1)
         self.head_dim = size // self.num_heads
         if self.head_dim * self.num_heads != size:
-            raise ArgumentError(
+            raise AssertedError(
                 f"MultiheadAttention: num_heads {num_heads} does not divide embed_dim {embed_dim}"
             )
         self.dropout = probability(self, "dropout", dropout)

@@ -8,6 +8,7 @@ Long because they have the methods of Python's lists and dicts.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, Self, SupportsIndex, TypeVar, overload
 
@@ -53,7 +54,7 @@ class _Numbered(Module, Generic[M]):
         delattr(self, name)
 
     def _index(self, index: SupportsIndex) -> int:
-        i = index.__index__()
+        i = operator.index(index)
         if not -len(self) <= i < len(self):
             raise OutOfRangeError(
                 f"index {i} is out of range for {type(self).__name__} of {len(self)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import AssertedError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.module import Module
@@ -87,7 +87,7 @@ class Embedding(Module):
         if index is None:
             return None
         if not -self.num_embeddings <= index < self.num_embeddings:
-            raise ArgumentError(
+            raise AssertedError(
                 f"Embedding: padding_idx={index} is not a row of {self.num_embeddings}"
             )
         return index % self.num_embeddings

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ShapeError
+from flowvm.errors import ArgumentTypeError, ShapeError
 from flowvm.loading.listing import listing
 
 __all__ = ["parameters_to_vector", "vector_to_parameters"]
@@ -33,6 +33,8 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """
     params = list(parameters)
     total = sum(param.numel() for param in params)
+    if not isinstance(vec, Tensor):
+        raise ArgumentTypeError(f"expected a Tensor, got {type(vec).__name__}")
     if vec.ndim != 1 or vec.shape[0] != total:
         raise ShapeError(
             f"the vector has shape {tuple(vec.shape)}, the parameters hold {total} elements"

@@ -8,13 +8,12 @@ is what PyTorch saves.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, ShapeError
 from flowvm.guards.regions import Mode, Region
 from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
@@ -68,8 +67,11 @@ class ParametrizationList(ModuleList):
             for module in reversed(modules):
                 inverse = getattr(module, "right_inverse", None)
                 if inverse is not None:
-                    with contextlib.suppress(NotImplementedError):  # it has none after all
+                    try:
                         new = inverse(new)
+                    except NotImplementedError as error:  # it has none after all
+                        if isinstance(error, FlowError):
+                            raise
         self.is_tensor = isinstance(new, Tensor)
         if not self.is_tensor and not isinstance(new, (list, tuple)):
             raise ArgumentTypeError(

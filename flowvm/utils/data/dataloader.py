@@ -27,6 +27,11 @@ from flowvm.utils.data.worker_info import WorkerInfo
 T_co = TypeVar("T_co", covariant=True)
 
 
+_MADE_OF = frozenset(
+    ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
+)
+
+
 class DataLoader(Generic[T_co]):
     """Iterates over a dataset in batches.
 
@@ -143,6 +148,13 @@ class DataLoader(Generic[T_co]):
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
         self._recipe = Recipe(dataset, self.collate_fn, batched, self.batch_size, drop_last)
         self._pool: Pool | None = None  # of persistent workers
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _MADE_OF and "_pool" in self.__dict__:
+            raise ArgumentError(
+                f"{name} attribute should not be set after DataLoader is initialized; make another"
+            )
+        object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
         recipe, count, ahead = self._recipe, self.num_workers, self.prefetch_factor or 0

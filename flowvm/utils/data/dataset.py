@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, AssertedError, OutOfRangeError
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,7 +68,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
             raise ArgumentError("TensorDataset needs at least one tensor")
         lengths = [tensor.shape[0] if tensor.ndim else -1 for tensor in tensors]
         if lengths[0] < 0 or len(set(lengths)) > 1:
-            raise ShapeError(
+            raise AssertedError(
                 f"Size mismatch between tensors: first dimensions are {lengths} (-1: a 0-d tensor)"
             )
         self.tensors = tensors
@@ -121,7 +121,7 @@ class ConcatDataset(Dataset[T_co]):
     def __init__(self, datasets: Iterable[Dataset[T_co]]) -> None:
         self.datasets = list(datasets)
         if not self.datasets:
-            raise ArgumentError("datasets should not be an empty iterable")
+            raise AssertedError("datasets should not be an empty iterable")
         for dataset in self.datasets:
             if isinstance(dataset, IterableDataset):
                 raise ArgumentError("ConcatDataset does not support IterableDataset")

@@ -72,6 +72,8 @@ class RandomSampler(Sampler[int]):
     ) -> None:
         if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
             raise ArgumentError(f"num_samples should be a positive integer, got {num_samples!r}")
+        if num_samples is None and len(data_source) == 0:
+            raise ArgumentError("RandomSampler: data_source is empty, there is nothing to draw")
         self.data_source = data_source
         self.replacement = replacement
         self.generator = generator
@@ -138,6 +140,8 @@ class WeightedRandomSampler(Sampler[int]):
         )
         if self.weights.ndim != 1:
             raise ArgumentError(f"weights should be a 1-d sequence, got {self.weights.ndim}-d")
+        if not isinstance(replacement, bool):
+            raise ArgumentError(f"replacement should be a boolean, got {replacement!r}")
         if not (np.isfinite(self.weights).all() and (self.weights >= 0).all()):
             raise ArgumentError("weights must be finite and not negative")
         possible = np.count_nonzero(self.weights)

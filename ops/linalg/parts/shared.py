@@ -46,6 +46,7 @@ def square(name: str, x: Any, argument: str = "A") -> Tensor:
 
 def same_dtype(name: str, a: Tensor, b: Tensor) -> None:
     """DTypeError unless both have one dtype."""
+    need_tensor(name, "a second argument", b)
     if a._meta.dtype is not b._meta.dtype:
         raise DTypeError(f"{name}: the dtypes differ, {a.dtype.name} and {b.dtype.name}")
 

@@ -133,7 +133,7 @@ def run(op, dtype, count):
         )
         ours = flow.autograd.grad(
             [g for g, _ in pairs], [x for _, x in leaves],
-            [flow.tensor(s.numpy()) for s in seeds], allow_unused=True,
+            [converted(s, []) for s in seeds], allow_unused=True,
         )  # fmt: skip
         for i, (g, w) in enumerate(zip(ours, theirs, strict=True)):
             if g is not None and w is not None:

@@ -59,6 +59,11 @@ def test_subclasses():
     assert w.grad.tolist() == [2.0, 2.0]
 
 
+def test_a_type_that_there_is_not():
+    with pytest.raises(ValueError, match="OddTensor"):
+        flow.ones(2).type("torch.OddTensor")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -66,7 +71,6 @@ def test_subclasses():
         lambda: flow.Tensor("a"),
         lambda: flow.Tensor([1], [2]),
         lambda: flow.LongTensor(flow.ones(2)),
-        lambda: flow.ones(2).type("torch.OddTensor"),
         lambda: flow.set_default_tensor_type(flow.float32),
         lambda: flow.set_default_tensor_type("torch.LongTensor"),
         lambda: flow.ones(2).as_subclass(int),

@@ -203,6 +203,8 @@ ELSEWHERE = {
     "flowvm.cuda.devices:device": "asks the driver; a region like Device",
     "flowvm.cuda.events:stream": "two regions",
     "flowvm.utils.tensorboard:SummaryWriter": "closes another package's file",
+    "flowvm.fx.capture:_Examples.around": "two regions",
+    "flowvm.fx.recording:Tracing": "notes each of a thousand names before it changes it",
     "flowvm.guards.regions:Region": "the base",
     "flowvm.guards.regions:AroundToo": "a base",
     "flowvm.guards.regions:reverting": "driven by those that are made of it",

@@ -1,0 +1,32 @@
+"""`flow.fx`: a program as a graph of nodes that can be walked, changed and run again, with
+torch.fx's names.
+
+`node`, `graph`, `code` and `graph_module` are the graph and what is made of it; `proxy`,
+`recording` and `tracer` make one of code (`symbolic_trace`), `capture` of a call on examples
+(`make_fx`); `interpreter` runs it node by node.  Not here: LogicalGraph, its passes, and what
+replays fast (`flow.compile`).
+"""
+
+from flowvm.fx.capture import make_fx
+from flowvm.fx.graph import Graph
+from flowvm.fx.graph_module import GraphModule
+from flowvm.fx.interpreter import Interpreter, Transformer
+from flowvm.fx.node import Node
+from flowvm.fx.proxy import Proxy
+from flowvm.fx.recording import wrap
+from flowvm.fx.tracer import Tracer, symbolic_trace
+from flowvm.loading.listing import listing
+
+__all__ = [
+    "Graph",
+    "GraphModule",
+    "Interpreter",
+    "Node",
+    "Proxy",
+    "Tracer",
+    "Transformer",
+    "make_fx",
+    "symbolic_trace",
+    "wrap",
+]
+__dir__ = listing(globals())

@@ -1,0 +1,236 @@
+"""`make_fx`: the LogicalGraph of a call on examples as nodes.
+
+    gm = flow.fx.make_fx(model)(x)
+    for node in gm.graph.nodes:
+        print(node.op, node.name, node.target, node.args, node.meta["shape"])
+    gm(x)
+
+Nodes are operators, or views of a value, with shapes and dtypes; modules are seen by
+`meta["scope"]`, the path of the module that ran.  A value that a node changes in place is that node
+from then on.  They run as eager calls, without gradients, on inputs of the shapes and dtypes of the
+examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowvm.autograd import no_grad
+from flowvm.eager.autocasting import autocasting
+from flowvm.eager.interpreter import Operator, call_into
+from flowvm.eager.live import Live, now
+from flowvm.eager.tensor import Tensor, alias, new_tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.fx.code import Calling
+from flowvm.fx.graph import Graph
+from flowvm.fx.graph_module import GraphModule
+from flowvm.fx.node import Node
+from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
+from flowvm.nn.graph.tracing import Traced, traced
+from flowvm.vm.callers.tracebacks import border
+from flowvm.vm.machine.words import OPERAND
+
+__all__ = ["make_fx"]
+__dir__ = listing(globals())
+
+
+class Call:
+    """The target of a "call_function": an operator as a function of its operands, then its
+    attributes, then its numbers; with `out`, of what it writes into.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.__name__ = operator.name
+        self.is_impure = bool(operator.writes)
+
+    def __call__(self, *args: Any, out: Sequence[Tensor] | None = None) -> Any:
+        count = len(self.operator.inputs)
+        tensors, rest = args[:count], args[count:]
+        split = len(rest) - len(self.operator.scalars)
+        attrs, numbers = rest[:split], [now(n) for n in rest[split:]]
+        if out is not None:
+            call_into(self.operator, tuple(out), tensors, attrs, tuple(numbers))
+            for tensor in out:
+                tensor.bump()
+            return tuple(out) if len(out) > 1 else out[0]
+        result = self.operator.call(*tensors, *attrs, *numbers)
+        written = [
+            t for n, t in zip(self.operator.inputs, tensors, strict=True)
+            if n in self.operator.writes
+        ]  # fmt: skip
+        return written[0] if len(written) == 1 and not self.operator.outputs else result
+
+    def __repr__(self) -> str:
+        return f"<operator {self.__name__}>"
+
+
+def view(value: Tensor, shape: Any, stride: Any, offset: int, dtype: DType) -> Tensor:
+    """The elements of `value`'s memory in this shape, by these steps, from `offset` elements behind
+    its first one on.
+    """
+    meta = TensorMeta.of(tuple(shape), dtype, value._meta.device, tuple(stride))
+    return alias(value, meta, offset * dtype.itemsize)
+
+
+def item(values: Sequence[Any], place: int) -> Any:
+    """One of the results of a node that gives several."""
+    return values[place]
+
+
+class _Build:
+    """Nodes of a capture: `whole` has the node that stands for what is in a buffer now."""
+
+    def __init__(self, graph: Graph, trace: Traced) -> None:
+        self.graph, self.own = graph, trace.whole
+        self.whole: dict[Buffer, tuple[Node, Operand]] = {}
+        self.views: dict[tuple[Node, int, TensorMeta], Node] = {}
+        self.held: dict[str, Tensor] = {}  # what "get_attr" gives
+        for name, operand in zip(trace.names, trace.graph.inputs, strict=True):
+            node = self.node(name, "placeholder", name, (), {}, _meta(operand.meta))
+            self.whole[operand.buffer] = node, operand
+        for step in trace.graph.nodes:
+            self.add(step)
+        ends: list[Any] = [self.place(o, {"line": "", "scope": ""}) for o in trace.graph.outputs]
+        result = unflatten(trace.results, iter(ends))
+        graph.output(result).meta.update(line="", scope="")
+
+    def node(self, name: str, op: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
+        made = self.graph.create_node(op, target, args, kwargs, name)
+        made.meta.update(meta)
+        return made
+
+    def add(self, node: OpNode) -> None:
+        operator = node.operator
+        facts = {"line": node.line, "scope": node.scope, "phase": node.phase}
+        inputs = [self.place(o, facts) for o in node.inputs]
+        args = (*inputs, *node.attrs, *node.scalars)
+        if node.into:
+            into = [self.place(o, facts) for o in node.outputs]
+            made = self.call(operator, args, {"out": tuple(into)}, facts, node.outputs[0].meta)
+            for operand in node.outputs:
+                self.changed(operand, made)
+            return
+        only = node.outputs[0].meta if len(node.outputs) == 1 else None
+        made = self.call(operator, args, {}, facts, only)
+        for access, operand in node.accesses():
+            if access == "mut" and operand in node.inputs:
+                self.changed(operand, made)
+        for place, operand in enumerate(node.outputs):
+            own = made
+            if only is None:
+                meta = {**_meta(operand.meta), **facts}
+                own = self.node("item", "call_function", item, (made, place), {}, meta)
+            self.whole[operand.buffer] = own, operand
+
+    def call(
+        self, operator: Operator, args: Any, kwargs: Any, facts: Any, meta: TensorMeta | None
+    ) -> Node:
+        seen = _meta(meta) if meta else {}
+        name = operator.name
+        target = Call(operator)
+        target.is_impure |= any(isinstance(value, Live) for value in args)  # it draws
+        return self.node(name, "call_function", target, args, kwargs, {**seen, **facts})
+
+    def changed(self, operand: Operand, by: Node) -> None:
+        """Whole contents that were written are what was written; else the value that was there,
+        which this node has changed.
+        """
+        _, before = self.whole[operand.buffer]
+        if (before.offset, before.meta) == (operand.offset, operand.meta):
+            self.whole[operand.buffer] = by, operand
+
+    def place(self, operand: Operand, facts: Mapping[str, Any]) -> Node:
+        """The node of what an operand names."""
+        buffer = operand.buffer
+        if buffer not in self.whole:
+            name, own = buffer.name or "tensor", self.own.get(buffer, operand)
+            path, number = name, 0
+            while path in self.held:
+                number += 1
+                path = f"{name}_{number}"
+            node = self.node(path, "get_attr", path, (), {}, _meta(own.meta))
+            ref = buffer.held.id + (own.offset << OPERAND.STORAGE_BITS)
+            self.held[path] = new_tensor(ref, own.meta, buffer.held)
+            self.whole[buffer] = node, own
+        node, whole = self.whole[buffer]
+        if (whole.offset, whole.meta) == (operand.offset, operand.meta):
+            return node
+        key = node, operand.offset, operand.meta
+        if key not in self.views:
+            dtype = operand.meta.dtype
+            offset = (operand.offset - whole.offset) // dtype.itemsize
+            args = (node, tuple(operand.meta.shape), operand.meta.stride, offset, dtype)
+            meta = {**_meta(operand.meta), **facts}
+            self.views[key] = self.node("view", "call_function", view, args, {}, meta)
+        return self.views[key]
+
+
+def _meta(meta: TensorMeta) -> dict[str, Any]:
+    return {
+        "shape": meta.shape, "dtype": meta.dtype, "stride": meta.stride, "tensor_meta": meta,
+        "line": "", "scope": "",
+    }  # fmt: skip
+
+
+class _Examples(Calling):
+    """Calls like that on the examples: the tensors among the arguments are the inputs."""
+
+    by_name = False
+
+    def __init__(self, trace: Traced) -> None:
+        self._trace = trace
+
+    def inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """See Calling; ArgumentError for another structure, other numbers, shapes or dtypes."""
+        trace = self._trace
+        leaves: list[Tensor] = []
+        structure = flatten((args, kwargs), leaves)
+        wanted = [o.meta for o in trace.graph.inputs]
+        if structure != trace.arguments or [t._meta.dense() for t in leaves] != wanted:
+            raise ArgumentError(
+                f"{trace.graph.name} was traced for tensors {wanted}, and is called with "
+                f"{[t._meta for t in leaves]}, or with other arguments that are no tensors"
+            )
+        for generator, drawn in trace.draws:
+            drawn[0] = generator.draw_now()
+        return [t.detach().contiguous() for t in leaves]
+
+    @contextmanager
+    def around(self) -> Iterator[None]:
+        """See Calling."""
+        with no_grad(), autocasting(None):
+            yield
+
+
+@border
+def make_fx(f: Callable[..., Any]) -> Callable[..., GraphModule]:
+    """`make_fx(f)(*examples)`: what `f` (a module, a function, an nn.Graph) computes of examples,
+    as a graph of operators.
+
+    CaptureError where code reads a value of a tensor.
+
+    >>> traced = flow.fx.make_fx(nn.Linear(2, 3))(flow.ones(4, 2))
+    >>> [node.name for node in traced.graph.nodes]
+    ['input_1', 'weight', 'bias', 'linear', 'output']
+    >>> traced(flow.ones(4, 2)).shape
+    flow.Size([4, 3])
+    """
+    if type(f) is type or not callable(f):
+        raise ArgumentTypeError(f"fx.make_fx takes a module, a function or an nn.Graph, not {f!r}")
+
+    @border
+    def on_examples(*args: Any, **kwargs: Any) -> GraphModule:
+        trace = traced(f, args, kwargs, "fx.make_fx")
+        graph = Graph()
+        held = _Build(graph, trace).held
+        graph._calling = _Examples(trace)
+        return GraphModule(held, graph, trace.graph.name)
+
+    return on_examples

@@ -1,0 +1,151 @@
+"""Proxies: what code computes with while it is traced; all that is done with one is a node."""
+
+from __future__ import annotations
+
+import dis
+import operator
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from flowvm.errors import TraceError
+from flowvm.fx.node import Node
+from flowvm.loading.listing import listing
+
+__all__ = ["Attribute", "Proxy"]
+__dir__ = listing(globals())
+
+
+class Proxy:
+    """A value that is not known: stands for what `node` will give.
+
+    Its methods, attributes and operators are recorded; what needs the value itself (an `if`, a loop
+    over it, `len`) is a TraceError.
+
+    >>> def sign(x):
+    ...     return 1 if x.sum() > 0 else -1
+    >>> flow.fx.symbolic_trace(sign)
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.TraceError: symbolically traced variables cannot be used as inputs to ...
+    """
+
+    def __init__(self, node: Node, tracer: Any) -> None:
+        self.node, self.tracer = node, tracer
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.node.name})"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name.endswith("__"):
+            raise AttributeError(f"a Proxy has no {name}")
+        return self.tracer.getattr(self, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
+
+    def __iter__(self) -> Iterator[Any]:
+        frame = sys._getframe(1)
+        steps = {step.offset: step for step in dis.get_instructions(frame.f_code)}
+        step = steps.get(frame.f_lasti)
+        if step is not None and step.opname == "UNPACK_SEQUENCE":  # a, b = x
+            return iter([operator.getitem(self, k) for k in range(step.argval)])
+        return iter(self.tracer.iter(self))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TraceError(
+            "'Proxy' object does not support item assignment; compute the new tensor with "
+            "flow.where, index_put or slice_scatter"
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.tracer.to_bool(self))
+
+    def keys(self) -> Any:
+        """For **x: TraceError."""
+        return self.tracer.keys(self)
+
+    def __len__(self) -> int:
+        raise TraceError(
+            "'len' is not supported in symbolic tracing; call x.size(0), or trace what is around "
+            "with make_fx"
+        )
+
+    def _value(self, *_: Any) -> NoReturn:
+        raise TraceError(
+            f"the value of {self.node.name} is not known while code is traced, and a Python number "
+            f"is needed of it"
+        )
+
+    __int__ = __float__ = __index__ = __complex__ = __contains__ = _value
+    _meta = property(_value)
+
+    __hash__ = object.__hash__
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    def record(self: Proxy, *args: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (self, *args), {})
+
+    return record
+
+
+def _reflected(function: Callable[..., Any]) -> Callable[..., Any]:
+    def record(self: Proxy, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", function, (other, self), {})
+
+    return record
+
+
+BOTH = (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
+    "lshift", "rshift",
+)  # fmt: skip
+COMPARED = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
+for _name in (*BOTH, *COMPARED, "neg", "pos", "invert", "getitem"):
+    setattr(Proxy, f"__{_name.strip('_')}__", _recorded(getattr(operator, _name)))
+for _name in BOTH:
+    setattr(Proxy, f"__r{_name.strip('_')}__", _reflected(getattr(operator, _name)))
+Proxy.__abs__ = _recorded(abs)  # type: ignore[attr-defined]
+Proxy.__round__ = _recorded(round)  # type: ignore[attr-defined]
+
+
+class Attribute(Proxy):
+    """An attribute of a Proxy: a method if it is called, else a node of its own."""
+
+    def __init__(self, root: Proxy, attr: str) -> None:
+        self.root, self.attr, self.tracer = root, attr, root.tracer
+        self._node: Node | None = None
+
+    @property
+    def node(self) -> Node:  # type: ignore[override]
+        """The node of the attribute, made when it is asked for."""
+        if self._node is None:
+            made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
+            self._node = made.node
+        return self._node
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.tracer.create_proxy("call_method", self.attr, (self.root, *args), kwargs)
+
+
+class Held(Proxy):
+    """A parameter or buffer of the module that is traced: its shape and dtype are known."""
+
+    _KNOWN = frozenset(("shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda"))
+    _ASKED = frozenset(
+        ("size", "dim", "numel", "nelement", "ndimension", "stride", "is_floating_point",
+         "is_complex", "element_size")
+    )  # fmt: skip
+
+    def __init__(self, node: Node, tracer: Any, tensor: Any) -> None:
+        super().__init__(node, tracer)
+        self.tensor = tensor
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._KNOWN or name in self._ASKED:
+            return getattr(self.tensor, name)
+        return super().__getattr__(name)
+
+    def __len__(self) -> int:
+        return len(self.tensor)
