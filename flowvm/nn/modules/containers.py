@@ -219,7 +219,7 @@ class _Holding(Module):
 
     def _hold(self, name: str, value: Any) -> None:
         if name not in self._held:
-            self._new_name(name, "parameter")  # or KeyError: a method has it
+            self._new_name(name, "parameter", "")  # or KeyError: a method has it
         plain = isinstance(value, Tensor) and not isinstance(value, Parameter)
         setattr(self, name, Parameter(value) if plain else value)
         self._held[name] = None
