@@ -154,10 +154,11 @@ def load(
         where, data = repr(os.fspath(f)), Path(f).read_bytes()
     else:
         where, data = "the given file", f.read()
-    if data[:2] == b"PK":
-        return _moved(read_zip(data, where), place)
-    if data[:1] == b"\x80":
-        return _moved(read_legacy(data, where), place)
+    if not _has_header(data):
+        if data[:2] == b"PK":
+            return _moved(read_zip(data, where), place)
+        if data[:1] == b"\x80":
+            return _moved(read_legacy(data, where), place)
     header = _header(data, where)
     arrays = _arrays(data, header, where)
     tensors = {
@@ -177,6 +178,13 @@ def load(
         )
     _join_pairs(tensors, saved.get("pairs", []), where)
     return _Reader(tensors, where).read(saved["tree"])
+
+
+def _has_header(data: bytes) -> bool:
+    """Whether it begins as safetensors files do, with the length of their header, which may begin
+    as a pickle or a zip file does; these say a length beyond any file.
+    """
+    return data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8
 
 
 # ---- classes of the program's own

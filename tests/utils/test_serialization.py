@@ -234,3 +234,20 @@ def test_a_header_with_a_key_twice_is_refused() -> None:
     text = f'{{"a": {one}, "a": {one}}}'.encode()
     with pytest.raises(ArgumentError, match="twice"):
         flow.load(io.BytesIO(header_only(text) + bytes(4)))
+
+
+def test_a_header_may_have_any_length(tmp_path):
+    """Its length comes first: one of 128 bytes and 256 more begins as a pickle, one of 19,280 as a
+    zip file.
+    """
+    path = tmp_path / "w"
+    for length in (*range(1, 300, 7), *range(19_000, 19_400, 8)):
+        flow.save({"w" * length: flow.ones(1)}, path)
+        (read,) = flow.load(path).values()
+        assert read.tolist() == [1.0]
+    begins = set()
+    for length in range(1, 300):
+        flow.save({"w" * length: flow.ones(1)}, path)
+        begins.add(path.read_bytes()[0])
+        flow.load(path)
+    assert 0x80 in begins

@@ -273,17 +273,30 @@ def test_divisions_of_64_bits(rng):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
-def test_what_raises_does_so_anywhere(rng, tiles, dtype, bad):
+def test_what_no_integer_is_becomes_the_least_anywhere(rng, tiles, dtype, bad):
     for layout in (np.s_[:], np.s_[::2], np.s_[::-1]):
         x = rng.integers(-99, 99, 700).astype(dtype)[layout]
-        out = np.empty(x.shape, np.int32)
+        out = np.empty(x.shape, np.int64)
         options = {"compute": ["float32" if dtype == "float16" else dtype]}
-        assert elementwise("finite(x)", [out], [x], **options) == 0
-        np.testing.assert_array_equal(out, x)
         for at in (0, 63, len(x) // 2, len(x) - 1):
-            wrong = x.copy()
-            wrong[at] = bad
-            status = elementwise("finite(x)", [out], [wrong], **options)
+            wrong, expected = x.copy(), x.astype(np.int64)
+            wrong[at], expected[at] = bad, -(2**63)
+            assert elementwise("whole(x)", [out], [wrong], **options) == 0
+            np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_what_raises_does_so_anywhere(rng, tiles, dtype):
+    for layout in (np.s_[:], np.s_[::2], np.s_[::-1]):
+        x = rng.integers(-99, 99, 700).astype(dtype)[layout]
+        y = rng.integers(1, 99, 700).astype(dtype)[layout]
+        out = np.empty(x.shape, dtype)
+        assert elementwise("fmod(x, y)", [out], [x, y]) == 0
+        np.testing.assert_array_equal(out, np.fmod(x, y))
+        for at in (0, 63, len(x) // 2, len(x) - 1):
+            wrong = y.copy()
+            wrong[at] = 0
+            status = elementwise("fmod(x, y)", [out], [x, wrong])
             assert status == DIVISION_BY_ZERO  # the status given when it was compiled
 
 

@@ -53,7 +53,7 @@ def test_together_it_is_all_that_is_alive(trained: Profile, seed: int) -> None:
         assert sum(one.nbytes for one in found) == data.level(time)
         assert list(found) == sorted(found, key=lambda one: -one.nbytes)
     at = trained.at((data.peak_time - trained.run.begun) / 1e6)
-    assert at.live == (("cpu", data.peak),)
+    assert dict(at.live)["cpu"] == data.peak  # a device may have what other tests left
     assert at.holders == (trained.holdings_of().at(data.peak_time),)
 
 
