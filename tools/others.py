@@ -7,9 +7,10 @@
 Each model runs twice, in processes of its own: with PyTorch, and with `flowvm.compat.torch`, where
 `import torch` is flowvm.  Their code is as it was installed.  Compared are the output, the
 gradient of the input, where that is no integer, and the length of the gradient of all parameters;
-in float64, so that no near tie of a maximum goes another way.  Needs PyTorch and the package; timm
+in float64, so that no near tie of a maximum goes another way, or in float32 if PyTorch cannot run
+it so.  Needs PyTorch and the package; timm
 also the Python files of torchvision.  The exit code is 1 if a model fails that PyTorch runs, or
-differs by more than LIMIT of the largest number.
+differs by more than LIMITS of the largest number.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-LIMIT = 1e-6
+LIMITS = {"float64": 1e-6, "float32": 1e-4}
 BATCH = 2  # PyTorch's batch_norm of one sample with a transposed gradient is wrong (2.13)
 MOST = 100e6  # parameters times pixels, by those of 224 x 224
 # fmt: off
@@ -159,7 +160,7 @@ _MAKERS: dict[str, Callable[..., tuple[Any, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def run(package: str, name: str, place: str) -> dict[str, Any]:
+def run(package: str, name: str, place: str, dtype: str) -> dict[str, Any]:
     """Numbers of a model, with PyTorch's weights, which are written to `place` by PyTorch."""
     import torch
 
@@ -168,7 +169,7 @@ def run(package: str, name: str, place: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     model, inputs = _MAKERS[package](torch, name, rng)
     model.eval()
-    model.double()
+    model.to(getattr(torch, dtype))
     if Path(place).exists():
         read = np.load(place)
         weights = {k[2:]: torch.from_numpy(read[k]) for k in read.files if k.startswith("w.")}
@@ -178,10 +179,11 @@ def run(package: str, name: str, place: str) -> dict[str, Any]:
         written = {f"w.{k}": v.numpy() for k, v in model.state_dict().items()}
     given = next(iter(inputs.values()))
     if given.is_floating_point():
+        given = inputs[next(iter(inputs))] = given.to(getattr(torch, dtype))
         given.requires_grad_(True)
     found = model(*inputs.values()) if package == "timm" else model(**inputs)
     y = found[0] if isinstance(found, (tuple, list)) or package == "transformers" else found
-    (y * torch.from_numpy(rng.random(tuple(y.shape)))).sum().backward()
+    (y * torch.from_numpy(rng.random(tuple(y.shape)).astype(dtype))).sum().backward()
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     return written | {
         "output": y.detach().numpy(),
@@ -235,12 +237,13 @@ def _inside(args: argparse.Namespace) -> None:
     elif args.inside == "names":
         print(*small_models())
         return
-    found = run(args.package, args.names[0], args.place)
+    found = run(args.package, args.names[0], args.place, args.dtype)
     if args.inside == "torch":
         np.savez(args.place, **found)
         return
     amount, what = difference(found, np.load(args.place))
-    print(f"{'agrees' if amount < LIMIT else 'DIFFERS'} {amount:.1e} {what}")
+    said = "agrees" if amount < LIMITS[args.dtype] else "DIFFERS"
+    print(f"{said} {amount:.1e} {what}{'' if args.dtype == 'float64' else ', in ' + args.dtype}")
 
 
 # --- all of them ----------------------------------------------------------------------------------
@@ -267,6 +270,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="of models; all if left away")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     parser.add_argument("--place", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--dtype", default="float64", choices=LIMITS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
         _inside(args)
@@ -278,12 +282,15 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="flowvm-others-") as folder:
         for name in names:
             place = str(Path(folder) / f"{name}.npz")
-            fine, text = _process(args.package, "torch", name, "--place", place)
             kind = "PyTorch fails"
-            if fine:
-                fine, text = _process(args.package, "flowvm", name, "--place", place)
-                kind = "agrees" if fine and text.startswith("agrees") else "wrong"
-                os.unlink(place)
+            for dtype in LIMITS:
+                rest = (name, "--place", place, "--dtype", dtype)
+                fine, text = _process(args.package, "torch", *rest)
+                if fine:
+                    fine, text = _process(args.package, "flowvm", *rest)
+                    kind = "agrees" if fine and text.startswith("agrees") else "wrong"
+                    os.unlink(place)
+                    break
             counts[kind] += 1
             print(f"{name:32} {text if fine else f'{kind}: {text}'}", flush=True)
     print(", ".join(f"{count} {kind}" for kind, count in counts.items()))
