@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import operator
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any, NoReturn
 from flowvm.errors import TraceError
 from flowvm.fx.node import Node
 from flowvm.loading.listing import listing
+from flowvm.private.cpython import unpacked
 
 __all__ = ["Attribute", "Proxy"]
 __dir__ = listing(globals())
@@ -45,11 +45,9 @@ class Proxy:
         return self.tracer.create_proxy("call_method", "__call__", (self, *args), kwargs)
 
     def __iter__(self) -> Iterator[Any]:
-        frame = sys._getframe(1)
-        steps = {step.offset: step for step in dis.get_instructions(frame.f_code)}
-        step = steps.get(frame.f_lasti)
-        if step is not None and step.opname == "UNPACK_SEQUENCE":  # a, b = x
-            return iter([operator.getitem(self, k) for k in range(step.argval)])
+        count = unpacked(sys._getframe(1))
+        if count is not None:  # a, b = x
+            return iter([operator.getitem(self, k) for k in range(count)])
         return iter(self.tracer.iter(self))
 
     def __setitem__(self, key: Any, value: Any) -> None:

@@ -3,6 +3,8 @@ are looked at.
 
 Public, though CPython's own, are `sys._getframe` and `sys._current_frames`, and the C functions of
 capsules.  `CPYTHON` is the table; what it lists is here, and nowhere else.
+
+Long because each thing has a probe beside it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from sys import getrefcount as getrefcount  # counted by `HELD`
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from flowvm.errors import VMError
@@ -176,9 +178,32 @@ def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
             yield from imports_of(constant)
 
 
+def unpacked(frame: FrameType) -> int | None:
+    """Into how many values the frame unpacks at this moment (`a, b = x`); None if it does not."""
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset == frame.f_lasti and instruction.opname == "UNPACK_SEQUENCE":
+            return int(instruction.argval)
+    return None
+
+
 def raises(code: CodeType) -> bool:
     """Whether there is a `raise` in code; not in the code in it."""
     return any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(code))
+
+
+class _Two:
+    def __init__(self) -> None:
+        self.count: int | None = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.count = unpacked(sys._getframe(1))
+        return iter((1, 2))
+
+
+def _unpacks() -> str:
+    two = _Two()
+    _, _ = two
+    return "" if two.count == 2 else f"a, b = x is said to unpack {two.count}"
 
 
 def _raises() -> str:
@@ -311,6 +336,7 @@ CPYTHON = Package(
         Use("counter", "itertools:count", "says how much was issued", probe=_counter),
         Use("loads", "dis:get_instructions", "says which names a graph depends on", probe=_loads),
         Use("raises", "dis:get_instructions", "says which kernels may fail", probe=_raises),
+        Use("unpacks", "dis:get_instructions", "traces what is unpacked", probe=_unpacks),
         Use("imports", "dis:opmap", "says what compiled code imports", probe=_imports),
         Use(
             "signals",

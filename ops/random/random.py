@@ -473,6 +473,6 @@ samples(
         (lambda flow: flow.randint(0, 300, (2,), dtype=flow.uint8), ValueError),
         (lambda flow: flow.randperm(-1), ValueError),
         (lambda flow: flow.normal(0.0, -1.0, (2,)), ValueError),
-        (lambda flow: flow.manual_seed(1.5), TypeError),
+        (lambda flow: flow.manual_seed(None), TypeError),
     ),
 )

@@ -54,7 +54,7 @@ def test_together_it_is_all_that_is_alive(trained: Profile, seed: int) -> None:
         assert list(found) == sorted(found, key=lambda one: -one.nbytes)
     at = trained.at((data.peak_time - trained.run.begun) / 1e6)
     assert dict(at.live)["cpu"] == data.peak  # a device may have what other tests left
-    assert at.holders == (trained.holdings_of().at(data.peak_time),)
+    assert at.holders[0] == trained.holdings_of().at(data.peak_time)
 
 
 def test_at_the_peak_it_is_who_the_memory_view_names(trained: Profile) -> None:
