@@ -36,10 +36,11 @@ TESTS = (
     "pytest>=8",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
+    "greenlet>=3.1",
     "hypothesis>=6.100",
     "mpmath>=1.3",
 )
-CUDA = "numba-cuda>=0.30.4,<0.31"  # the simulator needs it
+CUDA = "numba-cuda>=0.30.4,<0.31"  # the simulator needs it, and greenlet
 MIDDLE = ("numpy==2.2.*", "numba==0.67.*", "scipy==1.15.*")
 SHOWN = ("numpy", "numba", "llvmlite", "scipy", "rich", "safetensors", "numba-cuda")
 

@@ -369,8 +369,8 @@ def calls():
 
 # of those that pass more boundaries than there is time for; `tools.campaign.interrupts` has time
 MOST = {
-    "many die": 80, "backward": 150, "an optimizer": 80, "modes": 150, "a checkpoint": 80,
-    "a step of a graph": 80, "a capture": 25, "a capture of a step": 25,
+    "many die": 80, "sync": 200, "backward": 150, "an optimizer": 80, "modes": 150,
+    "a checkpoint": 80, "a step of a graph": 80, "a capture": 25, "a capture of a step": 25,
 }  # fmt: skip
 
 
