@@ -52,7 +52,8 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()
     assert multiprocessing.active_children() == []
     assert children() <= before  # nor is a zombie
-    until(lambda: shared_files() <= files)  # other tests' semaphores have names for a moment
+    # others' semaphores have names for a moment
+    until(lambda: shared_files() <= files, "files of shared memory are left")
 
 
 def shared_files() -> set[str]:
