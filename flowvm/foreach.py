@@ -16,52 +16,17 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, MissingNameError
 from flowvm.ops.linalg.norms import vector_norm
 
 PREFIX: Final = "_foreach_"
-_UNARY: Final = [
-    "abs",
-    "acos",
-    "asin",
-    "atan",
-    "ceil",
-    "cos",
-    "cosh",
-    "erf",
-    "erfc",
-    "exp",
-    "expm1",
-    "floor",
-    "frac",
-    "lgamma",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "neg",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-    "trunc",
-]
-_MORE: Final = [
-    "add",
-    "addcdiv",
-    "addcmul",
-    "clamp_max",
-    "clamp_min",
-    "div",
-    "lerp",
-    "maximum",
-    "minimum",
-    "mul",
-    "pow",
-    "sub",
-]
+# fmt: off
+_UNARY: Final = (
+    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
+    "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "tan", "tanh", "trunc",
+)
+_MORE: Final = (
+    "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "div", "lerp", "maximum", "minimum",
+    "mul", "pow", "sub",
+)
+# fmt: on
 NAMES: Final = frozenset(
     [f"{PREFIX}{name}{end}" for name in (*_UNARY, *_MORE) for end in ("", "_")]
     + [f"{PREFIX}{name}" for name in ("clone", "copy_", "max", "mm", "norm", "zero_")]
@@ -127,5 +92,5 @@ def _one(name: str) -> Callable[..., Any]:
         return lambda x, ord=2, dtype=None: vector_norm(x, ord, dtype=dtype)
     if name == "pow":
         return ops.pow  # of a number by tensors, too
-    method = getattr(Tensor, name)
-    return lambda *args, **kwargs: method(*args, **kwargs)
+    method: Callable[..., Any] = getattr(Tensor, name)
+    return method

@@ -116,12 +116,18 @@ class Pipeline(flow.nn.Graph):
         return self(self.x, flow.tensor(words, placement=where, sbp=flow.sbp.broadcast))
 
 
-def stage_fails():
-    """In the fourth micro-batch; the other stage has its own in flight then."""
+def begun():
+    """A pipeline that is captured, and nothing of it in flight."""
     pipeline = Pipeline()
     for _ in range(2):
         pipeline.step(0, 1, 2, 0, 1, 2)
     flow.vm.sync()
+    return pipeline
+
+
+def stage_fails():
+    """In the fourth micro-batch; the other stage has its own in flight then."""
+    pipeline = begun()
     if RANK == 0:
         pipeline.step(0, 1, 2, 0, 1, 2)
         flow.vm.sync()
@@ -130,10 +136,7 @@ def stage_fails():
 
 
 def stage_dies():
-    pipeline = Pipeline()
-    for _ in range(2):
-        pipeline.step(0, 1, 2, 0, 1, 2)
-    flow.vm.sync()
+    pipeline = begun()
     if RANK == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     pipeline.step(0, 1, 2, 0, 1, 2)
