@@ -236,7 +236,7 @@ SESSION = """\
 import os, signal, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import flowvm as flow
-x = flow.randn(1200, 1200)
+x = flow.randn(2400, 2400)  # long enough on many cores, too
 (x @ x).sum().item() != 0
 def run():
     while len(flow.vm.pending()) < 40:
