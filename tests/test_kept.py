@@ -9,6 +9,10 @@ import pytest
 import flowvm as flow
 from flowvm.guards import kept
 from flowvm.guards.kept import Kept
+from flowvm.meta import meta
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import broadcast, placed_device
 from flowvm.vm.engine import engine as engine_module
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT
@@ -46,6 +50,27 @@ def test_the_first_to_be_kept_is_what_all_get(cache):
     kept.drop_old()
     assert cache.put("key", second, 10) is first, "the old counts, too"
     assert amounts("test") == [1, 10, 0]
+
+
+def test_of_a_meta_in_use_there_is_never_a_second_one():
+    """Else graphs that were captured before 64 MiB of shapes came were said to be wrong."""
+    held = TensorMeta.of((3, 1789), flow.float32)
+    where = flow.placement("cpu", ranks=[0])
+    globally = GlobalMeta.make(held.shape, held.dtype, placed_device(where), (broadcast,))
+    for _ in range(5):
+        kept.drop_old()
+        assert TensorMeta.of((3, 1789), flow.float32) is held
+        again = GlobalMeta.make(held.shape, held.dtype, placed_device(where), (broadcast,))
+        assert again is globally
+        for _ in range(3):
+            kept.drop_old()  # long dropped, and in use
+    before = amounts("metas")
+    del held, globally, again
+    TensorMeta.of((3, 1789), flow.int8)
+    for _ in range(3):
+        kept.drop_old()
+    assert amounts("metas")[0] <= before[0], "what nobody uses is gone"
+    assert (flow.Size((3, 1789)), flow.float32, flow.device("cpu"), None) not in meta._kept.gone
 
 
 def test_bytes_are_bounded(cache):

@@ -10,7 +10,9 @@ Functions of shapes that give no more than a few numbers use `remembered`: an LR
 with so many places that their bytes do not matter.
 
 Bytes are estimates of what the objects of a kind take; `flow.vm.stats()` shows them.  Who uses what
-was dropped keeps it alive by a reference of its own; nothing here frees anything.
+was dropped keeps it alive by a reference of its own; nothing here frees anything.  Where a second
+object for the same key would be another one (`one_each`: metas are compared by identity), what was
+dropped and somebody still uses is found again.
 """
 
 from __future__ import annotations
@@ -37,26 +39,37 @@ _young_bytes = 0  # of all of them
 
 
 class Kept:
-    """One cache; `group` is what the statistics call it and others like it."""
+    """One cache; `group` is what the statistics call it and others like it.
 
-    def __init__(self, group: str) -> None:
+    With `one_each` there is never a second object for a key whose first is still in use.
+    """
+
+    def __init__(self, group: str, one_each: bool = False) -> None:
         self.group = group
+        self.one_each = one_each
         self.young: dict[Any, Any] = {}  # always this very object
         self.old: dict[Any, Any] = {}
         self.young_bytes = self.old_bytes = 0
         self.each: dict[Any, int] = {}  # bytes of every key of both
+        # dropped, with their bytes; no callbacks: a tensor's death may run no Python code
+        self.gone: dict[Any, tuple[weakref.ref[Any], int]] = {}
         _all.add(self)
 
     def find(self, key: Any) -> Any:
         """What is kept for `key`, None if nothing is; it is young afterwards."""
         value = self.young.get(key)
-        if value is None and key in self.old:
+        if value is None and (key in self.old or key in self.gone):
             with _lock:
                 value = self.old.pop(key, None)
-                if value is None:
-                    return self.young.get(key)
-                nbytes = self.each[key]
-                self.old_bytes -= nbytes
+                if value is not None:
+                    nbytes = self.each[key]
+                    self.old_bytes -= nbytes
+                else:
+                    gone, nbytes = self.gone.pop(key, (_nothing, 0))
+                    value = gone()
+                    if value is None:
+                        return self.young.get(key)
+                    self.each[key] = nbytes
                 self._count(nbytes)
                 self.young[key] = value
         return value
@@ -92,6 +105,7 @@ class Kept:
             self._count(-self.young_bytes)
             _dropped[self.group] += len(self.each)
             self.old_bytes = 0
+            self._let_go({**self.old, **self.young})
             self.old, self.each = {}, {}
             self.young.clear()
 
@@ -99,12 +113,26 @@ class Kept:
         """What was young is old; what is dropped for it, which the caller lets go of at the end."""
         dropped = self.old
         _dropped[self.group] += len(dropped)
+        self._let_go(dropped)
         for key in dropped:
             del self.each[key]
         self.old, self.old_bytes = dict(self.young), self.young_bytes
         self.young.clear()
         self._count(-self.young_bytes)
         return [dropped]
+
+
+    def _let_go(self, dropped: dict[Any, Any]) -> None:
+        """Remember what is dropped for as long as somebody uses it."""
+        if self.one_each:
+            used = {key: one for key, one in self.gone.items() if one[0]() is not None}
+            for key, value in dropped.items():
+                used[key] = weakref.ref(value), self.each[key]
+            self.gone = used
+
+
+def _nothing() -> None:
+    return None
 
 
 def drop_old() -> None:

@@ -30,7 +30,7 @@ from flowvm.meta.placements import (
     placement,
 )
 
-_kept = Kept("global metas")
+_kept = Kept("global metas", one_each=True)
 _META_BYTES = 1500
 
 

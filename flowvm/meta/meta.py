@@ -58,7 +58,7 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
-_kept = Kept("metas")
+_kept = Kept("metas", one_each=True)
 _interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
 _META_BYTES = 900  # of a meta of some dimensions, with its key
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -68,6 +68,7 @@ class TensorMeta:
     """Shape, stride (elements), dtype and device; one object for each combination."""
 
     __slots__ = (
+        "__weakref__",
         "contiguous",
         "device",
         "dtype",
@@ -164,7 +165,6 @@ def _make(
             f"{meta.span / 2**30:.4g} GiB; "
             f"this machine has {_MEMORY / 2**30:.4g} GiB"
         )
-    # metas in use outlive their place here; a second object for one of them only misses a cache
     if contiguous:
         meta = _put((size, dtype, device, None), meta)
     return _put(key, meta)

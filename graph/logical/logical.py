@@ -15,7 +15,7 @@ Invariants (`check` holds a graph against them):
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -144,7 +144,7 @@ class LogicalGraph:
             invocation = interpreter.lowered(node.operator, (*into, *metas), node.attrs)
             entry = lowered[key] = invocation.outputs
         found = tuple(operand.meta for operand in node.outputs)
-        if not node.operator.unsized and tuple(entry) != found and not _alike(entry, found):
+        if not node.operator.unsized and tuple(entry) != found:
             raise CaptureError(
                 f"{self.name}: node {node.number} {node.operator.name} gives {list(entry)}, and "
                 f"the graph says {list(found)}  {node.line}".rstrip()
@@ -161,10 +161,3 @@ class LogicalGraph:
         return graph_text(
             self.name, self.nodes, self.inputs, self.variables(), self.outputs, self.shared()
         )
-
-
-def _alike(metas: Sequence[TensorMeta], others: Sequence[TensorMeta]) -> bool:
-    """Whether they say the same: one that was dropped as long unused, and is still somebody's, is
-    another object than the one that was made since (`flowvm/guards/kept.py`).
-    """
-    return [meta.__reduce__() for meta in metas] == [meta.__reduce__() for meta in others]

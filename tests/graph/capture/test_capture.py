@@ -16,8 +16,6 @@ from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.guards.kept import drop_old
-from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import SAMPLES
 
 nn = flow.nn
@@ -279,18 +277,6 @@ def broken(change):
 def replace(node, **changes):
     for name, value in changes.items():
         setattr(node, name, value)
-
-
-def test_a_meta_that_was_made_again_since_is_the_same():
-    graph = graph_of_two()
-    old = graph.nodes[1].outputs[0]
-    for _ in range(2):
-        drop_old()  # long unused; the graph has it still
-    meta = TensorMeta.of(old.meta.shape, old.meta.dtype)
-    assert meta is not old.meta
-    replace(graph.nodes[1], outputs=(Operand(old.buffer, 0, meta),))
-    graph.outputs = [Operand(o.buffer, o.offset, meta) if o is old else o for o in graph.outputs]
-    graph.check()
 
 
 def test_the_checker_refuses_what_cannot_be():
