@@ -4,6 +4,11 @@ table of what is promised.  Every op over sizes is `python -m tools.bench.kernel
 Ours and the peer run in turn in one process, one thread each (`flow.set_num_threads(1)`,
 `torch.set_num_threads(1)`); a ratio is the median of paired ratios.  Absolute times are this
 machine's at this moment.
+
+    python -m tools.bench --groups kernels --checkout FOLDER --cpu
+
+compares with flowvm as it is in another folder, which may not be more than 3 % quicker: the lowest
+CPU seconds of each, in turn, so that other programs on the machine matter little.
 """
 
 from __future__ import annotations
@@ -34,12 +39,12 @@ def _peers(names: str) -> dict[str, Any]:
     return found
 
 
-def _all(groups: list[str], peers: str, rounds: int, only: str) -> Iterator[Result]:
+def _all(groups: list[str], peers: str, rounds: int, only: str, folder: str) -> Iterator[Result]:
     found = _peers(peers)
     if "eager" in groups:
         yield from eager.results(found, rounds)
     if "kernels" in groups:
-        yield from targets.results(list(found), rounds, only)
+        yield from targets.results(list(found), rounds, only, folder)
     if "graph" in groups:
         yield from graph.results(list(found), rounds)
     if "recorder" in groups:
@@ -54,16 +59,23 @@ def _all(groups: list[str], peers: str, rounds: int, only: str) -> Iterator[Resu
 
 def main() -> int:
     """Run, print, and exit with 0 whatever the figures are: this measures, it does not judge."""
-    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--peers", default="torch,jax,numpy", help="comma-separated; '' for none")
     parser.add_argument("--groups", default=GROUPS, help=f"some of {GROUPS}")
     parser.add_argument("--json", action="store_true", help="print JSON lines instead of a table")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", default="", help="rows whose name has this text")
+    parser.add_argument("--checkout", default="", metavar="FOLDER", help="flowvm elsewhere")
+    parser.add_argument("--cpu", action="store_true", help="the lowest CPU seconds")
     options = parser.parse_args()
     flow.set_num_threads(1)
     rows = []
-    for row in _all(options.groups.split(","), options.peers, options.rounds, options.only):
+    groups = options.groups.split(",")
+    for row in _all(groups, options.peers, options.rounds, options.only, options.checkout):
         if options.only not in row.name:
             continue
         rows.append(row)

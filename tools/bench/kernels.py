@@ -4,6 +4,7 @@
     --sizes 0,6,12,16,20,24     powers of two of elements
     --peers torch,jax,numpy     what to compare with
     --checkout FOLDER           compare with flowvm as it is there, in a process of its own, too
+    --cpu                       seconds of CPU time, the lowest: for machines that do more than this
     --against torch             the heat map's ratios are to that peer alone
     --svg FILE, --json FILE     the heat map as a picture; every figure
 
@@ -16,6 +17,7 @@ JAX's functions are compiled (`jax.jit`).
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import pickle
@@ -39,6 +41,7 @@ from tools.bench.measure import import_jax
 SIZES = (0, 6, 12, 16, 20, 24)
 SLICE = 0.02  # seconds that one measurement of a library takes, about
 PATIENCE = 1.5  # seconds of one call from which on larger sizes of a case are left out
+CPU = "--cpu" in sys.argv  # seconds of CPU time: the lowest of each, and their ratio
 
 
 @dataclass
@@ -161,7 +164,7 @@ class Checkout:
     def __init__(self, folder: str) -> None:
         own = Path(folder) / ".venv" / "bin" / "python"
         self.process = subprocess.Popen(
-            [own if own.exists() else sys.executable, "-P", __file__, "--serve"],
+            [own if own.exists() else sys.executable, "-P", __file__, "--serve", *["--cpu"] * CPU],
             cwd=folder, env={**os.environ, "PYTHONPATH": folder},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
@@ -205,6 +208,10 @@ def serve() -> None:
         if word == "bind":
             name, expr, other, arrays, backward = rest
             function = _bound(name, expr, other, on, arrays, backward)
+            pickle.dump(function is not None, answers)
+        elif word == "step":
+            steps = importlib.import_module("tools.bench.targets").STEPS
+            function = next((make(flow) for name, make, _ in steps if name == rest[0]), None)
             pickle.dump(function is not None, answers)
         else:
             assert function is not None
@@ -252,12 +259,13 @@ def _bound(
 def _timed(function: Callable[[], Any], on: Runner, count: int) -> float:
     if isinstance(function, Remote):
         return float(function.checkout.ask("time", count))
-    start = time.perf_counter()
+    clock = time.process_time if CPU else time.perf_counter
+    start = clock()
     result = None
     for _ in range(count):
         result = function()
     on.wait(result)
-    return (time.perf_counter() - start) / count
+    return (clock() - start) / count
 
 
 def _sizes_of(result: Any) -> int:
@@ -310,9 +318,12 @@ def time_functions(row: Timing, ready: list[tuple[Runner, Callable[[], Any]]], r
     for _ in range(rounds):
         for on, function in ready:
             seconds[on.name].append(_timed(function, on, counts[on.name]))
-    row.seconds = {name: statistics.median(values) for name, values in seconds.items()}
+    usual = min if CPU else statistics.median
+    row.seconds = {name: usual(values) for name, values in seconds.items()}
     for name, values in seconds.items():
-        if name != "flowvm":
+        if name != "flowvm" and CPU:
+            row.ratios[name] = row.seconds["flowvm"] / row.seconds[name]
+        elif name != "flowvm":
             pairs = zip(seconds["flowvm"], values, strict=True)
             row.ratios[name] = statistics.median(a / b for a, b in pairs)
 
@@ -354,6 +365,7 @@ def main() -> int:
     parser.add_argument("--peers", default="torch,jax,numpy")
     parser.add_argument("--against", default="", help="one of the peers; else the fastest")
     parser.add_argument("--checkout", default="", metavar="FOLDER")
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--families", default="")
     parser.add_argument("--only", default="")
