@@ -106,6 +106,8 @@ FACES = {
         "backends.quantized", "comm", "compiler", "config", "cuda.amp", "cuda.devices",
         "cuda.events",
         "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
+        "distributed.device_mesh", "distributed.functional", "distributed.tensor.parallel",
+        "distributed.tensor.placement_types",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
         "distributions.transforms", "errors", "fft", "fx.capture", "fx.graph", "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.proxy", "fx.recording", "fx.tracer", "hub", "jit",

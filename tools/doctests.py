@@ -24,6 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+import flowvm.distributed.device_mesh
+import flowvm.distributed.functional
+import flowvm.distributed.tensor.parallel
 from flowvm import nn
 
 
@@ -66,6 +69,11 @@ SPACES = {
     "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),
+    "distributed.device_mesh": Space(flow.distributed.device_mesh, True),
+    "distributed.functional": Space(flow.distributed.functional, True),
+    "distributed.tensor": Space(flow.distributed.tensor, True),
+    "distributed.tensor.parallel": Space(flow.distributed.tensor.parallel, True),
+    "distributed.tensor.placement_types": Space(flow.distributed.tensor.placement_types, True),
 }
 STANDS_FOR = re.compile(
     r"(?:In-place |A copy of what )`(\w+)`|`(?:flow|x|input)\.(\w+)(?:\(.*?\))?`"

@@ -39,6 +39,8 @@ _ELSEWHERE: Final = {
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",
     "_tensor": "eager.tensor",
+    "distributed._functional_collectives": "distributed.functional",
+    "distributed.tensor._utils": "distributed.tensor.dtensor",
     "serialization": "serialization",
     "types": "dtype",
 }

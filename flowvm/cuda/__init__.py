@@ -28,7 +28,16 @@ from flowvm.cuda.devices import (
     set_device,
 )
 from flowvm.cuda.driver.driver import FAKES, Driver
-from flowvm.cuda.events import Event, Stream, current_stream, default_stream, stream, synchronize
+from flowvm.cuda.events import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    stream,
+    synchronize,
+)
+from flowvm.cuda.graphs import CUDAGraph, graph
 from flowvm.cuda.memory import (
     empty_cache,
     get_per_process_memory_fraction,
@@ -80,6 +89,7 @@ __all__ = [
     "BFloat16Tensor",
     "BoolTensor",
     "ByteTensor",
+    "CUDAGraph",
     "CharTensor",
     "DoubleTensor",
     "Event",
@@ -89,6 +99,7 @@ __all__ = [
     "LongTensor",
     "ShortTensor",
     "Stream",
+    "StreamContext",
     "can_device_access_peer",
     "current_device",
     "current_stream",
@@ -102,6 +113,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "graph",
     "init",
     "initial_seed",
     "is_available",

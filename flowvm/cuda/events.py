@@ -21,7 +21,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 import numpy as np
@@ -159,6 +159,9 @@ def stream(stream: Any) -> Iterator[None]:
     default = streams(index).compute
     with on_device(index), modes.use_device_stream(default, stream.number):
         yield
+
+
+StreamContext = AbstractContextManager  # what `stream` gives
 
 
 def synchronize(device: Any = None) -> None:

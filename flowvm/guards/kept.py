@@ -121,7 +121,6 @@ class Kept:
         self._count(-self.young_bytes)
         return [dropped]
 
-
     def _let_go(self, dropped: dict[Any, Any]) -> None:
         """Remember what is dropped for as long as somebody uses it."""
         if self.one_each:

@@ -115,12 +115,14 @@ def split(dim: int) -> sbp:
 
 
 def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
-    """`value`, an sbp or one for each dimension of `placement`, as a tuple of them.
+    """`value`, an sbp or one for each dimension of `placement`, as a tuple of them.  What has a
+    method `as_sbp(ndim)`, as PyTorch's `Shard` of `flowvm.distributed.tensor`, counts as one.
 
     ArgumentError where there are too many, or where a dimension is split that a tensor of `ndim`
     has not.
     """
     listed = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    listed = tuple(one.as_sbp(ndim) if hasattr(one, "as_sbp") else one for one in listed)
     for one in listed:
         if not isinstance(one, sbp):
             raise ArgumentTypeError(

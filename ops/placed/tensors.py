@@ -124,8 +124,8 @@ def _from_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """The local gradients are parts of the global one; of what is broadcast all have the same."""
-    (meta,) = c.metas
-    held = meta.with_sbp(_grad_sbp(meta.sbp))
+    (meta,), (wanted,) = c.metas, c.attrs
+    held = meta.with_sbp(_grad_sbp(meta.sbp) if wanted is None else wanted)
     return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
 
 
@@ -265,16 +265,22 @@ def _agreed(local: TensorMeta, where: placement, sbp: Sbps, place: Any) -> list[
 
 
 @method()
-def to_local(x: Tensor) -> Tensor:
+def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) -> Tensor:
     """This rank's part of a global tensor, on the same memory.  ArgumentError on a rank that holds
     nothing of it.
+
+    grad_sbp   what the ranks' gradients are of the global one on the way back: parts where the
+               tensor is split, else each has all of it.  `grad_placements` is the same, by
+               PyTorch's name
 
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).to_local()
     tensor([1., 1.])
     """
     meta = _need_global(need_tensor("to_local", "input", x), "to_local")
     boxing.inside(meta, "to_local")
-    return _recorded(_local_node, x, boxing.part_of(x), ())
+    wanted = grad_placements if grad_sbp is None else grad_sbp
+    held = None if wanted is None else as_sbps(wanted, meta.placement, meta.ndim)
+    return _recorded(_local_node, x, boxing.part_of(x), (held,))
 
 
 # --- what is asked from below ---------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import meshes
 import numpy as np
 import pytest
 
@@ -647,7 +648,9 @@ def check_the_order_of_accesses_is_kept():
     assert flow.vm.verify(flow.vm.trace(work)).pairs > 0
 
 
-CHECKS = {name: thing for name, thing in list(globals().items()) if name.startswith("check_")}
+CHECKS = {
+    name: thing for name, thing in (globals() | vars(meshes)).items() if name.startswith("check_")
+}
 
 if __name__ == "__main__":
     outcome = {}

@@ -1,4 +1,6 @@
-"""The names of the checks in `checks.py`, which runs on ranks and is not imported here."""
+"""The names of the checks in `checks.py` and `meshes.py`, which run on ranks and are not imported
+here.
+"""
 
 import ast
 from pathlib import Path
@@ -6,6 +8,7 @@ from pathlib import Path
 
 def names() -> list[str]:
     """In their order."""
-    tree = ast.parse((Path(__file__).parent / "checks.py").read_text())
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    files = [(Path(__file__).parent / name).read_text() for name in ("checks.py", "meshes.py")]
+    bodies = [node for text in files for node in ast.parse(text).body]
+    functions = [node.name for node in bodies if isinstance(node, ast.FunctionDef)]
     return [name for name in functions if name.startswith("check_")]

@@ -1,0 +1,392 @@
+"""Tensor parallel modules: `parallelize_module(model, mesh, {"up": ColwiseParallel(), ...})`.
+
+Each style makes the parameters of one module global and says how what goes in and comes out is
+held; the ops between follow by themselves.  With local inputs and outputs at both ends a model
+needs no other change.  The idea and the splits: Shoeybi et al., Megatron-LM, 2019,
+arXiv:1909.08053.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
+from flowvm.distributed.tensor.dtensor import DTensor, distribute_module, distribute_tensor
+from flowvm.distributed.tensor.placement_types import Placement, Replicate, Shard
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.loading.listing import listing
+from flowvm.nn.module import Module
+from flowvm.nn.modules.linear import Linear
+from flowvm.nn.modules.sparse import Embedding
+
+__all__ = [
+    "ColwiseParallel",
+    "ParallelStyle",
+    "PrepareModuleInput",
+    "PrepareModuleInputOutput",
+    "PrepareModuleOutput",
+    "RowwiseParallel",
+    "SequenceParallel",
+    "parallelize_module",
+]
+__dir__ = listing(globals())
+Layouts = Placement | None
+
+
+class ParallelStyle:
+    """How a module is made parallel: subclasses have `_apply(module, mesh)`.
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> isinstance(tp.ColwiseParallel(), tp.ParallelStyle)
+    True
+    """
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        raise NotImplementedError
+
+
+def _held(x: Any, now: Layouts, wanted: Layouts, mesh: DeviceMesh, local: bool = False) -> Any:
+    """`x`, of which ranks hold `now` if it is local, held as `wanted`; None leaves it as it is."""
+    if not isinstance(x, Tensor) or (now is None and not x.is_global):
+        return x
+    if not x.is_global:
+        x = DTensor.from_local(x, mesh, [now] * mesh.ndim)  # type: ignore[list-item]
+    if wanted is not None:
+        held = tuple(wanted.as_sbp(x.ndim) for _ in range(mesh.ndim))
+        if x.sbp != held:
+            x = x.to_global(mesh.flow_placement, held)
+    return x.to_local() if local else x
+
+
+def _one_dimension(style: object, mesh: DeviceMesh) -> None:
+    if mesh.ndim != 1:
+        raise ArgumentError(
+            f"{type(style).__name__}: needs a mesh of one dimension, got {mesh!r}; take one of it: "
+            f'mesh["name"]'
+        )
+
+
+class _OfWeights(ParallelStyle):
+    """A style of Linear and Embedding: where parameters are cut, and the layouts."""
+
+    cuts: Mapping[type[Module], Mapping[str, Placement]]
+    wanted: Mapping[type[Module], Placement]  # how the input is to be held
+
+    def __init__(self, inputs: Layouts, outputs: Layouts, use_local_output: bool) -> None:
+        self.inputs, self.outputs, self.local = inputs, outputs, use_local_output
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        _one_dimension(self, mesh)
+        kind = next((k for k in self.cuts if isinstance(module, k)), None)
+        if kind is None:
+            raise ArgumentTypeError(
+                f"{type(self).__name__}: takes Linear and Embedding, got {type(module).__name__}"
+            )
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                where = self.cuts[kind].get(name, Replicate())
+                setattr(module, name, distribute_tensor(parameter, mesh, [where]))
+        wanted = self.wanted[kind]
+        outputs = self.outputs
+
+        def before(module: Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (_held(given[0], self.inputs, wanted, mesh), *given[1:])
+
+        def after(module: Module, given: tuple[Any, ...], found: Any) -> Any:
+            return _held(found, None, outputs, mesh, self.local)
+
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+        return module
+
+
+class ColwiseParallel(_OfWeights):
+    """Each rank computes some of the output's columns: of a Linear's rows of weights and biases, or
+    of an Embedding's columns.
+
+    input_layouts      how local inputs are held, Replicate() by default
+    output_layouts     how the output is to be held, Shard(-1) by default
+    use_local_output   whether the output is this rank's part, and no global tensor
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> tp.parallelize_module(flow.nn.Linear(2, 4), mesh, tp.ColwiseParallel()).weight.placements
+    (Shard(dim=0),)
+    """
+
+    cuts = {  # noqa: RUF012 - declared above
+        Linear: {"weight": Shard(0), "bias": Shard(0)}, Embedding: {"weight": Shard(1)},
+    }  # fmt: skip
+    wanted = {Linear: Replicate(), Embedding: Replicate()}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Layouts = None,
+        output_layouts: Layouts = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(
+            input_layouts or Replicate(), output_layouts or Shard(-1), use_local_output
+        )
+
+
+class RowwiseParallel(_OfWeights):
+    """Each rank multiplies some of the input's columns, or looks up some of an Embedding's rows;
+    the results are added.
+
+    input_layouts      how local inputs are held: Shard(-1) by default of a Linear, Replicate() of
+                       an Embedding
+    output_layouts     how the output is to be held, Replicate() by default
+    use_local_output   whether the output is this rank's part, and no global tensor
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> tp.parallelize_module(flow.nn.Linear(2, 4), mesh, tp.RowwiseParallel()).weight.placements
+    (Shard(dim=1),)
+    """
+
+    cuts = {  # noqa: RUF012 - declared above
+        Linear: {"weight": Shard(1)}, Embedding: {"weight": Shard(0)},
+    }  # fmt: skip
+    wanted = {Linear: Shard(-1), Embedding: Replicate()}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Layouts = None,
+        output_layouts: Layouts = None,
+        use_local_output: bool = True,
+    ) -> None:
+        super().__init__(input_layouts, output_layouts or Replicate(), use_local_output)
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        if self.inputs is None:
+            self.inputs = Replicate() if isinstance(module, Embedding) else Shard(-1)
+        return super()._apply(module, mesh)
+
+
+class SequenceParallel(ParallelStyle):
+    """LayerNorm, RMSNorm, Dropout and the like, on an input whose sequence the ranks share.
+
+    sequence_dim       the dimension of the sequence; local inputs are parts of it
+    use_local_output   whether the output is this rank's part, and no global tensor
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> tp.parallelize_module(flow.nn.LayerNorm(2), mesh, tp.SequenceParallel())(
+    ...     flow.ones(2, 3, 2)
+    ... ).placements
+    (Shard(dim=1),)
+    """
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
+        self.cut, self.local = Shard(sequence_dim), use_local_output
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        _one_dimension(self, mesh)
+        return distribute_module(
+            module,
+            mesh,
+            None,
+            lambda m, given, mesh: (_held(given[0], self.cut, self.cut, mesh), *given[1:]),
+            lambda m, found, mesh: _held(found, None, self.cut, mesh, self.local),
+        )
+
+
+def _listed(layouts: Any) -> tuple[Layouts, ...]:
+    return tuple(layouts) if isinstance(layouts, (tuple, list)) else (layouts,)
+
+
+def _each(
+    what: str, values: Sequence[Any], now: Any, wanted: Any, mesh: DeviceMesh, local: bool
+) -> tuple[Any, ...]:
+    now, wanted = _listed(now), _listed(wanted)
+    if not len(values) == len(now) == len(wanted):
+        raise ArgumentError(
+            f"{what}: layouts are one for each of the {len(values)} positional values, got "
+            f"{len(now)} and {len(wanted)}"
+        )
+    return tuple(
+        _held(v, n, w, mesh, local) if n is not None else v
+        for v, n, w in zip(values, now, wanted, strict=True)
+    )
+
+
+class PrepareModuleInput(ParallelStyle):
+    """How the inputs of any module are held.
+
+    input_layouts, desired_input_layouts               of positional inputs: of each one, in a
+                                                       tuple, what ranks hold, and what they are to
+                                                       hold; None leaves an input as it is
+    input_kwarg_layouts, desired_input_kwarg_layouts   of keyword inputs, by name
+    use_local_output                                   whether forward gets parts
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> style = tp.PrepareModuleInput(
+    ...     input_layouts=tp.Shard(0), desired_input_layouts=tp.Replicate()
+    ... )
+    >>> tp.parallelize_module(flow.nn.Identity(), mesh, style)(flow.ones(2)).placements
+    (Replicate(),)
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Any = None,
+        desired_input_layouts: Any = None,
+        input_kwarg_layouts: Mapping[str, Layouts] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, Layouts] | None = None,
+        use_local_output: bool = False,
+    ) -> None:
+        self.layouts, self.desired = input_layouts, desired_input_layouts
+        self.kwargs = dict(input_kwarg_layouts or {})
+        self.desired_kwargs = dict(desired_input_kwarg_layouts or {})
+        self.local = use_local_output
+        if set(self.kwargs) != set(self.desired_kwargs):
+            raise ArgumentError(
+                f"PrepareModuleInput: layouts of {sorted(self.kwargs)}, and desired ones of "
+                f"{sorted(self.desired_kwargs)}"
+            )
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        def before(
+            module: Module, given: tuple[Any, ...], named: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+            if self.layouts is not None:
+                what = type(self).__name__
+                given = _each(what, given, self.layouts, self.desired, mesh, self.local)
+            for name, now in self.kwargs.items():
+                if now is not None and name in named:
+                    wanted = self.desired_kwargs[name]
+                    named = {**named, name: _held(named[name], now, wanted, mesh, self.local)}
+            return given, named
+
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        return module
+
+
+class PrepareModuleOutput(ParallelStyle):
+    """How the outputs of any module are held.
+
+    output_layouts, desired_output_layouts   of one output, or of each in a tuple: what ranks hold
+                                             of it if it is local, and what they are to hold
+    use_local_output                         whether they are parts, and no global tensors
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> style = tp.PrepareModuleOutput(
+    ...     output_layouts=tp.Shard(0), desired_output_layouts=tp.Replicate()
+    ... )
+    >>> tp.parallelize_module(flow.nn.Identity(), mesh, style)(flow.ones(2)).is_global
+    False
+    """
+
+    def __init__(
+        self, *, output_layouts: Any, desired_output_layouts: Any, use_local_output: bool = True
+    ) -> None:
+        self.layouts, self.desired = output_layouts, desired_output_layouts
+        self.local = use_local_output
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        def after(module: Module, given: tuple[Any, ...], found: Any) -> Any:
+            what = type(self).__name__
+            if isinstance(found, (tuple, list)):
+                return _each(what, found, self.layouts, self.desired, mesh, self.local)
+            return _each(what, (found,), self.layouts, self.desired, mesh, self.local)[0]
+
+        module.register_forward_hook(after)
+        return module
+
+
+class PrepareModuleInputOutput(ParallelStyle):
+    """Both `PrepareModuleInput` and `PrepareModuleOutput`, by the same arguments.
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> style = tp.PrepareModuleInputOutput(
+    ...     input_layouts=tp.Shard(0), desired_input_layouts=tp.Replicate(),
+    ...     output_layouts=tp.Replicate(), desired_output_layouts=tp.Shard(0),
+    ... )
+    >>> tp.parallelize_module(flow.nn.Identity(), mesh, style)(flow.ones(2))
+    tensor([1., 1.])
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Any = None,
+        desired_input_layouts: Any = None,
+        input_kwarg_layouts: Mapping[str, Layouts] | None = None,
+        desired_input_kwarg_layouts: Mapping[str, Layouts] | None = None,
+        use_local_input: bool = False,
+        output_layouts: Any,
+        desired_output_layouts: Any,
+        use_local_output: bool = True,
+    ) -> None:
+        self.styles = (
+            PrepareModuleInput(
+                input_layouts=input_layouts,
+                desired_input_layouts=desired_input_layouts,
+                input_kwarg_layouts=input_kwarg_layouts,
+                desired_input_kwarg_layouts=desired_input_kwarg_layouts,
+                use_local_output=use_local_input,
+            ),
+            PrepareModuleOutput(
+                output_layouts=output_layouts,
+                desired_output_layouts=desired_output_layouts,
+                use_local_output=use_local_output,
+            ),
+        )
+
+    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
+        for style in self.styles:
+            style._apply(module, mesh)
+        return module
+
+
+def parallelize_module(
+    module: Module,
+    device_mesh: DeviceMesh | None = None,
+    parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> Module:
+    """Make a module parallel by a style, or modules inside it by styles by their names: "up",
+    "layers.*.up" (`*` is any name between two points).
+
+    The parameters of the first rank count.  ArgumentError where a name is of no module.
+
+    >>> import flowvm.distributed.tensor.parallel as tp
+    >>> mesh = flow.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    >>> mlp = flow.nn.Sequential(flow.nn.Linear(2, 4), flow.nn.ReLU(), flow.nn.Linear(4, 2))
+    >>> plan = {"0": tp.ColwiseParallel(), "2": tp.RowwiseParallel()}
+    >>> tp.parallelize_module(mlp, mesh, plan)(flow.ones(1, 2)).shape
+    flow.Size([1, 2])
+    """
+    mesh = current_mesh() if device_mesh is None else device_mesh
+    if isinstance(parallelize_plan, ParallelStyle):
+        return parallelize_plan._apply(module, mesh)
+    if not isinstance(parallelize_plan, Mapping):
+        got = type(parallelize_plan).__name__
+        raise ArgumentTypeError(
+            f"parallelize_module: parallelize_plan is a ParallelStyle, or styles by the names of "
+            f"modules, got {got}"
+        )
+    for pattern, style in parallelize_plan.items():
+        parts = pattern.split(".")
+        found = [
+            inner for name, inner in module.named_modules()
+            if len(names := name.split(".")) == len(parts) and all(map(fnmatch, names, parts))
+        ]  # fmt: skip
+        if not found:
+            raise ArgumentError(
+                f"parallelize_module: no module of {type(module).__name__} is called {pattern!r}"
+            )
+        for inner in found:
+            style._apply(inner, mesh)
+    return module
