@@ -228,6 +228,16 @@ class DeviceError(FlowError, RuntimeError):
     """
 
 
+class ValuelessError(DeviceError, NotImplementedError):
+    """Values of a tensor on the meta device, which has none.
+
+    >>> flow.ones(2, device="meta").tolist()
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ValuelessError: a tensor on the meta device has no values...
+    """
+
+
 class IndexTypeError(ArgumentTypeError, IndexError):
     """What is no index, where one is due.
 

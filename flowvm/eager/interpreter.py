@@ -31,6 +31,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.kept import Kept
 from flowvm.meta.device import Device, cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, on_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
@@ -289,13 +290,13 @@ HOST_ONLY = frozenset({"uint16", "uint32", "uint64"})  # dtypes, beside complex 
 def _check_kernels(op: Operator, dtype: DType, device: Device) -> None:
     """An error where an operator has no kernel for a dtype."""
     if dtype.name in HOST_ONLY:
-        if device is not cpu or op.everywhere:
+        if device.type == "cuda" or op.everywhere:
             raise DeviceError(
                 f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to a signed "
                 f"integer or uint8"
             )
         return
-    if device is not cpu or op.everywhere:
+    if device.type == "cuda" or op.everywhere:
         raise DeviceError(
             f"{op.name}: complex tensors are not on CUDA; move view_as_real(...) to the "
             f"device, or compute there with .real and .imag"
@@ -341,7 +342,7 @@ def _entry(
             sizes.append(meta.nbytes // rows if meta.numel else meta.dtype.itemsize)
         else:
             access.append(OPERAND.MUT | OPERAND.ALLOCATE)
-            sizes.append(meta.nbytes)
+            sizes.append(0 if meta.device is nowhere else meta.nbytes)
     changed = OPERAND.MUT | (0 if op.refills else updated)
     access += [changed if name in op.writes else OPERAND.CONST for name in op.inputs]
     sizes += [0] * len(op.inputs)

@@ -16,8 +16,9 @@ import numpy as np
 from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError
+from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
 from flowvm.meta.device import Device, cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType
 from flowvm.meta.dtype import from_numpy as dtype_from_numpy
 from flowvm.meta.global_meta import GlobalMeta
@@ -85,6 +86,8 @@ def on_host(t: Tensor) -> Tensor:
     """A copy of a device's tensor on the CPU, outside the autograd graph; of a global tensor all of
     it, which the ranks that have it make together.
     """
+    if t._meta.device is nowhere:
+        raise ValuelessError(f"a tensor on the meta device has no values: {t._meta!r}")
     if isinstance(t._meta, GlobalMeta):
         return on_host(Globals.gathered(t)) if t.is_cuda else Globals.gathered(t)
     copied: Tensor = new_tensor(t._ref, t._meta, t.storage()).cpu()

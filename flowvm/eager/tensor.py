@@ -253,6 +253,15 @@ class Tensor:
         """
         return self._meta.device.type == "cuda"
 
+    @property
+    def is_meta(self) -> bool:
+        """Whether it is on the meta device: it has a shape, and no values.
+
+        >>> flow.ones(2, device="meta").is_meta, flow.ones(2).is_meta
+        (True, False)
+        """
+        return self._meta.device.type == "meta"
+
     def __len__(self) -> int:
         if self._meta.ndim == 0:
             raise ArgumentTypeError("len() of a 0-d tensor")

@@ -27,6 +27,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, bool_, complex_of, get_default_dtype, int64
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -284,6 +285,8 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
         kind = type(failure.exception).__name__
         return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
     meta = t._meta
+    if meta.device is nowhere:
+        return "..."  # as PyTorch's
     if isinstance(meta, GlobalMeta):
         if not meta.inside:
             return "<on other ranks>"

@@ -34,8 +34,10 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, Devic
 from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, bfloat16
 from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
@@ -54,7 +56,7 @@ _DEVICES |= {11: ("ROCm host", True), 13: ("CUDA managed", True), 14: ("oneAPI",
 
 @method("__dlpack_device__")
 def _dlpack_device(t: Tensor) -> tuple[int, int]:
-    return CPU if t._meta.device is cpu else (2, t._meta.device.index or 0)
+    return (2, t._meta.device.index or 0) if t._meta.device.type == "cuda" else CPU
 
 
 @method("__dlpack__")
@@ -66,6 +68,8 @@ def _dlpack(
     dl_device: tuple[Any, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
+    if t._meta.device is nowhere:
+        raise BufferError(f"__dlpack__: a tensor on the meta device has no values: {t._meta!r}")
     here = _dlpack_device(t)
     if stream is not None and (here == CPU or not _is_stream(stream)):
         raise ArgumentError(f"__dlpack__: a tensor on {t.device} takes no stream {stream!r}")
@@ -105,8 +109,8 @@ def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) 
 
 def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
     """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
-    if t._meta.device is cpu:
-        raise AttributeError("a tensor on the CPU has no __cuda_array_interface__")
+    if t._meta.device.type != "cuda":
+        raise AttributeError(f"a tensor on {t._meta.device} has no __cuda_array_interface__")
     return exchange.interface(t)
 
 
@@ -241,6 +245,14 @@ def _rebuild(
     return _of_class(cls, made, requires_grad, attributes)
 
 
+def _rebuild_valueless(
+    cls: type[Tensor], meta: TensorMeta, requires_grad: bool, attributes: dict[str, Any]
+) -> Tensor:
+    there: Any = adopt_array(np.empty(0, np.float32)).to(device=nowhere)
+    made = there.new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
+    return _of_class(cls, made, requires_grad, attributes)
+
+
 def _of_class(
     cls: type[Tensor], data: Tensor, requires_grad: bool, attributes: dict[str, Any]
 ) -> Tensor:
@@ -268,6 +280,9 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
             "a global tensor cannot be pickled: other processes hold parts of it; use flow.save, "
             "or pickle its to_local() on each rank"
         )
+    if t._meta.device is nowhere:
+        facts = type(t), t._meta, t.requires_grad and t.is_leaf, _attributes(t)
+        return _rebuild_valueless, facts
     return reduced(t, memory_of(t).copy())
 
 

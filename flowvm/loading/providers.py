@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from flowvm import array_api, memory
     from flowvm.cuda import amp
     from flowvm.cuda.driver import runtime
+    from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
 else:
@@ -28,6 +29,7 @@ else:
     memory = lazy("flowvm.memory")
     amp = lazy("flowvm.cuda.amp")
     runtime = lazy("flowvm.cuda.driver.runtime")
+    valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
 
@@ -42,6 +44,13 @@ def _lower_for_cuda(
 ) -> Invocation:
     """What a call comes down to on a CUDA device."""
     return lowering.lower(op, metas, attrs)
+
+
+def _lower_for_meta(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
+) -> Invocation:
+    """What a call comes down to on the meta device."""
+    return valueless.lower(op, metas, attrs)
 
 
 def _about_memory(stream: int) -> str:
@@ -68,6 +77,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
 compiler.captured.append(_captured)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
+lowerings["meta"] = _lower_for_meta
 engine.failures.about_memory = _about_memory
 Trace.screen = _trace_screen
 shown["flowvm.cuda"]["amp"] = amp

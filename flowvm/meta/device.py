@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, SupportsIndex
 from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.guards.regions import Mode, Region
 
-_TYPES = ("cpu", "cuda")
+_TYPES = ("cpu", "cuda", "meta")
 _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}
 
@@ -26,7 +26,8 @@ _default: "Final[Mode[Device | None]]" = Mode(None)
 
 
 class Device(Region):
-    """A place for tensors: `flow.device("cpu")`, `flow.device("cuda:1")`, `flow.device("cuda", 1)`.
+    """A place for tensors: `flow.device("cpu")`, `flow.device("cuda:1")`, `flow.device("cuda", 1)`,
+    or `flow.device("meta")`, where tensors have shapes and dtypes and no values.
 
     "cuda" alone means the current CUDA device, which is "cuda:0" unless `flow.cuda.set_device` was
     called.  There is one CPU device, so its index is None, as in PyTorch.  Inside `with
@@ -49,7 +50,7 @@ class Device(Region):
         if found is None:
             found = object.__new__(cls)
             object.__setattr__(found, "type", key[0])
-            object.__setattr__(found, "index", None if key[0] == "cpu" else key[1])
+            object.__setattr__(found, "index", key[1] if key[0] == "cuda" else None)
             found = _interned.setdefault(key, found)  # atomic: two threads agree on one object
         return found
 
@@ -83,7 +84,9 @@ def _parse(device: object, index: object) -> tuple[str, int]:
         raise ArgumentTypeError(f"expected a device such as 'cpu' or 'cuda:0', got {device!r}")
     match = _SPELLING.fullmatch(device)
     if match is None or match[1] not in _TYPES:
-        raise DeviceError(f"no device is called {device!r}; write 'cpu', 'cuda' or 'cuda:<index>'")
+        raise DeviceError(
+            f"no device is called {device!r}; write 'cpu', 'cuda', 'cuda:<index>' or 'meta'"
+        )
     if match[2] is not None and index is not None:
         raise DeviceError(f"device {device!r} has an index already, so index={index!r} is too much")
     number = index if match[2] is None else int(match[2])
@@ -93,10 +96,11 @@ def _parse(device: object, index: object) -> tuple[str, int]:
         raise DeviceError(f"a device index is an integer from 0 up, got {number!r}")
     if match[1] == "cpu" and number != 0:
         raise DeviceError(f"there is one CPU device, 'cpu'; got index {number}")
-    return match[1], number
+    return match[1], number if match[1] == "cuda" else 0  # one meta device, too, as in PyTorch
 
 
 cpu: Final = Device("cpu")
+meta: Final = Device("meta")
 
 
 def as_device(value: "str | int | Device | None") -> Device:
@@ -127,7 +131,7 @@ def get_default_device() -> Device:
 
 # by type of device, but the CPU: why the one of an index cannot be used, "" if it can
 backends: dict[str, Callable[[int], str]] = {}
-_usable: set[Device] = {cpu}
+_usable: set[Device] = {cpu, meta}
 
 
 def is_available(device: Device) -> bool:
@@ -144,7 +148,7 @@ def require(device: Device) -> Device:
 
 def forget() -> None:
     """Ask anew which devices can be used."""
-    _usable.difference_update({d for d in _usable if d.type != "cpu"})
+    _usable.difference_update(_usable - {cpu, meta})
 
 
 def _why_not(device: Device) -> str:

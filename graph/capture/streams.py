@@ -41,5 +41,10 @@ def _stream_for(device: Device) -> tuple[Any, int]:
     if device is cpu:
         stream = current_stream()
         return stream, stream.number
+    if device.type == "meta":
+        raise CaptureError(
+            "graphs compute values, and tensors on the meta device have none; call the module or "
+            "the function itself for shapes"
+        )
     used: Any = events.current_stream(device)
     return used, 0 if used.number == streams.streams(device.index or 0).compute else used.number

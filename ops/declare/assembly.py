@@ -115,6 +115,11 @@ class Assembly:
     number: Any = 0
     planes: Planes = ONE_PLANE
 
+    @property
+    def outputs(self) -> tuple[TensorMeta, ...]:
+        """What comes out."""
+        return (self.out,)
+
     def on_cpu(self) -> Invocation:
         """The CPU's call."""
         return _assembled(self.out, self.pieces, self.number, self.planes)

@@ -8,14 +8,10 @@ dimensions.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator, short
 from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.nodes import Node
@@ -23,9 +19,9 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare import valueless
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
-from flowvm.vm.engine.engine import no_op
 from flowvm.vm.watch.pending import issued
 
 
@@ -72,13 +68,8 @@ def record(
 # --- where they start from ----------------------------------------------------------------------
 
 
-@functools.cache
-def _no_op() -> int:
-    return jit.native(no_op, "int32(int64, int64, int64, int64)")
-
-
 def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    return Invocation((attrs[0],), _no_op(), np.zeros(1, np.int64))
+    return valueless.invocation((attrs[0],))
 
 
 def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:

@@ -14,10 +14,12 @@ import numpy as np
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.placed import Globals, is_placed
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import DeviceError
+from flowvm.errors import DeviceError, ValuelessError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare import valueless
 from flowvm.vm.machine.lang import address_of
 
 if TYPE_CHECKING:
@@ -39,6 +41,13 @@ def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     (x,), (device,) = metas, attrs
     out = TensorMeta.of(x.shape, x.dtype, device)
     words = [out.nbytes]
+    if x.device is nowhere or device is nowhere:
+        if device is nowhere:
+            return valueless.invocation((out,))
+        raise ValuelessError(
+            "a tensor on the meta device has no values to copy; make an empty one elsewhere: "
+            "flow.empty_like(x, device=...), module.to_empty(device=...)"
+        )
     if device is cpu:
         name, stream = "copy_out", streams.streams(x.device.index or 0).d2h
     else:

@@ -11,6 +11,7 @@ from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
 from flowvm.meta.device import cpu as _cpu
+from flowvm.meta.device import meta as _nowhere
 from flowvm.meta.dtype import (
     DType,
     bfloat16,
@@ -140,14 +141,16 @@ def is_pinned(x: Tensor, device: object = None) -> bool:
 
 @method()
 def data_ptr(x: Tensor) -> int:
-    """The address of the first element.  Waits for the tensor; 0 when it is empty.
+    """The address of the first element.  Waits for the tensor; 0 if there are no values.
 
     >>> x = flow.ones(4)
     >>> x[1:].data_ptr() - x.data_ptr()  # bytes
     4
     """
     wait_for(x)
-    return engine.pointer(x._ref) if x._meta.numel else 0
+    if x._meta.numel == 0 or x._meta.device is _nowhere:
+        return 0
+    return engine.pointer(x._ref)
 
 
 @method()
@@ -192,7 +195,7 @@ def is_nonzero(x: Tensor) -> bool:
 
 # what PyTorch's tensors can be and these cannot; all are plain memory of the CPU or of CUDA
 _NEVER = (
-    "is_ipu", "is_maia", "is_meta", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized",
+    "is_ipu", "is_maia", "is_mkldnn", "is_mps", "is_mtia", "is_nested", "is_quantized",
     "is_sparse", "is_sparse_csr", "is_vulkan", "is_xla", "is_xpu",
 )  # fmt: skip
 for _name in _NEVER:

@@ -448,8 +448,8 @@ def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
     table: list[int] = []
     views: list[int] = []
     metas = getattr(info, "metas", ())
-    if len(metas) != len(writes):
-        return None
+    if len(metas) != len(writes) or any(m.device.type == "meta" for m in metas):
+        return None  # or there is no memory
     for meta, written in zip(metas, writes, strict=True):
         table.append(len(views) if written else -1)
         if written:

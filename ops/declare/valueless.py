@@ -1,0 +1,52 @@
+"""The "meta" device: tensors that have a shape, a dtype and no values.
+
+A call there is an instruction as any other: the op's infer function says what comes out, the
+outputs have no memory, and the kernel does nothing.  So order, errors about shapes, autograd and
+modules are what they are elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from flowvm.compiler import jit
+from flowvm.eager.interpreter import Invocation, Operator, device_of
+from flowvm.errors import ValuelessError
+from flowvm.meta.meta import TensorMeta
+from flowvm.vm.engine.engine import no_op
+
+_LAYOUT = np.zeros(1, np.int64)
+
+
+@functools.cache
+def _kernel() -> int:
+    return jit.native(no_op, "int32(int64, int64, int64, int64)")
+
+
+def invocation(outputs: tuple[TensorMeta, ...], pack: str = "") -> Invocation:
+    """What computes nothing, and gives outputs of these metas."""
+    return Invocation(outputs, _kernel(), _LAYOUT, scalar_pack=pack)
+
+
+def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    """What a call of `op` comes down to on the meta device.
+
+    ValuelessError where the shape of what comes out depends on values.
+    """
+    if op.unsized:
+        raise ValuelessError(
+            f"{op.name}: what comes out has as many elements as values say, and tensors on the "
+            f"meta device have no values"
+        )
+    if op.infer is None:
+        raise ValuelessError(f"{op.name} does not say what comes out without computing it")
+    inferred = op.infer(metas, attrs)
+    device = device_of(metas, attrs)
+    outputs = tuple(
+        m if m.device is device else TensorMeta.of(m.shape, m.dtype, device, m.stride)
+        for m in inferred.outputs
+    )
+    return invocation(outputs, getattr(inferred, "pack", "")[::-1])
