@@ -83,12 +83,18 @@ from flowvm.meta.formats import channels_last as channels_last
 from flowvm.meta.formats import channels_last_3d as channels_last_3d
 from flowvm.meta.formats import contiguous_format as contiguous_format
 from flowvm.meta.formats import preserve_format as preserve_format
+from flowvm.meta.formats import sparse_bsc as sparse_bsc
+from flowvm.meta.formats import sparse_bsr as sparse_bsr
+from flowvm.meta.formats import sparse_coo as sparse_coo
+from flowvm.meta.formats import sparse_csc as sparse_csc
+from flowvm.meta.formats import sparse_csr as sparse_csr
 from flowvm.meta.formats import strided as strided
 from flowvm.meta.meta import Size as Size
 from flowvm.meta.placements import placement as placement
 from flowvm.ops import *  # noqa: F403 - the public ops are pinned by ops.__all__
 from flowvm.ops.placed import tensors as _global_tensors  # noqa: F401 - attaches methods
 from flowvm.ops.shapes.create import tensor as tensor  # and not the module flowvm.tensor
+from flowvm.ops.shapes.inplace_views import UntypedStorage as UntypedStorage
 from flowvm.streams import Stream as Stream
 from flowvm.streams import current_stream as current_stream
 from flowvm.streams import get_num_threads as get_num_threads
@@ -110,6 +116,7 @@ if TYPE_CHECKING:
     from flowvm import distributions as distributions
     from flowvm import fft as fft
     from flowvm import func as func
+    from flowvm import futures as futures
     from flowvm import fx as fx
     from flowvm import graph as graph
     from flowvm import hub as hub
@@ -171,9 +178,9 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
-    "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
-    "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
-    "return_types", "sbp", "signal", "sparse", "special", "testing", "utils", "xpu",
+    "distributions", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
+    "linalg", "memory", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler",
+    "random", "return_types", "sbp", "signal", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -185,8 +192,8 @@ _LAZY_NAMES = {
     "vmap": "flowvm.func",
     **dict.fromkeys(
         (
-            "_assert", "_check", "_check_index", "_check_not_implemented", "_check_type",
-            "_check_value",
+            "_assert", "_assert_async", "_check", "_check_index", "_check_not_implemented",
+            "_check_type", "_check_value",
         ),
         "flowvm.testing",
     ),
@@ -271,6 +278,7 @@ __all__ = [
     "float32",
     "float64",
     "from_dlpack",
+    "futures",
     "fx",
     "get_default_device",
     "get_default_dtype",

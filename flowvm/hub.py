@@ -44,6 +44,10 @@ def get_dir() -> str:
     return _folder[0] if _folder else str(default)
 
 
+def _get_torch_home() -> str:
+    return os.path.dirname(get_dir())
+
+
 def set_dir(d: str | os.PathLike[str]) -> None:
     """Let get_dir answer this folder."""
     _folder[:] = [os.fspath(d)]

@@ -128,6 +128,13 @@ def export(fn: Any) -> Any:
     return fn
 
 
+def _overload(fn: Any) -> Any:
+    return fn
+
+
+_overload_method = _overload
+
+
 def interface(obj: Any) -> Any:
     """The class itself.
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentTypeError, ModeError
 from flowvm.loading.listing import listing
 
 __all__ = [
+    "TorchFunctionMode",
     "get_overridable_functions",
     "handle_torch_function",
     "has_torch_function",
@@ -51,6 +52,23 @@ def is_tensor_like(inp: Any) -> bool:
 def is_tensor_method_or_property(func: Any) -> bool:
     """Whether it is found on tensors."""
     return any(found is func for found in vars(Tensor).values())
+
+
+class TorchFunctionMode:
+    """A base of PyTorch's, so that programs may define what they would do at each call; no such
+    mode can be entered here.
+
+    ModeError from `with`.
+    """
+
+    def __enter__(self) -> NoReturn:
+        raise ModeError(
+            f"{type(self).__name__}: calls of ops cannot be taken over; flow.fx.symbolic_trace and "
+            f"make_fx record them"
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Never reached."""
 
 
 def get_overridable_functions() -> dict[Any, list[Any]]:

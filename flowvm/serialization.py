@@ -55,6 +55,7 @@ __dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION = 1
+DEFAULT_PROTOCOL = 2  # of pickles, as PyTorch has it: what is written here is none
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -189,15 +190,20 @@ def _has_header(data: bytes) -> bool:
 
 # ---- classes of the program's own
 
-_safe: dict[str, type] = {}
+_safe: dict[str, Any] = {}
 
 
 def add_safe_globals(safe_globals: Sequence[Any]) -> None:
-    """Let load build dataclasses of these classes again; without calling their __init__."""
+    """Let load build dataclasses of these classes again; without calling their __init__.
+
+    What is no dataclass is noted, as PyTorch's programs add it, and a file that has one is still
+    refused.  ArgumentTypeError for what is neither a class nor a function.
+    """
     for kind in safe_globals:
-        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-            raise ArgumentTypeError(f"add_safe_globals takes dataclasses, got {kind!r}")
-        _safe[_class_name(kind)] = kind
+        found, name = kind if isinstance(kind, tuple) and len(kind) == 2 else (kind, "")
+        if not callable(found):
+            raise ArgumentTypeError(f"add_safe_globals takes classes, got {kind!r}")
+        _safe[name or _class_name(found)] = found
 
 
 def get_safe_globals() -> list[Any]:
@@ -210,7 +216,7 @@ def clear_safe_globals() -> None:
     _safe.clear()
 
 
-def _class_name(kind: type) -> str:
+def _class_name(kind: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -527,7 +533,7 @@ class _Reader:
 
     def _instance(self, name: Any, fields: Any) -> Any:
         kind = _safe.get(name) if isinstance(name, str) else None
-        if kind is None:
+        if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise FileError(
                 f"flow.load: {self._where} has a dataclass {str(name)[:80]!r}, and no name of a "
                 f"file is looked up: flow.serialization.add_safe_globals([its class]) first"

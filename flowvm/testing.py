@@ -230,6 +230,11 @@ def _assert(condition: Any, message: str) -> None:
     assert condition, message
 
 
+def _assert_async(input: Any, assert_msg: str = "") -> None:
+    """The same of a tensor; its value is read here, so the error is on this line."""
+    assert bool(input), assert_msg
+
+
 def assert_close(
     actual: Any,
     expected: Any,

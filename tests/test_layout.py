@@ -41,9 +41,9 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "fft", "files", "foreach", "func", "fx", "jit", "library",
-        "linalg", "nn", "onnx", "optim", "overrides", "sbp", "serialization", "settings", "signal",
-        "special", "testing", "utils",
+        "amp", "distributions", "fft", "files", "foreach", "func", "futures", "fx", "jit",
+        "library", "linalg", "nn", "onnx", "optim", "overrides", "sbp", "serialization",
+        "settings", "signal", "special", "testing", "utils",
     ),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
@@ -109,7 +109,8 @@ FACES = {
         "distributed.device_mesh", "distributed.functional", "distributed.tensor.parallel",
         "distributed.tensor.placement_types",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
-        "distributions.transforms", "errors", "fft", "fx.capture", "fx.graph", "fx.graph_module",
+        "distributions.transforms", "errors", "fft", "futures", "fx.capture", "fx.graph",
+        "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.proxy", "fx.recording", "fx.tracer", "hub", "jit",
         "launch", "library", "linalg", "memory", "mps", "multiprocessing", "nn.attention.bias",
         "nn.functional",
@@ -122,7 +123,8 @@ FACES = {
         "optim.swa_utils", "overrides", "random", "return_types", "sbp", "serialization",
         "settings",
         "signal.windows", "special", "streams", "testing", "utils.checkpoint",
-        "utils.data.distributed", "utils.tensorboard", "xpu",
+        "utils.data.distributed", "utils.dlpack", "utils.flop_counter", "utils.hooks",
+        "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 

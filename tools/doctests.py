@@ -27,6 +27,9 @@ import flowvm as flow
 import flowvm.distributed.device_mesh
 import flowvm.distributed.functional
 import flowvm.distributed.tensor.parallel
+import flowvm.distributions.utils
+import flowvm.utils.dlpack
+import flowvm.utils.flop_counter
 from flowvm import nn
 
 
@@ -69,6 +72,10 @@ SPACES = {
     "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),
+    "distributions.utils": Space(flow.distributions.utils, False),
+    "futures": Space(flow.futures, True),
+    "utils.dlpack": Space(flowvm.utils.dlpack, True),
+    "utils.flop_counter": Space(flowvm.utils.flop_counter, True),
     "distributed.device_mesh": Space(flow.distributed.device_mesh, True),
     "distributed.functional": Space(flow.distributed.functional, True),
     "distributed.tensor": Space(flow.distributed.tensor, True),

@@ -38,3 +38,9 @@ def maybe_mark_dynamic(t: Any, index: Any) -> None:
 
 def graph_break(msg: str = "") -> None:
     """Taken: there is no compiler of Python whose graph would end."""
+
+
+class OptimizedModule:
+    """What PyTorch's `torch.compile(module)` gives; no module is one: `flow.compile` gives a
+    function that calls it.
+    """

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ModeError
+from flowvm.jit import ScriptFunction as ScriptFunction
+from flowvm.jit import ScriptModule as ScriptModule
+from flowvm.meta.device import Device
+from flowvm.meta.dtype import DType
 from flowvm.ops import Generator as Generator
 
 
@@ -19,6 +25,52 @@ class Value:
     """In annotations alone."""
 
 
+class SymInt:
+    """In annotations alone: sizes are plain numbers."""
+
+
+class SymFloat:
+    """In annotations alone."""
+
+
+class SymBool:
+    """In annotations alone."""
+
+
+class NoDtype:
+    """A dtype that no tensor here has: a name to compare with."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+complex32, chalf = NoDtype("complex32"), NoDtype("complex32")
+quint8, qint8, qint32 = NoDtype("quint8"), NoDtype("qint8"), NoDtype("qint32")
+quint4x2, quint2x4 = NoDtype("quint4x2"), NoDtype("quint2x4")
+float4_e2m1fn_x2 = NoDtype("float4_e2m1fn_x2")
+_TensorMeta = type(Tensor)
+
+
+class PyTorchFileReader:
+    """In annotations: `flow.load` reads PyTorch's files."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ModeError("PyTorchFileReader: flow.load(path) reads PyTorch's files")
+
+
+def _are_functorch_transforms_active() -> bool:
+    """False: transforms are functions here, and no mode."""
+    return False
+
+
+def _disabled_torch_function_impl(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The call itself: no class changes what ops do."""
+    return func(*args, **(kwargs or {}))
+
+
 def _log_api_usage_once(event: str) -> None:
     """Taken: nothing is logged."""
 
@@ -26,3 +78,23 @@ def _log_api_usage_once(event: str) -> None:
 def _get_tracing_state() -> Any:
     """None: nothing is traced by a tracer of C++."""
     return None
+
+
+class _nn:  # noqa: N801 - PyTorch's name of a module
+    """What programs call of `torch._C._nn`."""
+
+    @staticmethod
+    def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:
+        """The arguments of `to`: device, dtype, non_blocking, memory_format."""
+        device, dtype = kwargs.get("device"), kwargs.get("dtype")
+        blocking, form = bool(kwargs.get("non_blocking", False)), kwargs.get("memory_format")
+        for arg in (*args, kwargs.get("tensor")):
+            if isinstance(arg, Tensor):
+                device, dtype = arg.device, arg.dtype
+            elif isinstance(arg, DType):
+                dtype = arg
+            elif isinstance(arg, bool):
+                blocking = arg
+            elif arg is not None:
+                device = arg
+        return None if device is None else Device(device), dtype, blocking, form

@@ -33,7 +33,24 @@ VERSION: Final = Version("2.13.0+flowvm")
 # modules of PyTorch whose names stand elsewhere in flowvm
 _ELSEWHERE: Final = {
     "_C": "compat.native",
+    "__config__": "compat.build",
+    "_dynamo.eval_frame": "compat.dynamo",
+    "_tensor_str": "compat.tensor_str",
+    "autograd.forward_ad": "compat.forward_ad",
+    "autograd.profiler": "compat.profiler",
+    "profiler": "compat.profiler",
     "_dynamo": "compat.dynamo",
+    "_subclasses": "compat.fake",
+    "_subclasses.fake_tensor": "compat.fake",
+    "distributed.algorithms": "compat.joins",
+    "distributed.algorithms.join": "compat.joins",
+    "distributed.constants": "distributed.groups",
+    "fx.experimental": "fx",
+    "fx.experimental.proxy_tensor": "compat.fake",
+    "ops": "compat.operators",
+    "utils.data._utils": "utils.data",
+    "utils.model_zoo": "compat.model_zoo",
+    "utils.data._utils.collate": "utils.data.collate",
     "_dynamo._trace_wrapped_higher_order_op": "compat.dynamo",
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
@@ -53,6 +70,11 @@ _FLAT: Final = {
     "optim": "optim",
     "utils.data": "utils.data",
 }
+_OF_C: Final = frozenset({  # names of torch that come from torch._C
+    "SymBool", "SymFloat", "SymInt", "complex32", "chalf", "quint8", "qint8", "qint32", "quint4x2",
+    "quint2x4", "float4_e2m1fn_x2", "PyTorchFileReader", "ScriptModule",
+    "ScriptFunction",
+})  # fmt: skip
 _missed: Counter[str] = Counter()
 
 
@@ -67,13 +89,22 @@ class _Mirror(types.ModuleType):
     @border
     def __getattr__(self, name: str) -> Any:
         of: types.ModuleType = self.__dict__["_of"]
+        if name == "torch" and "." not in self.__name__:
+            return self  # as PyTorch's, which imports itself
         if name in ("__version__", "__git_version__") and "." not in self.__name__:
             return VERSION
         try:
             found = getattr(of, name)
         except AttributeError as error:
             inner = f"{self.__name__}.{name}"
-            if not name.startswith("__"):
+            flat = _FLAT.get(self.__name__.partition(".")[2])
+            if flat is not None:
+                beside = importlib.import_module(f"flowvm.{flat}")
+                if hasattr(beside, name):
+                    return getattr(beside, name)
+            if name in _OF_C and "." not in self.__name__:
+                return getattr(importlib.import_module("flowvm.compat.native"), name)
+            if not name.startswith("__") or name in _ELSEWHERE:
                 if _counterpart(inner.partition(".")[2]) is not None:
                     return importlib.import_module(inner)
                 _missed[inner] += 1
@@ -107,7 +138,7 @@ def _counterpart(path: str) -> types.ModuleType | None:
     if path in _OTHERS:
         return importlib.import_module(_OTHERS[path])
     parent, _, last = path.rpartition(".")
-    for place in (path, _ELSEWHERE.get(path)):
+    for place in (_ELSEWHERE.get(path), path):
         if place is None:
             continue
         name = f"flowvm.{place}" if place else "flowvm"

@@ -14,6 +14,7 @@ from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
 
 MPI = "mpi"
+default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of what is waited for at most
 ProcessGroup = Group
 
 
@@ -34,6 +35,9 @@ class ReduceOp(enum.Enum):
     MIN = "min"
     MAX = "max"
     AVG = "mean"
+
+
+ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the type
 
 
 def op_of(name: str, op: Any) -> str:

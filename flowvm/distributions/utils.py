@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowvm import ops
+from flowvm.autograd import enable_grad
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import finfo, get_default_dtype
 from flowvm.meta.meta import Size
 
@@ -16,6 +18,74 @@ Value = Any  # a tensor, or what becomes one
 
 EULER: Final = 0.57721566490153286060  # the Euler-Mascheroni constant
 LOG_2PI: Final = math.log(2 * math.pi)
+
+
+euler_constant = EULER  # PyTorch's name
+
+
+class lazy_property:  # noqa: N801 - PyTorch's name
+    """Decorates a method of one instance: what it gives is kept as the instance's attribute.
+
+    >>> from flowvm.distributions.utils import lazy_property
+    >>> class Square:
+    ...     @lazy_property
+    ...     def area(self):
+    ...         return [4]
+    >>> square = Square()
+    >>> square.area is square.area
+    True
+    """
+
+    def __init__(self, wrapped: Callable[[Any], Any]) -> None:
+        self.wrapped = wrapped
+        functools.update_wrapper(self, wrapped)  # type: ignore[arg-type]
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        with enable_grad():
+            value = self.wrapped(instance)
+        setattr(instance, self.wrapped.__name__, value)
+        return value
+
+
+def _standard_normal(shape: Any, dtype: Any, device: Any) -> Any:
+    return ops.randn(shape, dtype=dtype, device=device)
+
+
+def tril_matrix_to_vec(mat: Value, diag: int = 0) -> Value:
+    """The lower triangles of matrices (*, n, n) row by row, up to diagonal `diag`, as vectors.
+
+    ArgumentError for a diagonal there is not.
+
+    >>> from flowvm.distributions.utils import tril_matrix_to_vec, vec_to_tril_matrix
+    >>> tril_matrix_to_vec(flow.tensor([[1, 2], [3, 4]]))
+    tensor([1, 3, 4])
+    >>> vec_to_tril_matrix(flow.tensor([1, 3, 4]))
+    tensor([[1, 0],
+            [3, 4]])
+    """
+    n = mat.shape[-1]
+    if not -n <= diag < n:
+        raise ArgumentError(f"tril_matrix_to_vec: diag is from {-n} to {n - 1}, got {diag}")
+    rows, columns = ops.tril_indices(n, n, diag)
+    return mat[..., rows, columns]
+
+
+def vec_to_tril_matrix(vec: Value, diag: int = 0) -> Value:
+    """The matrices (*, n, n) of which `tril_matrix_to_vec` gives these vectors, with zeros above.
+
+    ArgumentError where no matrix has a triangle of that size.
+    """
+    count, n = vec.shape[-1], max(1, diag + 1, -diag)
+    while sum(min(n, max(0, row + 1 + diag)) for row in range(n)) < count:
+        n += 1
+    rows, columns = ops.tril_indices(n, n, diag)
+    if len(rows) != count:
+        raise ArgumentError(f"vec_to_tril_matrix: no triangle has {count} elements")
+    mat = ops.zeros((*vec.shape[:-1], n, n), dtype=vec.dtype, device=vec.device)
+    mat[..., rows, columns] = vec
+    return mat
 
 
 def is_number(value: Any) -> bool:

@@ -80,7 +80,7 @@ class GraphModule(Module):
         for step in way:
             if step not in module._modules:
                 module.add_module(step, Module())
-            module = module._modules[step]  # type: ignore[assignment]
+            module = module._modules[step]
         if isinstance(value, Module):
             if module._modules.get(name) is None:
                 module.add_module(name, value)

@@ -1,7 +1,8 @@
 """Layouts and memory formats: PyTorch's words for how elements lie in memory.
 
-There is one layout, `strided`: no tensor here is sparse.  A memory format is taken wherever PyTorch
-takes one; what is made anew lies in C order whichever is asked for, which changes no value.
+All tensors have the layout `strided`; the sparse ones are names to compare with.  A memory format
+is taken wherever PyTorch takes one; what is made anew lies in C order whichever is asked for, which
+changes no value.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from flowvm.errors import ArgumentTypeError
 
 
 class Layout:
-    """How a tensor holds its elements; `flow.strided` is the only instance.
+    """How a tensor holds its elements: `flow.strided`, always.
 
     >>> flow.ones(2).layout
     flow.strided
@@ -41,6 +42,12 @@ class MemoryFormat(Layout):
 
 
 strided = Layout("strided")
+sparse_coo, sparse_csr = Layout("sparse_coo"), Layout("sparse_csr")
+sparse_csc, sparse_bsr, sparse_bsc = (
+    Layout("sparse_csc"),
+    Layout("sparse_bsr"),
+    Layout("sparse_bsc"),
+)
 contiguous_format = MemoryFormat("contiguous_format")
 preserve_format = MemoryFormat("preserve_format")
 channels_last = MemoryFormat("channels_last")

@@ -4,8 +4,8 @@ Invariants:
 - `_parameters`, `_buffers` and `_modules` say what is registered and in which order; None is a
   registered absence (a bias that was not wanted).
 - Whatever is registered is also an ordinary instance attribute of the same name. So `self.weight`
-  is one dict lookup, as fast as any attribute, and `__getattr__` is for what is not there. Only
-  `_put` and __delattr__ write to the tables, and they keep both sides equal.
+  is one dict lookup, as fast as any attribute, and `__getattr__` is for what is not there. `_put`,
+  __delattr__ and the tables themselves (`flowvm.nn.tables`) keep both sides equal.
 - A parameter keeps its identity for life: to(), half() and load_state_dict() change what it holds.
 
 What a module does with state dicts is in state.py, what it does with hooks in hooks.py. This file
@@ -36,6 +36,7 @@ from flowvm.nn.hooks import (
 from flowvm.nn.parameter import Buffer, Parameter, set_data
 from flowvm.nn.showing import fold, module_html
 from flowvm.nn.stages import Configured
+from flowvm.nn.tables import TABLES, Table
 from flowvm.vm.callers.tracebacks import border, cut
 from flowvm.vm.engine.cancelling import PERSISTENT
 
@@ -83,9 +84,9 @@ class Module:
     """
 
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
+    _parameters: Table
+    _buffers: Table
+    _modules: Table
     _transient: set[str]  # names of the buffers that state_dict leaves out
     _hooks: Hooks | None = None
     _version = 1  # what `_load_from_state_dict` is told of a state dict's own
@@ -101,9 +102,9 @@ class Module:
             )
         own = self.__dict__  # written directly: __setattr__ needs these tables to exist
         own["training"] = True
-        own["_parameters"] = {}
-        own["_buffers"] = {}
-        own["_modules"] = {}
+        own["_parameters"] = Table(self)
+        own["_buffers"] = Table(self)
+        own["_modules"] = Table(self)
         own["_transient"] = set()
         if self.call_super_init:
             super().__init__(*args, **kwargs)
@@ -141,7 +142,10 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
-            self._put("_parameters", name, value)
+            if type(self).register_parameter is _register_parameter:
+                self._put("_parameters", name, value)
+            else:  # a program has put its own in its place, as accelerate does
+                self.register_parameter(name, value)
         elif isinstance(value, Module):
             self._put("_modules", name, value)
         elif isinstance(value, Buffer) and "_modules" in self.__dict__:
@@ -161,9 +165,16 @@ class Module:
             self._transient.discard(name)
         note_change()
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What a copy or a pickle is made of: tables of its own."""
+        self.__dict__.update(state)
+        for table in TABLES:
+            if table in self.__dict__:
+                self.__dict__[table] = Table(self, self.__dict__[table])
+
     def _table_of(self, name: str) -> str | None:
         own = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
+        for table in TABLES:
             if name in own.get(table, ()):
                 return table
         return None
@@ -179,7 +190,7 @@ class Module:
         before = self._table_of(name)
         if before is not None and before != table:
             del self.__dict__[before][name]
-        self.__dict__[table][name] = value
+        self.__dict__[table].note(name, value)
         object.__setattr__(self, name, value)
         note_change()
 
@@ -398,17 +409,19 @@ class Module:
 
         return self._apply(moved)
 
+    # Like PyTorch's, these go past a subclass's own `to`.
+
     def cpu(self) -> Self:
         """to("cpu")."""
-        return self.to("cpu")
+        return Module.to(self, "cpu")
 
     def cuda(self, device: str | int | Device | None = None) -> Self:
         """to("cuda")."""
-        return self.to("cuda" if device is None else device)
+        return Module.to(self, "cuda" if device is None else device)
 
     def xpu(self, device: str | int | Device | None = None) -> Self:
         """to("xpu"), a device that flowvm has not: an error that says which there are."""
-        return self.to("xpu" if device is None else device)
+        return Module.to(self, "xpu" if device is None else device)
 
     def type(self, dst_type: DType) -> Self:
         """Every parameter and buffer as `dst_type`, whatever it was."""
@@ -428,19 +441,19 @@ class Module:
 
     def half(self) -> Self:
         """to(float16)."""
-        return self.to(float16)
+        return Module.to(self, float16)
 
     def bfloat16(self) -> Self:
         """to(bfloat16)."""
-        return self.to(bfloat16)
+        return Module.to(self, bfloat16)
 
     def float(self) -> Self:
         """to(float32)."""
-        return self.to(float32)
+        return Module.to(self, float32)
 
     def double(self) -> Self:
         """to(float64)."""
-        return self.to(float64)
+        return Module.to(self, float64)
 
     def to_global(self, placement: Any, sbp: Any) -> Self:
         """Make every parameter and buffer a global tensor on `placement`, held as `sbp` says; the
@@ -676,3 +689,7 @@ def _held(module: Module) -> Iterator[tuple[int, bool]]:
 
 
 PERSISTENT.append((Module, _held))
+
+
+_register_parameter = Module.register_parameter
+_IncompatibleKeys = state.IncompatibleKeys  # as PyTorch's module has it

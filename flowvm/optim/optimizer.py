@@ -404,7 +404,7 @@ def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(step)
     def whole(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        if self._in_step:
+        if self._in_step or not hasattr(self, "_step_pre_hooks"):  # or it wraps another one
             return step(self, *args, **kwargs)
         self._in_step = True
         try:

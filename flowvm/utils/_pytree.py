@@ -10,7 +10,7 @@ Long because programs use many of these names, each of a few lines.
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from flowvm.errors import ArgumentError, ArgumentTypeError
 
 __all__ = [
+    "SUPPORTED_NODES",
     "GetAttrKey",
     "LeafSpec",
     "MappingKey",
@@ -89,6 +90,16 @@ class _Kind(NamedTuple):
     unflatten: Callable[[list[Any], Any], Any]
     keys: Callable[[Any], list[Any]]
 
+    @property
+    def flatten_fn(self) -> Callable[[Any], tuple[Iterable[Any], Any]]:
+        """PyTorch's name of `flatten`."""
+        return self.flatten
+
+    @property
+    def unflatten_fn(self) -> Callable[[list[Any], Any], Any]:
+        """PyTorch's name of `unflatten`."""
+        return self.unflatten
+
 
 def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
     return list(d.values()), list(d)
@@ -131,6 +142,14 @@ _NAMED = _Kind(
     lambda c, kind: kind(*c),
     lambda t: [GetAttrKey(name) for name in t._fields],
 )
+
+
+_KINDS[namedtuple] = _NAMED  # type: ignore[index]  # as PyTorch calls the type of all of them
+SUPPORTED_NODES = _KINDS
+
+
+def _get_node_type(tree: Any) -> Any:
+    return namedtuple if isinstance(tree, tuple) and hasattr(tree, "_fields") else type(tree)
 
 
 def _kind_of(tree: Any) -> _Kind | None:

@@ -118,6 +118,33 @@ NAMES = [
     "import torch; torch.backends.cudnn.deterministic = True; import flowvm; "
     "assert flowvm.backends.cudnn.deterministic is True",
     "import torch; assert isinstance(torch.ones(1), torch.Tensor); torch.utils.data.Dataset",
+    # what libraries name, of torchmetrics, kornia, MONAI, GPyTorch, PyG, Lightning, accelerate
+    "import torch; assert torch.torch is torch and 'flowvm' in torch.__config__.show()",
+    "import torch; assert torch.nn.modules.PReLU is torch.nn.PReLU",
+    "import torch; assert torch.ones(1).layout not in (torch.sparse_coo, torch.sparse_csr)",
+    "import torch; assert torch.ones(1).dtype not in (torch.complex32, torch.qint8)",
+    "import torch; assert not isinstance(3, torch.SymInt)",
+    "import torch; add = torch.ops.aten.add.Tensor; assert {add: 1}[torch.ops.aten.add.Tensor]\n"
+    "assert add(torch.ones(1), torch.ones(1)).item() == 2",
+    "import torch; assert not hasattr(torch.ops.torchvision, 'nms')",
+    "import torch\nassert torch._C._nn._parse_to('cpu', torch.float64)[1] is torch.float64",
+    "from torch.utils.dlpack import from_dlpack, to_dlpack; import torch\n"
+    "assert from_dlpack(torch.arange(3)).tolist() == [0, 1, 2]; to_dlpack(torch.ones(1))",
+    "from torch.utils.hooks import RemovableHandle",
+    "from torch.distributions.utils import _standard_normal, lazy_property",
+    "from torch.serialization import DEFAULT_PROTOCOL; from torch.hub import _get_torch_home",
+    "from torch.utils.data._utils.collate import default_collate, np_str_obj_array_pattern",
+    "from torch.utils.data.dataloader import _BaseDataLoaderIter as B; import torch\n"
+    "assert isinstance(iter(torch.utils.data.DataLoader([1, 2])), B)",
+    "from torch.utils._pytree import SUPPORTED_NODES, _get_node_type\n"
+    "assert list(SUPPORTED_NODES[_get_node_type([1, 2])].flatten_fn([1, 2])[0]) == [1, 2]",
+    "from torch.distributed.constants import default_pg_timeout; from torch.distributed import rpc",
+    "from torch.overrides import TorchFunctionMode; from torch._C import _TensorMeta",
+    "from torch.autograd.forward_ad import unpack_dual; import torch\n"
+    "assert unpack_dual(torch.ones(1)).tangent is None",
+    "from torch._subclasses.fake_tensor import is_fake; from torch.fx.experimental.proxy_tensor "
+    "import get_proxy_mode; assert get_proxy_mode() is None",
+    "import torch; assert not torch.onnx.is_in_onnx_export()",
     "import torch; torch.set_default_dtype(torch.float64)\n"
     "assert torch.ones(1).dtype == torch.float64",
 ]
@@ -128,13 +155,77 @@ def test_names() -> None:
     assert done.returncode == 0, done.stdout.splitlines()[-1] + done.stderr
 
 
+PROFILED = """
+import torch, tempfile, json, glob
+from torch.profiler import ProfilerActivity, profile, record_function, schedule
+import torch.profiler
+folder = tempfile.mkdtemp()
+x = torch.randn(20, 20)
+seen = []
+with profile(activities=[ProfilerActivity.CPU],
+             schedule=schedule(wait=1, warmup=1, active=2, repeat=2),
+             on_trace_ready=lambda p: seen.append([(e.key, e.count) for e in p.key_averages()]),
+             ) as prof:
+    for step in range(9):
+        with record_function("step"):
+            x @ x
+        prof.step()
+assert len(seen) == 2 and all(("matmul", 2) in events for events in seen), seen
+handler = torch.profiler.tensorboard_trace_handler(folder)
+with profile(on_trace_ready=handler) as prof:
+    (x @ x).relu()
+assert "matmul" in prof.key_averages().table(sort_by="cpu_time_total", row_limit=5)
+(file,) = glob.glob(folder + "/*.pt.trace.json")
+assert json.load(open(file))["traceEvents"]
+from torch.utils.flop_counter import FlopCounterMode
+with FlopCounterMode(display=False) as counter:
+    x @ x
+assert counter.get_total_flops() == 2 * 20 ** 3
+"""
+
+
+def test_its_profiler() -> None:
+    done = run(PROFILED)
+    assert done.returncode == 0, done.stderr
+
+
+WRITES_TABLES = """
+import torch, copy, pickle
+from torch import nn
+m = nn.Linear(2, 3)
+new = nn.Parameter(torch.zeros(3, 2))
+m._parameters["weight"] = new                    # as accelerate, peft and others do
+assert m.weight is new and m(torch.ones(1, 2)).tolist() == [m.bias.tolist()]
+for other in (copy.deepcopy(m), copy.copy(m), pickle.loads(pickle.dumps(m))):
+    other._parameters["bias"] = nn.Parameter(torch.ones(3))
+    assert other.bias.tolist() == [1, 1, 1] and other.bias is not m.bias
+del m._parameters["bias"]
+assert not hasattr(m, "bias")
+m._buffers.update(mean=torch.ones(1)); assert m.mean.item() == 1
+assert m._buffers.pop("mean").item() == 1 and not hasattr(m, "mean")
+seen = []
+def register(self, name, value, usual=nn.Module.register_parameter):
+    usual(self, name, value)
+    seen.append(name)
+nn.Module.register_parameter, usual = register, nn.Module.register_parameter
+nn.Linear(1, 1)
+nn.Module.register_parameter = usual
+assert seen == ["weight", "bias"]
+"""
+
+
+def test_programs_write_the_tables_of_modules() -> None:
+    done = run(WRITES_TABLES)
+    assert done.returncode == 0, done.stderr
+
+
 def test_what_is_missing_is_listed() -> None:
     done = run(
         "import torch\n"
         "for _ in range(2):\n"
         "    try: torch.nn.functional.no_such_function\n"
         "    except AttributeError: pass\n"
-        "try: import torch.fx.experimental\n"
+        "try: import torch.fx.no_such_room\n"
         "except ModuleNotFoundError as e: assert 'torch.fx' in str(e)\n"
         "assert compat.missing()['torch.nn.functional.no_such_function'] == 2\n"
     )

@@ -173,7 +173,7 @@ class Sequential(_Numbered[Module]):
 
     def forward(self, input: Any) -> Any:
         for module in self._modules.values():
-            input = module(input)  # type: ignore[misc]
+            input = module(input)
         return input
 
     @classmethod
@@ -283,7 +283,6 @@ class _Keyed(Module, Generic[M]):
 
     def _remove(self, name: str) -> None:
         del self._items()[name]
-        del self.__dict__[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items())

@@ -53,7 +53,7 @@ class LazyModuleMixin(Module):
             given = state_dict.get(prefix + name)
             if is_lazy(tensor) and given is not None and not is_lazy(given):
                 with no_grad():
-                    tensor.materialize(given.shape)  # type: ignore[union-attr]
+                    tensor.materialize(given.shape)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool

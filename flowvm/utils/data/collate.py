@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from copy import copy
 from typing import Any
@@ -12,6 +13,8 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import float64
+
+np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are, as in PyTorch
 
 
 def default_collate(batch: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ Workers are processes, as in PyTorch (`flowvm.utils.data.passes`), or with threa
 from __future__ import annotations
 
 import multiprocessing.context
+from abc import ABC
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
 from typing import Any, Generic, TypeVar
@@ -190,6 +191,16 @@ class DataLoader(Generic[T_co]):
                 return n
             return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type]
+
+
+class _BaseDataLoaderIter(ABC):  # noqa: B024 - PyTorch's name of what programs ask an iterator for
+    """What an iterator over a DataLoader is an instance of."""
+
+
+_MultiProcessingDataLoaderIter = Pass
+_SingleProcessDataLoaderIter = map
+for _kind in (Pass, Prefetcher, map):
+    _BaseDataLoaderIter.register(_kind)
 
 
 def _base_seed(generator: Any) -> int:

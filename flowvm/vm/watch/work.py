@@ -11,12 +11,19 @@ _PRODUCTS = ("matmul", "linear", "addmm", "baddbmm", "bmm")
 
 
 def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
-    """Operations of a matrix product or convolution, 2 a multiplication; 0 for anything else.
+    """Operations of a matrix product, convolution or attention, 2 a multiplication; 0 for anything
+    else.  What a causal attention leaves out counts.
 
     `metas` are those of the operands, outputs first.
     """
     if len(metas) < 3:
         return 0
+    if name == "attention":
+        out, q, k = metas[0], metas[2], metas[3]
+        return 2 * k.shape[-2] * (q.numel + out.numel)
+    if name == "attention_backward":  # scores once more, then four products
+        q, k, out = metas[3], metas[4], metas[6]
+        return 2 * k.shape[-2] * (3 * q.numel + 2 * out.numel)
     out, a, b = metas[:3]
     if name.lstrip("_").startswith(_PRODUCTS):
         batch = math.prod(b.shape[:-2])

@@ -1,0 +1,21 @@
+"""`torch.__config__`: what flowvm computes with, in a few lines."""
+
+from __future__ import annotations
+
+import platform
+
+from flowvm.streams import get_num_threads
+from flowvm.version import __version__
+
+
+def show() -> str:
+    """What flowvm is made of: packages, and the processor that kernels are compiled for."""
+    return (
+        f"flowvm {__version__}: kernels compiled by Numba when they are first used, for "
+        f"{platform.machine()}; LAPACK is enabled (SciPy's); there is no MKL, no CUDA toolkit"
+    )
+
+
+def parallel_info() -> str:
+    """How many threads compute."""
+    return f"flowvm:\n\tget_num_threads() : {get_num_threads()}"

@@ -1,0 +1,27 @@
+"""`torch.distributed.algorithms.join`: ranks with inputs of different number, which there is not
+here: each exchange wants all ranks, and one that is missing is an error that names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.errors import ModeError
+
+
+class Joinable:
+    """In annotations and as a base; nothing is asked of it."""
+
+
+class JoinHook:
+    """In annotations and as a base; nothing is asked of it."""
+
+
+class Join:
+    """ModeError: give each rank as many batches, by DistributedSampler or `drop_last`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise ModeError(
+            "Join: ranks have as many batches each here; use flow.utils.data.DistributedSampler, "
+            "or drop_last=True"
+        )

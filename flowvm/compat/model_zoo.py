@@ -1,0 +1,5 @@
+"""`torch.utils.model_zoo`: an older name of what `flow.hub` refuses."""
+
+from flowvm.hub import load_state_dict_from_url as load_state_dict_from_url
+
+load_url = load_state_dict_from_url

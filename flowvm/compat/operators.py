@@ -1,0 +1,87 @@
+"""`torch.ops`: operators by the names of PyTorch's registry, `torch.ops.aten.add.Tensor`.
+
+An overload's name is taken: functions here find out by themselves.  Programs use these as keys of
+tables, and call them; what flowvm has no function for is an AttributeError when it is called.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import flowvm
+from flowvm.errors import MissingNameError
+
+
+def called(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What its function answers; MissingNameError if flowvm has none."""
+    if op.function is None:
+        raise MissingNameError(f"flowvm has no operator {op.name}", op.name)
+    return op.function(*args, **kwargs)
+
+
+class OpOverload:
+    """`torch.ops.aten.add.Tensor`, which calls `flow.add`."""
+
+    def __init__(self, name: str, overload: str, function: Any) -> None:
+        self.name, self.overload, self.function = name, overload, function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return called(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<OpOverload(op='{self.name}', overload='{self.overload}')>"
+
+
+class OpOverloadPacket:
+    """`torch.ops.aten.add`: called, and asked for its overloads."""
+
+    def __init__(self, name: str, function: Any) -> None:
+        self.name, self.function = name, function
+
+    def __getattr__(self, overload: str) -> OpOverload:
+        if overload.startswith("__"):
+            raise AttributeError(overload)
+        made = OpOverload(self.name, overload, self.function)
+        setattr(self, overload, made)
+        return made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return called(self, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<OpOverloadPacket(op='{self.name}')>"
+
+
+class Namespace:
+    """`torch.ops.aten`, or another one, of whose names flowvm has none."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __getattr__(self, name: str) -> OpOverloadPacket:
+        places: tuple[Any, ...] = ()
+        if self.name in ("aten", "prims") and not name.startswith("__"):
+            places = (flowvm, flowvm.nn.functional, flowvm.Tensor)
+        function = next((f for p in places if callable(f := getattr(p, name, None))), None)
+        if function is None and (not places or name.startswith("__")):
+            raise MissingNameError(f"flowvm has no operator {self.name}.{name}", name)
+        packet = OpOverloadPacket(f"{self.name}.{name}", function)
+        setattr(self, name, packet)
+        return packet
+
+
+@cache
+def _namespace(name: str) -> Namespace:
+    return Namespace(name)
+
+
+def load_library(path: Any) -> None:
+    """MissingNameError: there are no operators in C++."""
+    raise MissingNameError(f"flowvm loads no operators of C++: {path}", "load_library")
+
+
+def __getattr__(name: str) -> Namespace:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return _namespace(name)

@@ -1,0 +1,103 @@
+"""`flow.futures`: PyTorch's Future, a value that a thread sets and others wait for."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from flowvm.loading.listing import listing
+
+__all__ = ["Future", "collect_all", "wait_all"]
+__dir__ = listing(globals())
+T = TypeVar("T")
+
+
+class Future(Generic[T]):
+    """A value that is there later.
+
+    >>> from flowvm.futures import Future
+    >>> future = Future()
+    >>> twice = future.then(lambda f: f.value() * 2)
+    >>> future.set_result(3)
+    >>> future.wait(), twice.wait(), future.done()
+    (3, 6, True)
+    """
+
+    def __init__(self, *, devices: Any = None) -> None:
+        self._own: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+    def done(self) -> bool:
+        """Whether the value, or an error, is there."""
+        return self._own.done()
+
+    def wait(self) -> T:
+        """The value, once it is there; the error, if one was set."""
+        value: T = self._own.result()
+        return value
+
+    def value(self) -> T:
+        """The same, of one that is done."""
+        return self.wait()
+
+    def set_result(self, result: T) -> None:
+        """Set the value; concurrent.futures.InvalidStateError if there is one."""
+        self._own.set_result(result)
+
+    def set_exception(self, result: BaseException) -> None:
+        """Set an error, which waiting raises."""
+        self._own.set_exception(result)
+
+    def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
+        """Call `callback(self)` when it is done; at once if it is."""
+        self._own.add_done_callback(lambda _: callback(self))
+
+    def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
+        """A Future of what `callback(self)` answers when this one is done."""
+        later: Future[Any] = Future()
+
+        def run(_: Any) -> None:
+            try:
+                later.set_result(callback(self))
+            except Exception as error:  # it is the later one's
+                later.set_exception(error)
+
+        self._own.add_done_callback(run)
+        return later
+
+
+def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
+    """A Future of the list of them, done when all are.
+
+    >>> from flowvm.futures import Future, collect_all
+    >>> futures = [Future(), Future()]
+    >>> for future in futures:
+    ...     future.set_result(1)
+    >>> [future.wait() for future in collect_all(futures).wait()]
+    [1, 1]
+    """
+    every: Future[list[Future[Any]]] = Future()
+    counted = itertools.count(1)  # one for each that is done; threads agree
+
+    def one(_: Any) -> None:
+        if next(counted) == len(futures):
+            every.set_result(list(futures))
+
+    for future in futures:
+        future.add_done_callback(one)
+    if not futures:
+        every.set_result([])
+    return every
+
+
+def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
+    """Their values; the first error, if there is one.
+
+    >>> from flowvm.futures import Future, wait_all
+    >>> future = Future()
+    >>> future.set_result(2)
+    >>> wait_all([future])
+    [2]
+    """
+    return [future.wait() for future in futures]
