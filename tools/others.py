@@ -3,6 +3,7 @@
     python -m tools.others timm                  a small model of each of timm's families
     python -m tools.others transformers          small models of Hugging Face's, by configuration
     python -m tools.others timm resnet18 ...     these
+    python -m tools.others packages              libraries beside, those that are installed
 
 Each model runs twice, in processes of its own: with PyTorch, and with `flowvm.compat.torch`, where
 `import torch` is flowvm.  Their code is as it was installed.  Compared are the output, the
@@ -29,7 +30,10 @@ from typing import Any
 
 import numpy as np
 
+from tools import packages
+
 LIMITS = {"float64": 1e-6, "float32": 1e-4}
+LEAST = 1e-3  # smaller numbers are compared as if this were the largest
 BATCH = 2  # PyTorch's batch_norm of one sample with a transposed gradient is wrong (2.13)
 MOST = 100e6  # parameters times pixels, by those of 224 x 224
 # fmt: off
@@ -164,6 +168,8 @@ def run(package: str, name: str, place: str, dtype: str) -> dict[str, Any]:
     """Numbers of a model, with PyTorch's weights, which are written to `place` by PyTorch."""
     import torch
 
+    if package == "packages":
+        return packages.numbers(torch, name)
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -200,7 +206,7 @@ def difference(ours: dict[str, Any], theirs: Any) -> tuple[float, str]:
         other = theirs[name]
         if np.shape(value) != np.shape(other):
             return np.inf, f"{name} of shape {np.shape(value)} and {np.shape(other)}"
-        scale = np.abs(other).max(initial=0) or 1.0
+        scale = max(np.abs(other).max(initial=0), LEAST) or 1.0
         worst = max(worst, (float(np.abs(value - other).max(initial=0) / scale), name))
     return worst
 
@@ -266,7 +272,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("package", choices=sorted(_MAKERS))
+    parser.add_argument("package", choices=sorted((*_MAKERS, "packages")))
     parser.add_argument("names", nargs="*", help="of models; all if left away")
     parser.add_argument("--inside", default="", help=argparse.SUPPRESS)
     parser.add_argument("--place", default="", help=argparse.SUPPRESS)
@@ -276,6 +282,9 @@ def main() -> int:
         _inside(args)
         return 0
     names = args.names or TRANSFORMERS
+    dtypes = list(LIMITS)
+    if args.package == "packages":
+        names, dtypes = args.names or list(packages.CASES), ["float32"]
     if args.package == "timm" and not args.names:
         names = _process("timm", "names")[1].split()
     counts = {"agrees": 0, "wrong": 0, "PyTorch fails": 0}
@@ -283,7 +292,7 @@ def main() -> int:
         for name in names:
             place = str(Path(folder) / f"{name}.npz")
             kind = "PyTorch fails"
-            for dtype in LIMITS:
+            for dtype in dtypes:
                 rest = (name, "--place", place, "--dtype", dtype)
                 fine, text = _process(args.package, "torch", *rest)
                 if fine:
