@@ -120,7 +120,7 @@ FACES = {
         "optim.swa_utils", "overrides", "random", "return_types", "sbp", "serialization",
         "settings",
         "signal.windows", "special", "streams", "testing", "utils.checkpoint",
-        "utils.data.distributed", "utils.tensorboard", "xpu",
+        "utils.data.distributed", "utils.dlpack", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 

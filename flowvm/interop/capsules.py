@@ -34,6 +34,17 @@ def marked(capsule: Any, device: tuple[int, int]) -> Any:
     return capsule
 
 
+def is_used(capsule: Any) -> bool:
+    """Whether its memory has been handed over, which a capsule does once."""
+    return capsule_pointer(capsule)[0] in _USED
+
+
+def device_of(capsule: Any) -> tuple[int, int]:
+    """The device that the capsule says its memory is on: type and number."""
+    kind, index = (ctypes.c_int32 * 2).from_address(_address(capsule))
+    return kind, index
+
+
 def dtype_code(capsule: Any) -> int:
     """The code of the dtype, such as BFLOAT."""
     return ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value

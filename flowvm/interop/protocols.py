@@ -31,7 +31,15 @@ import numpy as np
 from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.interop.capsules import (
+    BFLOAT,
+    UNSIGNED,
+    device_of,
+    dtype_code,
+    is_used,
+    marked,
+    retyped,
+)  # fmt: skip
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType, bfloat16
@@ -134,9 +142,24 @@ class _Producer:
         return capsule
 
 
+class _Given:
+    """A capsule, as what gives it."""
+
+    def __init__(self, capsule: Any) -> None:
+        if is_used(capsule):
+            raise ArgumentError("from_dlpack: a capsule hands its memory over once; make another")
+        self.capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return device_of(self.capsule)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, on the
-    CPU or on a CUDA device.
+    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, or a
+    capsule of one, on the CPU or on a CUDA device.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
     False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
@@ -145,6 +168,8 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     >>> flow.from_dlpack(np.arange(3))
     tensor([0, 1, 2])
     """
+    if type(obj).__name__ == "PyCapsule":
+        obj = _Given(obj)
     if not hasattr(type(obj), "__dlpack__") or not hasattr(type(obj), "__dlpack_device__"):
         raise ArgumentTypeError(
             f"from_dlpack: a {type(obj).__name__} has no __dlpack__ and __dlpack_device__; "

@@ -231,11 +231,18 @@ def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = Fal
 
 @steady
 def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
-    """x where it is greater than `threshold`, `value` elsewhere.
+    """x where it is greater than `threshold`, `value` elsewhere; both lose their fractions where x
+    is of integers.  DTypeError for bools.
 
     >>> F.threshold(flow.tensor([1.0, 5.0]), 3.0, -1.0)
     tensor([-1.,  5.])
     """
+    need_tensor("threshold", "input", input)
+    dtype = input._meta.dtype
+    if dtype is bool_:
+        raise DTypeError("threshold is not for bools")
+    if not dtype.is_floating_point:
+        threshold, value = int(threshold), int(value)
     return _with(_threshold, input, inplace, threshold, value)
 
 

@@ -178,3 +178,19 @@ def test_eye_and_indices():
     np.testing.assert_array_equal(flow.eye(3, 2).numpy(), np.eye(3, 2))
     np.testing.assert_array_equal(flow.tril_indices(3, 4, 1).numpy(), np.tril_indices(3, 1, 4))
     np.testing.assert_array_equal(flow.triu_indices(3, 4, -1).numpy(), np.triu_indices(3, -1, 4))
+
+
+def test_asarray_and_the_graph_of_what_it_is_given():
+    leaf = flow.ones(2, requires_grad=True)
+    inner = leaf * 2
+    assert flow.asarray(leaf) is leaf
+    assert flow.asarray(inner, dtype=flow.float64).grad_fn is not None
+    assert flow.asarray(inner, copy=True).grad_fn is not None
+    outside = flow.asarray(inner, requires_grad=False)
+    assert not outside.requires_grad
+    assert outside.data_ptr() == inner.data_ptr()
+    own = flow.asarray(inner, requires_grad=True)
+    assert own.is_leaf
+    assert own.requires_grad
+    assert inner.grad_fn is not None
+    assert flow.asarray(np.ones(2), requires_grad=True).requires_grad
