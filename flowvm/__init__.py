@@ -57,6 +57,11 @@ from flowvm.meta.dtype import complex64 as complex64
 from flowvm.meta.dtype import complex128 as complex128
 from flowvm.meta.dtype import double as double
 from flowvm.meta.dtype import finfo as finfo
+from flowvm.meta.dtype import float8_e4m3fn as float8_e4m3fn
+from flowvm.meta.dtype import float8_e4m3fnuz as float8_e4m3fnuz
+from flowvm.meta.dtype import float8_e5m2 as float8_e5m2
+from flowvm.meta.dtype import float8_e5m2fnuz as float8_e5m2fnuz
+from flowvm.meta.dtype import float8_e8m0fnu as float8_e8m0fnu
 from flowvm.meta.dtype import float16 as float16
 from flowvm.meta.dtype import float32 as float32
 from flowvm.meta.dtype import float64 as float64
@@ -267,6 +272,11 @@ __all__ = [
     "explain",
     "finfo",
     "float",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",

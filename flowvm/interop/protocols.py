@@ -32,7 +32,7 @@ from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.interop.capsules import (
-    BFLOAT,
+    CODES,
     UNSIGNED,
     device_of,
     dtype_code,
@@ -42,7 +42,7 @@ from flowvm.interop.capsules import (
 )  # fmt: skip
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
-from flowvm.meta.dtype import DType, bfloat16
+from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.global_meta import GlobalMeta
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def _dlpack(
     else:
         memory = exchange.exported(t.detach().clone() if copy else t)
         capsule = marked(_capsule(memory, max_version), asked)
-    return retyped(capsule, BFLOAT) if t._meta.dtype is bfloat16 else capsule
+    code = CODES.get(t._meta.dtype.name)
+    return capsule if code is None else retyped(capsule, code)
 
 
 def _is_stream(number: Any) -> bool:
@@ -136,9 +137,11 @@ class _Producer:
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.source.__dlpack__(**options)
         self.versioned = "dltensor_versioned" in repr(capsule)
-        if dtype_code(capsule) == BFLOAT:
-            self.dtype = bfloat16
-            retyped(capsule, UNSIGNED)
+        code = dtype_code(capsule)
+        for name, known in CODES.items():
+            if code == known:
+                self.dtype = dtype_named(name)
+                retyped(capsule, UNSIGNED)
         return capsule
 
 

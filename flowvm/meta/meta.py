@@ -142,7 +142,7 @@ class TensorMeta:
             "bool": "bool",
             "complex": "c",
         }
-        kind = self.dtype.name.rstrip("0123456789")
+        kind = self.dtype.name.partition("_")[0].rstrip("0123456789")
         name = short[kind] + self.dtype.name[len(kind) :]
         strided = "" if self.contiguous else f" stride {list(self.stride)}"
         return f"{name}{list(self.shape)}{strided}".replace(" ", "" if self.contiguous else " ")

@@ -60,9 +60,17 @@ _cast = Operator(
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
     infer=_infer_cast,
     complex=True,
+    minifloats=True,
 )
 _cast_away = Operator(
-    "cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast, complex=True
+    "cast",
+    ("x",),
+    ("out",),
+    _lower_cast,
+    attrs=("dtype",),
+    infer=_infer_cast,
+    complex=True,
+    minifloats=True,
 )
 _copy = Operator(
     "copy",
@@ -72,6 +80,7 @@ _copy = Operator(
     grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
     infer=_infer_copy,
     complex=True,
+    minifloats=True,
 )
 
 
