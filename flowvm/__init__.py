@@ -167,7 +167,6 @@ memory_format = MemoryFormat
 bool = bool_
 int = int_
 float = float_
-
 inf = ops.inf
 nan = ops.nan
 pi = ops.pi
@@ -176,8 +175,8 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
-    "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "memory",
-    "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
+    "distributions", "fft", "func", "fx", "graph", "hub", "jit", "library", "linalg", "lowrank",
+    "memory", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler", "random",
     "return_types", "sbp", "signal", "sparse", "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
@@ -199,6 +198,7 @@ _LAZY_NAMES = {
     "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
+    **dict.fromkeys(("lobpcg", "pca_lowrank", "svd_lowrank"), "flowvm.lowrank"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
     **dict.fromkeys(
         (

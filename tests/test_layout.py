@@ -45,6 +45,7 @@ LAYERS = (
         "linalg", "nn", "onnx", "optim", "overrides", "sbp", "serialization", "settings", "signal",
         "special", "testing", "utils",
     ),
+    ("lowrank",),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
     ("", "__main__", "commands", "compat", "datasets", "loading"),
@@ -110,7 +111,7 @@ FACES = {
         "distributions.transforms", "errors", "fft", "fx.capture", "fx.graph", "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.proxy", "fx.recording", "fx.tracer", "hub", "jit",
         "launch", "library", "linalg", "memory", "mps", "multiprocessing", "nn.attention.bias",
-        "nn.functional",
+        "lowrank", "nn.functional",
         "nn.init",
         "nn.parallel", "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters",
         "nn.utils.fusion",

@@ -38,6 +38,7 @@ _ELSEWHERE: Final = {
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",
+    "_lowrank": "lowrank",
     "_tensor": "eager.tensor",
     "serialization": "serialization",
     "types": "dtype",
