@@ -15,6 +15,7 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import pairs
 from flowvm.ops.pointwise.compare import isfinite, where
+from flowvm.ops.pointwise.math import log
 from flowvm.ops.pointwise.parts.unary import attach, back, into
 from flowvm.ops.pointwise.trigonometry import sigmoid
 from flowvm.ops.shapes.complex_parts import by_parts
@@ -39,7 +40,8 @@ __all__ = [
 
 def _atan2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     y, x = c.saved
-    scaled = g / (x * x + y * y)
+    square = x * x + y * y
+    scaled = where(square == 0, 0, g / square)  # at the centre PyTorch's, which is none
     return back(c, lambda: scaled * x, lambda: -scaled * y)
 
 
@@ -101,7 +103,7 @@ logaddexp = elementwise(
 
 def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    return back(c, lambda: g * xlogy.call(x * 0 + 1, y), lambda: g * x / y)
+    return back(c, lambda: where((x == 0) & (y <= 0), 0, g * log(y)), lambda: g * x / y)
 
 
 xlogy = elementwise(
