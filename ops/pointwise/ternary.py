@@ -15,11 +15,10 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import pairs
 from flowvm.ops.pointwise.compare import isfinite, where
-from flowvm.ops.pointwise.math import log
 from flowvm.ops.pointwise.parts.unary import attach, back, into
 from flowvm.ops.pointwise.trigonometry import sigmoid
 from flowvm.ops.shapes.complex_parts import by_parts
-from flowvm.ops.shapes.fill import zeros_like
+from flowvm.ops.shapes.fill import ones_like, zeros_like
 
 __all__ = [
     "addcdiv",
@@ -103,7 +102,12 @@ logaddexp = elementwise(
 
 def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    return back(c, lambda: where((x == 0) & (y <= 0), 0, g * log(y)), lambda: g * x / y)
+
+    def by_x() -> Tensor:
+        slope: Tensor = where((x == 0) & (y <= 0), 0, g * xlogy.call(ones_like(x), y))
+        return slope
+
+    return back(c, by_x, lambda: g * x / y)
 
 
 xlogy = elementwise(
