@@ -73,7 +73,6 @@ APART = {
     ("linalg.cholesky_ex", "complex64"),  # PyTorch's gradient is not Hermitian
     ("scalar_tensor", "uint8"),  # -5 is no uint8
     ("nn.functional.cosine_embedding_loss", "uint8"),  # nor is a target of -1
-    ("nn.functional.interpolate", "uint8"), ("nn.functional.upsample_bilinear", "uint8"),
     ("msort", "bfloat16"), ("nn.functional.grid_sample", "bfloat16"),  # ties, and few digits
 }  # fmt: skip
 LESS_PRECISE = {  # PyTorch's: constants in float32, or 1e-7 off
