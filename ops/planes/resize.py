@@ -2,7 +2,7 @@
 
 `_resize` and its gradient are each other's gradients, for every way that weighs elements; "area" is
 adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits; but
-images of uint8 are weighed, too (`byte_resize`).
+images of uint8 are weighed, too (`parts/byte_resize`).
 The kernels are in `resize_kernels`.
 
 Long because the reference of seven modes and their samples follow.
@@ -24,7 +24,6 @@ from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
-from flowvm.ops.planes.byte_resize import resized_bytes
 from flowvm.ops.planes.cpu.resize_kernels import (
     CUBIC,
     EXACT,
@@ -36,6 +35,7 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     nearest_body,
     resize_body,
 )
+from flowvm.ops.planes.parts.byte_resize import resized_bytes
 from flowvm.ops.planes.parts.resize_weights import sampling, smoothing
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from flowvm.ops.products.matmul import matmul
