@@ -30,6 +30,8 @@ from flowvm.vm.callers.tracebacks import border
 
 ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
+# modules of PyTorch that are not flowvm's of the same name
+_INSTEAD: Final = {"profiler": "compat.profiler", "autograd.profiler": "compat.profiler"}
 # modules of PyTorch whose names stand elsewhere in flowvm
 _ELSEWHERE: Final = {
     "_C": "compat.native",
@@ -121,7 +123,7 @@ def _counterpart(path: str) -> types.ModuleType | None:
     if path in _OTHERS:
         return importlib.import_module(_OTHERS[path])
     parent, _, last = path.rpartition(".")
-    for place in (path, _ELSEWHERE.get(path)):
+    for place in (_INSTEAD.get(path, path), _ELSEWHERE.get(path)):
         if place is None:
             continue
         name = f"flowvm.{place}" if place else "flowvm"
