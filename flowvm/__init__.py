@@ -5,6 +5,8 @@
 PyTorch's names and meaning.  What is here: tensors and ops (`flow.tensor`, `flow.matmul`, ...),
 `flow.nn`, `flow.optim`, `flow.autograd`, `flow.utils.data`, and `flow.vm`, where the machine can be
 watched (`trace`, `stats`, `dump`, `verify`).  Importing starts no thread and compiles nothing.
+
+Long because each public name has its line.
 """
 
 from __future__ import annotations
@@ -57,6 +59,11 @@ from flowvm.meta.dtype import complex64 as complex64
 from flowvm.meta.dtype import complex128 as complex128
 from flowvm.meta.dtype import double as double
 from flowvm.meta.dtype import finfo as finfo
+from flowvm.meta.dtype import float8_e4m3fn as float8_e4m3fn
+from flowvm.meta.dtype import float8_e4m3fnuz as float8_e4m3fnuz
+from flowvm.meta.dtype import float8_e5m2 as float8_e5m2
+from flowvm.meta.dtype import float8_e5m2fnuz as float8_e5m2fnuz
+from flowvm.meta.dtype import float8_e8m0fnu as float8_e8m0fnu
 from flowvm.meta.dtype import float16 as float16
 from flowvm.meta.dtype import float32 as float32
 from flowvm.meta.dtype import float64 as float64
@@ -169,7 +176,6 @@ memory_format = MemoryFormat
 bool = bool_
 int = int_
 float = float_
-
 inf = ops.inf
 nan = ops.nan
 pi = ops.pi
@@ -179,8 +185,9 @@ newaxis = None
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
     "distributions", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
-    "linalg", "memory", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides", "profiler",
-    "random", "return_types", "sbp", "signal", "sparse", "special", "testing", "utils", "xpu",
+    "linalg", "lowrank", "memory", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides",
+    "profiler", "random", "return_types", "sbp", "signal", "sparse", "special", "testing", "utils",
+    "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",
@@ -201,6 +208,7 @@ _LAZY_NAMES = {
     "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
+    **dict.fromkeys(("lobpcg", "pca_lowrank", "svd_lowrank"), "flowvm.lowrank"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
     **dict.fromkeys(
         (
@@ -274,6 +282,11 @@ __all__ = [
     "explain",
     "finfo",
     "float",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
     "float16",
     "float32",
     "float64",

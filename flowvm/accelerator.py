@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from flowvm import cuda
@@ -50,8 +51,8 @@ def set_device_index(device: Any) -> None:
 
 
 def device_index(device: Any) -> Any:
-    """A with statement in which "cuda" means this device."""
-    return cuda.device(device)
+    """A with statement in which "cuda" means this device; None changes nothing."""
+    return nullcontext() if device is None else cuda.device(device)
 
 
 def current_stream(device: Any = None) -> Any:

@@ -529,6 +529,7 @@ class Status(IntEnum):
     ZONE_BROKEN = 20
     WRITTEN_RELEASED = 21
     RANKS_FAILED = 22
+    NO_PROBABILITY = 23
     USER_STATUS = 64
 
 
@@ -553,6 +554,11 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
         "element {0} has a value that this op has no meaning for",
     ),
     Status.CALLBACK_FAILED: (CallbackError, "a Python callback raised"),
+    Status.NO_PROBABILITY: (
+        InvalidValueError,
+        "an element of input or target is not between 0 and 1, as probabilities are; of other "
+        "numbers take binary_cross_entropy_with_logits",
+    ),
     Status.SINGULAR_MATRIX: (
         LinAlgError,
         "matrix {0} of the batch is singular: the diagonal element {1} of its factor is zero",

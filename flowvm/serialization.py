@@ -48,7 +48,19 @@ from flowvm.files.schema import integer, read_json, record, row, several, text
 from flowvm.files.shards import is_sharded, is_shards, read, write
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
-from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16, complex128, dtype_named, float64
+from flowvm.meta.dtype import (
+    ALL_DTYPES,
+    DType,
+    bfloat16,
+    complex128,
+    dtype_named,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float8_e8m0fnu,
+    float64,
+)
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
 __dir__ = listing(globals())
@@ -85,7 +97,7 @@ def save(
         _save_shards(f, tensors, metadata[_KEY])
         return
     data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
-    data = _relabelled(data, {n: "BF16" for n, t in tensors.items() if t.dtype is bfloat16})
+    data = _relabelled(data, {n: _WORDS[t.dtype] for n, t in tensors.items() if t.dtype in _WORDS})
     if not isinstance(f, (str, os.PathLike)):
         f.write(data)
         return
@@ -163,7 +175,7 @@ def load(
     header = _header(data, where)
     arrays = _arrays(data, header, where)
     tensors = {
-        name: _tensor(array, bfloat16 if header[name]["dtype"] == "BF16" else None, place)
+        name: _tensor(array, _UNKNOWN.get(header[name]["dtype"]), place)
         for name, array in arrays.items()
     }
     structure = header.get("__metadata__", {}).get(_KEY)
@@ -452,17 +464,24 @@ def _arrays(data: bytes, header: dict[str, Any], where: str) -> dict[str, np.nda
                 f"flow.load: tensor {name!r} in {where} has dtype {entry.get('dtype')}, which "
                 f"flowvm has not; it has {sorted(_DTYPES)}. Convert the file first"
             )
-    bits = [n for n, e in header.items() if n != "__metadata__" and e["dtype"] == "BF16"]
+    found = {n: e["dtype"] for n, e in header.items() if n != "__metadata__"}
+    bits = {n: f"U{8 * _DTYPES[word]}" for n, word in found.items() if word in _UNKNOWN}
     try:
-        return dict(from_bytes(_relabelled(data, dict.fromkeys(bits, "U16"))))
+        return dict(from_bytes(_relabelled(data, bits)))
     except SafetensorError as error:
         raise FileError(f"flow.load: {where} is damaged ({error})") from None
 
 
 _DTYPES = {
     "BOOL": 1, "U8": 1, "I8": 1, "I16": 2, "I32": 4, "I64": 8, "F16": 2, "BF16": 2, "F32": 4,
-    "F64": 8, "C64": 8, "U16": 2, "U32": 4, "U64": 8,
+    "F64": 8, "C64": 8, "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
+    "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1,
 }  # fmt: skip
+_UNKNOWN = {  # those that NumPy has no dtype for
+    "BF16": bfloat16, "F8_E4M3": float8_e4m3fn, "F8_E5M2": float8_e5m2,
+    "F8_E4M3FNUZ": float8_e4m3fnuz, "F8_E5M2FNUZ": float8_e5m2fnuz, "F8_E8M0": float8_e8m0fnu,
+}  # fmt: skip
+_WORDS = {dtype: word for word, dtype in _UNKNOWN.items()}
 _ENTRY = record(
     dtype=text(20),
     shape=several(integer(0, 1 << 48), 64),

@@ -17,6 +17,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16
+from flowvm.utils import dlpack
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
 
@@ -384,3 +385,15 @@ def test_dtypes_and_empty_shapes_survive_pickle() -> None:
         t = adopt_array(np.zeros((2, 0, 3), kind.storage), dtype=kind)
         again = pickle.loads(pickle.dumps(t))
         assert (again.shape, again.dtype) == (t.shape, kind)
+
+
+def test_a_capsule_hands_its_memory_over_once() -> None:
+    x = zeros(3)
+    capsule = dlpack.to_dlpack(x)
+    dlpack.from_dlpack(capsule)[0] = 1
+    vm.sync()  # of two tensors on one memory neither knows the other
+    assert x.tolist() == [1, 0, 0]
+    with pytest.raises(ValueError, match="once"):
+        from_dlpack(capsule)
+    half = ones(2, dtype=bfloat16)
+    assert from_dlpack(dlpack.to_dlpack(half)).dtype is bfloat16

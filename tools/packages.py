@@ -55,7 +55,7 @@ def einops(torch: Any, n: Numbers) -> list[Any]:
 def torchdiffeq(torch: Any, n: Numbers) -> list[Any]:
     from torchdiffeq import odeint, odeint_adjoint
 
-    class Field(torch.nn.Module):  # type: ignore[name-defined,misc]
+    class Field(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.inner = torch.nn.Linear(3, 3)

@@ -1,37 +1,44 @@
-"""`torch.profiler` for programs that call it so: the same `with`, schedule and tables, over
-`flow.profiler`, whose own views say more.
+"""`torch.profiler` and `torch.autograd.profiler` as programs write them, over `flow.profiler`.
+
+A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
+flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
+the last recording, with all its screens.  Arguments about shapes, stacks and modules are taken:
+they are always recorded.  Names that are not PyTorch's are those of `flow.profiler`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
-import time
+import functools
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flowvm.errors import ArgumentError, ModeError
-from flowvm.profiler.export import chrome
-from flowvm.profiler.front import profiling
-from flowvm.profiler.run.spans import span
+import flowvm.profiler as own
+from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
+
+SORTED: dict[
+    str, Callable[[FunctionEventAvg], float]
+] = {  # PyTorch's words for what a table is sorted by
+    "count": lambda event: event.count,
+    "cpu_time": lambda event: event.cpu_time,
+    "cpu_memory_usage": lambda event: event.cpu_memory_usage,
+}
 
 
 class ProfilerActivity(enum.Enum):
-    """What may be recorded; flowvm records the instructions of all devices."""
+    """What is recorded: always all there is."""
 
     CPU = 0
-    XPU = 1
-    CUDA = 2
+    CUDA = 1
+    XPU = 2
     MTIA = 3
-    HPU = 4
-    PrivateUse1 = 5
 
 
 class ProfilerAction(enum.Enum):
-    """What a schedule says of a step."""
+    """What happens at a step of a schedule."""
 
     NONE = 0
     WARMUP = 1
@@ -40,122 +47,251 @@ class ProfilerAction(enum.Enum):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """Both kinds of devices there are."""
+    """What can be recorded here."""
     return {ProfilerActivity.CPU, ProfilerActivity.CUDA}
 
 
 def schedule(
-    *,
-    wait: int,
-    warmup: int,
-    active: int,
-    repeat: int = 0,
-    skip_first: int = 0,
+    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0,
     skip_first_wait: int = 0,
-) -> Callable[[int], ProfilerAction]:
-    """What to do at each step: `skip_first` steps nothing, then in turn `wait` nothing, `warmup`
-    nothing that is kept, `active` recorded; `repeat` times, 0 for ever.
+) -> Callable[[int], ProfilerAction]:  # fmt: skip
+    """What to do at each step: `skip_first` steps nothing, then rounds of `wait` steps of nothing,
+    `warmup` of warming up and `active` of recording, `repeat` of them, or without end if that is 0.
+    The first round waits for nothing with `skip_first_wait`.
     """
-    if min(wait, warmup, repeat, skip_first) < 0 or active <= 0:
+    if min(wait, warmup, repeat, skip_first) < 0 or active < 1:
         raise ArgumentError(
-            f"schedule: wait, warmup, repeat and skip_first are 0 or more and active is above 0, "
-            f"got {wait}, {warmup}, {repeat}, {skip_first} and {active}"
+            f"schedule: wait, warmup, repeat and skip_first are not negative and active is "
+            f"positive, got {wait}, {warmup}, {repeat}, {skip_first}, {active}"
         )
-    length = wait + warmup + active
+    turn = wait + warmup + active
 
     def action(step: int) -> ProfilerAction:
         step -= skip_first
-        if skip_first_wait:
+        if step >= 0 and skip_first_wait:
             step += wait
-        if step < 0 or (repeat and step // length >= repeat):
+        if step < 0 or (repeat and step // turn >= repeat):
             return ProfilerAction.NONE
-        place = step % length
-        if place < wait:
+        at = step % turn
+        if at < wait:
             return ProfilerAction.NONE
-        if place < wait + warmup:
+        if at < wait + warmup:
             return ProfilerAction.WARMUP
-        last = place == length - 1
+        last = at == turn - 1
         return ProfilerAction.RECORD_AND_SAVE if last else ProfilerAction.RECORD
 
     return action
 
 
-class record_function(contextlib.ContextDecorator):  # noqa: N801 - PyTorch's name
-    """Names what is issued inside, as `flow.profiler.span` does; of a function, each call."""
-
-    def __init__(self, name: str, args: str | None = None) -> None:
-        self.name = name
-        self._spans: list[Any] = []
-
-    def __enter__(self) -> record_function:
-        here = span(self.name)
-        here.__enter__()
-        self._spans.append(here)
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._spans.pop().__exit__(*error)
-
-
-def tensorboard_trace_handler(
-    dir_name: str, worker_name: str | None = None, use_gzip: bool = False
-) -> Callable[[Any], None]:
-    """A handler that writes each trace to a file of its own in a folder, in Chrome's format."""
-
-    def handler(profiled: profile) -> None:
-        folder = Path(dir_name)
-        folder.mkdir(parents=True, exist_ok=True)
-        name = worker_name or f"{os.uname().nodename}_{os.getpid()}"
-        ending = "pt.trace.json.gz" if use_gzip else "pt.trace.json"
-        profiled.export_chrome_trace(str(folder / f"{name}.{time.time_ns()}.{ending}"))
-
-    return handler
-
-
 @dataclass(frozen=True)
-class Event:
-    """The calls of one operator; times are microseconds."""
+class FunctionEventAvg:
+    """All calls of an operator.  Times are microseconds, as in PyTorch."""
 
     key: str
     count: int
     cpu_time_total: float
+    cpu_memory_usage: int
     flops: int
 
     @property
-    def self_cpu_time_total(self) -> float:
-        """The same: operators do not nest."""
-        return self.cpu_time_total
-
-    @property
     def cpu_time(self) -> float:
-        """Of one call."""
+        """The mean time of a call."""
         return self.cpu_time_total / max(1, self.count)
 
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The same as cpu_time_total: instructions have no children."""
+        return self.cpu_time_total
 
-class Averages(list[Event]):
-    """What `key_averages()` gives: an Event for each operator."""
 
-    def __init__(self, profiled: profiling.Profile) -> None:
-        rows = profiled.table("op")
-        super().__init__(Event(r.name, r.count, r.run / 1000, r.flops) for r in rows)
-        self._profile = profiled
+class EventList(list[FunctionEventAvg]):
+    """Operators, and a table of them."""
 
-    def table(self, sort_by: str | None = None, row_limit: int = 100, **kwargs: Any) -> str:
-        """The summary of `flow.profiler`: by time, or by "count" if `sort_by` says so."""
-        by = "count" if sort_by == "count" else "run" if sort_by else "path"
-        return str(self._profile.summary(sort=by))
+    def table(
+        self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
+        max_name_column_width: int = 55, header: str | None = None,
+        top_level_events_only: Any = False, time_unit: str | None = None,
+    ) -> str:  # fmt: skip
+        """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top."""
+        word = (sort_by or "").removeprefix("self_").replace("cuda", "cpu").replace("device", "cpu")
+        by = SORTED.get(word, lambda event: event.cpu_time_total)
+        rows = sorted(self, key=by, reverse=True)[:row_limit]
+        total = sum(event.cpu_time_total for event in self) or 1.0
+        wide = max([4, *(len(e.key[:max_name_column_width]) for e in rows)])
+        lines = [header] if header else []
+        lines.append(
+            f"{'Name':{wide}}  {'CPU %':>7}  {'CPU total':>12}  {'CPU mean':>12}  # of Calls"
+        )
+        for e in rows:
+            share = f"{100 * e.cpu_time_total / total:.2f}%"
+            times = f"{e.cpu_time_total:>10.3f}us  {e.cpu_time:>10.3f}us"
+            name = e.key[:max_name_column_width]
+            lines.append(f"{name:{wide}}  {share:>7}  {times}  {e.count:>10}")
+        return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
 
-    def total_average(self) -> Event:
-        """All of them together."""
-        whole = sum(e.cpu_time_total for e in self)
-        return Event("Total", sum(e.count for e in self), whole, sum(e.flops for e in self))
+    def total_average(self) -> FunctionEventAvg:
+        """All of them as one."""
+        return FunctionEventAvg(
+            "Total", sum(e.count for e in self), sum(e.cpu_time_total for e in self),
+            sum(e.cpu_memory_usage for e in self), sum(e.flops for e in self),
+        )  # fmt: skip
+
+
+class profile:  # noqa: N801 - PyTorch's name
+    """Records while its block runs, or as a schedule says at each `step()`.
+
+    activities       taken: all there is is recorded
+    schedule         step -> ProfilerAction, such as `schedule(wait=1, warmup=1, active=2)`
+    on_trace_ready   called with this object whenever a recording is complete
+    """
+
+    def __init__(
+        self, activities: Iterable[ProfilerActivity] | bool | None = None, *,
+        schedule: Callable[[int], ProfilerAction] | None = None,
+        on_trace_ready: Callable[..., Any] | None = None, record_shapes: bool = False,
+        profile_memory: bool = False, with_stack: bool = False, with_flops: bool = False,
+        with_modules: bool = False, enabled: bool = True, **options: Any,
+    ) -> None:  # fmt: skip
+        self.enabled = activities if isinstance(activities, bool) else enabled
+        self._schedule = schedule
+        self.on_trace_ready = on_trace_ready
+        self.step_num = 0
+        self.run: own.Profile | None = None
+        self._open: Any = None
+        self._step: Any = None
+
+    def __enter__(self) -> profile:
+        if self.enabled:
+            self.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.enabled:
+            self.stop()
+
+    def _action(self) -> ProfilerAction:
+        return self._schedule(self.step_num) if self._schedule else ProfilerAction.RECORD
+
+    def _follow(self) -> None:
+        """Record, if the step that begins is to be recorded."""
+        wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if wanted and self._open is None:
+            self._open = own.profile()
+            self._open.__enter__()
+        if self._schedule is not None:
+            self._step = own.span(f"ProfilerStep#{self.step_num}")
+            self._step.__enter__()
+
+    def _end(self) -> None:
+        """The recording that is open is complete."""
+        recording, self._open = self._open, None
+        if recording is not None:
+            recording.__exit__(None, None, None)
+            self.run = recording
+            if self.on_trace_ready is not None:
+                self.on_trace_ready(self)
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.__exit__(None, None, None)
+
+    def start(self) -> None:
+        """Begin."""
+        self._follow()
+
+    def step(self) -> None:
+        """The next step of the schedule begins."""
+        before = self._action()
+        self._end_step()
+        self.step_num += 1
+        going_on = self._action() is not ProfilerAction.NONE
+        if before is ProfilerAction.RECORD_AND_SAVE or not (going_on or self._open is None):
+            self._end()
+        self._follow()
+
+    def stop(self) -> None:
+        """End, with what has been recorded so far."""
+        self._end_step()
+        self._end()
+
+    def _recorded(self) -> own.Profile:
+        if self.run is None:
+            raise ArgumentError("torch.profiler.profile: nothing has been recorded yet")
+        return self.run
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList:
+        """The operators of the last recording, each with all its calls."""
+        return EventList(
+            FunctionEventAvg(row.name, row.count, row.run / 1000, row.nbytes, row.flops)
+            for row in self._recorded().table("op")
+            if row.name != "release"
+        )
+
+    def events(self) -> EventList:
+        """See key_averages: instructions are many, and added up by operator."""
+        return self.key_averages()
+
+    def table(self, *args: Any, **kwargs: Any) -> str:
+        """The table of `key_averages()`."""
+        return self.key_averages().table(*args, **kwargs)
+
+    def total_average(self) -> FunctionEventAvg:
+        """All operators as one."""
+        return self.key_averages().total_average()
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write the last recording for Perfetto: the path ends in .json or .json.gz."""
+        self._recorded().export(path)
+
+
+class record_function:  # noqa: N801 - PyTorch's name
+    """Names what is issued inside a with statement, or in a function that it decorates."""
+
+    def __init__(self, name: str, args: str | None = None) -> None:
+        if not isinstance(name, str):
+            raise ArgumentTypeError(f"record_function: a name is a string, got {name!r}")
+        self.name = name
+        self._open: list[Any] = []
+
+    def __enter__(self) -> record_function:
+        inside: Any = own.span(self.name)
+        inside.__enter__()
+        self._open.append(inside)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.pop().__exit__(*error)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            with record_function(self.name):
+                return function(*args, **kwargs)
+
+        return named
+
+
+def tensorboard_trace_handler(
+    dir_name: str, worker_name: str | None = None, use_gzip: bool = False
+) -> Callable[[profile], None]:
+    """An `on_trace_ready` that writes each recording into a folder, for Perfetto."""
+    count = itertools.count()
+
+    def write(done: profile) -> None:
+        folder = Path(dir_name)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{worker_name or 'flowvm'}.{next(count)}.pt.trace.json"
+        done.export_chrome_trace(str(folder / (name + ".gz" * use_gzip)))
+
+    return write
 
 
 class emit_nvtx:  # noqa: N801 - PyTorch's name
     """ModeError from `with`: there are no ranges of NVTX; `flow.profiler` records CUDA devices."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+        """Whatever it is told."""
 
     def __enter__(self) -> NoReturn:
         raise ModeError("emit_nvtx: there are no ranges of NVTX; use flow.profiler.profile()")
@@ -164,100 +300,15 @@ class emit_nvtx:  # noqa: N801 - PyTorch's name
         """Never reached."""
 
 
-EventList = Averages
-FunctionEvent = Event
-
-
-class profile:  # noqa: N801 - PyTorch's name
-    """`with torch.profiler.profile(...) as prof:`, with `prof.step()` behind each step.
-
-    schedule         what to do at each step, see `schedule`; without one all is recorded
-    on_trace_ready   called with this behind each recorded cycle, or at the end
-
-    The others are taken: flowvm records shapes, memory and lines as they are.  `prof.flow` is the
-    `flow.profiler.Profile` of what was recorded last.
-    """
-
-    def __init__(
-        self,
-        *,
-        activities: Iterable[ProfilerActivity] | None = None,
-        schedule: Callable[[int], ProfilerAction] | None = None,
-        on_trace_ready: Callable[[Any], None] | None = None,
-        record_shapes: bool = False,
-        profile_memory: bool = False,
-        with_stack: bool = False,
-        with_flops: bool = False,
-        with_modules: bool = False,
-        **others: Any,
-    ) -> None:
-        self.schedule, self.on_trace_ready = schedule, on_trace_ready
-        self.step_num = 0
-        self.flow: profiling.Profile | None = None
-        self._now: profiling.profile | None = None
-
-    def _action(self) -> ProfilerAction:
-        return ProfilerAction.RECORD if self.schedule is None else self.schedule(self.step_num)
-
-    def _begin(self) -> None:
-        if self._now is None and self._action().value >= ProfilerAction.RECORD.value:
-            self._now = profiling.profile()
-            self._now.__enter__()
-
-    def _end(self, *error: Any) -> None:
-        if self._now is not None:
-            self._now.__exit__(*(error or (None, None, None)))
-            self.flow, self._now = self._now, None
-            if self.on_trace_ready is not None:
-                self.on_trace_ready(self)
-
-    def start(self) -> None:
-        """Begin."""
-        self._begin()
-
-    def stop(self) -> None:
-        """End; waits until all that was issued has run."""
-        self._end()
-
-    def step(self) -> None:
-        """A step is over, and the next one begins."""
-        over = self.schedule is not None and self._action() is ProfilerAction.RECORD_AND_SAVE
-        self.step_num += 1
-        if over:
-            self._end()
-        self._begin()
-
-    def __enter__(self) -> profile:
-        self.start()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._end(*error)
-
-    def _found(self, what: str) -> profiling.Profile:
-        if self.flow is None:
-            raise ArgumentError(f"{what}: nothing was recorded, or it has not ended yet")
-        return self.flow
-
-    def key_averages(self, *args: Any, **kwargs: Any) -> Averages:
-        """An Event for each operator, and `table()` of them.  ArgumentError before the end."""
-        return Averages(self._found("key_averages"))
-
-    def events(self) -> Averages:
-        """The same."""
-        return self.key_averages()
-
-    def export_chrome_trace(self, path: str) -> None:
-        """Write the instructions in the format of Perfetto and Chrome."""
-        chrome.write(self._found("export_chrome_trace"), Path(path), "gating")
-
-    def add_metadata(self, key: str, value: str) -> None:
-        """Taken: traces have no place for it."""
-
-    def add_metadata_json(self, key: str, value: str) -> None:
-        """Taken: traces have no place for it."""
+FunctionEvent = FunctionEventAvg
 
 
 def kineto_available() -> bool:
-    """False: flowvm has a recorder of its own."""
+    """Whether PyTorch's own recorder is here: no."""
     return False
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(own, name)

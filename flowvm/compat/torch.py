@@ -55,6 +55,7 @@ _ELSEWHERE: Final = {
     "nn.modules.container": "nn.modules.containers",
     "nn.modules.module": "nn.module",
     "nn.grad": "nn.functional",
+    "_lowrank": "lowrank",
     "_tensor": "eager.tensor",
     "distributed._functional_collectives": "distributed.functional",
     "distributed.tensor._utils": "distributed.tensor.dtensor",
@@ -63,13 +64,28 @@ _ELSEWHERE: Final = {
 }
 # modules of PyTorch that have names of another package
 _OTHERS: Final = {"jit.annotations": "typing"}
-# packages of flowvm that have all names of the modules that PyTorch has inside
+# packages of PyTorch, the package of flowvm that has all names of the modules inside, and these
 _FLAT: Final = {
-    "distributions": "distributions",
-    "nn.modules": "nn",
-    "optim": "optim",
-    "utils.data": "utils.data",
-}
+    "distributions": ("distributions", {
+        "bernoulli", "beta", "binomial", "categorical", "cauchy", "chi2", "continuous_bernoulli",
+        "dirichlet", "exp_family", "exponential", "fishersnedecor", "generalized_pareto",
+        "geometric", "gumbel", "half_cauchy", "half_normal", "independent", "inverse_gamma",
+        "kumaraswamy", "laplace", "lkj_cholesky", "log_normal", "logistic_normal",
+        "lowrank_multivariate_normal", "mixture_same_family", "multinomial",
+        "multivariate_normal", "negative_binomial", "normal", "one_hot_categorical", "pareto",
+        "poisson", "relaxed_bernoulli", "relaxed_categorical", "studentT",
+        "transformed_distribution", "uniform", "von_mises", "weibull", "wishart",
+    }),
+    "nn.modules": ("nn", {
+        "channelshuffle", "container", "flatten", "fold", "linear_cross_entropy", "pixelshuffle",
+        "upsampling", "utils",
+    }),
+    "optim": ("optim", {
+        "_adafactor", "_functional", "_muon", "adadelta", "adamw", "asgd", "nadam", "radam",
+        "rmsprop", "sparse_adam",
+    }),
+    "utils.data": ("utils.data", {"_utils", "datapipes", "graph"}),
+}  # fmt: skip
 _OF_C: Final = frozenset({  # names of torch that come from torch._C
     "SymBool", "SymFloat", "SymInt", "complex32", "chalf", "quint8", "qint8", "qint32", "quint4x2",
     "quint2x4", "float4_e2m1fn_x2", "PyTorchFileReader", "ScriptModule",
@@ -98,8 +114,8 @@ class _Mirror(types.ModuleType):
         except AttributeError as error:
             inner = f"{self.__name__}.{name}"
             flat = _FLAT.get(self.__name__.partition(".")[2])
-            if flat is not None:
-                beside = importlib.import_module(f"flowvm.{flat}")
+            if flat is not None and name not in flat[1]:
+                beside = importlib.import_module(f"flowvm.{flat[0]}")
                 if hasattr(beside, name):
                     return getattr(beside, name)
             if name in _OF_C and "." not in self.__name__:
@@ -147,9 +163,8 @@ def _counterpart(path: str) -> types.ModuleType | None:
         except ModuleNotFoundError as error:
             if not name.startswith(str(error.name)):
                 raise
-    if parent in _FLAT and last.isidentifier() and not last.startswith("__"):
-        return importlib.import_module(f"flowvm.{_FLAT[parent]}")
-    return None
+    package, modules = _FLAT.get(parent, ("", ()))
+    return importlib.import_module(f"flowvm.{package}") if last in modules else None
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

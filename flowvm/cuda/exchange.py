@@ -26,7 +26,7 @@ from flowvm.cuda.peeking import own_stream
 from flowvm.eager.reading import adopt_array, memory_now, wait_for
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
-from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.interop.capsules import CODES, UNSIGNED, dtype_code, marked, retyped
 from flowvm.meta.device import Device, require
 from flowvm.meta.dtype import DType, bfloat16
 from flowvm.vm.callers.interrupt import protected
@@ -113,7 +113,7 @@ class Capsules:
         self.capsule = self.source.__dlpack__(stream=own_stream(self.device.index or 0), **kept)
         self.versioned = "dltensor_versioned" in repr(self.capsule)
         marked(self.capsule, (1, 0))
-        if dtype_code(self.capsule) == BFLOAT:
+        if dtype_code(self.capsule) == CODES["bfloat16"]:
             self.dtype = bfloat16
             retyped(self.capsule, UNSIGNED)
         return self.capsule

@@ -32,7 +32,7 @@ from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.kept import Kept
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
-from flowvm.meta.dtype import DType, on_default_dtype
+from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import install
@@ -91,6 +91,7 @@ class Operator:
     aliases: bool = False
     refills: bool = False  # in place, it makes nothing of what was there
     complex: bool = False  # takes complex numbers
+    minifloats: bool = False  # takes floats of 8 bits: it moves, converts or compares elements
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
     # the operator of `op(tensor, number)`, where `fallback` makes such a call with it
@@ -241,6 +242,7 @@ def going_over(op: Operator) -> Operator:
         scalars=op.scalars,
         scalar_kinds=op.scalar_kinds,
         writes=frozenset(op.inputs[:1]),
+        minifloats=op.minifloats,
         over=op,
     )
 
@@ -276,7 +278,7 @@ def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
-            _check_kernels(op, dtype, device)
+            check_kernels(op, dtype, device)
     install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
     with making(op.name):
         if device is cpu or op.everywhere:
@@ -284,16 +286,22 @@ def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...])
         return lowerings[device.type](op, metas, attrs)
 
 
-HOST_ONLY = frozenset({"uint16", "uint32", "uint64"})  # dtypes, beside complex ones
+# dtypes, beside complex ones
+HOST_ONLY = frozenset({"uint16", "uint32", "uint64", *(dtype.name for dtype in MINIFLOATS)})
 
 
-def _check_kernels(op: Operator, dtype: DType, device: Device) -> None:
+def check_kernels(op: Operator, dtype: DType, device: Device) -> None:
     """An error where an operator has no kernel for a dtype."""
     if dtype.name in HOST_ONLY:
         if device.type == "cuda" or op.everywhere:
+            other = "another float" if dtype.minifloat else "a signed integer or uint8"
             raise DeviceError(
-                f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to a signed "
-                f"integer or uint8"
+                f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to {other}"
+            )
+        if dtype.minifloat and not op.minifloats:
+            raise DTypeError(
+                f"{op.name} is not defined for {dtype.name}, which is to store numbers; convert "
+                f"with .to(flow.float32) first"
             )
         return
     if device.type == "cuda" or op.everywhere:

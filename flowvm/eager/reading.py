@@ -137,8 +137,8 @@ def item(t: Tensor) -> Any:
     wait_for(t)
     address = engine.pointer(t._ref)
     if meta.dtype.reduced:
-        bits = np.array(ctypes.c_uint16.from_address(address).value, np.uint16)
-        return float(meta.dtype.loaded(bits.view(meta.dtype.storage)))
+        bits = np.frombuffer(ctypes.string_at(address, meta.dtype.itemsize), meta.dtype.storage)
+        return float(meta.dtype.loaded(bits)[0])
     if meta.dtype.is_complex:
         part = _SCALARS[meta.dtype.real.name]
         return complex(*(part * 2).from_address(address))

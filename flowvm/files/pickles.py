@@ -29,7 +29,7 @@ import numpy as np
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, FileError
-from flowvm.meta.dtype import DType, bfloat16, dtype_named
+from flowvm.meta.dtype import MINIFLOATS, DType, dtype_named
 from flowvm.meta.meta import Size
 
 _STORAGES: Final = {
@@ -46,6 +46,7 @@ _DTYPES: Final = {
     "uint8": "uint8", "uint16": "uint16", "uint32": "uint32", "uint64": "uint64", "bool": "bool",
     "complex64": "complex64", "cfloat": "complex64",
     "complex128": "complex128", "cdouble": "complex128",
+    **{dtype.name: dtype.name for dtype in MINIFLOATS},
 }  # fmt: skip
 # what zipfile raises of an archive whose bytes are wrong
 _BROKEN: Final = (
@@ -175,8 +176,8 @@ class Reader:
             array = np.empty(tuple(shape), flat.dtype)
         else:
             array = np.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps)
-        wide = bfloat16 if storage.dtype == "bfloat16" else None
-        made: Tensor = adopt_array(np.array(array, order="C"), dtype=wide)
+        kind = dtype_named(storage.dtype)
+        made: Tensor = adopt_array(np.array(array, order="C"), dtype=kind)
         self._tensors[place] = made
         return made
 
@@ -195,8 +196,7 @@ class Reader:
         place = (storage.key, storage.dtype)
         if place not in self._storages:
             raw = self.bytes_of(storage)
-            kind = "uint16" if storage.dtype == "bfloat16" else storage.dtype
-            dtype = np.dtype(kind).newbyteorder("<")
+            dtype = dtype_named(storage.dtype).storage.newbyteorder("<")
             if raw.nbytes != storage.size * dtype.itemsize:
                 raise self.refusal(
                     f"is damaged: storage {storage.key} has {raw.nbytes} bytes and not "
@@ -519,7 +519,7 @@ def read_legacy(data: bytes, where: str) -> Any:
     for key in keys:
         (count,) = struct.unpack("<q", _exactly(file, 8, reader))
         kind = sizes[key].dtype if key in sizes else "uint8"
-        width = 2 if kind == "bfloat16" else np.dtype(kind).itemsize
+        width = dtype_named(kind).itemsize
         if not 0 <= count <= len(data):
             raise reader.refusal("is damaged: a storage is larger than the file")
         found[key] = np.frombuffer(_exactly(file, count * width, reader), np.uint8)

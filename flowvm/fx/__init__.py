@@ -3,10 +3,11 @@ torch.fx's names.
 
 `node`, `graph`, `code` and `graph_module` are the graph and what is made of it; `proxy`,
 `recording` and `tracer` make one of code (`symbolic_trace`), `capture` of a call on examples
-(`make_fx`); `interpreter` runs it node by node.  Not here: LogicalGraph, its passes, and what
-replays fast (`flow.compile`).
+(`make_fx`); `interpreter` runs it node by node, `subgraph_rewriter` replaces parts of it, `passes`
+notes what nodes give.  Not here: LogicalGraph, its passes, and what replays fast (`flow.compile`).
 """
 
+from flowvm.fx import passes
 from flowvm.fx.capture import make_fx
 from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
@@ -14,6 +15,7 @@ from flowvm.fx.interpreter import Interpreter, Transformer
 from flowvm.fx.node import Node
 from flowvm.fx.proxy import Proxy
 from flowvm.fx.recording import wrap
+from flowvm.fx.subgraph_rewriter import replace_pattern
 from flowvm.fx.tracer import Tracer, symbolic_trace
 from flowvm.loading.listing import listing
 
@@ -26,6 +28,8 @@ __all__ = [
     "Tracer",
     "Transformer",
     "make_fx",
+    "passes",
+    "replace_pattern",
     "symbolic_trace",
     "wrap",
 ]

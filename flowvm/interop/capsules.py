@@ -1,7 +1,7 @@
 """What a DLPack capsule says of its memory, read and changed where it stands.
 
 NumPy writes and reads the capsules (`flowvm.interop.protocols` says why), and knows neither devices
-nor bfloat16.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
+nor some floats.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
 that others get, or have given, says what is so.
 
 A DLTensor begins with the address of its memory, then come the device (type and number, int32
@@ -16,7 +16,10 @@ from typing import Any, Final
 from flowvm.private.cpython import capsule_pointer
 
 UNSIGNED: Final = 1  # DLPack's codes of dtypes
-BFLOAT: Final = 4
+CODES: Final = {  # of those that NumPy has not
+    "bfloat16": 4, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12,
+    "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,
+}  # fmt: skip
 _DEVICE: Final = {b"dltensor": 8, b"dltensor_versioned": 40}  # where a capsule's device stands
 _USED: Final = {b"used_" + name: at for name, at in _DEVICE.items()}
 _DTYPE: Final = 12  # behind the device
@@ -34,8 +37,19 @@ def marked(capsule: Any, device: tuple[int, int]) -> Any:
     return capsule
 
 
+def is_used(capsule: Any) -> bool:
+    """Whether its memory has been handed over, which a capsule does once."""
+    return capsule_pointer(capsule)[0] in _USED
+
+
+def device_of(capsule: Any) -> tuple[int, int]:
+    """The device that the capsule says its memory is on: type and number."""
+    kind, index = (ctypes.c_int32 * 2).from_address(_address(capsule))
+    return kind, index
+
+
 def dtype_code(capsule: Any) -> int:
-    """The code of the dtype, such as BFLOAT."""
+    """The code of the dtype, such as UNSIGNED."""
     return ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value
 
 

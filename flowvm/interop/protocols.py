@@ -31,11 +31,19 @@ import numpy as np
 from flowvm.eager.reading import adopt_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
-from flowvm.interop.capsules import BFLOAT, UNSIGNED, dtype_code, marked, retyped
+from flowvm.interop.capsules import (
+    CODES,
+    UNSIGNED,
+    device_of,
+    dtype_code,
+    is_used,
+    marked,
+    retyped,
+)  # fmt: skip
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.device import meta as nowhere
-from flowvm.meta.dtype import DType, bfloat16
+from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 
@@ -87,7 +95,8 @@ def _dlpack(
     else:
         memory = exchange.exported(t.detach().clone() if copy else t)
         capsule = marked(_capsule(memory, max_version), asked)
-    return retyped(capsule, BFLOAT) if t._meta.dtype is bfloat16 else capsule
+    code = CODES.get(t._meta.dtype.name)
+    return capsule if code is None else retyped(capsule, code)
 
 
 def _is_stream(number: Any) -> bool:
@@ -132,15 +141,32 @@ class _Producer:
     def __dlpack__(self, **options: Any) -> Any:
         capsule = self.source.__dlpack__(**options)
         self.versioned = "dltensor_versioned" in repr(capsule)
-        if dtype_code(capsule) == BFLOAT:
-            self.dtype = bfloat16
-            retyped(capsule, UNSIGNED)
+        code = dtype_code(capsule)
+        for name, known in CODES.items():
+            if code == known:
+                self.dtype = dtype_named(name)
+                retyped(capsule, UNSIGNED)
         return capsule
 
 
+class _Given:
+    """A capsule, as what gives it."""
+
+    def __init__(self, capsule: Any) -> None:
+        if is_used(capsule):
+            raise ArgumentError("from_dlpack: a capsule hands its memory over once; make another")
+        self.capsule = capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return device_of(self.capsule)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.capsule
+
+
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, on the
-    CPU or on a CUDA device.
+    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, or a
+    capsule of one, on the CPU or on a CUDA device.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
     False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
@@ -149,6 +175,8 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     >>> flow.from_dlpack(np.arange(3))
     tensor([0, 1, 2])
     """
+    if type(obj).__name__ == "PyCapsule":
+        obj = _Given(obj)
     if not hasattr(type(obj), "__dlpack__") or not hasattr(type(obj), "__dlpack_device__"):
         raise ArgumentTypeError(
             f"from_dlpack: a {type(obj).__name__} has no __dlpack__ and __dlpack_device__; "

@@ -33,6 +33,7 @@ ABSENT: Final = {
     "_dynamo": "nothing compiles Python here; flow.compile captures what a function does",
     "_inductor": "nothing compiles Python here; flow.compile captures what a function does",
     "_C": "there is no C++ in flowvm; its ops are in flow.ops",
+    "fx.passes.graph_drawer": "no drawings are made; print a graph, or its print_tabular()",
     "utils.cpp_extension": "there are no C++ extensions; an op of your own is a Python function",
     "utils.bottleneck": "see flow.profiler",
     "utils.mobile_optimizer": "graphs run where Python runs",

@@ -1,12 +1,15 @@
 """Element types and PyTorch's rules for mixing them.
 
-A `DType` is one of fifteen singletons, so `is` compares, a dict keyed by it hashes an identity, and
+A `DType` is one of twenty singletons, so `is` compares, a dict keyed by it hashes an identity, and
 pickle and deepcopy give back the same object.  The promotion rule is a function on plain (dtype, is
 it 0-d) facts: it knows no tensors, so the tables of every op can be built, and tested, without one.
 
 float16 and bfloat16 are *reduced*: kernels read them as float32, compute in that, and round once,
 to nearest even, where they store.  NumPy has no bfloat16, so arrays hold its bits, as uint16:
 `stored` and `loaded` go between such arrays and numbers, for every dtype alike.
+
+The floats of 8 bits (`flowvm.meta.float8`) are reduced, too, and *minifloats*: dtypes to store
+numbers in, which are moved and converted, and computed in by next to no op.
 
 A complex number is two floats of `real`, one behind the other.  Only the CPU has them.
 
@@ -24,6 +27,7 @@ from typing import Any, Final, NoReturn, SupportsIndex
 import numpy as np
 
 from flowvm.errors import ArgumentTypeError, DTypeError
+from flowvm.meta.float8 import FORMATS
 
 BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3  # DType.category, in promotion order
 
@@ -45,6 +49,7 @@ class DType:
         "is_floating_point",
         "is_signed",
         "itemsize",
+        "minifloat",
         "name",
         "real",
         "reduced",
@@ -60,7 +65,8 @@ class DType:
     inexact: bool  # a float or complex: what has gradients
     is_signed: bool
     digits: int  # of a float's significand, in bits, with the one that is not stored; else 0
-    reduced: bool  # a float of 16 bits
+    reduced: bool  # a float of 16 bits, or of 8
+    minifloat: bool  # a float of 8 bits
     real: "DType"  # of a complex number's parts; else itself
     compute: "DType"  # what kernels compute in: float32 for those, else itself
     storage: "np.dtype[Any]"  # what NumPy calls the elements as they lie in memory
@@ -74,9 +80,11 @@ class DType:
     ) -> None:
         dtype = np.dtype(scalar)
         bits = dtype.kind == "u" and compute is not None  # those of a float NumPy does not know
+        form = FORMATS.get(name)
         kinds = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT, "c": COMPLEX}
         category = FLOAT if bits else kinds[dtype.kind]
         digits = 8 if bits else int(np.finfo(dtype).nmant) + 1 if category == FLOAT else 0
+        digits = form.digits + 1 if form else digits
         values: dict[str, object] = {
             "name": name,
             "itemsize": dtype.itemsize,
@@ -85,9 +93,10 @@ class DType:
             "is_floating_point": category == FLOAT,
             "is_complex": category == COMPLEX,
             "inexact": category >= FLOAT,
-            "is_signed": bits or dtype.kind in "ifc",
+            "is_signed": name != "float8_e8m0fnu" and (bits or dtype.kind in "ifc"),
             "digits": digits,
             "reduced": compute is not None,
+            "minifloat": form is not None,
             "real": real or self,
             "compute": compute or self,
             "storage": dtype,
@@ -107,8 +116,8 @@ class DType:
     @property
     def numpy(self) -> "np.dtype[Any]":
         """NumPy's dtype of the same numbers; ArgumentTypeError if it has none."""
-        if self is bfloat16:
-            raise ArgumentTypeError("NumPy has no bfloat16; convert with .float() first")
+        if self is bfloat16 or self.minifloat:
+            raise ArgumentTypeError(f"NumPy has no {self.name}; convert with .float() first")
         return self.storage
 
     def to_real(self) -> "DType":
@@ -128,12 +137,16 @@ class DType:
         """A fresh C-contiguous array of `storage` with these numbers."""
         if self is bfloat16:
             return _rounded(np.asarray(values).astype(np.float32))
+        if self.minifloat:
+            return FORMATS[self.name].encoded(np.asarray(values).astype(np.float32))
         return np.array(values, self.storage, order="C", copy=True)
 
     def loaded(self, stored: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         """The numbers in an array of `storage`: itself, or float32 where that has bits."""
         if self is bfloat16:
             return (stored.astype(np.uint32) << 16).view(np.float32)
+        if self.minifloat:
+            return FORMATS[self.name].decoded(stored)
         return stored
 
 
@@ -159,6 +172,11 @@ float32 = float_ = DType("float32", np.float32)
 float64 = double = DType("float64", np.float64)
 float16 = half = DType("float16", np.float16, float32)
 bfloat16 = DType("bfloat16", np.uint16, float32)
+float8_e4m3fn = DType("float8_e4m3fn", np.uint8, float32)
+float8_e5m2 = DType("float8_e5m2", np.uint8, float32)
+float8_e4m3fnuz = DType("float8_e4m3fnuz", np.uint8, float32)
+float8_e5m2fnuz = DType("float8_e5m2fnuz", np.uint8, float32)
+float8_e8m0fnu = DType("float8_e8m0fnu", np.uint8, float32)
 complex64 = cfloat = DType("complex64", np.complex64, real=float32)
 complex128 = cdouble = DType("complex128", np.complex128, real=float64)
 
@@ -166,9 +184,12 @@ REAL_DTYPES: Final = (
     bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64,
     float16, bfloat16, float32, float64,
 )  # fmt: skip
-ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)
+ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)  # those that ops compute in
+MINIFLOATS: Final = (
+    float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu,
+)  # fmt: skip
 
-_BY_NAME = {dtype.name: dtype for dtype in ALL_DTYPES}
+_BY_NAME = {dtype.name: dtype for dtype in (*ALL_DTYPES, *MINIFLOATS)}
 _BY_NUMPY = {dtype.storage: dtype for dtype in ALL_DTYPES if dtype is not bfloat16}
 _BY_PYTHON: dict[type, DType] = {
     bool: bool_, int: int64, float: float64, complex: complex128
@@ -228,6 +249,11 @@ def promote_types(type1: DType, type2: DType) -> DType:
 
 @functools.cache
 def _promoted(a: DType, b: DType) -> DType:
+    if (a.minifloat or b.minifloat) and a is not b:
+        raise DTypeError(
+            f"{a.name} and {b.name} have no common dtype: floats of 8 bits are to store numbers; "
+            f"convert with .to() first"
+        )
     if float64 in (a, b) and (a.is_complex or b.is_complex):
         return complex128
     if a.category != b.category:
@@ -340,8 +366,10 @@ def set_default_dtype(dtype: DType) -> None:
     """
     global _default
     dtype = as_dtype(dtype)
-    if not dtype.is_floating_point:
-        raise ArgumentTypeError(f"the default dtype must be a floating-point one, got {dtype!r}")
+    if not dtype.is_floating_point or dtype.minifloat:
+        raise ArgumentTypeError(
+            f"the default dtype must be a floating-point one that ops compute in, got {dtype!r}"
+        )
     _default = dtype
     for forget in on_default_dtype:
         forget()
@@ -360,9 +388,18 @@ class finfo:  # noqa: N801 - PyTorch's name
         if not dtype.is_floating_point:
             raise DTypeError(f"finfo needs a floating-point dtype, got {dtype!r}; use iinfo")
         digits = dtype.digits
-        limits = np.finfo(np.float32 if dtype is bfloat16 else dtype.numpy)  # of one exponent
         self.dtype = dtype.name
         self.bits = 8 * dtype.itemsize
+        if dtype.minifloat:
+            form = FORMATS[dtype.name]
+            numbers = dtype.loaded(np.array([form.largest, 0, 1 << form.digits]))
+            self.eps = form.eps or 2.0**-form.digits
+            self.max = float(numbers[0])
+            self.min = -self.max if dtype.is_signed else float(numbers[1])
+            self.resolution = 1.0
+            self.smallest_normal = self.tiny = float(numbers[2 if form.digits else 1])
+            return
+        limits = np.finfo(np.float32 if dtype is bfloat16 else dtype.numpy)  # of one exponent
         self.eps = 2.0 ** (1 - digits)
         self.max = (2.0 - self.eps) * 2.0 ** (int(limits.maxexp) - 1)
         self.min = -self.max

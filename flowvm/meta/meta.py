@@ -11,7 +11,7 @@ import math
 import operator
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, overload
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from flowvm.guards.kept import Kept
@@ -20,13 +20,34 @@ from flowvm.meta.dtype import DType
 
 
 class Size(tuple[int, ...]):
-    """A tensor's shape: a tuple with `numel()`.
+    """A tensor's shape: a tuple with `numel()`; a part of one, and one with more, is one, too.
 
     >>> flow.ones(2, 3).shape.numel()
     6
+    >>> flow.ones(2, 3, 4).shape[1:] + (5,)
+    flow.Size([3, 4, 5])
     """
 
     __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Size: ...
+    def __getitem__(self, index: Any) -> Any:
+        found: Any = tuple.__getitem__(self, index)
+        return Size(found) if index.__class__ is slice else found
+
+    def __add__(self, other: Any) -> Size:
+        return Size(tuple.__add__(self, other))
+
+    def __radd__(self, other: Any) -> Any:
+        return Size(other + tuple(self)) if isinstance(other, tuple) else NotImplemented
+
+    def __mul__(self, times: SupportsIndex) -> Size:
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__
 
     def numel(self) -> int:
         """The product of the dimensions."""
@@ -122,7 +143,7 @@ class TensorMeta:
             "bool": "bool",
             "complex": "c",
         }
-        kind = self.dtype.name.rstrip("0123456789")
+        kind = self.dtype.name.partition("_")[0].rstrip("0123456789")
         name = short[kind] + self.dtype.name[len(kind) :]
         strided = "" if self.contiguous else f" stride {list(self.stride)}"
         return f"{name}{list(self.shape)}{strided}".replace(" ", "" if self.contiguous else " ")

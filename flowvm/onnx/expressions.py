@@ -363,4 +363,5 @@ FUNCTIONS: dict[str, Callable[..., Part]] = {
     "log10": _times("Log", 1 / math.log(10)), "rsqrt": _rsqrt, "normal_cdf": _normal_cdf,
     "erfc": _erfc, "hypot": _hypot, "logaddexp": _logaddexp,
     "tanh_softplus": lambda t, x: t.op("Tanh", t.op("Softplus", x)),
+    "probability": lambda t, x: t.op("Identity", x),  # which is checked here alone
 }  # fmt: skip

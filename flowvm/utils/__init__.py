@@ -10,11 +10,12 @@ from flowvm.loading.listing import listing
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:
-    from flowvm.utils import _pytree, cpp_extension, tensorboard
+    from flowvm.utils import _pytree, cpp_extension, dlpack, tensorboard
 else:
     _pytree = lazy("flowvm.utils._pytree")
     cpp_extension = lazy("flowvm.utils.cpp_extension")
+    dlpack = lazy("flowvm.utils.dlpack")
     tensorboard = lazy("flowvm.utils.tensorboard")
 
-__all__ = ["checkpoint", "cpp_extension", "data", "tensorboard"]
+__all__ = ["checkpoint", "cpp_extension", "data", "dlpack", "tensorboard"]
 __dir__ = listing(globals())

@@ -1,11 +1,14 @@
-"""`torch.utils.dlpack`: memory that libraries share, under PyTorch's names."""
+"""`flow.utils.dlpack`: DLPack's capsules, which hand over memory once.
+
+`flow.from_dlpack` takes what speaks the protocol, which is more than a capsule knows.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
-from flowvm.interop.protocols import from_dlpack as from_dlpack
+from flowvm.interop.protocols import from_dlpack
 from flowvm.loading.listing import listing
 
 __all__ = ["from_dlpack", "to_dlpack"]
@@ -13,12 +16,12 @@ __dir__ = listing(globals())
 
 
 def to_dlpack(tensor: Tensor) -> Any:
-    """A capsule on the tensor's memory, for libraries that take no object with `__dlpack__`.
+    """A capsule with the memory of `tensor`, for one `from_dlpack`.
 
-    BufferError for a tensor that requires grad.
-
-    >>> from flowvm.utils.dlpack import to_dlpack
-    >>> type(to_dlpack(flow.ones(2))).__name__
-    'PyCapsule'
+    >>> x = flow.zeros(2)
+    >>> y = flow.utils.dlpack.from_dlpack(flow.utils.dlpack.to_dlpack(x))
+    >>> y.fill_(1.0).data_ptr() == x.data_ptr()
+    True
     """
-    return tensor.__dlpack__()
+    found: Any = tensor
+    return found.__dlpack__()

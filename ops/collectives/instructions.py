@@ -98,7 +98,7 @@ def reduce_into(
 
 
 @declare(
-    "x, order! -> out", name="all_gather", half="native", complex=True,
+    "x, order! -> out", name="all_gather", half="bits", complex=True,
     grad=lambda c, g: (run(reduce_scatter_of, g, c.attrs[0], "sum", c.attrs[1]), None),
 )  # fmt: skip
 def all_gather_of(
@@ -136,7 +136,7 @@ def reduce_scatter_of(
 
 
 @declare(
-    "x, order! -> out", name="all_to_all", half="native", complex=True,
+    "x, order! -> out", name="all_to_all", half="bits", complex=True,
     grad=lambda c, g: (run(all_to_all_of, g, c.attrs[1], c.attrs[0], c.attrs[2]), None),
 )  # fmt: skip
 def all_to_all_of(
@@ -165,7 +165,7 @@ def all_to_all_of(
 
 
 @declare(
-    "x, order! -> out", name="broadcast", half="native", complex=True,
+    "x, order! -> out", name="broadcast", half="bits", complex=True,
     grad=lambda c, g: (_to_source(c.attrs, g), None),
 )  # fmt: skip
 def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
@@ -180,7 +180,7 @@ def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int,
     return p.launch(both, (out,), (out, x))
 
 
-@declare("order! -> out", name="broadcast", half="native", complex=True)
+@declare("order! -> out", name="broadcast", half="bits", complex=True)
 def broadcast_to(order: TensorMeta, meta: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
     """What rank `src` has, on a rank that has no `x`."""
     p = _program("broadcast", meta.dense(), ranks, lane(), src)
@@ -188,7 +188,7 @@ def broadcast_to(order: TensorMeta, meta: TensorMeta, src: int, ranks: tuple[int
     return p.launch(one, (meta.dense(),), (meta.dense(),))
 
 
-@declare("x!, order! ->", name="broadcast_", half="native", complex=True)
+@declare("x!, order! ->", name="broadcast_", half="bits", complex=True)
 def broadcast_into(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
     """What rank `src` has in `x`, in all ranks' `x`."""
     p = _program("broadcast", x.dense(), ranks, lane(), src)
@@ -201,7 +201,7 @@ def _broadcasting(p: Program, meta: TensorMeta, root: int) -> None:
     p.call("MPI_Ibcast", TO, value(meta.numel), kind, value(root), value(p.joined.handle))
 
 
-@declare("x, order! ->", name="send", half="native", complex=True)
+@declare("x, order! ->", name="send", half="bits", complex=True)
 def send_from(
     x: TensorMeta, order: TensorMeta, dst: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -209,7 +209,7 @@ def send_from(
     return _message("MPI_Isend", "send", x, dst, tag, ranks).launch(one, (), (x,))
 
 
-@declare("order! -> out", name="recv", half="native", complex=True)
+@declare("order! -> out", name="recv", half="bits", complex=True)
 def recv_of(
     order: TensorMeta, meta: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -218,7 +218,7 @@ def recv_of(
     return _message("MPI_Irecv", "recv", out, src, tag, ranks).launch(one, (out,), (out,))
 
 
-@declare("x!, order! ->", name="recv_", half="native", complex=True)
+@declare("x!, order! ->", name="recv_", half="bits", complex=True)
 def recv_into(
     x: TensorMeta, order: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:

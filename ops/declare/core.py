@@ -17,7 +17,6 @@ from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO
 from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
@@ -32,7 +31,7 @@ def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
         # numbers that the integers do not have become what the processor makes of them
         kind, expr = x.dtype.compute.real, "whole(x)"
     return ScalarLaunch(
-        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,), raises=DIVISION_BY_ZERO,
+        (out,), (x,), expr, ("x",), (x.dtype.name,), (kind.name,),
         copy=out.dtype is x.dtype,
     )  # fmt: skip
 
@@ -60,9 +59,17 @@ _cast = Operator(
     grad=lambda c, g: (cast(g, c.metas[0].dtype),),
     infer=_infer_cast,
     complex=True,
+    minifloats=True,
 )
 _cast_away = Operator(
-    "cast", ("x",), ("out",), _lower_cast, attrs=("dtype",), infer=_infer_cast, complex=True
+    "cast",
+    ("x",),
+    ("out",),
+    _lower_cast,
+    attrs=("dtype",),
+    infer=_infer_cast,
+    complex=True,
+    minifloats=True,
 )
 _copy = Operator(
     "copy",
@@ -72,6 +79,7 @@ _copy = Operator(
     grad=lambda c, g: (cast(sum_to(g, c.metas[0].shape), c.metas[0].dtype),),
     infer=_infer_copy,
     complex=True,
+    minifloats=True,
 )
 
 

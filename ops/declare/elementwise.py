@@ -92,8 +92,10 @@ class Elementwise:
         complex: bool = False,
         real: bool = False,
         of_numbers: bool = False,
+        minifloats: bool = False,
     ) -> None:
         self.of_numbers = of_numbers  # no tensor is needed
+        self.minifloats = minifloats  # floats of 8 bits are taken
         self.twin: Elementwise | None = None  # what computes in complex numbers
         self.complex = complex  # it is a twin itself
         self.real = real  # and gives real numbers
@@ -343,7 +345,7 @@ class Elementwise:
             aliases=True,
             refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
-        operator.complex = self.complex
+        operator.complex, operator.minifloats = self.complex, self.minifloats
         operator.fallback = self._elsewhere(pattern) if numbers else self._with_numbers
         if pattern == "tt":
             operator.numbered = lambda: self._variant("ts")
@@ -588,6 +590,7 @@ def elementwise(
     real: bool = False,
     complex_grad: Callable[..., Any] | None = None,
     of_numbers: bool = False,
+    minifloats: bool = False,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -606,6 +609,7 @@ def elementwise(
     real    of complex numbers, gives real ones, and `grad` is the gradient as it is
     complex_grad  of complex numbers, where they have another gradient; that is taken as it is
     of_numbers  numbers alone are taken, too, as in PyTorch: the result is a tensor
+    minifloats  floats of 8 bits are taken, too; else these are an error at the call
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -626,7 +630,9 @@ def elementwise(
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
         twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
-    function = Elementwise(name, expr, rules, types, kept, grad, of_numbers=of_numbers)
+    function = Elementwise(
+        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
+    )
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc
     return function

@@ -88,11 +88,11 @@ def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoca
 
 
 _empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty)
-_empty.complex = True
+_empty.complex = _empty.minifloats = True
 _fill = Operator(
     "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill
 )
-_fill.complex = True
+_fill.complex = _fill.minifloats = True
 
 
 def empty_of(meta: TensorMeta) -> Tensor:

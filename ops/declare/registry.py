@@ -24,7 +24,7 @@ import numpy as np
 
 from flowvm.config import config, say
 from flowvm.eager.autocasting import autocasting
-from flowvm.eager.interpreter import Invocation, Operator
+from flowvm.eager.interpreter import Invocation, Operator, check_kernels
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
@@ -107,8 +107,9 @@ def op(
                 cache key
     dense       copy inputs that are not C-contiguous first; False: the body (or infer) takes any
                 strides
-    half        "upcast": reduced floats go through float32; "native": infer takes them (as
-                `bits`); "cuda": it does for CUDA, whose rule takes them, and not for the CPU
+    half        "upcast": reduced floats go through float32; "native": infer takes them;
+                "bits": it takes them, those of 8 bits too, as `bits`, which it moves; "cuda": it
+                takes them for CUDA, whose rule does, and not for the CPU
     refills     nothing of what an input with ! held goes into what is written there
     complex     it takes complex numbers; else these are an error at the call
     cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
@@ -158,6 +159,7 @@ def op(
             infer=lambda metas, attrs: infer(*metas, *attrs),
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
             complex=complex,
+            minifloats=half == "bits",
         )
         operator.fallback = _prepared(operator, dense, half)
         operator.call.__doc__ = infer.__doc__
@@ -185,6 +187,9 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., Any]:
             return None  # the miss says which one is not
         upcast = half == "upcast" or (half == "cuda" and tensors[0]._meta.device is cpu)
         low = {t._meta.dtype for t in tensors if t._meta.dtype.reduced} if upcast else set()
+        for dtype in low:
+            if dtype.minifloat:
+                check_kernels(operator, dtype, tensors[0]._meta.device)
         if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
             return None
         ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flowvm.eager.interpreter import Invocation
 from flowvm.meta.meta import Size, TensorMeta
-from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, Program
+from flowvm.ops.declare.cpu.element_tiles import DIVISION_BY_ZERO, NO_PROBABILITY, Program
 from flowvm.ops.declare.cpu.elementwise_kernel import elementwise_kernel
 from flowvm.ops.declare.cpu.tile_plan import PATTERN, plan_of
 from flowvm.ops.declare.cpu.walk import copy_kernel
@@ -25,8 +25,7 @@ class ScalarLaunch:
     `inputs` are read as tensors of the outputs' shape, repeated where they are smaller.  `args`,
     `stored` and `compute` go together, as in `elementwise_kernel`: names, dtypes in memory
     ("float64" or "int64" of a number), dtypes that `expr` computes in.  `numbers` are the names of
-    the dynamic scalars among `args`, and `pack` their struct codes, first to last.  `raises` is the
-    status where `expr` raises.
+    the dynamic scalars among `args`, and `pack` their struct codes, first to last.
 
     `once` is lines that name further values for `expr`, computed from the dynamic scalars alone, in
     float64 and not for each element.  `into` says which inputs the results replace, where there are
@@ -44,11 +43,17 @@ class ScalarLaunch:
     compute: tuple[str, ...]
     numbers: tuple[str, ...] = ()
     pack: str = ""
-    raises: int = DIVISION_BY_ZERO
     copy: bool = False
     repeats: bool = False
     once: str = ""
     into: tuple[int, ...] = ()
+
+    @property
+    def raises(self) -> int:
+        """The status where `expr` raises: integers do where they are divided by zero, floats where
+        they are no probabilities.
+        """
+        return NO_PROBABILITY if "probability(" in self.expr else DIVISION_BY_ZERO
 
     @property
     def shape(self) -> Size:

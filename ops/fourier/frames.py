@@ -166,8 +166,8 @@ def istft(
 
     begin = n // 2 if center else 0
     end = whole_ - begin if length is None else begin + whole("istft", "length", length)
-    squares = added((w * w.conj()).real.expand((1, count, n)))[:, begin:end]
-    if squares.numel() == 0 or squares.min().item() <= LEAST:
+    squares = added((w * w).expand((1, count, n)))[:, begin:end]
+    if squares.numel() == 0 or squares.abs().min().item() <= LEAST:
         raise ArgumentError("istft: the windows leave samples out; their squares add up to 0 there")
     signal = added(frames)[:, begin:end] / squares
     if end > whole_:

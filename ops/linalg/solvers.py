@@ -169,6 +169,17 @@ def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return out + matmul(matmul(y.mH, x), rest.mH), by_b
 
 
+def _of_batch(t: Tensor, batch: tuple[int, ...], ndim: int) -> Tensor:
+    """Of numbers of each matrix, in `ndim` dimensions of a batch, those of matrices that were not
+    spread yet.
+    """
+    for dim, size in enumerate((1,) * (ndim - len(batch)) + batch):
+        if size == 1:
+            t = t.narrow(dim, 0, min(1, t.shape[dim]))
+    out: Tensor = t.reshape(*batch, *t.shape[ndim:])
+    return out
+
+
 _lstsq_node = Recorded("lstsq", _lstsq_grad, ("a", "b"), "a, b, out")
 DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
@@ -205,13 +216,16 @@ def lstsq(
         B = B.unsqueeze(-1)
     if B._meta.ndim < 2 or B.shape[-2] != m:
         raise ShapeError(f"{name}: B of shape {tuple(B.shape)} does not fit A {tuple(A.shape)}")
+    batch = tuple(A.shape[:-2])
     A, B = batched(A, B)
     rows = B.detach()
     if n > m:
         more = zeros((*B.shape[:-2], n - m, B.shape[-1]), dtype=dtype, device=device)
         rows = cat([rows, more], -2)
     limit = finfo(dtype).eps * max(m, n) if rcond is None else float(rcond)
-    found, rank, values = lstsq_op(turned(A.detach()), turned(rows), limit, driver)
+    found, *numbers = lstsq_op(turned(A.detach()), turned(rows), limit, driver)
+    rank: Any
+    rank, values = (_of_batch(t, batch, B.ndim - 2) for t in numbers)
     full = turned(found)
     x = full[..., :n, :].clone()
     record(_lstsq_node, (A, B), x, (), (A, B, x))

@@ -69,7 +69,7 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 
 @op(
-    "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="native",
+    "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="bits",
     complex=True, cuda="indexing:take",
 )  # fmt: skip
 def take_slices(
@@ -127,7 +127,7 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     return View(meta.dtype, shape)
 
 
-@op("x!, index, source -> ", name="index_copy_", half="native", complex=True, cuda="indexing:put")
+@op("x!, index, source -> ", name="index_copy_", half="bits", complex=True, cuda="indexing:put")
 def put_slices(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
 ) -> Launch:
@@ -182,7 +182,7 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 
 @op(
-    "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="native",
+    "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="bits",
     complex=True, cuda="indexing:gather",
 )  # fmt: skip
 def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
@@ -207,7 +207,7 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     return Launch((), scatter_body, views, consts, units, grain)
 
 
-@op("x!, index, source -> ", name="scatter_", half="native", complex=True, cuda="indexing:scatter")
+@op("x!, index, source -> ", name="scatter_", half="bits", complex=True, cuda="indexing:scatter")
 def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)

@@ -61,6 +61,7 @@ _masked_fill = elementwise(
     saves="mask",
     grad=_fill_grad,
     complex=True,
+    minifloats=True,
 )
 
 
@@ -135,7 +136,7 @@ def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     name="masked_select",
     saves="mask",
     grad=_select_grad,
-    half="native",
+    half="bits",
     complex=True,
     cuda="compaction:masked_select",
 )
@@ -181,7 +182,7 @@ def _place_body(
 @op(
     "x!, mask, source -> ",
     name="masked_scatter_",
-    half="native",
+    half="bits",
     complex=True,
     cuda="compaction:masked_scatter",
 )
@@ -212,7 +213,7 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     name="masked_collect",
     saves="mask",
     grad=_collect_grad,
-    half="native",
+    half="bits",
     complex=True,
     cuda="compaction:masked_collect",
 )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import int32, int64
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.counting import repeated_positions
@@ -17,17 +20,25 @@ __all__ = ["repeat_interleave"]
 
 @method()
 def repeat_interleave(
-    input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
+    input: Tensor | None = None,
+    repeats: int | Tensor | None = None,
+    dim: int | None = None,
+    *,
+    output_size: int | None = None,
 ) -> Tensor:
     """Each element (or each slice of `dim`) `repeats` times in place; without `dim` of the
     flattened tensor.
 
     `repeats` may be a tensor with a number for each slice; then the result's size is known when it
-    has run.
+    has run.  A vector of numbers alone gives each place as often as its number says.
 
     >>> flow.repeat_interleave(flow.tensor([1, 2]), flow.tensor([2, 3]))
     tensor([1, 1, 2, 2, 2])
+    >>> flow.repeat_interleave(flow.tensor([2, 3]))
+    tensor([0, 0, 1, 1, 1])
     """
+    if input is None or repeats is None:
+        return _places(input if repeats is None else repeats)
     x = need_tensor("repeat_interleave", "input", input)
     if dim is None:
         x, dim = flatten(x), 0
@@ -49,6 +60,16 @@ def repeat_interleave(
     shape = x._meta.shape
     spread = expand(unsqueeze(x, at + 1), (*shape[: at + 1], times, *shape[at + 1 :]))
     return reshape(spread.clone(), (*shape[:at], size * times, *shape[at + 1 :]))
+
+
+def _places(repeats: Any) -> Tensor:
+    counts = need_tensor("repeat_interleave", "repeats", repeats)
+    if counts.ndim != 1 or counts._meta.dtype not in (int32, int64):
+        raise ArgumentError(
+            f"repeat_interleave: repeats alone are a vector of int32 or int64, got {counts._meta}"
+        )
+    out: Tensor = repeated_positions(counts).to(counts._meta.dtype)
+    return out
 
 
 samples(

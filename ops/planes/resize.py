@@ -1,7 +1,8 @@
 """Images of another size: `interpolate`.
 
 `_resize` and its gradient are each other's gradients, for every way that weighs elements; "area" is
-adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits.
+adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits; but
+images of uint8 are weighed, too (`parts/byte_resize`).
 The kernels are in `resize_kernels`.
 
 Long because the reference of seven modes and their samples follow.
@@ -19,6 +20,7 @@ from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ModeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
+from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -33,6 +35,8 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     nearest_body,
     resize_body,
 )
+from flowvm.ops.planes.parts.byte_resize import resized_bytes
+from flowvm.ops.planes.parts.resize_weights import sampling, smoothing
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.create import tensor
@@ -189,6 +193,9 @@ def interpolate(
     antialias               where it shrinks, weigh all elements that a place stands for; for
                             "bilinear" and "bicubic"
 
+    Images of uint8 are taken by "bilinear", "bicubic" and the nearest modes, and are rounded after
+    the width's turn and after the height's, as PyTorch's are.
+
     >>> F.interpolate(flow.tensor([[[1.0, 2.0]]]), scale_factor=2)
     tensor([[[1., 1., 2., 2.]]])
     >>> F.interpolate(flow.tensor([[[0.0, 2.0]]]), size=3, mode="linear", align_corners=True)
@@ -216,17 +223,24 @@ def interpolate(
     wanted, factors = _sizes(space, size, scale_factor)
     if mode == "area":
         return _area(input, wanted)
-    if kind in (LINEAR, CUBIC) and not meta.dtype.is_floating_point:
+    planar = mode in ("bilinear", "bicubic")
+    whole = planar and meta.dtype is uint8
+    if kind in (LINEAR, CUBIC) and not (meta.dtype.is_floating_point or whole):
         raise DTypeError(f"interpolate: mode {mode!r} needs floats, got {meta.dtype.name}")
     known = (None,) * n if factors is None or recompute_scale_factor else factors
-    single, corners = meta.dtype.name != "float64", bool(align_corners)
+    single, corners = not whole and meta.dtype.name != "float64", bool(align_corners)
     steps = [_step(i, o, f, corners, single) for i, o, f in zip(space, wanted, known, strict=True)]
-    if antialias:
-        if mode not in ("bilinear", "bicubic"):
-            raise ArgumentError(
-                f'interpolate: antialias is for modes "bilinear" and "bicubic", got {mode!r}'
-            )
-        return _smoothed(input, wanted, steps, mode == "bicubic")
+    if antialias and not planar:
+        raise ArgumentError(
+            f'interpolate: antialias is for modes "bilinear" and "bicubic", got {mode!r}'
+        )
+    if whole or antialias:
+        weigh = smoothing if antialias else sampling
+        weights = [
+            weigh(i, o, step, mode == "bicubic", corners)
+            for i, o, step in zip(space, wanted, steps, strict=True)
+        ]
+        return resized_bytes(input, weights) if whole else _smoothed(input, weights)
     lead = (1,) * (3 - n)
     sizes = (*lead, *space, *lead, *wanted)
     numbers = (*(1.0,) * (3 - n), *steps, *lead, *(taps,) * n, kind, int(corners), int(single))
@@ -234,35 +248,10 @@ def interpolate(
     return _forward(input, t, n)
 
 
-def _weights(n: int, m: int, step: float, cubic: bool) -> Any:
-    """(m, n): how each of n elements counts for each of m places that are `step` apart; the kernel
-    is as much wider as places are farther apart than elements, its sums are 1.
-    """
-    wide = max(step, 1.0)
-    reach = (2.0 if cubic else 1.0) * wide
-    centers = step * (np.arange(m) + 0.5)
-    low = np.maximum((centers - reach + 0.5).astype(int), 0)
-    high = np.minimum((centers + reach + 0.5).astype(int), n)
-    places = np.arange(n)
-    far = np.abs((places - centers[:, None] + 0.5) / wide)
-    if cubic:  # a = -0.5 here, where interpolation has -0.75
-        near = (1.5 * far - 2.5) * far * far + 1
-        shares = np.where(
-            far < 1, near, np.where(far < 2, ((2.5 - 0.5 * far) * far - 4) * far + 2, 0)
-        )
-    else:
-        shares = np.maximum(1 - far, 0)
-    shares = shares * ((places >= low[:, None]) & (places < high[:, None]))
-    return shares / shares.sum(1, keepdims=True)
-
-
-def _smoothed(x: Tensor, size: tuple[int, ...], steps: Sequence[float], cubic: bool) -> Tensor:
+def _smoothed(x: Tensor, weights: Sequence[Any]) -> Tensor:
     """Two products with matrices: along the width, then along the height."""
     meta = x._meta
-    down, across = (
-        tensor(_weights(n, m, step, cubic), dtype=meta.dtype, device=meta.device)
-        for n, m, step in zip(meta.shape[2:], size, steps, strict=True)
-    )
+    down, across = (tensor(w, dtype=meta.dtype, device=meta.device) for w in weights)
     out: Tensor = matmul(down, matmul(x, across.t()))
     return out
 

@@ -23,6 +23,7 @@ from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
+from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot
 
 __all__ = [
@@ -130,7 +131,7 @@ _relu = elementwise(
 _hardtanh = _differentiable(
     "hardtanh",
     "minimum(maximum(x, a), b)",
-    "1 if (x > a and x < b) else 0",
+    "0 if (x <= a or x >= b) else 1",
     params="a, b",
     types="promote",
 )
@@ -146,7 +147,7 @@ _hardshrink = _differentiable(
 _softshrink = _differentiable(
     "softshrink",
     "x - a if x > a else (x + a if x < -a else x * 0)",
-    "1 if (x > a or x < -a) else 0",
+    "0 if (x >= -a and x <= a) else 1",
     params="a",
 )
 _hardsigmoid = _differentiable(
@@ -231,11 +232,18 @@ def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = Fal
 
 @steady
 def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
-    """x where it is greater than `threshold`, `value` elsewhere.
+    """x where it is greater than `threshold`, `value` elsewhere; both lose their fractions where x
+    is of integers.  DTypeError for bools.
 
     >>> F.threshold(flow.tensor([1.0, 5.0]), 3.0, -1.0)
     tensor([-1.,  5.])
     """
+    need_tensor("threshold", "input", input)
+    dtype = input._meta.dtype
+    if dtype is bool_:
+        raise DTypeError("threshold is not for bools")
+    if not dtype.is_floating_point:
+        threshold, value = int(threshold), int(value)
     return _with(_threshold, input, inplace, threshold, value)
 
 
@@ -281,6 +289,46 @@ def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_hardswish, input, inplace)
 
 
+# g where x is not positive, and the gradients of prelu by x and by w: each is linear in g
+_below: Elementwise = elementwise(
+    "prelu_below",
+    "g * 0 if x > 0 else g",
+    args="x, g",
+    saves="x",
+    grad=lambda c, z: back(c, None, lambda: _below.call(c.saved[0], z)),
+)
+_prelu_x: Elementwise = elementwise(
+    "prelu_backward_x",
+    "g if x > 0 else w * g",
+    args="x, w, g",
+    saves="x, w, g",
+    grad=lambda c, z: back(
+        c,
+        None,
+        lambda: _below.call(c.saved[0], c.saved[2]) * z,
+        lambda: _prelu_x.call(*c.saved[:2], z),
+    ),
+)
+_prelu_w: Elementwise = elementwise(
+    "prelu_backward_w",
+    "g * 0 if x > 0 else g * x",
+    args="x, g",
+    saves="x, g",
+    grad=lambda c, z: back(
+        c, lambda: _below.call(*c.saved) * z, lambda: _prelu_w.call(c.saved[0], z)
+    ),
+)
+_prelu = elementwise(
+    "prelu",
+    "x if x > 0 else w * x",
+    args="x, w",
+    saves="x, w",
+    grad=lambda c, g: back(
+        c, lambda: _prelu_x.call(*c.saved, g), lambda: _prelu_w.call(c.saved[0], g)
+    ),
+)
+
+
 @steady
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """x where it is positive, weight * x elsewhere; `weight` has one number, or one for each
@@ -293,6 +341,11 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         input, weight = lowered(input, weight)
     need_tensor("prelu", "input", input)
     need_tensor("prelu", "weight", weight)
+    if input._meta.dtype is not weight._meta.dtype:
+        raise DTypeError(
+            f"prelu: input and weight have one dtype, got {input.dtype.name} and "
+            f"{weight.dtype.name}"
+        )
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.numel() not in (1, channels):
         raise ShapeError(
@@ -303,7 +356,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
         weight = weight.reshape(() if input.ndim == 0 else (1,))
     elif weight.ndim == 1:
         weight = weight.reshape((-1,) + (1,) * (input.ndim - 2))
-    return relu(input) - weight * relu(-input)
+    out: Tensor = _prelu.call(input, weight)
+    return out
 
 
 # --- curved ----------------------------------------------------------------------------------

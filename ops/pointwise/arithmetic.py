@@ -60,6 +60,7 @@ mul = elementwise(
     saves="x for y, y for x",
     grad=_mul_grad,
     complex=True,
+    minifloats=True,
     doc="""x * y, element by element; bools: and.
 
     >>> flow.mul(flow.tensor([1, 2, 3]), 10)

@@ -18,17 +18,18 @@ __all__ = ["clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "maximum",
 
 # --- extremes ---------------------------------------------------------------------------------
 
-# the part of a gradient z that the larger (smaller) of x and y gets; half of it at a tie
+# the part of a gradient z that the larger (smaller) of x and y gets; half of it at a tie, and all
+# of it where one is NaN
 _to_larger: Elementwise = elementwise(
     "maximum_backward",
-    "z if x > y else (z / 2 if x == y else z * 0)",
+    "z * 0 if x < y else (z / 2 if x == y else z)",
     args="x, y, z",
     saves="x, y",
     grad=lambda c, g: back(c, None, None, lambda: _to_larger.call(*c.saved, g)),
 )
 _to_smaller: Elementwise = elementwise(
     "minimum_backward",
-    "z if x < y else (z / 2 if x == y else z * 0)",
+    "z * 0 if x > y else (z / 2 if x == y else z)",
     args="x, y, z",
     saves="x, y",
     grad=lambda c, g: back(c, None, None, lambda: _to_smaller.call(*c.saved, g)),

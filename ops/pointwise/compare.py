@@ -54,8 +54,10 @@ __all__ = [
 ]
 
 
-def _predicate(name: str, expr: str, doc: str, complex: bool | str = False) -> Elementwise:
-    return elementwise(name, expr, types="bool", doc=doc, complex=complex)
+def _predicate(
+    name: str, expr: str, doc: str, complex: bool | str = False, minifloats: bool = False
+) -> Elementwise:
+    return elementwise(name, expr, types="bool", doc=doc, complex=complex, minifloats=minifloats)
 
 
 eq = _predicate(
@@ -67,6 +69,7 @@ eq = _predicate(
     tensor([ True, False])
     """,
     True,
+    True,
 )
 ne = _predicate(
     "ne",
@@ -76,6 +79,7 @@ ne = _predicate(
     >>> flow.ne(flow.tensor([1, 2]), flow.tensor([1, 3]))
     tensor([False,  True])
     """,
+    True,
     True,
 )
 lt = _predicate(
@@ -122,6 +126,7 @@ isnan = _predicate(
     >>> flow.isnan(flow.tensor([1.0, flow.inf, flow.nan]))
     tensor([False, False,  True])
     """,
+    True,
     True,
 )
 isinf = _predicate(
@@ -363,6 +368,7 @@ _where = elementwise(
     saves="which",
     grad=_where_grad,
     complex=True,
+    minifloats=True,
 )
 
 

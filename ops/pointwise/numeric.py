@@ -218,10 +218,16 @@ def float_power(input: Any, exponent: Any) -> Tensor:
 Tensor.float_power = float_power  # type: ignore[attr-defined]
 replaced(float_power)
 
+
+def _odds_grad(x: Any, g: Tensor) -> Tensor:
+    slope: Tensor = where((x >= 0) & (x <= 1), g / (x * (1 - x)), math.nan)
+    return slope
+
+
 _logit = unary(
     "logit",
     "log(x / (1 - x))",
-    lambda c, g: (g / (c.saved[0] * (1 - c.saved[0])),),
+    lambda c, g: (_odds_grad(c.saved[0], g),),
     "The inverse of sigmoid.",
 )
 

@@ -146,6 +146,7 @@ _fill = elementwise(
     args="x, y",
     grad=lambda c, g: back(c, lambda: zeros_like(g), lambda: g),
     complex=True,
+    minifloats=True,
 )
 
 

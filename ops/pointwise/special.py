@@ -377,7 +377,7 @@ def log_ndtr(input: Tensor) -> Tensor:
 
 attach(i0, "i0")
 for _two in (igamma, igammac):
-    setattr(Tensor, _two.name, _two)
+    setattr(Tensor, _two.name, _two.call)
     setattr(Tensor, _two.name + "_", in_place(_two, _two.name + "_"))
 
 # --- samples ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from flowvm.ops.pointwise.compare import isfinite, where
 from flowvm.ops.pointwise.parts.unary import attach, back, into
 from flowvm.ops.pointwise.trigonometry import sigmoid
 from flowvm.ops.shapes.complex_parts import by_parts
-from flowvm.ops.shapes.fill import zeros_like
+from flowvm.ops.shapes.fill import ones_like, zeros_like
 
 __all__ = [
     "addcdiv",
@@ -39,7 +39,8 @@ __all__ = [
 
 def _atan2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     y, x = c.saved
-    scaled = g / (x * x + y * y)
+    square = x * x + y * y
+    scaled = where(square == 0, 0, g / square)  # at the centre PyTorch's, which is none
     return back(c, lambda: scaled * x, lambda: -scaled * y)
 
 
@@ -101,7 +102,12 @@ logaddexp = elementwise(
 
 def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    return back(c, lambda: g * xlogy.call(x * 0 + 1, y), lambda: g * x / y)
+
+    def by_x() -> Tensor:
+        slope: Tensor = where((x == 0) & (y <= 0), 0, g * xlogy.call(ones_like(x), y))
+        return slope
+
+    return back(c, by_x, lambda: g * x / y)
 
 
 xlogy = elementwise(

@@ -384,16 +384,23 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None =
 
 @method()
 def random_(
-    x: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None
+    x: Tensor,
+    from_: int | None = None,
+    to: int | None = None,
+    *,
+    generator: Generator | None = None,
 ) -> Tensor:
     """Fill `x` with integers from `from_` up to, not including, `to`; by default all that its dtype
-    counts.
+    counts.  `x.random_(to)` begins at 0.
 
     >>> x = flow.empty(5).random_(0, 10)
     >>> bool(((x >= 0) & (x < 10)).all())
     True
     """
     dtype = x._meta.dtype
+    if to is None and from_ is not None:
+        from_, to = 0, from_
+    from_ = from_ or 0
     if to is None and dtype.is_floating_point:
         to = 1 << dtype.digits
     elif to is None:

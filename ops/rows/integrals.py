@@ -138,15 +138,15 @@ def _slope(f: Any, at: int, spacing: Any, edge: int) -> Any:
 
 def gradient(
     input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
-) -> list[Tensor]:
-    """The slopes of sampled values along each of `dim` (None: all), a list of tensors like
+) -> tuple[Tensor, ...]:
+    """The slopes of sampled values along each of `dim` (None: all), a tuple of tensors like
     `input`: central differences, one-sided ones of `edge_order` 1 or 2 at the ends.
 
     spacing   what samples are apart, a number for all dimensions or a list of one for each of
               `dim`; or a list of vectors, the coordinates along each
 
     >>> flow.gradient(flow.tensor([1.0, 4.0, 9.0, 16.0]))
-    [tensor([3., 4., 6., 7.])]
+    (tensor([3., 4., 6., 7.]),)
     """
     f: Any = need_tensor("gradient", "input", input)
     if edge_order not in (1, 2):
@@ -164,7 +164,7 @@ def gradient(
         raise ArgumentError(f"gradient: {len(dims)} dimensions and {len(each)} spacings")
     if not f.dtype.is_floating_point:
         f = f * 1.0
-    return [_slope(f, at, h, edge_order) for at, h in zip(dims, each, strict=True)]
+    return tuple(_slope(f, at, h, edge_order) for at, h in zip(dims, each, strict=True))
 
 
 samples(

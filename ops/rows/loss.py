@@ -115,7 +115,7 @@ _huber = _loss_op(
 # Logarithms stop at -100 as in PyTorch, so that a confident error is finite.
 _bce = _loss_op(
     "binary_cross_entropy",
-    "-(y * maximum(log(x), -100) + (1 - y) * maximum(log1p(-x), -100))",
+    "-(probability(y) * maximum(log(probability(x)), -100) + (1 - y) * maximum(log1p(-x), -100))",
     "(x - y) / maximum((1 - x) * x, 1e-12)",
     "maximum(log1p(-x), -100) - maximum(log(x), -100)",
     "y / maximum(x * x, 1e-12) + (1 - y) / maximum((1 - x) * (1 - x), 1e-12)",
@@ -276,7 +276,8 @@ def binary_cross_entropy(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """-(y log(x) + (1 - y) log(1 - x)) of probabilities x and targets y, both between 0 and 1.
+    """-(y log(x) + (1 - y) log(1 - x)) of probabilities x and targets y, both between 0 and 1: any
+    other number is an InvalidValueError where the loss is read.
 
     >>> F.binary_cross_entropy(flow.tensor([0.5, 0.5]), flow.tensor([0.0, 1.0]))  # log 2
     tensor(0.6931)

@@ -34,7 +34,6 @@ from flowvm.ops.rows.parts.folds import (
 )
 from flowvm.ops.rows.scan import as_asked, others_product
 from flowvm.ops.shapes.complex_parts import by_parts
-from flowvm.ops.shapes.fill import ones_like
 from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
@@ -263,7 +262,7 @@ def _halved(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     if len(dims) != 1:
         rest = rest.reshape((-1,))
     if rest.shape[d] == 0:
-        rest = ones_like(rest.sum(d))
+        rest = rest.sum(d) + 1  # of which a gradient is none, and not missing
         return rest.reshape(shape)  # type: ignore[no-any-return]
     while rest.shape[d] > 1:
         n = rest.shape[d]

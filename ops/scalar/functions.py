@@ -24,7 +24,8 @@ all numbers; float64: millions, of all sizes and from the hard places):
 logaddexp is softplus's where it is not near 0, and good to an absolute 2e-7 and 4e-16 there;
 normal_cdf is 4.6 for float64, and for float32 good to an absolute 1.6e-7, which is what gelu needs.
 
-An integer divided by zero raises inside the kernel, which becomes the status DIVISION_BY_ZERO.
+An integer divided by zero raises inside the kernel, which becomes the status DIVISION_BY_ZERO, and
+so does what `probability` gets and is not between 0 and 1: NO_PROBABILITY.
 
 Long because it is a list: every function an expression may name.
 """
@@ -144,6 +145,7 @@ __all__ = [
     "normal_cdf",
     "polygamma",
     "pow_",
+    "probability",
     "remainder",
     "round_",
     "rsqrt",
@@ -262,6 +264,20 @@ isnan = _floats("isnan", _isnan, int64=_never)
 isinf = _floats("isinf", _isinf32, _isinf64, int64=_never)
 isfinite = _floats("isfinite", _isfinite32, _isfinite64, int64=_always)
 
+
+def _probability32(x: Number) -> Number:
+    if not (x >= _ZERO_32 and x <= _ONE_32):
+        raise ValueError
+    return x
+
+
+def _probability64(x: Number) -> Number:
+    if not (x >= 0.0 and x <= 1.0):
+        raise ValueError
+    return x
+
+
+probability = _floats("probability", _probability32, _probability64)
 
 _LEAST, _LEAST_32 = -(2.0**63), F32(-(2.0**63))
 

@@ -155,21 +155,24 @@ def asarray(
     dtype: Any = None,
     device: Any = None,
     copy: bool | None = None,
-    requires_grad: bool = False,
+    requires_grad: bool | None = None,
 ) -> Tensor:
-    """`obj` as a tensor, as `as_tensor` has it, outside the graph; always a copy if `copy`,
-    and never one if it is False: ArgumentError where that takes one.
+    """`obj` as a tensor, as `as_tensor` has it; always a copy if `copy`, and never one if it is
+    False: ArgumentError where that takes one.
+
+    A tensor of `obj` stays in its graph, unless `requires_grad` is said: then it is outside, a leaf
+    if that is True.
 
     >>> flow.asarray([1, 2]), flow.asarray(3.0).shape
     (tensor([1, 2]), flow.Size([]))
     """
-    if copy:
-        return tensor(obj, dtype=dtype, device=device, requires_grad=requires_grad)
     if isinstance(obj, Tensor):
-        made: Tensor = as_tensor(obj, dtype, device)
-        if requires_grad and made is not obj:
-            made = made.detach()
+        made: Tensor = obj.to(dtype, device=device, copy=bool(copy))
         shared = made.storage() is obj.storage()
+        if requires_grad is not None and not (requires_grad and made.is_leaf):
+            made = made.detach()
+    elif copy:
+        made, shared = tensor(obj, dtype=dtype, device=device), False
     else:
         made = as_tensor(obj, dtype, device)
         shared = isinstance(obj, np.ndarray) and made.data_ptr() == obj.ctypes.data
@@ -178,7 +181,7 @@ def asarray(
             f"asarray: {type(obj).__name__} has no memory that a tensor of this dtype and device "
             f"could share; leave copy=False away"
         )
-    return finished(made, requires_grad)
+    return finished(made, bool(requires_grad))
 
 
 def frombuffer(

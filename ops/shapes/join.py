@@ -150,6 +150,7 @@ def _cat_of(count: int) -> Operator:
         infer=functools.partial(_cat_infer, count),
         recipe=("cat", (count,)),
         complex=True,
+        minifloats=True,
     )
 
 

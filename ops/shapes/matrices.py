@@ -71,7 +71,7 @@ def _triangle(x: TensorMeta, k: int, lower: bool) -> Launch:
 @op(
     "x -> out",
     name="tril",
-    half="native",
+    half="bits",
     complex=True,
     grad=lambda c, g: (_tril(g, *c.attrs),),
     cuda="matrices:triangle",
@@ -83,7 +83,7 @@ def _tril(x: TensorMeta, k: int) -> Launch:
 @op(
     "x -> out",
     name="triu",
-    half="native",
+    half="bits",
     complex=True,
     grad=lambda c, g: (_triu(g, *c.attrs),),
     cuda="matrices:triangle",
@@ -178,7 +178,7 @@ def _embed_body(out: Array, x: Array, n: int, size: int, k: int, lo: int, hi: in
 @op(
     "x -> out",
     name="diag_embed",
-    half="native",
+    half="bits",
     complex=True,
     grad=lambda c, g: (g.diagonal(c.attrs[0], -2, -1),),
     cuda="matrices:diag_embed",

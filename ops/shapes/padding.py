@@ -113,7 +113,7 @@ def _put_together(
 ) -> Operator:
     return Operator(
         name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
-        grad=grad, infer=infer, complex=True,
+        grad=grad, infer=infer, complex=True, minifloats=True,
     )  # fmt: skip
 
 

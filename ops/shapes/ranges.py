@@ -12,18 +12,20 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch
 from flowvm.meta.device import Device, as_device
-from flowvm.meta.dtype import DType, float64, int64
+from flowvm.meta.dtype import DType, complex128, complex_of, float64, get_default_dtype, int64
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, op, samples
+from flowvm.ops.shapes.complex_parts import complex as of_parts
 from flowvm.ops.shapes.fill import dtype_or, finished
 
 __all__ = ["arange", "linspace", "logspace"]
 
 Array = Any
 Scalar = bool | int | float
+Number = Scalar | complex
 
 
 # --- kernels ----------------------------------------------------------------------------------
@@ -111,8 +113,10 @@ def arange(
     return finished(ramp, requires_grad, out, "arange")
 
 
-def number_of(name: str, value: Any) -> Any:
+def number_of(name: str, value: Any, also_complex: bool = False) -> Any:
     value = value.item() if isinstance(value, (Tensor, np.generic)) else value
+    if also_complex and isinstance(value, complex):
+        return value
     if not isinstance(value, (int, float)):
         raise ArgumentTypeError(f"{name}: expected a number, got {type(value).__name__}")
     return int(value) if isinstance(value, bool) else value
@@ -128,8 +132,8 @@ def ramped(
 
 @takes_placement
 def linspace(
-    start: Scalar,
-    end: Scalar,
+    start: Number,
+    end: Number,
     steps: int,
     *,
     out: Tensor | None = None,
@@ -141,6 +145,7 @@ def linspace(
     """`steps` numbers from `start` to `end`, both included, evenly apart.
 
     With an integer dtype, the bounds lose their fractions first, and then the numbers between.
+    Complex bounds give complex numbers.
 
     >>> flow.linspace(0, 1, 5)
     tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
@@ -148,8 +153,14 @@ def linspace(
     accept("linspace", options)
     place = as_device(device)
     steps = _steps("linspace", steps)
-    dtype = dtype_or(dtype_for("linspace", out, dtype))
-    first, last = _bounds("linspace", start, end, dtype)
+    dtype, first, last = _bounds("linspace", start, end, dtype_for("linspace", out, dtype))
+    if dtype.is_complex:
+        one, two = complex(first), complex(last)
+        parts = [
+            linspace(a, b, steps, dtype=dtype.real, device=place)
+            for a, b in ((one.real, two.real), (one.imag, two.imag))
+        ]
+        return finished(of_parts(*parts), requires_grad, out, "linspace")
     step = (last - first) / (steps - 1) if steps > 1 else 0.0
     middle = steps if steps == 1 else steps // 2
     compute = dtype if dtype.is_floating_point else float64
@@ -159,8 +170,8 @@ def linspace(
 
 @takes_placement
 def logspace(
-    start: Scalar,
-    end: Scalar,
+    start: Number,
+    end: Number,
     steps: int,
     base: float = 10.0,
     *,
@@ -178,15 +189,20 @@ def logspace(
     tensor([   1.,   10.,  100., 1000.])
     """
     accept("logspace", options)
-    dtype = dtype_or(dtype_for("logspace", out, dtype))
-    first, last = _bounds("logspace", start, end, dtype)
-    exponents = linspace(first, last, steps, dtype=float64, device=device)
+    dtype, first, last = _bounds("logspace", start, end, dtype_for("logspace", out, dtype))
+    wide = complex128 if dtype.is_complex else float64
+    exponents = linspace(first, last, steps, dtype=wide, device=device)
     return finished((float(base) ** exponents).to(dtype), requires_grad, out, "logspace")
 
 
-def _bounds(name: str, start: Any, end: Any, dtype: DType) -> tuple[Any, Any]:
-    first, last = number_of(name, start), number_of(name, end)
-    return (first, last) if dtype.is_floating_point else (int(first), int(last))
+def _bounds(name: str, start: Any, end: Any, dtype: Any) -> tuple[DType, Any, Any]:
+    """The dtype, which is complex by itself where a bound is, and the bounds as it has them."""
+    first, last = number_of(name, start, True), number_of(name, end, True)
+    found = [n for n in (first, last) if isinstance(n, complex)]
+    dtype = dtype_or(dtype, complex_of(get_default_dtype()) if found else None)
+    if found and not dtype.is_complex:
+        raise DTypeError(f"{name}: {found[0]} is complex and cannot be {dtype.name}")
+    return (dtype, first, last) if dtype.inexact else (dtype, int(first), int(last))
 
 
 def _steps(name: str, steps: Any) -> int:

@@ -18,6 +18,7 @@ from flowvm.meta.device import cpu as _cpu
 from flowvm.meta.device import set_default_device
 from flowvm.meta.dtype import (
     ALL_DTYPES,
+    MINIFLOATS,
     DType,
     as_dtype,
     dtype_named,
@@ -62,6 +63,7 @@ _WORDS |= {  # names without a class
     "uint16": "UInt16",
     "uint32": "UInt32",
     "uint64": "UInt64",
+    **{dtype.name: dtype.name.capitalize() for dtype in MINIFLOATS},
 }
 
 
@@ -263,4 +265,4 @@ def no_sparse(name: str) -> NoReturn:
     raise ArgumentTypeError(f"{name}: there are no sparse tensors here, all are flow.strided")
 
 
-assert {kind.name for kind in ALL_DTYPES} >= set(_WORDS)
+assert {kind.name for kind in (*ALL_DTYPES, *MINIFLOATS)} >= set(_WORDS)

@@ -16,14 +16,18 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.modes import recording
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import ArgumentError, DeviceError, ShapeError
 from flowvm.guards.kept import remembered
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = [
     "broadcast_tensors",
@@ -156,16 +160,58 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     return _reshape_method(input, shape)
 
 
+@remembered("views")
+def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
+    """`meta` as of `dtype`, where bytes lie so; `offset` is that of its first byte, or 0 if the
+    dtype may begin there.
+    """
+    old, new = meta.dtype.itemsize, dtype.itemsize
+    shape, stride = tuple(meta.shape), meta.stride
+    if old != new:
+        what = f"view: {meta.dtype.name} cannot be seen as {dtype.name}, of another size"
+        if not shape:
+            raise ShapeError(f"{what}, in a 0-d tensor; give it a dimension with reshape(1)")
+        *rows, step = stride
+        if step != 1:
+            raise ShapeError(f"{what}: the last dimension has stride {step}; use contiguous()")
+        if shape[-1] * old % new or offset % new or any(s * old % new for s in rows):
+            raise ShapeError(
+                f"{what}: rows of shape {shape}, strides {stride} and storage offset "
+                f"{offset // old} are no multiples of {new} bytes"
+            )
+        shape = (*shape[:-1], shape[-1] * old // new)
+        stride = (*(s * old // new for s in rows), 1)
+    return TensorMeta.of(Size(shape), dtype, meta.device, stride)
+
+
+def _of_dtype(x: Tensor, dtype: DType) -> Tensor:
+    if dtype.is_complex and x._meta.device.type != cpu.type:
+        raise DeviceError(f"complex tensors are not on CUDA, and this one is on {x._meta.device}")
+    offset = x._ref >> OPERAND.STORAGE_BITS
+    meta = _seen_as(x._meta, dtype, offset if offset % dtype.itemsize else 0)
+    with recording(False):
+        return view_of(x, "view_dtype", meta, 0, None)
+
+
 @method("view")
 @steady
-def _view(x: Tensor, *shape: Any) -> Tensor:
-    """A view of the same memory in another shape; ShapeError where only a copy could have it (use
-    reshape).
+def _view(x: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Tensor:
+    """A view of the same memory in another shape, or as another dtype; ShapeError where only a copy
+    could have it (use reshape).
+
+    Of a dtype of another size the last dimension becomes longer or shorter: it lies without gaps,
+    and the bytes of every row fill elements.  Such a view is outside the graph.
 
     >>> flow.arange(6).view(2, 3)
     tensor([[0, 1, 2],
             [3, 4, 5]])
+    >>> flow.tensor([1.0, -2.0]).view(flow.int32)
+    tensor([ 1065353216, -1073741824], dtype=int32)
     """
+    if dtype is not None or (len(shape) == 1 and isinstance(shape[0], DType)):
+        return _of_dtype(x, shape[0] if dtype is None else as_dtype(dtype))
+    if size is not None:
+        shape = (size,)
     size, meta = _reshaped(x._meta, _dims_of(shape))
     if meta is None:
         raise ShapeError(

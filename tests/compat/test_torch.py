@@ -228,9 +228,11 @@ def test_what_is_missing_is_listed() -> None:
         "try: import torch.fx.no_such_room\n"
         "except ModuleNotFoundError as e: assert 'torch.fx' in str(e)\n"
         "assert compat.missing()['torch.nn.functional.no_such_function'] == 2\n"
+        "from torch.optim.adamw import AdamW; from torch.distributions.studentT import StudentT\n"
+        "assert not hasattr(torch.optim, 'NoSuchOptimizer')\n"
     )
     assert done.returncode == 0, done.stderr
-    assert "2 names that flowvm has not" in done.stderr
+    assert "3 names that flowvm has not" in done.stderr
     assert "torch.nn.functional.no_such_function  (2 times)" in done.stderr
 
 

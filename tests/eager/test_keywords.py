@@ -64,3 +64,12 @@ def test_numbers_alone_are_divided_towards_zero():
     assert flow.div(-7.5, 2, rounding_mode="trunc").item() == -3.0
     with pytest.raises(TypeError, match="needs a Tensor"):
         flow.maximum(1, 2)
+
+
+def test_what_is_called_of_a_tensor_is_given_it():
+    unbound = [
+        name for name, found in vars(flow.Tensor).items()
+        if callable(found) and not isinstance(found, type) and not hasattr(type(found), "__get__")
+    ]  # fmt: skip
+    assert not unbound
+    assert flow.tensor([1.0]).igamma(flow.tensor([0.0])).tolist() == [0.0]

@@ -221,7 +221,7 @@ def multi_margin_loss(
     if weight is not None:
         over = over * ops.index_select(weight, 0, classes.reshape(-1)).reshape(classes.shape)
     loss = ops.scatter(over, -1, classes, 0.0).sum(-1) / input.shape[-1]
-    return _reduced(loss, size_average, reduce, reduction)
+    return _reduced(loss.reshape(target.shape), size_average, reduce, reduction)
 
 
 def multilabel_margin_loss(

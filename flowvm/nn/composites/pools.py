@@ -250,7 +250,7 @@ def _fractional(
         places = both.reshape((*lead, places.shape[2] * size[d], places.shape[3] * kernel[d]))
     assert places is not None
     flat = x.reshape((*lead, math.prod(space)))
-    windows = ops.gather(flat.detach(), -1, places.reshape((*lead, -1))).reshape(places.shape)
+    windows = ops.gather(flat.detach(), -1, places.flatten(2)).reshape(places.shape)
     best = ops.argmax(windows, -1, keepdim=True)
     indices = ops.gather(places, -1, best).squeeze(-1)
     out = ops.gather(flat, -1, indices)

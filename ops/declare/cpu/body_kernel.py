@@ -30,10 +30,9 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.launch import Const, View
-from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, Text, converted
+from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, converted
 from flowvm.ops.declare.cpu.vector_code import functions_apart
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT
-from flowvm.ops.scalar.half import STORED
 from flowvm.vm.machine.words import ARG
 
 RAISED = 5  # flowvm.errors.Status.INVALID_VALUE
@@ -212,7 +211,7 @@ def _check(b: _Body) -> None:
     """An error where the parameters are not what the body will be given."""
     name = b.function.__name__
     for operand in b.operands:
-        if operand.dtype in STORED or operand.dtype not in IN_MEMORY:
+        if operand.dtype in WIDENED or operand.dtype not in IN_MEMORY:
             raise ValueError(
                 f"{name}: a body cannot take {operand.dtype} arrays; convert them first"
             )

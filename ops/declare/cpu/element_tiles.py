@@ -28,6 +28,7 @@ LOOP_METADATA = """
 !7 = !{!"llvm.loop.interleave.count", i32 4}
 """
 DIVISION_BY_ZERO = 2  # flowvm.errors.Status.DIVISION_BY_ZERO
+NO_PROBABILITY = 23  # flowvm.errors.Status.NO_PROBABILITY
 _PLAIN, _SCALAR, _FOURFOLD = 1, 2, 6  # kinds of loops
 
 

@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import LoweredFunction, lower
-from flowvm.ops.declare.cpu.text import PARTS
+from flowvm.ops.declare.cpu.text import PARTS, WIDENED
 from flowvm.ops.scalar import functions as scalar
 from flowvm.ops.scalar.bits import Guarded
 from flowvm.ops.scalar.complex_numbers import complex_functions
-from flowvm.ops.scalar.half import STORED
 
 # what Numba sees instead
 PASSED = {
     "uint8": "int16",
     "uint16": "int32",
     "uint32": "int64",
-    **dict.fromkeys(STORED, "float32"),
+    **dict.fromkeys(WIDENED, "float32"),
 }
 
 

@@ -6,7 +6,7 @@ text: it costs no type inference, and it can tell LLVM what Python cannot say.
 
 from __future__ import annotations
 
-from flowvm.ops.scalar.half import STORED, narrowed_text, widened_text
+from flowvm.ops.scalar import float8, half
 
 # dtype name -> LLVM's type in memory
 IN_MEMORY = {
@@ -19,11 +19,20 @@ IN_MEMORY = {
     "uint16": "i16",
     "uint32": "i32",
     "uint64": "i64",
-    **STORED,
+    **half.STORED,
+    **float8.STORED,
     "float32": "float",
     "float64": "double",
     "complex64": "{float, float}",
     "complex128": "{double, double}",
+}
+WIDENED = {  # dtype name -> how a value of it becomes float32
+    **dict.fromkeys(half.STORED, half.widened_text),
+    **dict.fromkeys(float8.STORED, float8.widened_text),
+}
+NARROWED = {  # and how a float32 becomes one
+    **dict.fromkeys(half.STORED, half.narrowed_text),
+    **dict.fromkeys(float8.STORED, float8.narrowed_text),
 }
 PARTS = {"complex64": "float32", "complex128": "float64"}  # what a complex number is two of
 SIZES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "half": 2, "float": 4, "double": 8}
@@ -72,11 +81,12 @@ def converted(text: Text, value: str, source: str, target: str) -> str:
         part, kind = PARTS[target], IN_MEMORY[target]
         number = f"{IN_MEMORY[part]} {converted(text, value, source, part)}"
         return text.new(f"insertvalue {kind} zeroinitializer, {number}, 0")
-    if source in STORED:
-        value, source = widened_text(text.new, value, source), "float32"
-        return converted(text, value, source, target)
-    if target in STORED:
-        return narrowed_text(text.new, converted(text, value, source, "float32"), target)
+    if source in WIDENED:
+        value = WIDENED[source](text.new, value, source)
+        return converted(text, value, "float32", target)
+    if target in NARROWED:
+        number = converted(text, value, source, "float32")
+        return NARROWED[target](text.new, number, target)
     a, b = IN_MEMORY[source], IN_MEMORY[target]
     if target == "bool":
         zero, test = ("0.0", "fcmp une") if a in _FLOATS else ("0", "icmp ne")

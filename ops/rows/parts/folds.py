@@ -154,8 +154,8 @@ class Fold:
         self, x: Tensor, dims: tuple[int, ...], keepdim: bool, divisor: float, dtype: DType | None
     ) -> Tensor | None:
         """The result where no launch can make it, else None."""
-        if walk_of(x._meta, dims) is not None:
-            return None
+        if walk_of(x._meta, dims) is not None or x._meta.dtype.minifloat:
+            return None  # of a float of 8 bits: an error
         if x._meta.dtype.reduced:
             x = x.to(x._meta.dtype.compute)
         if not x._meta.contiguous:

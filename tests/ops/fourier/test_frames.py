@@ -75,3 +75,12 @@ def test_what_is_wrong_is_an_error_at_the_call(call, kind):
     with pytest.raises(kind) as caught:
         call()
     assert len(str(caught.value)) > 10
+
+
+def test_complex_windows_come_back():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(100) + 1j * rng.standard_normal(100)
+    window = flow.tensor(rng.uniform(0.5, 1, 10) + 1j * rng.uniform(0.5, 1, 10))
+    frames = flow.stft(flow.tensor(x), 10, 3, window=window, onesided=False, return_complex=True)
+    back = flow.istft(frames, 10, 3, window=window, onesided=False, return_complex=True, length=100)
+    np.testing.assert_allclose(back.numpy(), x)

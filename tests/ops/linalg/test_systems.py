@@ -117,3 +117,14 @@ def test_another_library_is_left_alone(monkeypatch):
     assert blas.threads.__wrapped__() == 0
     blas.enter(0)
     blas.leave(0)
+
+
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
+def test_ranks_and_singular_values_are_of_the_matrices_that_were_given(driver):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((1, 4, 3)), rng.standard_normal((2, 4, 2))
+    found = flow.linalg.lstsq(flow.tensor(a), flow.tensor(b), driver=driver)
+    expected = torch.linalg.lstsq(torch.tensor(a), torch.tensor(b), driver=driver)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-9, atol=1e-12)

@@ -345,3 +345,14 @@ def test_more_distributions_in_place():
     ):
         with pytest.raises(ValueError, match=r"positive|between|negative"):
             wrong()
+
+
+def test_random_below_a_number_and_between_two():
+    for made, low, high in (
+        (flow.empty(2000).random_(3), 0, 3),
+        (flow.empty(2000, dtype=flow.int64).random_(to=3), 0, 3),
+        (flow.empty(2000, dtype=flow.int64).random_(-2, 2), -2, 2),
+    ):
+        assert set(made.tolist()) == set(range(low, high))
+    with pytest.raises(ValueError, match="less than to"):
+        flow.empty(2).random_(0)

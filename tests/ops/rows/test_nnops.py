@@ -300,3 +300,17 @@ def test_cosine_of_zero():
     assert out.item() == 0.0
     out.sum().backward()
     assert np.isfinite(x.grad.numpy()).all()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.parametrize(
+    ("x", "y"), [(1.5, 1.0), (-0.1, 0.0), (np.nan, 0.0), (0.5, 1.5), (0.5, -0.5), (0.5, np.nan)]
+)
+def test_what_is_no_probability_is_an_error_where_the_loss_is_read(graph, x, y):
+    eager = flow.nn.functional.binary_cross_entropy
+    loss = flow.compile(eager) if graph else eager
+    for dtype in (flow.float32, flow.float64, flow.bfloat16):
+        found = loss(flow.tensor([0.5, x], dtype=dtype), flow.tensor([1.0, y], dtype=dtype))
+        with pytest.raises(RuntimeError, match="not between 0 and 1"):
+            found.item()
+    assert loss(flow.tensor([0.0, 1.0]), flow.tensor([0.0, 1.0])).item() == 0.0

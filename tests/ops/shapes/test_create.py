@@ -178,3 +178,31 @@ def test_eye_and_indices():
     np.testing.assert_array_equal(flow.eye(3, 2).numpy(), np.eye(3, 2))
     np.testing.assert_array_equal(flow.tril_indices(3, 4, 1).numpy(), np.tril_indices(3, 1, 4))
     np.testing.assert_array_equal(flow.triu_indices(3, 4, -1).numpy(), np.triu_indices(3, -1, 4))
+
+
+def test_asarray_and_the_graph_of_what_it_is_given():
+    leaf = flow.ones(2, requires_grad=True)
+    inner = leaf * 2
+    assert flow.asarray(leaf) is leaf
+    assert flow.asarray(inner, dtype=flow.float64).grad_fn is not None
+    assert flow.asarray(inner, copy=True).grad_fn is not None
+    outside = flow.asarray(inner, requires_grad=False)
+    assert not outside.requires_grad
+    assert outside.data_ptr() == inner.data_ptr()
+    own = flow.asarray(inner, requires_grad=True)
+    assert own.is_leaf
+    assert own.requires_grad
+    assert inner.grad_fn is not None
+    assert flow.asarray(np.ones(2), requires_grad=True).requires_grad
+
+
+def test_ramps_of_complex_numbers_keep_fractions():
+    one = flow.linspace(4.3, -3, 1, dtype=flow.complex128)
+    assert one.tolist() == [4.3]
+    ramp = flow.linspace(1j, 2, 3)
+    assert ramp.dtype is flow.complex64
+    assert ramp.tolist() == [1j, 1 + 0.5j, 2]
+    powers = flow.logspace(0.5, 1j, 2, dtype=flow.complex128)
+    np.testing.assert_allclose(powers.numpy(), [10**0.5, 10**1j])
+    with pytest.raises(TypeError, match="cannot be float32"):
+        flow.linspace(1j, 2, 3, dtype=flow.float32)

@@ -158,3 +158,61 @@ def test_overlapping_windows_share_their_gradient():
     gradcheck(lambda t: t.unfold(0, 3, 1) * t.unfold(0, 3, 1), [x])
     x.unfold(0, 3, 1).sum().backward()
     assert x.grad.tolist() == [1, 2, 3, 2, 1]
+
+
+def test_the_same_bytes_as_another_dtype():
+    array = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    x = as_tensor(array)
+    for kind, same in (
+        (flow.int32, np.int32), (flow.uint8, np.uint8), (flow.float64, np.float64),
+        (flow.complex64, np.complex64), (flow.int16, np.int16),
+    ):  # fmt: skip
+        seen = x.view(kind)
+        assert seen.dtype is kind
+        np.testing.assert_array_equal(seen.numpy(), array.view(same))
+        assert seen.data_ptr() == x.data_ptr()
+    inner = x[1:, 2:].view(flow.float64)
+    np.testing.assert_array_equal(inner.numpy(), array[1:, 2:].copy().view(np.float64))
+    x.view(dtype=flow.int32)[0, 1] = 0x40000000
+    assert x[0, 1].item() == 2.0
+    assert x.view(size=(12,)).shape == (12,)
+    half = x.bfloat16()
+    assert half.view(flow.uint16).view(flow.bfloat16).tolist() == half.tolist()
+    assert not x.requires_grad_().view(flow.float32).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: flow.tensor(1.0).view(flow.uint8), "0-d"),
+        (lambda: flow.zeros(2, 3).t().view(flow.uint8), "stride 3"),
+        (lambda: flow.zeros(2, 3).view(flow.float64), "no multiples of 8 bytes"),
+        (lambda: flow.zeros(2, 4)[:, 1:3].view(flow.float64), "storage offset 1"),
+    ],
+)
+def test_bytes_that_are_no_elements_of_another_dtype(make, says):
+    with pytest.raises(ShapeError, match=says):
+        make()
+
+
+def test_a_graph_keeps_the_order_of_bytes_seen_as_two_dtypes():
+    def step(x):
+        y = x * 2
+        y.view(flow.int32).add_(1)
+        return y * 1
+
+    x = as_tensor(np.array([3.0, 0.1], np.float32))
+    compiled = flow.compile(step)
+    expected = (x.numpy() * 2).view(np.int32) + 1
+    for _ in range(3):
+        np.testing.assert_array_equal(compiled(x).numpy().view(np.int32), expected)
+
+
+def test_parts_of_a_shape_are_shapes():
+    shape = flow.ones(2, 3, 4).shape
+    for made in (shape[1:], shape + shape[:1], (1,) + shape, 2 * shape, shape * 1):  # noqa: RUF005
+        assert type(made) is flow.Size
+    assert shape[1:].numel() == 12
+    assert shape + shape[:1] == (2, 3, 4, 2)
+    with pytest.raises(TypeError):
+        shape + [1]  # noqa: RUF005

@@ -1,0 +1,67 @@
+"""What each node of a traced graph gives, found by running it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flowvm.eager.tensor import Tensor
+from flowvm.fx.interpreter import Interpreter
+from flowvm.fx.node import Node, map_aggregate
+from flowvm.loading.listing import listing
+from flowvm.meta.dtype import DType
+from flowvm.meta.formats import contiguous_format
+from flowvm.meta.meta import Size
+
+__all__ = ["ShapeProp", "TensorMetadata"]
+__dir__ = listing(globals())
+
+
+class TensorMetadata(NamedTuple):
+    """What is known of a tensor without its values.  `memory_format` is that of tensors in C order,
+    else None; nothing is quantized.
+    """
+
+    shape: Size
+    dtype: DType
+    requires_grad: bool
+    stride: tuple[int, ...]
+    memory_format: Any
+    is_quantized: bool
+    qparams: dict[str, Any]
+
+
+def _facts(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    form = contiguous_format if value.is_contiguous() else None
+    stride = tuple(value.stride())
+    return TensorMetadata(value.shape, value.dtype, value.requires_grad, stride, form, False, {})
+
+
+class ShapeProp(Interpreter):
+    """An Interpreter that notes in `node.meta` what each node gave: in "tensor_meta" a
+    TensorMetadata, or tuples, lists and dicts of them, and in "type" its class.
+
+    >>> traced = flow.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()))
+    >>> _ = flow.fx.passes.shape_prop.ShapeProp(traced).propagate(flow.ones(2, 3))
+    >>> for node in traced.graph.nodes:
+    ...     print(node.name, tuple(node.meta["tensor_meta"].shape))
+    input_1 (2, 3)
+    _0 (2, 4)
+    _1 (2, 4)
+    output (2, 4)
+    """
+
+    def run_node(self, n: Node) -> Any:
+        """The value of a node, noted."""
+        result = super().run_node(n)
+        found: list[Tensor] = []
+        map_aggregate(result, lambda v: found.append(v) if isinstance(v, Tensor) else None)
+        if found:
+            n.meta["tensor_meta"] = map_aggregate(result, _facts)
+        n.meta["type"] = type(result)
+        return result
+
+    def propagate(self, *args: Any) -> Any:
+        """Run it for these arguments; what it gives."""
+        return super().run(*args)
