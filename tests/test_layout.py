@@ -112,6 +112,7 @@ FACES = {
         "distributions.transforms", "errors", "fft", "fx.capture", "fx.graph", "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.proxy", "fx.recording", "fx.tracer", "hub", "jit",
         "launch", "library", "linalg", "memory", "mps", "multiprocessing", "nn.attention.bias",
+        "nn.attention.flex_attention",
         "nn.functional",
         "nn.init",
         "nn.parallel", "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters",

@@ -27,6 +27,7 @@ import flowvm as flow
 import flowvm.distributed.device_mesh
 import flowvm.distributed.functional
 import flowvm.distributed.tensor.parallel
+import flowvm.nn.attention.flex_attention
 from flowvm import nn
 
 
@@ -52,6 +53,7 @@ SPACES = {
     "autograd": Space(flow.autograd, True),
     "distributions": Space(flow.distributions, True),
     "utils.data": Space(flow.utils.data, True),
+    "nn.attention.flex_attention": Space(nn.attention.flex_attention, True),
     "nn.utils": Space(nn.utils, True),
     "nn.utils.rnn": Space(nn.utils.rnn, True),
     "nn.utils.parametrize": Space(nn.utils.parametrize, True),
