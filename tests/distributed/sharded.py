@@ -1,6 +1,7 @@
 """Checks of what ranks train with parameters that are cut among them: `checks.py` runs them."""
 
 import copy
+import functools
 
 import numpy as np
 import pytest
@@ -9,12 +10,19 @@ import flowvm as flow
 import flowvm.distributed as dist
 import flowvm.distributed.tensor as dt
 from flowvm import nn
+from flowvm.distributed.checkpoint.state_dict import get_model_state_dict as model_state
 from flowvm.distributed.fsdp import (
     FSDPModule,
+    FullStateDictConfig,
+    MixedPrecision,
     MixedPrecisionPolicy,
+    ShardingStrategy,
+    StateDictType,
     fully_shard,
     register_fsdp_forward_method,
 )
+from flowvm.distributed.fsdp import FullyShardedDataParallel as FSDP
+from flowvm.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
 from flowvm.distributed.tensor import DTensor, Replicate, Shard
 from flowvm.ranks.world import rank, world_size
 
@@ -267,3 +275,94 @@ def check_what_sharded_modules_say():
     assert all(isinstance(m, FSDPModule) and m.weight.grad is not None for m in pair)
     register_fsdp_forward_method(net, "extra_repr")
     assert net.extra_repr() == ""
+
+
+def wrapped(**given) -> FSDP:
+    return FSDP(model(), auto_wrap_policy=ModuleWrapPolicy({Block}), **given)
+
+
+def check_wrapped_training_is_that_of_one_rank():
+    plain, expected = alone()
+    pair = dt.init_device_mesh("cpu", (2 if SIZE > 1 else 1, max(SIZE // 2, 1)))
+    for given in (
+        {}, {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
+        {"sharding_strategy": ShardingStrategy.NO_SHARD},
+        {"sharding_strategy": ShardingStrategy.HYBRID_SHARD, "device_mesh": pair},
+    ):  # fmt: skip
+        net = wrapped(**given)
+        assert len(FSDP.fsdp_modules(net)) == 3
+        assert FSDP.fsdp_modules(net, root_only=True) == [net]
+        np.testing.assert_allclose(train(net, own), expected, rtol=2e-5)
+        state = net.state_dict()
+        assert list(state) == list(plain.state_dict())
+        for name, value in plain.state_dict().items():
+            np.testing.assert_allclose(state[name].numpy(), value.numpy(), atol=2e-5)
+
+
+def check_state_of_wrapped_modules():
+    net = wrapped()
+    optimizer = flow.optim.AdamW(net.parameters(), lr=0.02)
+    x, y = batches()[0]
+    loss_of(net, own(x), own(y)).backward()
+    assert not net.clip_grad_norm_(1.0).is_global
+    optimizer.step()
+    whole_state = net.state_dict()
+    assert not any(v.is_global for v in whole_state.values())
+    with FSDP.state_dict_type(net, StateDictType.SHARDED_STATE_DICT):
+        cut_state, cut_steps = net.state_dict(), FSDP.optim_state_dict(net, optimizer)
+        assert all(v.is_global for v in cut_state.values())
+    with FSDP.state_dict_type(
+        net, StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=True)
+    ):
+        assert bool(net.state_dict()) == (RANK == 0)
+    steps = FSDP.optim_state_dict(net, optimizer)
+    for state, optim in ((whole_state, steps), (cut_state, cut_steps)):
+        other = wrapped()
+        second = flow.optim.AdamW(other.parameters(), lr=0.5)
+        assert str(other.load_state_dict(state)).startswith("<All keys")
+        second.load_state_dict(FSDP.optim_state_dict_to_load(other, second, optim))
+        for p, q in zip(net.parameters(), other.parameters(), strict=True):
+            assert np.array_equal(whole(p), whole(q))
+            a, b = optimizer.state[p]["exp_avg"], second.state[q]["exp_avg"]
+            assert np.array_equal(whole(a), whole(b))
+    assert list(model_state(net)) == list(whole_state)
+    assert all(v.is_global for v in model_state(net).values())
+    with pytest.raises(flow.errors.ArgumentError, match="LOCAL_STATE_DICT"):
+        FSDP.set_state_dict_type(net, StateDictType.LOCAL_STATE_DICT)
+    with FSDP.summon_full_params(net, with_grads=True), flow.no_grad():
+        for p in net.parameters():
+            assert not p.is_global
+            assert p.grad.shape == p.shape
+            p.add_(1.0)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        np.testing.assert_allclose(whole(p), whole(q) + 1, atol=1e-6)
+    with net.no_sync():
+        net.zero_grad()
+        loss_of(net, own(x), own(y)).backward()
+        assert net.table.weight.grad is None
+    loss_of(net, own(x), own(y)).backward()
+    assert net.table.weight.grad is not None
+
+
+def check_wrapped_modules_are_told_of_dtypes():
+    seen = []
+
+    class Layer(nn.BatchNorm1d):
+        def forward(self, x: flow.Tensor) -> flow.Tensor:
+            seen.append((x.dtype, self.weight.dtype, self.running_mean.dtype))
+            return x * self.weight
+
+    told = MixedPrecision(param_dtype=flow.bfloat16, buffer_dtype=flow.float16)
+    net = FSDP(Layer(4), mixed_precision=told, sync_module_states=True)
+    net(flow.ones(2, 4))
+    assert seen == [(flow.bfloat16, flow.bfloat16, flow.float16)]
+    for given, says in (
+        ({"sharding_strategy": ShardingStrategy.HYBRID_SHARD}, "of 2 dimensions"),
+        ({"process_group": dist.group.WORLD, "device_mesh": dt.init_device_mesh("cpu", (SIZE,))},
+         "not both"),
+    ):  # fmt: skip
+        with pytest.raises(flow.errors.ArgumentError, match=says):
+            FSDP(nn.Linear(2, 2), **given)
+    sizes = functools.partial(size_based_auto_wrap_policy, min_num_params=100)
+    net = FSDP(model(), auto_wrap_policy=sizes)
+    assert [type(m.module).__name__ for m in FSDP.fsdp_modules(net)] == ["Model", "Block", "Block"]

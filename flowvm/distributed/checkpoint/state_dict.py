@@ -14,6 +14,7 @@ from flowvm.distributed.objects import broadcast_object_list
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.shards import whole_of
+from flowvm.guards.regions import Mode
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.placements import broadcast as whole_on_each
@@ -37,6 +38,8 @@ __all__ = [
 __dir__ = listing(globals())
 
 # what wrappers put between names: see `FullyShardedDataParallel` and checkpointing wrappers
+# inside, a `FullyShardedDataParallel` gives and takes global tensors, whatever it is set to
+cut_states: Mode[bool] = Mode(False)
 WRAPPED = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 
@@ -88,10 +91,12 @@ def plain_name(model: Module, name: str) -> str:
 
 def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
     """The state dict of a model by plain names, its tensors as the model has them."""
-    frozen = {n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    with cut_states.to(True):
+        state = Module.state_dict(model)
+    frozen = {plain_name(model, n) for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
     left_out = frozen if options.ignore_frozen_params else set()
-    state = Module.state_dict(model)
-    return {plain_name(model, n): v for n, v in state.items() if n not in left_out}
+    named = {plain_name(model, n): v for n, v in state.items()}
+    return {n: v for n, v in named.items() if n not in left_out}
 
 
 def _made(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
@@ -254,14 +259,14 @@ def get_state_dict(
 # --- taking ---------------------------------------------------------------------------------------
 
 
-def _held(value: Any, like: Tensor, sent: bool) -> Any:
-    """A whole local tensor as `like` is held; `sent`: the first rank's."""
+def held_as(value: Any, like: Tensor) -> Any:
+    """A whole local tensor, which all ranks have, as `like` is held; anything else as it is."""
     if not isinstance(value, Tensor) or not like.is_global or value.is_global:
         return value
     if value.shape != like.shape:
         return value
     where, sbps = like.placement, like.sbp
-    every = value.detach().to_global(where, [whole_on_each] * len(sbps), check_meta=sent)
+    every = value.detach().to_global(where, [whole_on_each] * len(sbps), check_meta=False)
     return every.to_global(sbp=sbps)
 
 
@@ -316,11 +321,12 @@ def set_model_state_dict(
     """
     how = StateDictOptions() if options is None else options
     given = _from_first(model_state_dict) if how.broadcast_from_rank0 else dict(model_state_dict)
-    state = Module.state_dict(model)
+    with cut_states.to(True):
+        state = Module.state_dict(model)
     names = {plain_name(model, name): name for name in state}
     for name, own in names.items():
         if name in given and isinstance(state[own], Tensor):
-            given[name] = _held(given[name], state[own], False)
+            given[name] = held_as(given[name], state[own])
     renamed = {names.get(name, name): value for name, value in given.items()}
     if how.ignore_frozen_params:
         for name, p in model.named_parameters(remove_duplicate=False):
@@ -353,22 +359,29 @@ def set_optimizer_state_dict(
     """
     how = StateDictOptions() if options is None else options
     given = _from_first(optim_state_dict) if how.broadcast_from_rank0 else optim_state_dict
-    names = _names(model, how)
     for optimizer in _optimizers(optimizers):
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        numbers = {id(p): i for i, p in enumerate(params)}
-        state: dict[int, Any] = {}
-        groups = []
-        for group in optimizer.param_groups:
-            known = [p for p in group["params"] if id(p) in names]
-            saved = _group_of([names[id(p)] for p in known], given, group)
-            groups.append({**saved, "params": [numbers[id(p)] for p in group["params"]]})
-            for p in known:
-                entry = _entry_of(names[id(p)], given)
-                if entry is None:
-                    continue
-                state[numbers[id(p)]] = {k: _held(v, p, False) for k, v in entry.items()}
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        optimizer.load_state_dict(loadable(model, optimizer, given, how))
+
+
+def loadable(
+    model: Module, optimizer: Optimizer, given: Mapping[str, Any], how: StateDictOptions
+) -> dict[str, Any]:
+    """What an optimizer's own `load_state_dict` takes, by numbers, of a state by names."""
+    names = _names(model, how)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = {id(p): i for i, p in enumerate(params)}
+    state: dict[int, Any] = {}
+    groups = []
+    for group in optimizer.param_groups:
+        known = [p for p in group["params"] if id(p) in names]
+        saved = _group_of([names[id(p)] for p in known], given, group)
+        groups.append({**saved, "params": [numbers[id(p)] for p in group["params"]]})
+        for p in known:
+            entry = _entry_of(names[id(p)], given)
+            if entry is None:
+                continue
+            state[numbers[id(p)]] = {k: held_as(v, p) for k, v in entry.items()}
+    return {"state": state, "param_groups": groups}
 
 
 def _entry_of(name: str, given: Mapping[str, Any]) -> dict[str, Any] | None:

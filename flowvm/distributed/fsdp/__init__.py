@@ -28,6 +28,7 @@ from flowvm.distributed.fsdp.sharding import (
     register_fsdp_forward_method,
     share_comm_ctx,
 )
+from flowvm.distributed.fsdp.wrapper import FullyShardedDataParallel
 from flowvm.loading.listing import listing
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "FSDPModule",
     "FullOptimStateDictConfig",
     "FullStateDictConfig",
+    "FullyShardedDataParallel",
     "MixedPrecision",
     "MixedPrecisionPolicy",
     "OffloadPolicy",

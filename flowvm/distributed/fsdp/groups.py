@@ -109,6 +109,11 @@ class _Running(threading.local):
 _running = _Running()
 
 
+def outermost() -> bool:
+    """Whether no group's forward runs on this thread."""
+    return not _running.groups
+
+
 class ParameterGroup:
     """See the module's docstring.
 
@@ -204,11 +209,11 @@ class ParameterGroup:
         """Call a module's `forward` with whole parameters."""
         if not self.here:
             return forward(*args, **kwargs)
-        outermost = not _running.groups
+        alone = outermost()
         reshards = self.reshard_after_forward
-        reshards = not outermost if reshards is None else reshards
+        reshards = not alone if reshards is None else reshards
         if self.policy.param_dtype is not None and self.policy.cast_forward_inputs:
-            args, kwargs = _cast((args, kwargs), self.policy.param_dtype)
+            args, kwargs = as_dtype((args, kwargs), self.policy.param_dtype)
         whole = self.whole()
         if any(p.requires_grad for p in self.params) and grad_enabled():
             self._show(_Gather.apply(self, *self.params))
@@ -230,7 +235,7 @@ class ParameterGroup:
                 else:
                     self._show(whole)
         if self.policy.output_dtype is not None:
-            out = _cast(out, self.policy.output_dtype)
+            out = as_dtype(out, self.policy.output_dtype)
         if grad_enabled() and self.unshards_in_backward:
             for t in tensors_in(out):
                 if t._node is not None and not t._node.is_leaf:
@@ -343,21 +348,21 @@ class _Gather(Function):
         return (None, *ctx.group.take(grads))
 
 
-def _cast(value: Any, to: Any) -> Any:
+def as_dtype(value: Any, to: Any) -> Any:
     """The floating point tensors in tuples, lists, dicts and objects with fields, as `to`."""
     if isinstance(value, Tensor):
         return value.to(to) if value.dtype.is_floating_point else value
     if isinstance(value, dict):
         new = copy.copy(value)
-        new.update({k: _cast(v, to) for k, v in value.items()})
+        new.update({k: as_dtype(v, to) for k, v in value.items()})
         return new
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_cast(v, to) for v in value))
+        return type(value)(*(as_dtype(v, to) for v in value))
     if isinstance(value, (tuple, list)):
-        return type(value)(_cast(v, to) for v in value)
+        return type(value)(as_dtype(v, to) for v in value)
     if hasattr(value, "__dataclass_fields__"):
         new = copy.copy(value)
         for name in value.__dataclass_fields__:
-            setattr(new, name, _cast(getattr(value, name), to))
+            setattr(new, name, as_dtype(getattr(value, name), to))
         return new
     return value

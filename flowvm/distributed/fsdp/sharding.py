@@ -232,8 +232,9 @@ def grouped(
     which: dict[int, int] = {}
     for top in modules:
         for inner in top.modules():
-            if inner is not top and isinstance(inner, FSDPModule):
-                left_out |= {id(p) for p in inner._fsdp_group.params}
+            below: ParameterGroup | None = getattr(inner, "_fsdp_group", None)
+            if below is not None:
+                left_out |= {id(p) for p in below.params}
     for top in modules:
         for path, inner in top.named_modules():
             for name, p in inner._parameters.items():
