@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+import flowvm.distributed.checkpoint.consolidation
 import flowvm.distributed.device_mesh
+import flowvm.distributed.fsdp.wrap
 import flowvm.distributed.functional
 import flowvm.distributed.tensor.parallel
 import flowvm.nn.attention.flex_attention
@@ -71,6 +73,12 @@ SPACES = {
     "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),
+    "distributed.checkpoint": Space(flow.distributed.checkpoint, True),
+    "distributed.checkpoint.consolidation": Space(flow.distributed.checkpoint.consolidation, True),
+    "distributed.checkpoint.state_dict": Space(flow.distributed.checkpoint.state_dict, True),
+    "distributed.checkpoint.stateful": Space(flow.distributed.checkpoint.stateful, True),
+    "distributed.fsdp": Space(flow.distributed.fsdp, True),
+    "distributed.fsdp.wrap": Space(flow.distributed.fsdp.wrap, True),
     "distributed.device_mesh": Space(flow.distributed.device_mesh, True),
     "distributed.functional": Space(flow.distributed.functional, True),
     "distributed.tensor": Space(flow.distributed.tensor, True),

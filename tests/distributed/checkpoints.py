@@ -218,9 +218,8 @@ def check_whole_state_dicts():
                 value, found = sharded.whole(value), sharded.whole(found)
             assert np.array_equal(value, found), (name, key)
     assert second.param_groups[0]["lr"] == 0.02
-    below = sd.get_model_state_dict(
-        net, submodules={net.blocks[0].norm}, options=sd.StateDictOptions(keep_submodule_prefixes=False)
-    )  # fmt: skip
+    bare = sd.StateDictOptions(keep_submodule_prefixes=False)
+    below = sd.get_model_state_dict(net, submodules={net.blocks[0].norm}, options=bare)
     assert list(below) == ["weight", "bias"]
     ddp = nn.parallel.DistributedDataParallel(sharded.model())
     assert list(sd.get_model_state_dict(ddp)) == list(plain.state_dict())

@@ -5,7 +5,6 @@ imported here.
 import ast
 from pathlib import Path
 
-
 FILES = ("checks.py", "meshes.py", "sharded.py", "checkpoints.py")
 
 

@@ -14,6 +14,7 @@ from flowvm.distributed.checkpoint.state_dict import get_model_state_dict as mod
 from flowvm.distributed.fsdp import (
     FSDPModule,
     FullStateDictConfig,
+    FullyShardedDataParallel,
     MixedPrecision,
     MixedPrecisionPolicy,
     ShardingStrategy,
@@ -21,11 +22,11 @@ from flowvm.distributed.fsdp import (
     fully_shard,
     register_fsdp_forward_method,
 )
-from flowvm.distributed.fsdp import FullyShardedDataParallel as FSDP
 from flowvm.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
 from flowvm.distributed.tensor import DTensor, Replicate, Shard
 from flowvm.ranks.world import rank, world_size
 
+FSDP = FullyShardedDataParallel
 RANK, SIZE = rank(), world_size()
 BATCH, STEPS = 8, 3
 
@@ -63,7 +64,9 @@ def model() -> Model:
 
 def batches() -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(1)
-    return [(rng.integers(0, 11, (BATCH, 5)), rng.integers(0, 11, (BATCH, 5))) for _ in range(STEPS)]
+    return [
+        (rng.integers(0, 11, (BATCH, 5)), rng.integers(0, 11, (BATCH, 5))) for _ in range(STEPS)
+    ]
 
 
 def loss_of(net: nn.Module, x: np.ndarray, y: np.ndarray) -> flow.Tensor:
@@ -147,7 +150,7 @@ def check_other_dimensions_are_cut():
 
 
 def check_weights_are_not_kept_for_backward():
-    """What is saved for backward is where they lie; and the one in use is the one of the forward."""
+    """What is saved for backward is where they lie, and they are those of forward."""
     net = fully_shard(nn.Sequential(nn.Linear(8, 8 * SIZE, bias=False)), reshard_after_forward=True)
     x = flow.ones(2, 8, requires_grad=True)
     y = net(x)
@@ -243,7 +246,7 @@ def check_what_sharded_modules_say():
         fully_shard(flow.ones(2))
     scalar = nn.Module()
     scalar.scale = nn.Parameter(flow.tensor(1.0))
-    with pytest.raises(flow.errors.ArgumentError, match="scalar parameters. Change scale"):
+    with pytest.raises(flow.errors.ArgumentError, match=r"scalar parameters\. Change scale"):
         fully_shard(scalar)
     mesh = dt.init_device_mesh("cpu", (1, 1, SIZE))
     with pytest.raises(flow.errors.ArgumentError, match="one dimension, or two"):

@@ -13,11 +13,21 @@ __dir__ = listing(globals())
 
 
 class SavePlanner:
-    """The base of what `save(planner=)` takes."""
+    """The base of what `save(planner=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import DefaultSavePlanner, SavePlanner
+    >>> issubclass(DefaultSavePlanner, SavePlanner)
+    True
+    """
 
 
 class LoadPlanner:
-    """The base of what `load(planner=)` takes."""
+    """The base of what `load(planner=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import DefaultLoadPlanner, LoadPlanner
+    >>> issubclass(DefaultLoadPlanner, LoadPlanner)
+    True
+    """
 
 
 class DefaultSavePlanner(SavePlanner):

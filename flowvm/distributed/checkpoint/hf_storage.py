@@ -112,7 +112,7 @@ class HuggingFaceStorageWriter(StorageWriter):
             if not isinstance(t, Tensor):
                 got = type(t).__name__
                 raise ArgumentTypeError(f"HuggingFaceStorageWriter: {name!r} is a {got}, no tensor")
-        places = {name: 1 for name in tensors} if self.mapping is None else self.mapping
+        places = dict.fromkeys(tensors, 1) if self.mapping is None else self.mapping
         if without := [name for name in tensors if name not in places]:
             raise ArgumentError(f"fqn_to_index_mapping: it has no {', '.join(without[:5])}")
         places = {name: places[name] for name in tensors}
@@ -176,7 +176,9 @@ class HuggingFaceStorageReader(StorageReader):
         for path in files:
             header = serialization.header_of(path)
             metadata = header.pop("__metadata__", {})
-            begins = read_json(metadata.get(_SHARDING, "{}"), f"load: the metadata of {str(path)!r}")
+            begins = read_json(
+                metadata.get(_SHARDING, "{}"), f"load: the metadata of {str(path)!r}"
+            )
             for name, entry in header.items():
                 if entry["dtype"] not in _NAMES:
                     raise FileError(f"load: {name!r} in {str(path)!r} has dtype {entry['dtype']}")

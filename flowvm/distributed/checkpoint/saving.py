@@ -51,8 +51,8 @@ def _storage(what: str, given: Any, path: Any, kind: Any, default: Any) -> Any:
 def _all_ranks(what: str, group: Any, no_dist: bool) -> None:
     if world_size() > 1 and (no_dist or Group.of(group).size != world_size()):
         raise ArgumentError(
-            f"{what}: all {world_size()} ranks call it together; there is no process_group of some, "
-            f"and no no_dist, for part of a program"
+            f"{what}: all {world_size()} ranks call it together; it takes no process_group of some "
+            f"of them, and no no_dist"
         )
 
 
@@ -153,6 +153,13 @@ def load(
 
     ArgumentError where it lacks something, or has a tensor of another shape; FileError where there
     is no checkpoint.
+
+    >>> import tempfile
+    >>> import flowvm.distributed.checkpoint as dcp
+    >>> model = nn.Linear(1, 1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     dcp.save({"model": nn.Linear(1, 1)}, checkpoint_id=folder)
+    ...     dcp.load({"model": model}, checkpoint_id=folder)  # as the one that was saved
     """
     _all_ranks("load", process_group, no_dist)
     reader = _storage("load", storage_reader, checkpoint_id, StorageReader, FileSystemReader)

@@ -93,7 +93,11 @@ def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
     """The state dict of a model by plain names, its tensors as the model has them."""
     with cut_states.to(True):
         state = Module.state_dict(model)
-    frozen = {plain_name(model, n) for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    frozen = {
+        plain_name(model, n)
+        for n, p in model.named_parameters(remove_duplicate=False)
+        if not p.requires_grad
+    }
     left_out = frozen if options.ignore_frozen_params else set()
     named = {plain_name(model, n): v for n, v in state.items()}
     return {n: v for n, v in named.items() if n not in left_out}
@@ -105,7 +109,7 @@ def _made(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
         state = _changed(state, whole_of)
         if options.cpu_offload and rank():
             return {}
-    return _changed(state, Tensor.cpu) if options.cpu_offload else state
+    return _changed(state, lambda t: t.cpu()) if options.cpu_offload else state
 
 
 def _changed(value: Any, change: Any) -> Any:
@@ -290,7 +294,11 @@ def _from_first(state: Mapping[str, Any]) -> dict[str, Any]:
 
     def made(value: Any) -> Any:
         if isinstance(value, _Sent):
-            own = next(waiting) if rank() == 0 else zeros(*value.shape, dtype=dtype_named(value.dtype))
+            own = (
+                next(waiting)
+                if rank() == 0
+                else zeros(*value.shape, dtype=dtype_named(value.dtype))
+            )
             return broadcast(own, 0)
         if isinstance(value, Mapping):
             return {k: made(v) for k, v in value.items()}

@@ -20,7 +20,12 @@ from flowvm.meta.meta import TensorMeta
 
 @dataclass(frozen=True)
 class TensorStorageMetadata:
-    """A tensor in a checkpoint: the name by which it is read, its shape and dtype."""
+    """A tensor in a checkpoint: the name by which it is read, its shape and dtype.
+
+    >>> from flowvm.distributed.checkpoint import TensorStorageMetadata
+    >>> TensorStorageMetadata("model.weight", (2, 3), flow.float32).size
+    (2, 3)
+    """
 
     name: str
     size: tuple[int, ...]
@@ -29,13 +34,26 @@ class TensorStorageMetadata:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a checkpoint has: by path, "model.weight", a tensor's metadata or a plain value."""
+    """What a checkpoint has: by path, "model.weight", a tensor's metadata or a plain value.
+
+    >>> import tempfile
+    >>> import flowvm.distributed.checkpoint as dcp
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     dcp.save({"w": flow.ones(2), "step": 3}, checkpoint_id=folder)
+    ...     dcp.FileSystemReader(folder).read_metadata().state_dict_metadata["step"]
+    3
+    """
 
     state_dict_metadata: dict[str, Any]
 
 
 class StorageWriter:
-    """The base of what `save(storage_writer=)` takes."""
+    """The base of what `save(storage_writer=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemWriter, StorageWriter
+    >>> issubclass(FileSystemWriter, StorageWriter)
+    True
+    """
 
     path: Path
 
@@ -49,7 +67,12 @@ class StorageWriter:
 
 
 class StorageReader:
-    """The base of what `load(storage_reader=)` takes."""
+    """The base of what `load(storage_reader=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemReader, StorageReader
+    >>> issubclass(FileSystemReader, StorageReader)
+    True
+    """
 
     path: Path
 

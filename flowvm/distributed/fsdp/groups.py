@@ -87,9 +87,11 @@ def joined(flat: Tensor, cuts: Sequence[Cut], ranks: int) -> list[Tensor]:
 def parted(whole: Sequence[Tensor], cuts: Sequence[Cut], ranks: int) -> Tensor:
     """The opposite: what the ranks have, rank by rank, of whole tensors."""
     if len(whole) == 1 and cuts[0].dim == 0:
-        return whole[0].reshape(-1)
+        alone: Tensor = whole[0].reshape(-1)
+        return alone
     if all(c.dim == 0 and len(set(c.lengths)) == 1 for c in cuts):
-        return cat([t.reshape(ranks, -1) for t in whole], 1).reshape(-1)
+        table: Tensor = cat([t.reshape(ranks, -1) for t in whole], 1)
+        return table.reshape(-1)  # type: ignore[no-any-return]
     pieces = []
     for k in range(ranks):
         for t, c in zip(whole, cuts, strict=True):
@@ -141,7 +143,7 @@ class ParameterGroup:
         self._whole: list[Tensor] | None = None
         self._made_at: Any = None
         meta: Any = params[0]._meta if params else None
-        where = meta.placement if params else None
+        where: Any = meta.placement if params else None
         self.here = where is not None and where.place_of(rank()) is not None
         self.group = self.others = None
         if self.here:

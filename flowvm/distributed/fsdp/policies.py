@@ -1,4 +1,4 @@
-"""What `fully_shard` and `FullyShardedDataParallel` are told: dtypes, strategies, forms of state."""
+"""What `fully_shard` and `FullyShardedDataParallel` are told: dtypes, strategies, state dicts."""
 
 from __future__ import annotations
 

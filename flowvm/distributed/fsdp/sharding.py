@@ -64,9 +64,7 @@ class FSDPModule(Module):
         for group in self._groups(recurse):
             group.syncs = bool(requires_gradient_sync)
 
-    def set_reshard_after_forward(
-        self, reshard_after_forward: bool, recurse: bool = True
-    ) -> None:
+    def set_reshard_after_forward(self, reshard_after_forward: Any, recurse: bool = True) -> None:
         """Whether gathered parameters are forgotten between forward and backward."""
         if not isinstance(reshard_after_forward, bool):
             got = type(reshard_after_forward).__name__
@@ -156,14 +154,19 @@ def _called(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def _class_of(kind: type[Module]) -> type[Module]:
     """The class of a sharded module of class `kind`."""
-    body = {"forward": _called(kind.forward), "__module__": kind.__module__, "__doc__": kind.__doc__}
+    body = {
+        "forward": _called(kind.forward),
+        "__module__": kind.__module__,
+        "__doc__": kind.__doc__,
+    }
     return type(f"FSDP{kind.__name__}", (FSDPModule, kind), body)
 
 
 def become(module: Module, group: ParameterGroup) -> None:
     """Let a module's forward run with the whole parameters of `group`."""
     own = module.__dict__.get("forward")
-    module.__class__ = _class_of(type(module))
+    kind: Any = type(module)
+    module.__class__ = _class_of(kind)
     object.__setattr__(module, "_fsdp_group", group)
     if own is not None:  # of this module alone
 
@@ -256,7 +259,9 @@ def grouped(
         local = p.detach()
         all_of_it = local.to_global(where, (broadcast,) * len(held), check_meta=False)
         sbps: Sbps = tuple(held)
-        set_data(p, all_of_it if sbps == all_of_it.sbp else all_of_it.to_global(sbp=sbps, copy=True))
+        set_data(
+            p, all_of_it if sbps == all_of_it.sbp else all_of_it.to_global(sbp=sbps, copy=True)
+        )
     return ParameterGroup(params, places, axis, reshard, policy)
 
 
@@ -291,7 +296,7 @@ def fully_shard(
     reshard_after_forward: bool | int | None = None,
     shard_placement_fn: Callable[[Parameter], Any] | None = None,
     mp_policy: MixedPrecisionPolicy | None = None,
-    offload_policy: OffloadPolicy | None = None,
+    offload_policy: Any = None,
     ignored_params: Iterable[Parameter] | None = None,
 ) -> Any:
     """Cut a module's parameters among ranks; the module itself, which is an `FSDPModule` then.

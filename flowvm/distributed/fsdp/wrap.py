@@ -122,7 +122,8 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: Iterable[type[Module]] | None = None,
     exclude_wrap_modules: Iterable[type[Module]] | None = None,
 ) -> bool:
-    """Wrap modules with so many parameters that nothing below has; to be given by functools.partial.
+    """Wrap modules that have so many parameters beside those wrapped below; to be given by
+    functools.partial.
 
     force_leaf_modules     whose modules below are not wrapped, MultiheadAttention by default
     exclude_wrap_modules   that are not wrapped themselves, ModuleList and ModuleDict by default
@@ -132,7 +133,9 @@ def size_based_auto_wrap_policy(
     True
     """
     leaves = (MultiheadAttention,) if force_leaf_modules is None else tuple(force_leaf_modules)
-    never = (ModuleList, ModuleDict) if exclude_wrap_modules is None else tuple(exclude_wrap_modules)
+    never = (
+        (ModuleList, ModuleDict) if exclude_wrap_modules is None else tuple(exclude_wrap_modules)
+    )
     return nonwrapped_numel >= min_num_params and not isinstance(
         module, leaves if recurse else never
     )

@@ -53,7 +53,7 @@ class FullyShardedDataParallel(Module):
     process_group        a group of `flow.distributed.new_group`, None for all ranks
     device_mesh          a mesh in its place; of two dimensions for HYBRID_SHARD
     sharding_strategy    a `ShardingStrategy`, FULL_SHARD by default
-    auto_wrap_policy     which modules below are wrapped on their own: `flowvm.distributed.fsdp.wrap`
+    auto_wrap_policy     which modules below are wrapped on their own: a policy of `fsdp.wrap`
     mixed_precision      a `MixedPrecision`
     ignored_modules, ignored_states   modules, or parameters, that each rank keeps as its own
     sync_module_states   parameters and buffers become those of the first rank now
