@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -74,23 +73,24 @@ def write(
     ones to a file.
     """
     rank = here()[0]
-    token = _agreed_token()
-    mine, said = parts(tensors, partial(_file, token))
+    token = agreed_token()
+    mine, said = parts(tensors, partial(file_name, token))
 
     def own() -> None:
-        _make(folder)
+        make_folder(folder)
         if mine:
-            save(mine, folder / _file(token, rank))
+            save(mine, folder / file_name(token, rank))
 
     def index() -> None:
         if rank == 0:
-            _publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+            publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
 
     together(f"flow.save: {str(folder)!r}", own)
     together(f"flow.save: {str(folder)!r}", index)
 
 
-def _make(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
+    """ArgumentError where there is a file."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(
             f"flow.save: global tensors go into a folder, and {str(folder)!r} is a file"
@@ -98,60 +98,12 @@ def _make(folder: Path) -> None:
     folder.mkdir(parents=False, exist_ok=True)
 
 
-def prepared(
-    folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
-) -> Callable[[float], None]:
-    """`write` in two parts: what ranks do together is done, and values are copied; the rest is a
-    function that each rank calls, whenever and on whatever thread it likes, with the seconds for
-    which the first rank is to wait for the files of the others.
-    """
-    rank, ranks = here()
-    token = _agreed_token()
-    mine, said = parts(tensors, partial(_file, token))
-    mine = {name: t.detach().clone() for name, t in mine.items()}
-    together(f"save: {str(folder)!r}", lambda: _make(folder))
-
-    def rest(seconds: float) -> None:
-        done = folder / f".{token}-{rank:05}.done"
-        try:
-            if mine:
-                save(mine, folder / _file(token, rank))
-        except BaseException:
-            done.write_text("failed")
-            raise
-        if rank:
-            done.write_text("")
-            return
-        others = {folder / f".{token}-{other:05}.done" for other in range(1, ranks)}
-        try:
-            _wait_for(folder, others, seconds)
-            _publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
-        finally:
-            for path in others:
-                path.unlink(missing_ok=True)
-
-    return rest
-
-
-def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
-    end, left = time.monotonic() + seconds, set(others)
-    while left:
-        there = {path for path in left if path.exists()}
-        failed = [path for path in there if path.read_text()]
-        if failed or time.monotonic() > end:
-            names = sorted(p.name for p in failed or left)
-            why = "could not write its file" if failed else f"has not within {seconds:g} s"
-            raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
-        left -= there
-        if left:
-            time.sleep(0.005)
-
-
-def _file(token: str, rank: int) -> str:
+def file_name(token: str, rank: int) -> str:
+    """Of what a rank writes in one save."""
     return f"{token}-{rank:05}.safetensors"
 
 
-def _agreed_token() -> str:
+def agreed_token() -> str:
     """A name for this save's files, the first rank's choice."""
     drawn = tensor(secrets.randbits(62), dtype=int64)
     return f"{broadcast(drawn, 0).item():016x}"
@@ -187,7 +139,7 @@ def parts(
     return mine, said
 
 
-def _publish(folder: Path, said: dict[str, Any]) -> None:
+def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
     beside = folder / f".{INDEX}.{secrets.token_hex(4)}"
     with open(beside, "w", encoding="utf-8") as file:

@@ -170,6 +170,9 @@ def check_weights_are_not_kept_for_backward():
     assert kept._parameters["weight"].is_global
     kept.reshard()
     assert kept.weight.is_global
+    above = fully_shard(nn.Sequential(fully_shard(nn.Linear(2, 2))))  # with no parameter of its own
+    above(flow.ones(1, 2))
+    assert above[0].weight.is_global
     handle = kept.unshard(async_op=True)
     handle.wait()
     assert kept.weight.shape == (4, 4)

@@ -1,7 +1,10 @@
 """Attention by functions of a place: PyTorch's blocks, numbers and gradients."""
 
 import functools
-import warnings
+import math
+import operator
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -68,11 +71,45 @@ def made(framework, flex, name):
     )
 
 
+def joined(operation):
+    return lambda *mods: lambda *at: functools.reduce(operation, [mod(*at) for mod in mods])
+
+
+PLAIN = types.SimpleNamespace(and_masks=joined(operator.and_), or_masks=joined(operator.or_))
+
+
+def all_places(framework):
+    """Batch, head, query and key, as tensors that broadcast."""
+    sizes = B, HEADS, QUERIES, KEYS
+    return [
+        framework.arange(n).reshape([-1 if d == e else 1 for e in range(4)])
+        for d, n in enumerate(sizes)
+    ]
+
+
 def same(a, b):
     np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), atol=2e-5, rtol=2e-4)
 
 
-@pytest.mark.parametrize("name", [n for n in MASKS if n != "none"])
+def test_numbers_are_those_of_pytorchs_flex_attention():
+    """By what it calls on the CPU, without the compiler around it."""
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("torch.nn.attention.flex_attention")
+    peer = sys.modules["torch._higher_order_ops.flex_attention"].math_attention
+    score, mask = SCORES["row by row"][0], "unseen"
+    wanted, lse, _ = peer(
+        *(torch.tensor(ARRAYS[n]) for n in "qkv"), score(torch, torch.tensor(ARRAYS["bias"]), None),
+        made(torch, theirs, mask).as_tuple(), SCALE, {},
+    )  # fmt: skip
+    found, told = ours.flex_attention(
+        *(flow.tensor(ARRAYS[n]) for n in "qkv"), score(flow, flow.tensor(ARRAYS["bias"]), None),
+        made(flow, ours, mask), SCALE, enable_gqa=True, return_lse=True,
+    )  # fmt: skip
+    same(found, wanted)
+    same(told, lse * math.log(2))
+
+
+@pytest.mark.parametrize("name", ["documents", "unseen"])
 def test_block_masks_are_those_of_pytorch(name):
     torch = pytest.importorskip("torch")
     theirs = pytest.importorskip("torch.nn.attention.flex_attention")
@@ -104,9 +141,8 @@ def test_block_masks_are_those_of_pytorch(name):
     [("none", "of places"), ("causal", "looked up"), ("documents", "none"),
      ("unseen", "row by row"), ("unseen", "hides")],
 )  # fmt: skip
-def test_numbers_are_those_of_pytorch_and_gradients_those_of_a_composition(mask, score):
+def test_numbers_and_gradients_are_those_of_a_composition_in_pytorch(mask, score):
     torch = pytest.importorskip("torch")
-    theirs = pytest.importorskip("torch.nn.attention.flex_attention")
     mod, dense = SCORES[score]
     mine = {n: flow.tensor(a.astype(np.float32), requires_grad=True) for n, a in ARRAYS.items()}
     peer = {n: torch.tensor(a.astype(np.float32), requires_grad=True) for n, a in ARRAYS.items()}
@@ -121,20 +157,11 @@ def test_numbers_are_those_of_pytorch_and_gradients_those_of_a_composition(mask,
         made(flow, ours, mask), **given,
     )  # fmt: skip
     same(alone, out)
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        wanted = theirs.flex_attention(
-            *(peer[n].detach() for n in "qkv"), mod(torch, peer["bias"], peer["slope"]),
-            made(torch, theirs, mask), **given,
-        )  # fmt: skip
-    same(out, wanted)
-
     places = torch.arange(QUERIES)[:, None], torch.arange(KEYS)
     k, v = (peer[n].repeat_interleave(HEADS // KV_HEADS, 1) for n in "kv")
     scores = dense(peer["q"] @ k.mT * SCALE, peer["bias"], peer["slope"], *places)
-    blocks = made(torch, theirs, mask)
-    if blocks is not None:
-        seen = theirs.create_mask(blocks.mask_mod, B, HEADS, QUERIES, KEYS, device="cpu")
+    if mask != "none":
+        seen = MASKS[mask](torch, PLAIN)[0](*all_places(torch))
         scores = scores.masked_fill(~seen, -float("inf"))
     same(aux.lse, scores.logsumexp(-1))
     same(aux.max_scores, scores.amax(-1))
@@ -187,6 +214,9 @@ def test_it_is_captured_like_any_call():
         return ours.flex_attention(q, q, q, lambda s, b, h, q, k: s + bias[h] * k, mask)
 
     same(flow.compile(attend)(q, bias), attend(q, bias))
+    x = flow.tensor(ARRAYS["q"], requires_grad=True)  # as programs for PyTorch do
+    flow.compile(ours.flex_attention)(x, x, x, lambda s, b, h, q, k: s + bias[h]).sum().backward()
+    assert x.grad.shape == x.shape
 
 
 def test_parts_of_a_mask_decode():

@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowvm.autograd.modes import no_grad
-from flowvm.distributed.groups import init_process_group, is_initialized
-from flowvm.distributed.objects import broadcast_object_list
+from flowvm.distributed.checkpoint.wholes import from_first, held_as
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.shards import whole_of
 from flowvm.guards.regions import Mode
 from flowvm.loading.listing import listing
-from flowvm.meta.dtype import dtype_named
-from flowvm.meta.placements import broadcast as whole_on_each
 from flowvm.nn.module import Module
 from flowvm.nn.parallel.distributed import DistributedDataParallel
 from flowvm.nn.state import IncompatibleKeys
-from flowvm.ops.collectives.collectives import broadcast
-from flowvm.ops.shapes.fill import zeros, zeros_like
+from flowvm.ops.shapes.fill import zeros_like
 from flowvm.optim.optimizer import Optimizer
 from flowvm.ranks.world import rank
 
@@ -263,57 +259,6 @@ def get_state_dict(
 # --- taking ---------------------------------------------------------------------------------------
 
 
-def held_as(value: Any, like: Tensor) -> Any:
-    """A whole local tensor, which all ranks have, as `like` is held; anything else as it is."""
-    if not isinstance(value, Tensor) or not like.is_global or value.is_global:
-        return value
-    if value.shape != like.shape:
-        return value
-    where, sbps = like.placement, like.sbp
-    every = value.detach().to_global(where, [whole_on_each] * len(sbps), check_meta=False)
-    return every.to_global(sbp=sbps)
-
-
-def _from_first(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The first rank's nested dict on all ranks; tensors are sent as they are."""
-    tensors: list[Tensor] = []
-
-    def shown(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            tensors.append(value.contiguous())
-            return _Sent(tuple(value.shape), value.dtype.name)
-        if isinstance(value, Mapping):
-            return {k: shown(v) for k, v in value.items()}
-        return [shown(v) for v in value] if isinstance(value, list) else value
-
-    if not is_initialized():
-        init_process_group()
-    told = [shown(state) if rank() == 0 else None]
-    broadcast_object_list(told, 0)
-    waiting = iter(tensors)
-
-    def made(value: Any) -> Any:
-        if isinstance(value, _Sent):
-            own = (
-                next(waiting)
-                if rank() == 0
-                else zeros(*value.shape, dtype=dtype_named(value.dtype))
-            )
-            return broadcast(own, 0)
-        if isinstance(value, Mapping):
-            return {k: made(v) for k, v in value.items()}
-        return [made(v) for v in value] if isinstance(value, list) else value
-
-    result: dict[str, Any] = made(told[0])
-    return result
-
-
-@dataclass(frozen=True)
-class _Sent:
-    shape: tuple[int, ...]
-    dtype: str
-
-
 def set_model_state_dict(
     model: Module, model_state_dict: Mapping[str, Any], *, options: StateDictOptions | None = None
 ) -> IncompatibleKeys:
@@ -328,7 +273,7 @@ def set_model_state_dict(
     1.0
     """
     how = StateDictOptions() if options is None else options
-    given = _from_first(model_state_dict) if how.broadcast_from_rank0 else dict(model_state_dict)
+    given = from_first(model_state_dict) if how.broadcast_from_rank0 else dict(model_state_dict)
     with cut_states.to(True):
         state = Module.state_dict(model)
     names = {plain_name(model, name): name for name in state}
@@ -366,7 +311,7 @@ def set_optimizer_state_dict(
     0.5
     """
     how = StateDictOptions() if options is None else options
-    given = _from_first(optim_state_dict) if how.broadcast_from_rank0 else optim_state_dict
+    given = from_first(optim_state_dict) if how.broadcast_from_rank0 else optim_state_dict
     for optimizer in _optimizers(optimizers):
         optimizer.load_state_dict(loadable(model, optimizer, given, how))
 

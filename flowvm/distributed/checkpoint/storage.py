@@ -13,7 +13,7 @@ from typing import Any
 from flowvm import serialization
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import FileError
-from flowvm.files import shards
+from flowvm.files import later, shards
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.meta import TensorMeta
 
@@ -122,7 +122,7 @@ class FileSystemWriter(StorageWriter):
         """See StorageWriter."""
         self._begin()
         tree, tensors = serialization.folder_of(state)
-        return shards.prepared(self.path, tree, tensors, serialization.save)
+        return later.prepared(self.path, tree, tensors, serialization.save)
 
 
 class FileSystemReader(StorageReader):

@@ -101,6 +101,9 @@ class FSDPModule(Module):
 
     set_reduce_scatter_divide_factor = set_gradient_divide_factor
 
+    def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
+        """Taken: gradients are summed, and divided afterwards."""
+
     def set_is_last_backward(self, is_last_backward: bool) -> None:
         """Taken: each backward leaves its gradients where they belong."""
 
@@ -262,7 +265,7 @@ def grouped(
         set_data(
             p, all_of_it if sbps == all_of_it.sbp else all_of_it.to_global(sbp=sbps, copy=True)
         )
-    return ParameterGroup(params, places, axis, reshard, policy)
+    return ParameterGroup(params, places, where, axis, reshard, policy)
 
 
 def _checked(p: Parameter, name: str, whole: bool) -> None:

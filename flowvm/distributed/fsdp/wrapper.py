@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
-from flowvm.autograd.modes import no_grad
 from flowvm.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    cut_states,
     get_optimizer_state_dict,
-    held_as,
     loadable,
 )
 from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
-from flowvm.distributed.fsdp.groups import ParameterGroup, as_dtype, outermost
+from flowvm.distributed.fsdp.cuts import as_dtype
+from flowvm.distributed.fsdp.groups import ParameterGroup, outermost
 from flowvm.distributed.fsdp.policies import (
     BackwardPrefetch,
     CPUOffload,
@@ -30,18 +28,17 @@ from flowvm.distributed.fsdp.policies import (
     StateDictType,
 )
 from flowvm.distributed.fsdp.sharding import grouped
+from flowvm.distributed.fsdp.states import INNER, given, taken, whole_params
 from flowvm.distributed.fsdp.wrap import wrapped_below
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.shards import whole_of
 from flowvm.nn.module import Module
-from flowvm.nn.parameter import Parameter
 from flowvm.nn.utils.clip_grad import clip_grad_norm_
 from flowvm.ops.collectives.collectives import broadcast_
 from flowvm.optim.optimizer import Optimizer
 from flowvm.ranks.world import Group, rank
 
-INNER = "_fsdp_wrapped_module"
 _RESHARDS = (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD)
 _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 
@@ -133,8 +130,8 @@ class FullyShardedDataParallel(Module):
         self._fsdp_wrapped_module = module
         object.__setattr__(self, "_fsdp_group", group)
         self._state_settings = StateDictSettings(StateDictType.FULL_STATE_DICT, None, None)
-        self.register_state_dict_post_hook(_given)
-        self.register_load_state_dict_pre_hook(_taken)
+        self.register_state_dict_post_hook(given)
+        self.register_load_state_dict_pre_hook(taken)
 
     @property
     def module(self) -> Module:
@@ -213,34 +210,13 @@ class FullyShardedDataParallel(Module):
         writeback    changes in place are kept: each rank's of its part
         rank0_only   whole on the first rank alone; then without writeback
         with_grads   `.grad` is whole, too
+
+        `offload_to_cpu` is taken: they lie there.
         """
-        if rank0_only and writeback:
-            raise ArgumentError("summon_full_params: rank0_only goes with writeback=False")
         wrapped = FullyShardedDataParallel.fsdp_modules(module)
-        if not recurse:
-            wrapped = [m for m in wrapped if m is module]
-        changed = []
-        for one in wrapped:
-            group = one._fsdp_group
-            whole = [Parameter(t.clone(), requires_grad=False) for t in group.whole()]
-            for w, p in zip(whole, group.params, strict=True):
-                w.requires_grad = p.requires_grad
-                if with_grads and p.grad is not None:
-                    w.grad = whole_of(p.grad)
-            group.reshard()
-            if rank() == 0 or not rank0_only:
-                changed.append((group, whole))
-        for group, whole in changed:
-            _put(group, whole)
-        try:
+        groups = [m._fsdp_group for m in wrapped if recurse or m is module]
+        with whole_params(groups, writeback, rank0_only, with_grads):
             yield
-        finally:
-            for group, whole in changed:
-                _put(group, group.params)
-                if writeback:
-                    with no_grad():
-                        for w, p in zip(whole, group.params, strict=True):
-                            p.copy_(held_as(w.detach().to(p.dtype), p))
 
     # --- state dicts --------------------------------------------------------------------------
 
@@ -359,40 +335,3 @@ def _from_first(module: Module, mesh: DeviceMesh, ignored: set[int]) -> None:
     for t in (*module.parameters(), *module.buffers()):
         if id(t) not in ignored and not t.is_global:
             broadcast_(t.detach(), group.ranks[0], group)
-
-
-def _put(group: ParameterGroup, tensors: list[Any]) -> None:
-    """Let the modules have these as their parameters, in their tables too."""
-    for module, name, which in group.places:
-        module._parameters[name] = tensors[which]
-        object.__setattr__(module, name, tensors[which])
-
-
-def _given(module: Module, state: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    """The hook behind `state_dict`: names without the wrapper's, tensors whole where asked for."""
-    assert isinstance(module, FullyShardedDataParallel)
-    said = module._state_settings
-    whole = said.state_dict_type is StateDictType.FULL_STATE_DICT and not cut_states.now()
-    config = said.state_dict_config
-    mine = [key for key in state if key.startswith(f"{prefix}{INNER}.")]
-    for key in mine:
-        value = state.pop(key)
-        if whole and isinstance(value, Tensor):
-            value = whole_of(value)
-            if getattr(config, "rank0_only", False) and rank():
-                continue
-        if config is not None and config.offload_to_cpu and isinstance(value, Tensor):
-            value = value.cpu()
-        state[prefix + key.removeprefix(f"{prefix}{INNER}.")] = value
-
-
-def _taken(module: Module, state: dict[str, Any], prefix: str, *more: Any) -> None:
-    """The hook before `load_state_dict` takes the module's part."""
-    for key in [key for key in state if key.startswith(prefix)]:
-        state[f"{prefix}{INNER}.{key.removeprefix(prefix)}"] = state.pop(key)
-    inner = module._modules[INNER]
-    assert inner is not None
-    for name, p in inner.named_parameters(remove_duplicate=False):
-        key = f"{prefix}{INNER}.{name}"
-        if key in state:
-            state[key] = held_as(state[key], p)

@@ -247,3 +247,7 @@ def _composed(
     if asked is None:
         return out, lse
     return out, AuxOutput(lse, scores.amax(-1) if asked.max_scores else None)
+
+
+for _function in (flex_attention, create_block_mask, create_mask):
+    setattr(_function, "takes_functions", True)  # noqa: B010 - see `flow.compile`
