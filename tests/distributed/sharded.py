@@ -149,6 +149,35 @@ def check_other_dimensions_are_cut():
     assert net.head.weight.placements == (Shard(1),)
 
 
+def check_sharded_training_is_captured():
+    class Step(nn.Graph):
+        def __init__(self, net: nn.Module, optimizer: flow.optim.Optimizer) -> None:
+            super().__init__()
+            self.net = net
+            self.add_optimizer(optimizer)
+
+        def build(self, x: flow.Tensor, y: flow.Tensor) -> flow.Tensor:
+            loss = nn.functional.cross_entropy(self.net(x)["logits"].flatten(0, 1), y)
+            loss.backward()
+            return loss
+
+    found = []
+    for graph in (False, True):
+        net = shard(model())
+        optimizer = flow.optim.SGD(net.parameters(), lr=0.5)
+        step = Step(net, optimizer)
+        losses = []
+        for x, y in batches():
+            mine = flow.tensor(own(x)), flow.tensor(own(y)).flatten()
+            if not graph:
+                optimizer.zero_grad()
+            losses.append((step(*mine) if graph else step.build(*mine)).item())
+            if not graph:
+                optimizer.step()
+        found.append(losses)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
 def check_weights_are_not_kept_for_backward():
     """What is saved for backward is where they lie, and they are those of forward."""
     net = fully_shard(nn.Sequential(nn.Linear(8, 8 * SIZE, bias=False)), reshard_after_forward=True)
