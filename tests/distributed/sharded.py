@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import gc
 
 import numpy as np
 import pytest
@@ -178,6 +179,19 @@ def check_sharded_training_is_captured():
     np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
+def check_captures_gather_for_themselves():
+    net = fully_shard(nn.Linear(3, 3), reshard_after_forward=False)
+    x = flow.ones(1, 3)
+    with flow.no_grad():
+        before = net(x).numpy()  # what was gathered is kept
+        graph = flow.compile(net)
+        for factor in (1.0, 2.0, 4.0):
+            np.testing.assert_allclose(graph(x).numpy(), factor * before, rtol=1e-6)
+            np.testing.assert_allclose(net(x).numpy(), factor * before, rtol=1e-6)
+            for p in net.parameters():
+                p.mul_(2.0)
+
+
 def check_weights_are_not_kept_for_backward():
     """What is saved for backward is where they lie, and they are those of forward."""
     net = fully_shard(nn.Sequential(nn.Linear(8, 8 * SIZE, bias=False)), reshard_after_forward=True)
@@ -193,12 +207,25 @@ def check_weights_are_not_kept_for_backward():
         net[0].weight.mul_(2.0)
     with pytest.raises(flow.errors.AutogradError, match="changed between forward and backward"):
         flow.autograd.grad(y.sum(), x)
+    side = 256 * SIZE
+    large = fully_shard(nn.Linear(side, side, bias=False), reshard_after_forward=True)
+    x = flow.ones(1, side, requires_grad=True)
+    for step in range(2):  # the first one compiles
+        flow.vm.sync()
+        gc.collect()
+        before = flow.memory.allocated()
+        y = large(x).sum()
+        flow.vm.sync()
+        gc.collect()
+        assert flow.memory.allocated() - before < side * side, step  # a quarter of the weights
+        y.backward()
+        large.weight.grad = x.grad = None
     kept = fully_shard(nn.Linear(4, 4), reshard_after_forward=False)
     kept(flow.ones(1, 4))
-    assert not kept.weight.is_global
-    assert kept._parameters["weight"].is_global
-    kept.reshard()
     assert kept.weight.is_global
+    assert kept._fsdp_group._whole is not None
+    kept.reshard()
+    assert kept._fsdp_group._whole is None
     above = fully_shard(nn.Sequential(fully_shard(nn.Linear(2, 2))))  # with no parameter of its own
     above(flow.ones(1, 2))
     assert above[0].weight.is_global
@@ -206,6 +233,7 @@ def check_weights_are_not_kept_for_backward():
     handle.wait()
     assert kept.weight.shape == (4, 4)
     assert not kept.weight.is_global
+    assert kept._parameters["weight"].is_global
 
 
 def check_gradients_wait_without_sync():

@@ -18,9 +18,9 @@ Invariants
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -28,9 +28,10 @@ from flowvm.autograd.function import Function, once_differentiable
 from flowvm.autograd.graph import some_saved_tensors_hooks
 from flowvm.distributed.fsdp.cuts import Cut, as_dtype, joined, parted
 from flowvm.distributed.fsdp.policies import MixedPrecisionPolicy
-from flowvm.eager.modes import current_course, grad_enabled, recording
+from flowvm.eager.modes import current_course, current_recorder, grad_enabled, recording
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import AutogradError
+from flowvm.guards.regions import Mode, reverting
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import placement, sizes
 from flowvm.nn.module import Module
@@ -42,20 +43,13 @@ from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group, rank
 from flowvm.vm.machine.words import OPERAND
 
-
-class _Running(threading.local):
-    """The groups whose modules' forward runs on this thread, innermost last."""
-
-    def __init__(self) -> None:
-        self.groups: list[ParameterGroup] = []
-
-
-_running = _Running()
+# whose module's forward runs on this thread, the innermost
+_running: Mode[ParameterGroup | None] = Mode(None)
 
 
 def outermost() -> bool:
     """Whether no group's forward runs on this thread."""
-    return not _running.groups
+    return _running.now() is None
 
 
 class ParameterGroup:
@@ -102,8 +96,9 @@ class ParameterGroup:
     # --- gathering ----------------------------------------------------------------------------
 
     def _stand(self) -> tuple[Any, ...]:
-        """Of the parameters' values: other ones have another."""
-        return tuple((id(p.storage()), p._ref, p.version) for p in self.params)
+        """Of the parameters' values: other ones have another, and a capture has its own."""
+        now = tuple((id(p.storage()), p._ref, p.version) for p in self.params)
+        return current_recorder(), now
 
     def whole(self) -> list[Tensor]:
         """The whole parameters as local tensors outside the graph, gathered unless they are here
@@ -163,20 +158,21 @@ class ParameterGroup:
         else:
             self._show(whole)
         for other in self.before_forward:
-            other.unshard()
-        _running.groups.append(self)
-        self.depth += 1
+            other.whole()
+        before = self.depth
+        deeper = reverting(
+            partial(setattr, self, "depth", before), partial(setattr, self, "depth", before + 1)
+        )
         try:
-            with self._dropping(whole) if reshards and grad_enabled() else nullcontext():
+            dropping = self._dropping(whole) if reshards and grad_enabled() else nullcontext()
+            with _running.within(self), deeper, dropping:
                 out = forward(*args, **kwargs)
         finally:
-            _running.groups.pop()
-            self.depth -= 1
-            if not self.depth:
-                if reshards:
+            if not before:
+                if reshards or (current_recorder() is not None and not grad_enabled()):
                     self.reshard()
                 else:
-                    self._show(whole)
+                    self._show(self.params)
         if self.policy.output_dtype is not None:
             out = as_dtype(out, self.policy.output_dtype)
         if grad_enabled() and self.unshards_in_backward:
@@ -223,7 +219,7 @@ class ParameterGroup:
         with recording(False):
             self.unshard()
             for other in self.before_backward:
-                other.unshard()
+                other.whole()
         course.ends.append(self._backward_ends)
 
     def _backward_ends(self) -> None:
