@@ -180,7 +180,7 @@ class _Call:
                 )
         saved: Any = node._saved
         if saved:
-            if not isinstance(saved, _Forgotten):  # without this time's nodes, which are not needed
+            if isinstance(saved, tuple):  # without this time's nodes, which are not needed
                 saved = tuple(t if t.is_leaf else placed(t, None) for t in saved)
             self.found[number] = saved, node.versions
 
@@ -201,10 +201,10 @@ class _Forgotten:
 
     def __init__(self, call: _Call, number: int, node: Node) -> None:
         saved: Any = node._saved
-        inner = isinstance(saved, _Forgotten)
+        inner = not isinstance(saved, tuple)  # a promise itself, of a checkpoint or of hooks inside
         self.call, self.number = call, number
         self.edges = saved.edges if inner else tuple(t._node for t in saved)
-        self.versions = saved.versions if inner else node.versions
+        self.versions = getattr(saved, "versions", node.versions)
 
     def recall(self, node: Node) -> tuple[Tensor, ...]:
         """What `node`, whose promise this is, saved; it is the node's from now on."""
@@ -214,7 +214,7 @@ class _Forgotten:
         if result is None:
             self.call._differs(f"what {node.operator.name} saved", "nothing")
         saved, versions = result
-        if isinstance(saved, _Forgotten):  # by a checkpoint inside this one
+        if not isinstance(saved, tuple):  # by a checkpoint inside this one, or packed by hooks
             saved = saved.recall(node)
             versions = node.versions
         for t, edge, now, then in zip(saved, self.edges, versions, self.versions, strict=True):

@@ -91,10 +91,12 @@ def _storages(value: Any) -> list[Any]:
     return [s for v in value for s in _storages(v)] if isinstance(value, (tuple, list)) else []
 
 
-def _pack_saved(pack: Any, unpack: Any, number: int, node: Node) -> None:
+def _pack_saved(pack: Any, unpack: Any, wanted: Any, number: int, node: Node) -> None:
     saved: Any = node._saved
     if type(saved) is not tuple or not saved:
         return  # a checkpoint's, or none
+    if wanted is not None and not any(map(wanted, saved)):
+        return
     for tensor, version in zip(saved, node.versions, strict=True):
         if tensor._storage is not None and tensor._storage.version != version:
             return  # changed in place since: who goes backward is told so
@@ -124,10 +126,12 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
         self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
         self._listening: Any = None
 
+    _wanted: Callable[[Tensor], bool] | None = None  # of a saved tensor; None: all
+
     def _switch(self) -> None:
         if _local.why_not is not None:
             raise AutogradError(_local.why_not)
-        listener = Listener(partial(_pack_saved, self.pack_hook, self.unpack_hook))
+        listener = Listener(partial(_pack_saved, self.pack_hook, self.unpack_hook, self._wanted))
         self._listening = listener.listening(alone=False)
         self._listening._switch()
 
@@ -137,6 +141,21 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
     def _undo(self) -> None:
         if self._listening is not None:
             self._listening._undo()
+
+
+class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTorch's
+    """The same for nodes that save a tensor which is `wanted`; what others save is left to the
+    hooks around.  `pack_hook` gets all that such a node saves.
+    """
+
+    def __init__(
+        self,
+        wanted: Callable[[Tensor], bool],
+        pack_hook: Callable[[Tensor], Any],
+        unpack_hook: Callable[[Any], Tensor],
+    ) -> None:
+        super().__init__(pack_hook, unpack_hook)
+        self._wanted = wanted
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name

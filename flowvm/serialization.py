@@ -90,18 +90,27 @@ def save(
     >>> flow.load(file)["epoch"]
     3
     """
-    from safetensors.numpy import save as to_bytes
-
     tensors, metadata = _flatten(obj)
     if is_sharded(tensors):
         _save_shards(f, tensors, metadata[_KEY])
         return
-    data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
-    data = _relabelled(data, {n: _WORDS[t.dtype] for n, t in tensors.items() if t.dtype in _WORDS})
+    data = as_safetensors(tensors, metadata)
     if not isinstance(f, (str, os.PathLike)):
         f.write(data)
         return
-    target = Path(f)
+    put(Path(f), data)
+
+
+def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    """A safetensors file of these tensors, whose metadata are these texts."""
+    from safetensors.numpy import save as to_bytes
+
+    data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
+    return _relabelled(data, {n: _WORDS[t.dtype] for n, t in tensors.items() if t.dtype in _WORDS})
+
+
+def put(target: Path, data: bytes) -> None:
+    """Write a file beside its place, and move it there."""
     try:
         handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
     except FileNotFoundError:
@@ -114,6 +123,37 @@ def save(
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def header_of(path: Path) -> dict[str, Any]:
+    """The header of a safetensors file: of each tensor its dtype and shape."""
+    size, where = path.stat().st_size, repr(os.fspath(path))
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > size - 8:
+            raise FileError(f"flow.load: {where} is not a safetensors file, or is cut short")
+        header = read_json(file.read(length), f"flow.load: the header of {where}")
+    if not isinstance(header, dict):
+        raise FileError(f"flow.load: {where} is not a safetensors file")
+    _check_header(header, size - 8 - length, where)
+    return header
+
+
+def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
+    """What a folder of shards has of an object, whether its tensors are global or not: a structure
+    and the tensors that it names.
+    """
+    tensors, metadata = _flatten(obj)
+    return json.loads(metadata[_KEY]), tensors
+
+
+def structure_of(said: Any, tensors: Mapping[str, Any], where: str) -> Any:
+    """The object that such a structure describes, with whatever `tensors` has in the places of
+    tensors and arrays.
+    """
+    if not isinstance(said, dict) or "tree" not in said:
+        raise FileError(f"load: {where} is damaged: its structure has no tree")
+    return _Named(dict(tensors), where).read(said["tree"])
 
 
 def _save_shards(f: Any, tensors: dict[str, Tensor], structure: str) -> None:
@@ -566,6 +606,13 @@ class _Reader:
         for field, value in fields.items():
             object.__setattr__(made, field, self.read(value))
         return made
+
+
+class _Named(_Reader):
+    """The same of what stands for tensors."""
+
+    def _marked(self, mark: str, value: Any) -> Any:
+        return super()._marked("$tensor" if mark == "$array" else mark, value)
 
 
 def _is_item(item: Any) -> bool:

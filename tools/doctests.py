@@ -24,10 +24,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+import flowvm.distributed.checkpoint.consolidation
 import flowvm.distributed.device_mesh
+import flowvm.distributed.fsdp.wrap
 import flowvm.distributed.functional
 import flowvm.distributed.tensor.parallel
 import flowvm.distributions.utils
+import flowvm.nn.attention.flex_attention
 import flowvm.utils.dlpack
 import flowvm.utils.flop_counter
 from flowvm import nn
@@ -55,6 +58,7 @@ SPACES = {
     "autograd": Space(flow.autograd, True),
     "distributions": Space(flow.distributions, True),
     "utils.data": Space(flow.utils.data, True),
+    "nn.attention.flex_attention": Space(nn.attention.flex_attention, True),
     "nn.utils": Space(nn.utils, True),
     "nn.utils.rnn": Space(nn.utils.rnn, True),
     "nn.utils.parametrize": Space(nn.utils.parametrize, True),
@@ -76,6 +80,12 @@ SPACES = {
     "futures": Space(flow.futures, True),
     "utils.dlpack": Space(flowvm.utils.dlpack, True),
     "utils.flop_counter": Space(flowvm.utils.flop_counter, True),
+    "distributed.checkpoint": Space(flow.distributed.checkpoint, True),
+    "distributed.checkpoint.consolidation": Space(flow.distributed.checkpoint.consolidation, True),
+    "distributed.checkpoint.state_dict": Space(flow.distributed.checkpoint.state_dict, True),
+    "distributed.checkpoint.stateful": Space(flow.distributed.checkpoint.stateful, True),
+    "distributed.fsdp": Space(flow.distributed.fsdp, True),
+    "distributed.fsdp.wrap": Space(flow.distributed.fsdp.wrap, True),
     "distributed.device_mesh": Space(flow.distributed.device_mesh, True),
     "distributed.functional": Space(flow.distributed.functional, True),
     "distributed.tensor": Space(flow.distributed.tensor, True),

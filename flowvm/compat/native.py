@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowvm.accelerator import current_accelerator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError
 from flowvm.jit import ScriptFunction as ScriptFunction
 from flowvm.jit import ScriptModule as ScriptModule
-from flowvm.meta.device import Device
+from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType
 from flowvm.ops import Generator as Generator
 
@@ -78,6 +79,12 @@ def _log_api_usage_once(event: str) -> None:
 def _get_tracing_state() -> Any:
     """None: nothing is traced by a tracer of C++."""
     return None
+
+
+def _get_accelerator(check: bool | None = None) -> Device:
+    """The device beside the CPU, or the CPU where there is none."""
+    found = current_accelerator()
+    return cpu if found is None else found
 
 
 class _nn:  # noqa: N801 - PyTorch's name of a module

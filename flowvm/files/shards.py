@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,37 +73,46 @@ def write(
     ones to a file.
     """
     rank = here()[0]
-    token = _agreed_token()
-    mine, said = _parts(tensors, token)
+    token = agreed_token()
+    mine, said = parts(tensors, partial(file_name, token))
 
     def own() -> None:
-        if folder.exists() and not folder.is_dir():
-            raise ArgumentError(f"flow.save: global tensors go into a folder, and {str(folder)!r} "
-                                "is a file")  # fmt: skip
-        folder.mkdir(parents=False, exist_ok=True)
+        make_folder(folder)
         if mine:
-            save(mine, folder / _file(token, rank))
+            save(mine, folder / file_name(token, rank))
 
     def index() -> None:
         if rank == 0:
-            _publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+            publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
 
-    _together(f"flow.save: {str(folder)!r}", own)
-    _together(f"flow.save: {str(folder)!r}", index)
+    together(f"flow.save: {str(folder)!r}", own)
+    together(f"flow.save: {str(folder)!r}", index)
 
 
-def _file(token: str, rank: int) -> str:
+def make_folder(folder: Path) -> None:
+    """ArgumentError where there is a file."""
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentError(
+            f"flow.save: global tensors go into a folder, and {str(folder)!r} is a file"
+        )
+    folder.mkdir(parents=False, exist_ok=True)
+
+
+def file_name(token: str, rank: int) -> str:
+    """Of what a rank writes in one save."""
     return f"{token}-{rank:05}.safetensors"
 
 
-def _agreed_token() -> str:
+def agreed_token() -> str:
     """A name for this save's files, the first rank's choice."""
     drawn = tensor(secrets.randbits(62), dtype=int64)
     return f"{broadcast(drawn, 0).item():016x}"
 
 
-def _parts(tensors: dict[str, Tensor], token: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What this rank writes, and what the index says."""
+def parts(
+    tensors: dict[str, Tensor], file_of: Callable[[int], str]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What this rank writes, and what the index says; `file_of` a rank names its file."""
     rank, mine, said = here()[0], {}, {}
     for name, t in tensors.items():
         meta: Any = t._meta
@@ -111,25 +121,25 @@ def _parts(tensors: dict[str, Tensor], token: str) -> tuple[dict[str, Tensor], d
             if rank == 0:
                 mine[name] = t
             bounds = [[0, d] for d in meta.shape]
-            said[name] = {**about, "parts": [{"file": _file(token, 0), "bounds": bounds}]}
+            said[name] = {**about, "parts": [{"file": file_of(0), "bounds": bounds}]}
             continue
         about["sbp"] = [s.dim for s in meta.sbp]
         held = tuple(whole if s is partial_sum else s for s in meta.sbp)
         t = boxed(t.detach(), held)
-        parts = []
+        listed = []
         for place, owner in zip(places(meta.placement), meta.placement.flat, strict=True):
             copies = any(k and s is whole for k, s in zip(place, held, strict=True))
             cut = [[*pair] for pair in part(meta.shape, meta.placement, held, place)]
             if copies or any(low == high for low, high in cut):
                 continue
-            parts.append({"file": _file(token, owner), "bounds": cut})
+            listed.append({"file": file_of(owner), "bounds": cut})
             if owner == rank:
                 mine[name] = part_of(t)
-        said[name] = {**about, "parts": parts}
+        said[name] = {**about, "parts": listed}
     return mine, said
 
 
-def _publish(folder: Path, said: dict[str, Any]) -> None:
+def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
     beside = folder / f".{INDEX}.{secrets.token_hex(4)}"
     with open(beside, "w", encoding="utf-8") as file:
@@ -143,7 +153,15 @@ def _publish(folder: Path, said: dict[str, Any]) -> None:
             other.unlink(missing_ok=True)
 
 
-def _together(what: str, act: Callable[[], Any]) -> Any:
+def whole_of(t: Tensor) -> Tensor:
+    """All of a global tensor as a local one, on each of its ranks; a local one itself."""
+    meta: Any = t._meta
+    if not isinstance(meta, GlobalMeta):
+        return t
+    return part_of(boxed(t.detach(), (whole,) * len(meta.sbp)))
+
+
+def together(what: str, act: Callable[[], Any]) -> Any:
     """Do it on every rank; an error on one of them is an error on all."""
     error: BaseException | None = None
     result = None
@@ -181,7 +199,7 @@ def read(
     found = read_json((folder / INDEX).read_bytes(), f"flow.load: {str(folder / INDEX)!r}")
     if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
         raise ArgumentError(f"flow.load: {str(folder)!r} has no index that this flowvm reads")
-    made = _together(f"flow.load: {str(folder)!r}", lambda: _read(folder, found, where, held, load))
+    made = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, found, where, held, load))
     return found["tree"], made
 
 
@@ -189,14 +207,38 @@ def _read(
     folder: Path, found: Any, where: placement | None, held: Any, load: Callable[..., Any]
 ) -> dict[str, Tensor]:
     local = where is None and here()[1] == 1
-    wanted: dict[str, _Wanted] = {}
+    wanted: dict[str, TensorMeta] = {}
     for name, about in found["tensors"].items():
         sbps = about.pop("sbp", None)
         _ABOUT(about, f"flow.load: tensor {name!r} of {str(folder)!r}")
         meta: TensorMeta = TensorMeta.of(tuple(about["shape"]), dtype_named(about["dtype"]))
         if sbps is not None and not local:
             meta = _global_meta(name, meta, sbps, where, held)
-        wanted[name] = _Wanted(meta, about["parts"])
+        wanted[name] = meta
+    return gathered(folder, found["tensors"], wanted, load)
+
+
+def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The structure of a folder, and of each tensor its "shape", "dtype" and "parts"."""
+    found = read_json((folder / INDEX).read_bytes(), f"load: {str(folder / INDEX)!r}")
+    if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
+        raise ArgumentError(f"load: {str(folder)!r} has no index that this flowvm reads")
+    for name, about in found["tensors"].items():
+        about.pop("sbp", None)
+        _ABOUT(about, f"load: tensor {name!r} of {str(folder)!r}")
+    return found["tree"], found["tensors"]
+
+
+def gathered(
+    folder: Path,
+    said: dict[str, Any],
+    metas: dict[str, TensorMeta],
+    load: Callable[[Path], dict[str, Tensor]],
+) -> dict[str, Tensor]:
+    """Tensors of `metas`, by names in `said`, which has their "parts", put together of the files
+    that have something of them; of global ones what this rank holds.
+    """
+    wanted = {name: _Wanted(meta, said[name]["parts"]) for name, meta in metas.items()}
     files = sorted({p["file"] for w in wanted.values() for p in w.parts if w.meets(p["bounds"])})
     for name in files:
         if "/" in name or name.startswith("."):

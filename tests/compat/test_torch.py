@@ -113,6 +113,15 @@ NAMES = [
     "from torch.optim.lr_scheduler import _LRScheduler",
     "import torch; assert torch.__version__ >= '2.0' and torch.__version__.startswith('2.')",
     "import torch; assert not torch.distributed.is_initialized()",
+    "from torch.distributed._composable.fsdp import fully_shard",
+    "from torch.distributed.fsdp.fully_sharded_data_parallel import FullyShardedDataParallel",
+    "from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy",
+    "from torch.distributed.checkpoint._consolidate_hf_safetensors import "
+    "consolidate_safetensors_files",
+    "from torch.distributed.checkpoint.filesystem import FileSystemWriter",
+    "from torch.distributed.checkpoint.state_dict import get_state_dict",
+    "import torch; assert torch._C._get_accelerator().type in ('cpu', 'cuda')",
+    "from torch.nn.attention.flex_attention import _DEFAULT_SPARSE_BLOCK_SIZE, create_block_mask",
     "import torch.multiprocessing as mp; assert mp.Queue",
     "import torch; assert torch.testing.assert_close(torch.ones(1), torch.ones(1)) is None",
     "import torch; torch.backends.cudnn.deterministic = True; import flowvm; "

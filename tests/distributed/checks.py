@@ -10,9 +10,11 @@ import sys
 import traceback
 from pathlib import Path
 
+import checkpoints
 import meshes
 import numpy as np
 import pytest
+import sharded
 
 import flowvm as flow
 import flowvm.distributed as dist
@@ -649,7 +651,10 @@ def check_the_order_of_accesses_is_kept():
 
 
 CHECKS = {
-    name: thing for name, thing in (globals() | vars(meshes)).items() if name.startswith("check_")
+    name: thing
+    for place in (globals(), *map(vars, (meshes, sharded, checkpoints)))
+    for name, thing in place.items()
+    if name.startswith("check_")
 }
 
 if __name__ == "__main__":

@@ -455,3 +455,46 @@ def test_checkpoint_sequential():
         same(run, plain)
     with pytest.raises(ArgumentError, match="between 1 and 8"):
         checkpoint_sequential(model, 9, x)
+
+
+def test_hooks_of_saved_tensors_inside_a_checkpoint():
+    """What they pack is forgotten with the rest, and packed and unpacked when it is made again."""
+    seen = []
+    x = flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def pack(t):
+        seen.append("pack")
+        return t.clone()
+
+    def unpack(t):
+        seen.append("unpack")
+        return t
+
+    def cube(x):
+        with flow.autograd.graph.saved_tensors_hooks(pack, unpack):
+            return x * x * x
+
+    for inside in (cube, lambda x: flow.utils.checkpoint.checkpoint(cube, x, use_reentrant=False)):
+        seen.clear()
+        x.grad = None
+        flow.utils.checkpoint.checkpoint(inside, x, use_reentrant=False).sum().backward()
+        assert x.grad.tolist() == [3.0, 12.0, 27.0]
+        assert seen.count("unpack") >= 4
+
+
+def test_hooks_of_some_saved_tensors_leave_the_others_to_the_hooks_around():
+    weight, x = flow.ones(3, requires_grad=True), flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    outer, inner = [], []
+
+    def remember(seen):
+        return lambda t: seen.append(t) or t
+
+    some = flow.autograd.graph.some_saved_tensors_hooks(
+        lambda t: t.storage() is weight.storage(), remember(inner), lambda t: t
+    )
+    with flow.autograd.graph.saved_tensors_hooks(remember(outer), lambda t: t), some:
+        y = (x * weight).exp()
+    assert len(inner) == 2  # both that the product saved
+    assert len(outer) == 1
+    y.sum().backward()
+    assert np.allclose(x.grad.numpy(), np.exp(x.detach().numpy()))

@@ -1,4 +1,5 @@
-"""Which way attention is computed, and causal masks that need not be made.
+"""Which way attention is computed, causal masks that need not be made, and attention whose scores
+and masks functions give (`flex_attention`).
 
 Not here: attention itself (`flowvm.ops.sequences`), and layers (`flowvm.nn.modules`).
 """

@@ -150,6 +150,9 @@ def compile(
     works: compile the function of a whole training step to have that replayed, and evaluate under
     `flow.no_grad()`.  Backward through a result of a compiled function is an AutogradError.
 
+    A function whose arguments are functions of the moment (`flex_attention`) is left as it is: a
+    graph of it would serve one call, and captures around it take it in.
+
     disable     True: `model` as it is
     fullgraph, dynamic, backend, options, mode   PyTorch's, taken and without meaning: there is one
                 way to compile, for the shapes of each call.  ArgumentError for a mode that PyTorch
@@ -168,7 +171,7 @@ def compile(
     if model is None:
         return functools.partial(compile, mode=mode, disable=disable)
     function = model
-    if disable or isinstance(function, Graph):
+    if disable or isinstance(function, Graph) or getattr(function, "takes_functions", False):
         return function
     if isinstance(function, Module):
         return _ModuleGraph(function)

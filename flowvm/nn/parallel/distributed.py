@@ -236,23 +236,23 @@ def _buckets(parameters: Sequence[Tensor], first: float, most: float) -> list[Bu
     return [*made, Bucket(members)]
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
     """The tensors in nested tuples, lists, dicts and objects with fields."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
         for item in value.values():
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif hasattr(value, "__dataclass_fields__"):
-        yield from _tensors(vars(value))
+        yield from tensors_in(vars(value))
 
 
 def _reached(value: Any) -> set[int]:
     """The leaves, by id, that backward from the tensors in `value` can reach."""
-    waiting = [t._node for t in _tensors(value) if t._node is not None]
+    waiting = [t._node for t in tensors_in(value) if t._node is not None]
     seen: set[int] = set()
     leaves: set[int] = set()
     while waiting:

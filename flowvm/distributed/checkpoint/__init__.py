@@ -1,0 +1,52 @@
+"""Checkpoints of programs on several ranks, by PyTorch's names.
+
+    import flowvm.distributed.checkpoint as dcp
+
+    dcp.save({"model": model.state_dict()}, checkpoint_id="step_100")   # on any number of ranks
+    dcp.load(state, checkpoint_id="step_100")                           # on any other
+
+Not here: what a folder of global tensors is (`flowvm.files.shards`), `flow.save` and `flow.load`.
+"""
+
+from flowvm.distributed.checkpoint import state_dict, stateful
+from flowvm.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    DefaultSavePlanner,
+    LoadPlanner,
+    SavePlanner,
+)
+from flowvm.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
+from flowvm.distributed.checkpoint.saving import async_save, load, save
+from flowvm.distributed.checkpoint.storage import (
+    FileSystemReader,
+    FileSystemWriter,
+    Metadata,
+    StorageReader,
+    StorageWriter,
+    TensorStorageMetadata,
+)
+from flowvm.loading.listing import listing
+
+__all__ = [
+    "DefaultLoadPlanner",
+    "DefaultSavePlanner",
+    "FileSystemReader",
+    "FileSystemWriter",
+    "HuggingFaceStorageReader",
+    "HuggingFaceStorageWriter",
+    "LoadPlanner",
+    "Metadata",
+    "SavePlanner",
+    "StorageReader",
+    "StorageWriter",
+    "TensorStorageMetadata",
+    "async_save",
+    "load",
+    "save",
+    "state_dict",
+    "stateful",
+]
+__dir__ = listing(globals())

@@ -1,0 +1,69 @@
+"""What of a state dict is saved and loaded.  There is one way; `DefaultLoadPlanner` may let a
+checkpoint lack something.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.loading.listing import listing
+
+__all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
+__dir__ = listing(globals())
+
+
+class SavePlanner:
+    """The base of what `save(planner=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import DefaultSavePlanner, SavePlanner
+    >>> issubclass(DefaultSavePlanner, SavePlanner)
+    True
+    """
+
+
+class LoadPlanner:
+    """The base of what `load(planner=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import DefaultLoadPlanner, LoadPlanner
+    >>> issubclass(DefaultLoadPlanner, LoadPlanner)
+    True
+    """
+
+
+class DefaultSavePlanner(SavePlanner):
+    """All of the state dict is saved, each part of a tensor once, by the first rank that has it.
+    Arguments are PyTorch's, and taken: that is what its defaults ask for.
+
+    >>> from flowvm.distributed.checkpoint import DefaultSavePlanner
+    >>> _ = DefaultSavePlanner()
+    """
+
+    def __init__(
+        self,
+        flatten_state_dict: bool = True,
+        flatten_sharded_tensors: bool = True,
+        dedup_replicated_tensors: bool | None = None,
+        dedup_save_to_lowest_rank: bool = False,
+        enable_plan_caching: bool = False,
+    ) -> None:
+        self.flatten_state_dict = flatten_state_dict
+
+
+class DefaultLoadPlanner(LoadPlanner):
+    """All that the state dict names is loaded.
+
+    allow_partial_load   what the checkpoint lacks stays as it is; else that is an error
+
+    >>> from flowvm.distributed.checkpoint import DefaultLoadPlanner
+    >>> DefaultLoadPlanner(allow_partial_load=True).allow_partial_load
+    True
+    """
+
+    def __init__(
+        self,
+        flatten_state_dict: bool = True,
+        flatten_sharded_tensors: bool = True,
+        allow_partial_load: bool = False,
+        **more: Any,
+    ) -> None:
+        self.allow_partial_load = allow_partial_load

@@ -1,0 +1,29 @@
+"""`Stateful`: what has a state dict, and is saved and loaded by it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from flowvm.loading.listing import listing
+
+__all__ = ["Stateful"]
+__dir__ = listing(globals())
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whatever has `state_dict()` and `load_state_dict(state_dict)`: a module, an optimizer, an
+    object of the program's own.
+
+    >>> from flowvm.distributed.checkpoint.stateful import Stateful
+    >>> isinstance(nn.Linear(1, 1), Stateful), isinstance({}, Stateful)
+    (True, False)
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is to be saved."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what was loaded."""
+        ...

@@ -1,0 +1,171 @@
+"""Where checkpoints are: a writer puts an object there, a reader says what is there and gives
+tensors of it, as they are wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowvm import serialization
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import FileError
+from flowvm.files import later, shards
+from flowvm.meta.dtype import DType, dtype_named
+from flowvm.meta.meta import TensorMeta
+
+
+@dataclass(frozen=True)
+class TensorStorageMetadata:
+    """A tensor in a checkpoint: the name by which it is read, its shape and dtype.
+
+    >>> from flowvm.distributed.checkpoint import TensorStorageMetadata
+    >>> TensorStorageMetadata("model.weight", (2, 3), flow.float32).size
+    (2, 3)
+    """
+
+    name: str
+    size: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a checkpoint has: by path, "model.weight", a tensor's metadata or a plain value.
+
+    >>> import tempfile
+    >>> import flowvm.distributed.checkpoint as dcp
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     dcp.save({"w": flow.ones(2), "step": 3}, checkpoint_id=folder)
+    ...     dcp.FileSystemReader(folder).read_metadata().state_dict_metadata["step"]
+    3
+    """
+
+    state_dict_metadata: dict[str, Any]
+
+
+class StorageWriter:
+    """The base of what `save(storage_writer=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemWriter, StorageWriter
+    >>> issubclass(FileSystemWriter, StorageWriter)
+    True
+    """
+
+    path: Path
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        """Write it; all ranks together."""
+        raise NotImplementedError
+
+    def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
+        """Copy its values, all ranks together, and give what writes them, on any thread."""
+        raise NotImplementedError
+
+
+class StorageReader:
+    """The base of what `load(storage_reader=)` takes.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemReader, StorageReader
+    >>> issubclass(FileSystemReader, StorageReader)
+    True
+    """
+
+    path: Path
+
+    def read_metadata(self) -> Metadata:
+        """What is there."""
+        raise NotImplementedError
+
+    def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
+        """Tensors of these metas, by their names; of global ones the part that is here."""
+        raise NotImplementedError
+
+
+class FileSystemWriter(StorageWriter):
+    """A folder that `flow.load` reads as well: `flowvm.files.shards`.  Other arguments are
+    PyTorch's, and taken.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemWriter
+    >>> FileSystemWriter("step_100").path.name
+    'step_100'
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        single_file_per_rank: bool = True,
+        sync_files: bool = True,
+        thread_count: int = 1,
+        per_thread_copy_ahead: int = 10_000_000,
+        cache_staged_state_dict: bool = False,
+        overwrite: bool = True,
+        **more: Any,
+    ) -> None:
+        self.path, self.overwrite = Path(path), overwrite
+
+    def _begin(self) -> None:
+        if not self.overwrite and shards.is_shards(self.path):
+            raise FileError(f"save: {str(self.path)!r} is there already, and overwrite=False")
+        shards.together("save", lambda: self.path.parent.mkdir(parents=True, exist_ok=True))
+
+    def write(self, state: Mapping[str, Any]) -> None:
+        """See StorageWriter."""
+        self._begin()
+        tree, tensors = serialization.folder_of(state)
+        shards.write(self.path, tree, tensors, serialization.save)
+
+    def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
+        """See StorageWriter."""
+        self._begin()
+        tree, tensors = serialization.folder_of(state)
+        return later.prepared(self.path, tree, tensors, serialization.save)
+
+
+class FileSystemReader(StorageReader):
+    """Reads what a `FileSystemWriter`, or `flow.save` of global tensors, wrote, on any number of
+    ranks.
+
+    >>> from flowvm.distributed.checkpoint import FileSystemReader
+    >>> FileSystemReader("step_100").path.name
+    'step_100'
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **more: Any) -> None:
+        self.path = Path(path)
+        self._said: dict[str, Any] = {}
+
+    def read_metadata(self) -> Metadata:
+        """See StorageReader; FileError if nothing was saved there."""
+        if not shards.is_shards(self.path):
+            raise FileError(f"load: there is no checkpoint in {str(self.path)!r}")
+        tree, self._said = shards.contents(self.path)
+        known = {
+            name: TensorStorageMetadata(name, tuple(about["shape"]), dtype_named(about["dtype"]))
+            for name, about in self._said.items()
+        }
+        found = serialization.structure_of(tree, known, repr(str(self.path)))
+        return Metadata(dict(leaves(found)))
+
+    def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
+        """See StorageReader."""
+        return shards.gathered(self.path, self._said, wanted, serialization.load)
+
+
+def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """(path, value) of all in nested dicts, lists and tuples."""
+    if isinstance(value, Mapping):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = dict(enumerate(value)).items()
+    else:
+        return [(path, value)]
+    return [leaf for k, v in items for leaf in leaves(v, joined(path, k))]
+
+
+def joined(path: str, key: Any) -> str:
+    """The path of what is under `key`."""
+    return f"{path}.{key}" if path else str(key)

@@ -1,0 +1,287 @@
+"""Parameters that lie cut among ranks, and are whole while a module uses them.
+
+A *group* is what one call of `fully_shard` cuts: its parameters are gathered by one exchange, and
+their gradients averaged by one.  What a module shows under a parameter's name is the whole local
+tensor while its forward runs, and from the beginning of its backward until its gradients are there;
+its table of parameters has the cut ones all the time, which optimizers and state dicts see.
+
+Whole tensors come from the cut ones through a node (`_Gather`), whose gradient function averages
+and cuts: it is reached when the gradients of all parameters of the group are there.  With `reshard`
+nothing keeps the whole tensors between forward and backward: what nodes save of them is replaced by
+where it lies in them, and the first who asks has them gathered again.
+
+Invariants
+- all ranks run the same modules in the same order, so they issue the same exchanges;
+- gathered values are used for as long as the parameters have not changed (`_stand`), whoever
+  gathered them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+from flowvm.autograd.function import Function, once_differentiable
+from flowvm.autograd.graph import some_saved_tensors_hooks
+from flowvm.distributed.fsdp.cuts import Cut, as_dtype, joined, parted
+from flowvm.distributed.fsdp.policies import MixedPrecisionPolicy
+from flowvm.eager.modes import current_course, current_recorder, grad_enabled, recording
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import AutogradError
+from flowvm.guards.regions import Mode, reverting
+from flowvm.meta.meta import TensorMeta
+from flowvm.meta.placements import placement, sizes
+from flowvm.nn.module import Module
+from flowvm.nn.parallel.distributed import tensors_in
+from flowvm.nn.parameter import Parameter
+from flowvm.ops.collectives.collectives import all_gather, all_reduce, reduce_scatter
+from flowvm.ops.placed.boxing import global_of, part_of
+from flowvm.ops.shapes.join import cat
+from flowvm.ranks.world import Group, rank
+from flowvm.vm.machine.words import OPERAND
+
+# whose module's forward runs on this thread, the innermost
+_running: Mode[ParameterGroup | None] = Mode(None)
+
+
+def outermost() -> bool:
+    """Whether no group's forward runs on this thread."""
+    return _running.now() is None
+
+
+class ParameterGroup:
+    """See the module's docstring.
+
+    params    cut among the ranks along `axis` of the placement; None: whole on every rank
+    places    where modules have them: (module, name, which)
+    """
+
+    def __init__(
+        self,
+        params: list[Parameter],
+        places: list[tuple[Module, str, int]],
+        where: placement,
+        axis: int | None,
+        reshard: bool | None,
+        policy: MixedPrecisionPolicy,
+    ) -> None:
+        self.params, self.places, self.policy = params, places, policy
+        self.reshard_after_forward = reshard  # None: unless no other group's forward runs
+        self.reshard_after_backward = self.unshards_in_backward = True
+        self.syncs = True
+        self.divisor: float | None = None  # of summed gradients; None: the number of ranks
+        self.before_forward: list[ParameterGroup] = []  # to be gathered with it
+        self.before_backward: list[ParameterGroup] = []
+        self.pending: dict[int, Tensor] = {}  # whole gradients that are not averaged yet
+        self.depth = 0
+        self._whole: list[Tensor] | None = None
+        self._made_at: Any = None
+        self.here = where.place_of(rank()) is not None
+        self.group = self.others = None
+        if self.here:
+            axes = [a for a in range(len(where.shape)) if a != axis]
+            self.group = None if axis is None else Group.of(sorted(where.group(axis, rank())))
+            self.others = [Group.of(sorted(where.group(a, rank()))) for a in axes]
+        self.ranks = 1 if self.group is None else self.group.size
+        self.cuts = []
+        for p in params:
+            m: Any = p._meta
+            dim = 0 if axis is None else m.sbp[axis].dim
+            lengths = sizes(m.shape[dim], self.ranks) if m.ndim else (1,)
+            self.cuts.append(Cut(tuple(m.shape), dim, lengths))
+
+    # --- gathering ----------------------------------------------------------------------------
+
+    def _stand(self) -> tuple[Any, ...]:
+        """Of the parameters' values: other ones have another, and a capture has its own."""
+        now = tuple((id(p.storage()), p._ref, p.version) for p in self.params)
+        return current_recorder(), now
+
+    def whole(self) -> list[Tensor]:
+        """The whole parameters as local tensors outside the graph, gathered unless they are here
+        already.
+        """
+        stand = self._stand()
+        if self._whole is None or self._made_at != stand:
+            with recording(False):
+                self._whole = self._gathered()
+            self._made_at = stand
+        return self._whole
+
+    def _gathered(self) -> list[Tensor]:
+        to = self.policy.param_dtype
+        parts = [part_of(p) for p in self.params]
+        if to is not None:
+            parts = [t.to(to) if t.dtype.is_floating_point else t for t in parts]
+        if self.ranks == 1:
+            return parts
+        found: dict[int, Tensor] = {}
+        for kind in dict.fromkeys(t.dtype for t in parts):
+            which = [i for i, t in enumerate(parts) if t.dtype is kind]
+            flat = [parts[i].reshape(-1) for i in which]
+            cuts = [self.cuts[i] for i in which]
+            counts = [sum(c.count(k) for c in cuts) for k in range(self.ranks)]
+            every = all_gather(flat[0] if len(flat) == 1 else cat(flat), self.group, counts)
+            found.update(zip(which, joined(every, cuts, self.ranks), strict=True))
+        return [found[i] for i in range(len(parts))]
+
+    def unshard(self) -> None:
+        """Let the modules have whole parameters."""
+        self._show(self.whole())
+
+    def reshard(self) -> None:
+        """Let them have the cut ones, and forget the others."""
+        self._whole = self._made_at = None
+        self._show(self.params)
+
+    def _show(self, tensors: Sequence[Tensor]) -> None:
+        for module, name, which in self.places:
+            object.__setattr__(module, name, tensors[which])
+
+    # --- forward ------------------------------------------------------------------------------
+
+    def call(self, module: Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a module's `forward` with whole parameters."""
+        if not self.here:
+            return forward(*args, **kwargs)
+        alone = outermost()
+        reshards = self.reshard_after_forward
+        reshards = not alone if reshards is None else reshards
+        if self.policy.param_dtype is not None and self.policy.cast_forward_inputs:
+            args, kwargs = as_dtype((args, kwargs), self.policy.param_dtype)
+        whole = self.whole()
+        if any(p.requires_grad for p in self.params) and grad_enabled():
+            self._show(_Gather.apply(self, *self.params))
+        else:
+            self._show(whole)
+        for other in self.before_forward:
+            other.whole()
+        before = self.depth
+        deeper = reverting(
+            partial(setattr, self, "depth", before), partial(setattr, self, "depth", before + 1)
+        )
+        try:
+            dropping = self._dropping(whole) if reshards and grad_enabled() else nullcontext()
+            with _running.within(self), deeper, dropping:
+                out = forward(*args, **kwargs)
+        finally:
+            if not before:
+                if reshards or (current_recorder() is not None and not grad_enabled()):
+                    self.reshard()
+                else:
+                    self._show(self.params)
+        if self.policy.output_dtype is not None:
+            out = as_dtype(out, self.policy.output_dtype)
+        if grad_enabled() and self.unshards_in_backward:
+            for t in tensors_in(out):
+                if t._node is not None and not t._node.is_leaf:
+                    t.register_hook(self._backward_begins)
+        return out
+
+    def _dropping(self, whole: list[Tensor]) -> some_saved_tensors_hooks:
+        """A region in which what nodes save of whole parameters is replaced by where it lies."""
+        storages = {id(t.storage()): i for i, t in reversed([*enumerate(whole)])}
+        stand = self._made_at
+
+        def wanted(t: Tensor) -> bool:
+            return t._storage is not None and id(t._storage) in storages
+
+        def pack(t: Tensor) -> Any:
+            if not wanted(t):
+                return t
+            which = storages[id(t._storage)]
+            offset = (t._ref >> OPERAND.STORAGE_BITS) - (whole[which]._ref >> OPERAND.STORAGE_BITS)
+            return which, t._meta, offset
+
+        def unpack(kept: Tensor | tuple[int, TensorMeta, int]) -> Tensor:
+            if isinstance(kept, Tensor):
+                return kept
+            if self._stand() != stand:
+                raise AutogradError(
+                    "fully_shard: parameters were changed between forward and backward, which "
+                    "needs those of forward; step the optimizer behind backward"
+                )
+            which, meta, offset = kept
+            return alias(self.whole()[which], meta, offset)
+
+        return some_saved_tensors_hooks(wanted, pack, unpack)
+
+    # --- backward -----------------------------------------------------------------------------
+
+    def _backward_begins(self, g: Tensor) -> None:
+        course = current_course()
+        if course is None or self in course.kept:
+            return
+        course.kept[self] = None
+        with recording(False):
+            self.unshard()
+            for other in self.before_backward:
+                other.whole()
+        course.ends.append(self._backward_ends)
+
+    def _backward_ends(self) -> None:
+        if self.reshard_after_backward and not self.depth:
+            self.reshard()
+
+    def take(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """The gradients of the cut parameters from those of the whole ones on this rank; None for
+        all while they are not averaged.
+        """
+        due = dict(self.pending)
+        for i, g in enumerate(grads):
+            if g is not None and self.params[i].requires_grad:
+                g = g if self.policy.reduce_dtype is None else g.to(self.policy.reduce_dtype)
+                due[i] = due[i] + g if i in due else g
+        found: list[Tensor | None] = [None] * len(self.params)
+        if self.syncs:
+            self.pending = {}
+            for kind in dict.fromkeys(g.dtype for g in due.values()):
+                which = [i for i in sorted(due) if due[i].dtype is kind]
+                parts = self._averaged([due[i] for i in which], [self.cuts[i] for i in which])
+                for i, g in zip(which, parts, strict=True):
+                    meta: Any = self.params[i]._meta
+                    found[i] = global_of(g.to(meta.dtype).contiguous(), meta)
+        else:
+            self.pending = due
+        self._backward_ends()
+        return found
+
+    def _averaged(self, grads: list[Tensor], cuts: list[Cut]) -> list[Tensor]:
+        flat = parted(grads, cuts, self.ranks)
+        op = "mean" if self.divisor is None else "sum"
+        here = 0
+        if self.group is not None:
+            counts = [sum(c.count(k) for c in cuts) for k in range(self.ranks)]
+            here = self.group.ranks.index(rank())
+            flat = reduce_scatter(flat, op, self.group, counts)
+        for other in self.others or ():
+            flat = all_reduce(flat, op, other)
+        if self.divisor is not None:
+            flat = flat / self.divisor
+        ends = [0, *accumulate(c.count(here) for c in cuts)]
+        return [
+            flat[low:high].reshape(c.part_shape(here))
+            for c, low, high in zip(cuts, ends, ends[1:], strict=False)
+        ]
+
+
+class _Gather(Function):
+    """Whole local parameters of a group from the cut ones."""
+
+    @staticmethod
+    def forward(ctx: Any, group: ParameterGroup, *params: Parameter) -> Any:
+        ctx.group = group
+        ctx.set_materialize_grads(False)
+        whole = [alias(t, t._meta) for t in group.whole()]
+        ctx.mark_non_differentiable(
+            *(t for t, p in zip(whole, params, strict=True) if not p.requires_grad)
+        )
+        return tuple(whole)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        return (None, *ctx.group.take(grads))

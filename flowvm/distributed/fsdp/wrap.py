@@ -1,0 +1,194 @@
+"""Which modules below are wrapped on their own: policies for `FullyShardedDataParallel`, by
+PyTorch's names.
+
+A policy is a function of (module, recurse, nonwrapped_numel): whether to look below, with
+`recurse`, else whether to wrap; or an object of `ModuleWrapPolicy` or `CustomPolicy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowvm.errors import ArgumentError
+from flowvm.loading.listing import listing
+from flowvm.nn.module import Module
+from flowvm.nn.modules.attention import MultiheadAttention
+from flowvm.nn.modules.containers import ModuleDict, ModuleList
+
+__all__ = [
+    "CustomPolicy",
+    "ModuleWrapPolicy",
+    "always_wrap_policy",
+    "enable_wrap",
+    "lambda_auto_wrap_policy",
+    "size_based_auto_wrap_policy",
+    "transformer_auto_wrap_policy",
+    "wrap",
+]
+__dir__ = listing(globals())
+Wrapper = Callable[..., Module]
+
+
+def always_wrap_policy(*args: Any, **kwargs: Any) -> bool:
+    """Wrap every module.
+
+    >>> from flowvm.distributed.fsdp.wrap import always_wrap_policy
+    >>> always_wrap_policy(nn.Linear(1, 1), recurse=False, nonwrapped_numel=2)
+    True
+    """
+    return True
+
+
+class ModuleWrapPolicy:
+    """Wrap modules of these classes.
+
+    >>> from flowvm.distributed.fsdp.wrap import ModuleWrapPolicy
+    >>> ModuleWrapPolicy({nn.Linear})(nn.Linear(1, 1), False)
+    True
+    """
+
+    def __init__(self, module_classes: Iterable[type[Module]]) -> None:
+        self.classes = tuple(module_classes)
+
+    def __call__(self, module: Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+        return recurse or isinstance(module, self.classes)
+
+
+class CustomPolicy:
+    """Wrap modules of which a function says True, or arguments to wrap them with.
+
+    >>> from flowvm.distributed.fsdp.wrap import CustomPolicy
+    >>> CustomPolicy(lambda module: {"forward_prefetch": True}).arguments(nn.Linear(1, 1))
+    {'forward_prefetch': True}
+    """
+
+    def __init__(self, lambda_fn: Callable[[Module], bool | dict[str, Any]]) -> None:
+        self.function = lambda_fn
+
+    def arguments(self, module: Module) -> dict[str, Any] | None:
+        """None for a module that is not wrapped."""
+        said = self.function(module)
+        if not isinstance(said, (bool, dict)):
+            raise ArgumentError(f"CustomPolicy: the function gives a bool or a dict, got {said!r}")
+        return (said if isinstance(said, dict) else {}) if said else None
+
+    def __call__(self, module: Module, recurse: bool, *args: Any, **kwargs: Any) -> bool:
+        return recurse or self.arguments(module) is not None
+
+
+def lambda_auto_wrap_policy(
+    module: Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[Module], bool]
+) -> bool:
+    """Wrap modules of which a function says True; to be given by functools.partial.
+
+    >>> from flowvm.distributed.fsdp.wrap import lambda_auto_wrap_policy
+    >>> lambda_auto_wrap_policy(nn.Linear(1, 1), False, 2, lambda m: isinstance(m, nn.Conv2d))
+    False
+    """
+    return recurse or bool(lambda_fn(module))
+
+
+def transformer_auto_wrap_policy(
+    module: Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    transformer_layer_cls: Iterable[type[Module]],
+) -> bool:
+    """Wrap modules of these classes; to be given by functools.partial.
+
+    >>> from flowvm.distributed.fsdp.wrap import transformer_auto_wrap_policy
+    >>> transformer_auto_wrap_policy(nn.Linear(1, 1), False, 2, {nn.Linear})
+    True
+    """
+    return recurse or isinstance(module, tuple(transformer_layer_cls))
+
+
+def _or_policy(
+    module: Module, recurse: bool, nonwrapped_numel: int, policies: Sequence[Callable[..., bool]]
+) -> bool:
+    return any(
+        policy(module=module, recurse=recurse, nonwrapped_numel=nonwrapped_numel)
+        for policy in policies
+    )
+
+
+def size_based_auto_wrap_policy(
+    module: Module,
+    recurse: bool,
+    nonwrapped_numel: int,
+    min_num_params: int = int(1e8),
+    force_leaf_modules: Iterable[type[Module]] | None = None,
+    exclude_wrap_modules: Iterable[type[Module]] | None = None,
+) -> bool:
+    """Wrap modules that have so many parameters beside those wrapped below; to be given by
+    functools.partial.
+
+    force_leaf_modules     whose modules below are not wrapped, MultiheadAttention by default
+    exclude_wrap_modules   that are not wrapped themselves, ModuleList and ModuleDict by default
+
+    >>> from flowvm.distributed.fsdp.wrap import size_based_auto_wrap_policy
+    >>> size_based_auto_wrap_policy(nn.Linear(9, 9), False, 90, min_num_params=50)
+    True
+    """
+    leaves = (MultiheadAttention,) if force_leaf_modules is None else tuple(force_leaf_modules)
+    never = (
+        (ModuleList, ModuleDict) if exclude_wrap_modules is None else tuple(exclude_wrap_modules)
+    )
+    return nonwrapped_numel >= min_num_params and not isinstance(
+        module, leaves if recurse else never
+    )
+
+
+def wrapped_below(
+    module: Module, policy: Callable[..., bool], ignored: set[int], wrapper: Wrapper
+) -> int:
+    """Wrap what a policy wants of the modules below; how many elements of parameters they have."""
+    total = 0
+    for name, child in list(module._modules.items()):
+        if child is None or id(child) in ignored:
+            continue
+        size = sum(p.numel() for p in child.parameters())
+        inside = 0
+        if policy(module=child, recurse=True, nonwrapped_numel=size):
+            inside = wrapped_below(child, policy, ignored, wrapper)
+        if policy(module=child, recurse=False, nonwrapped_numel=size - inside):
+            more = policy.arguments(child) if isinstance(policy, CustomPolicy) else None
+            setattr(module, name, wrapper(child, **(more or {})))
+            inside = size
+        total += inside
+    return total
+
+
+_wrapping: list[tuple[Wrapper, dict[str, Any]]] = []
+
+
+@contextmanager
+def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: Any) -> Iterator[None]:
+    """Inside, `wrap` wraps by this class with these arguments.
+
+    >>> from flowvm.distributed.fsdp import FullyShardedDataParallel
+    >>> from flowvm.distributed.fsdp.wrap import enable_wrap, wrap
+    >>> with enable_wrap(wrapper_cls=FullyShardedDataParallel):
+    ...     type(wrap(nn.Linear(1, 1))).__name__
+    'FullyShardedDataParallel'
+    """
+    _wrapping.append((wrapper_cls, wrapper_kwargs))
+    try:
+        yield
+    finally:
+        _wrapping.pop()
+
+
+def wrap(module: Module, **wrap_overrides: Any) -> Module:
+    """The module, wrapped inside of `enable_wrap`.
+
+    >>> from flowvm.distributed.fsdp.wrap import wrap
+    >>> wrap(nn.Identity())
+    Identity()
+    """
+    if not _wrapping:
+        return module
+    wrapper, given = _wrapping[-1]
+    return wrapper(module, **{**given, **wrap_overrides})

@@ -1,0 +1,76 @@
+"""Folders of global tensors that are written on the side, while the program goes on.
+
+What ranks do together comes first; afterwards nothing is exchanged: a rank that has written its
+file leaves a mark in the folder, and the first rank waits for the marks before it puts the index in
+its place.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CommunicationError
+from flowvm.files.shards import (
+    FORMAT,
+    agreed_token,
+    file_name,
+    make_folder,
+    parts,
+    publish,
+    together,
+)
+from flowvm.meta.placements import here
+
+
+def prepared(
+    folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
+) -> Callable[[float], None]:
+    """`write` in two parts: what ranks do together is done, and values are copied; the rest is a
+    function that each rank calls, whenever and on whatever thread it likes, with the seconds for
+    which the first rank is to wait for the files of the others.
+    """
+    rank, ranks = here()
+    token = agreed_token()
+    mine, said = parts(tensors, partial(file_name, token))
+    mine = {name: t.detach().clone() for name, t in mine.items()}
+    together(f"save: {str(folder)!r}", lambda: make_folder(folder))
+
+    def rest(seconds: float) -> None:
+        done = folder / f".{token}-{rank:05}.done"
+        try:
+            if mine:
+                save(mine, folder / file_name(token, rank))
+        except BaseException:
+            done.write_text("failed")
+            raise
+        if rank:
+            done.write_text("")
+            return
+        others = {folder / f".{token}-{other:05}.done" for other in range(1, ranks)}
+        try:
+            _wait_for(folder, others, seconds)
+            publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
+        finally:
+            for path in others:
+                path.unlink(missing_ok=True)
+
+    return rest
+
+
+def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
+    end, left = time.monotonic() + seconds, set(others)
+    while left:
+        there = {path for path in left if path.exists()}
+        failed = [path for path in there if path.read_text()]
+        if failed or time.monotonic() > end:
+            names = sorted(p.name for p in failed or left)
+            why = "could not write its file" if failed else f"has not within {seconds:g} s"
+            raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
+        left -= there
+        if left:
+            time.sleep(0.005)
