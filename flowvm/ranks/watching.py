@@ -68,6 +68,7 @@ class Place(Protocol):
     alert: np.ndarray[Any, Any]
     joined: dict[int, Any]
     lanes: list[Any]
+    parts: list[Part]
 
     def header(self, number: int) -> np.ndarray[Any, Any]:
         """The words of a rank's header."""
@@ -80,6 +81,22 @@ class Place(Protocol):
 
     def row_of(self, number: int, place: int) -> int:
         """The address of a rank's row; 0 on another host."""
+
+
+class Part(Protocol):
+    """Of what exchanges on a device: a lane, or a communicator."""
+
+    def settle(self) -> None:
+        """Show on the board what the device has done."""
+
+    def trouble(self) -> str:
+        """What is wrong with it, or ""."""
+
+    def stop(self) -> None:
+        """Let what waits for other ranks end: nothing is exchanged any more."""
+
+    def close(self) -> None:
+        """All ranks are done."""
 
 
 class Wait(NamedTuple):
@@ -122,10 +139,12 @@ class Watcher:
         """Look once at all there is."""
         if self.place.fault:
             return
+        for part in [*self.place.parts]:
+            part.settle()
         cause = self._gone() or self._late()
         if cause:
             self.raise_alert(cause)
-        elif (own := self._broken()) is not None:
+        elif (own := self._broken() or self._troubled()) is not None:
             self.fail(own)
 
     def _gone(self) -> str:
@@ -217,12 +236,43 @@ class Watcher:
                     )
         return None
 
+    def _troubled(self) -> CommunicationError | None:
+        """What is wrong with exchanges that a device makes, which look at nothing themselves."""
+        for text in (part.trouble() for part in [*self.place.parts]):
+            if text:
+                return CommunicationError(text)
+        return self.difference()
+
+    def difference(self) -> CommunicationError | None:
+        """Where this rank and another of its host have begun different exchanges on devices."""
+        for at, joined in [*self.place.joined.items()]:
+            mine = self.place.row(at)
+            for number, address in joined.seen if joined.wire is not None else ():
+                theirs = self.place.row(address)
+                last = int(min(mine[ROW.SEQ], theirs[ROW.SEQ]))
+                for seq in range(max(1, last - ROW.RING + 1), last + 1):
+                    step = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+                    (own, hashed), (other, hashed_there) = mine[step:][:2], theirs[step:][:2]
+                    if own == other == seq and hashed != hashed_there:
+                        return self._unlike(seq, mine, number, theirs)
+        return None
+
+    def _unlike(
+        self, seq: int, mine: np.ndarray[Any, Any], number: int, theirs: np.ndarray[Any, Any]
+    ) -> CommunicationError:
+        return CommunicationError(
+            f"ranks do not do the same: as number {seq} of its group, rank {self.place.rank} began "
+            f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
+        )
+
     # --- what follows -------------------------------------------------------------------------
 
     def raise_alert(self, cause: str) -> None:
         """Nothing is exchanged any more, and waits end."""
         self.place.fault = self.place.fault or cause
         self.place.alert[ALERT.RAISED] = 1
+        for part in [*self.place.parts]:
+            part.stop()
 
     def fail(self, error: CommunicationError) -> None:
         """This rank takes no further part: the others hear why."""
@@ -246,11 +296,7 @@ class Watcher:
         if why == DIFFERENT:
             joined = self.place.joined[at]
             number, address = joined.seen[value]
-            mine, theirs = self.place.row(at), self.place.row(address)
-            return CommunicationError(
-                f"ranks do not do the same: as number {seq} of its group, {own} began "
-                f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
-            )
+            return self._unlike(seq, self.place.row(at), number, self.place.row(address))
         if why == MPI_FAILED:
             return CommunicationError(f"{own}: MPI failed: {error_text(value)}")
         return CommunicationError(self.place.fault or f"{own} exchanges nothing any more")
@@ -289,6 +335,8 @@ class Watcher:
         # a launcher may tell by it that another rank has ended; who has no handler dies of it
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if not self.place.fault:
+            for part in [*self.place.parts]:
+                part.close()
             self.place.mpi.Finalize()
 
     def _in_child(self) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from flowvm.cuda.driver import clocks
 from flowvm.cuda.driver import driver as drivers
-from flowvm.cuda.driver.driver import INDEX
+from flowvm.cuda.driver.functions import INDEX
 from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.eager import modes
 from flowvm.errors import OutOfMemoryError

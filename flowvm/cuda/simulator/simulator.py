@@ -30,7 +30,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from flowvm.cuda.driver.driver import CUBLAS, DRIVER, Driver, function_type
+from flowvm.cuda.driver.driver import Driver
+from flowvm.cuda.driver.functions import NAMES as FUNCTIONS
+from flowvm.cuda.driver.functions import function_type
 from flowvm.cuda.driver.results import NAMES, STICKY
 from flowvm.cuda.simulator.blas import read_gemm
 from flowvm.cuda.simulator.kernels import Function, Launch, choose_simulator, read_launch
@@ -82,7 +84,7 @@ class Simulator:
         self.local = threading.local()  # .device: whose context is current
         self.texts: dict[int, Any] = {}
         self._next = _FIRST_HANDLE
-        self.callbacks = {n: function_type(n)(self._entry(n)) for n in (*DRIVER, *CUBLAS)}
+        self.callbacks = {n: function_type(n)(self._entry(n)) for n in FUNCTIONS}
         for device in range(devices):
             self.streams.streams[-1 - device] = Stream(0, device)
 

@@ -140,6 +140,7 @@ class SOURCE(Record):
     LINE = 2  # the instruction's line
     BLOCK = 3  # word k of the stream's block
     HERE = 4  # the address of word k of the steps
+    HELD = 5  # the word at the address that the patch adds
     SHIFT = 8
 
 
@@ -168,7 +169,7 @@ class GRAPH(Record):
     LINES = field("lines of tasks")
     LINES_AT = field("where in the chunk they are")
     NUMBERS_AT = field("where in it the live scalars are")
-    PUT = field("address of steps that write those")
+    PUT = field("address of steps that write those, and begin tasks; 0: none")
     COLLECT = field("address of steps that look through the lines")
     REPORTERS_AT = field("place in these words of a REPORTER for each line")
     BRANCHES_AT = field("place of the places of the branches")
