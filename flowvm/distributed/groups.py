@@ -207,8 +207,7 @@ def get_world_size(group: Group | None = None) -> int:
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """The number of this process among those of its host."""
-    place = world()
-    return sorted(place.boards or {0: 0}).index(place.rank)
+    return world().local_rank
 
 
 def get_backend(group: Group | None = None) -> str:

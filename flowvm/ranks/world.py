@@ -138,6 +138,11 @@ class World:
         """Whether a rank, of this host, has ended its program."""
         return number in self.boards and self.header(number)[HEADER.STATE] == HEADER.LEFT
 
+    @property
+    def local_rank(self) -> int:
+        """The number of this process among those of its host."""
+        return sorted(self.boards or {0: 0}).index(self.rank)
+
     def raise_fault(self) -> None:
         """CommunicationError, if nothing is exchanged any more."""
         if self.fault:
