@@ -52,7 +52,8 @@ class Communicator:
     rank: int
     device: int
     exchanges: int = 0  # collectives that were called
-    messages: Counter[tuple[int, int]] = field(default_factory=Counter)  # by source and target
+    sent: Counter[int] = field(default_factory=Counter)  # messages by target
+    received: Counter[int] = field(default_factory=Counter)  # by source
     ended: bool = False
     error: int = 0  # that comes up while nothing is called
 
@@ -222,7 +223,9 @@ class Nccl:
         size = count * _dtype(kind).itemsize
 
         def begins() -> tuple[dict[str, bytes], tuple[str, ...]]:
-            return {_message(of, of.rank, peer): _bytes(self, of, sent, size)}, ()
+            of.sent[peer] += 1
+            name = f"{of.rank}to{peer}.{of.sent[peer]}"
+            return {name: _bytes(self, of, sent, size)}, ()
 
         self._add(Part(of, begins, lambda came: None), stream)
         return 0
@@ -241,7 +244,11 @@ class Nccl:
             _store(self, of, to, _loaded(came[0], kind))
             (of.folder / part.reads[0]).unlink(missing_ok=True)
 
-        part = Part(of, lambda: ({}, (_message(of, peer, of.rank),)), then)
+        def begins() -> tuple[dict[str, bytes], tuple[str, ...]]:
+            of.received[peer] += 1
+            return {}, (f"{peer}to{of.rank}.{of.received[peer]}",)
+
+        part = Part(of, begins, then)
         self._add(part, stream)
         return 0
 
@@ -317,11 +324,6 @@ def _write(folder: Path, name: str, data: bytes) -> None:
     with contextlib.suppress(FileNotFoundError):  # the folder of one who has ended
         (folder / f".{name}").write_bytes(data)
         os.replace(folder / f".{name}", folder / name)
-
-
-def _message(of: Communicator, source: int, target: int) -> str:
-    of.messages[source, target] += 1
-    return f"{source}to{target}.{of.messages[source, target]}"
 
 
 def _dtype(kind: int) -> DType:
