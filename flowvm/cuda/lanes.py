@@ -22,7 +22,7 @@ import numpy as np
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver.functions import ID_BYTES, UniqueId
 from flowvm.cuda.driver.runtime import runtime
-from flowvm.cuda.driver.streams import pinned
+from flowvm.cuda.driver.streams import block_of, pinned
 from flowvm.cuda.events import Stream, stream
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import CommunicationError, FlowError
@@ -33,6 +33,7 @@ from flowvm.ranks.lanes import Lane
 from flowvm.ranks.words import ROW, TALLY
 from flowvm.ranks.world import Group, Joined, World, world
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.device_words import DEV
 
 PAIR_TAG = 32760  # of the message that brings a pair's identifier; groups have those below 32749
 PAUSE = 0.001
@@ -58,6 +59,7 @@ class CudaLane(Lane):
     def _take(self) -> None:
         index = self.device.index or 0
         self.stream = Stream(self.device, name=self.name)
+        block_of(self.stream.number)[DEV.EACH] = 1
         self.address = pinned(runtime(index), 8 * TALLY.WORDS)
         self.tally = np.ctypeslib.as_array((ctypes.c_int64 * TALLY.WORDS).from_address(self.address))
         storage = engine.adopt(self.address, 8 * TALLY.WORDS, self.tally)

@@ -23,7 +23,7 @@ class CALL(Record):
     PARAM_WORDS = 512  # parameters of a kernel: 4 KiB
 
 
-@record(words=46, by=PYTHON)
+@record(words=47, by=PYTHON)
 class DEV(Record):
     """A device stream's block: what its worker calls, by address, and its handles (see
     `flowvm.vm.workers.device`).
@@ -76,6 +76,7 @@ class DEV(Record):
     BASE_NS = field("its own time", by=WORKER)
     REFUSED = field("what the driver last answered to the allocator's wish", by=WORKER)
     F_CAPTURE_MODE = field("cuThreadExchangeStreamCaptureMode")
+    EACH = field("1: an event behind each instruction, for each waits for other ranks")
 
     STAGE_COUNT = 4
 
