@@ -142,11 +142,9 @@ def event_for(m: Words, stream: int, place: int, block: Words) -> int:
             event = other[DEV.WAIT_EVENT]
         note_failure(block, call_driver(block, DEV.F_RECORD, event, other[DEV.STREAM], 0, 0))
         recorded = event_behind(other, place)
-        if recorded != 0:
-            return recorded
-        if load_acquire(m, done) >= place:
-            return 0
-    return event
+        event = recorded if recorded != 0 else event
+    # last: the event that we look for may have passed meanwhile, and a later one was found
+    return event if load_acquire(m, done) < place else 0
 
 
 def event_behind(other: Words, place: int) -> int:
@@ -224,7 +222,7 @@ def close_passed(m: Words, stream: int, block: Words) -> bool:
             slot = m[QUE.AT + stream * RING.SLOTS + ((events[EVENT.PLACE] - 1) & RING.SLOT_MASK)]
             note_time(block, events, m[INS.AT + slot * INS.WORDS + INS.SEQ])
         close_until(m, stream, block, events[EVENT.PLACE])
-        block[DEV.PASSED] += 1
+        store_release(block, DEV.PASSED, block[DEV.PASSED] + 1)
         did = True
     return did
 
