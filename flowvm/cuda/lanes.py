@@ -34,6 +34,7 @@ from flowvm.ranks.words import ROW, TALLY
 from flowvm.ranks.world import Group, Joined, World, world
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import DEV
+from flowvm.vm.machine.words import CTL
 
 PAIR_TAG = 32760  # of the message that brings a pair's identifier; groups have those below 32749
 PAUSE = 0.001
@@ -60,6 +61,7 @@ class CudaLane(Lane):
         index = self.device.index or 0
         self.stream = Stream(self.device, name=self.name)
         block_of(self.stream.number)[DEV.EACH] = 1
+        engine.words[CTL.LANES] |= 1 << self.stream.number
         self.address = pinned(runtime(index), 8 * TALLY.WORDS)
         self.tally = np.ctypeslib.as_array((ctypes.c_int64 * TALLY.WORDS).from_address(self.address))
         storage = engine.adopt(self.address, 8 * TALLY.WORDS, self.tally)

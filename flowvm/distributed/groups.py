@@ -138,7 +138,7 @@ def init_process_group(
     ranks find each other by MPI.  ArgumentError for another backend, and if there is a group;
     DeviceError for "nccl" where it or CUDA is missing.
     """
-    name = _checked_backend("init_process_group", backend)
+    exchanges_by = _checked_backend("init_process_group", backend)
     if _State.initialized:
         raise ArgumentError("init_process_group: there is a process group already")
     if timeout is not None:
@@ -148,7 +148,7 @@ def init_process_group(
         if given not in (-1, there):
             hint = "" if is_launched() else "; start ranks with `flowvm launch -n N` or mpiexec"
             raise ArgumentError(f"init_process_group: {name} is {there}, got {given}{hint}")
-    _State.initialized, _State.backend = True, name
+    _State.initialized, _State.backend = True, exchanges_by
 
 
 def _checked_backend(caller: str, backend: str | None) -> str:

@@ -16,7 +16,8 @@ from flowvm.ranks.world import rank
 from flowvm.vm.engine.engine import engine
 
 RANK, HOW = rank(), sys.argv[1]
-x = flow.ones(3)
+DEVICE = f"cuda:{RANK}" if flow.config.cuda_driver else "cpu"  # a simulated one of its own
+x = flow.ones(3, device=DEVICE)
 c.all_reduce(x).numpy()  # all are there
 
 
@@ -25,7 +26,7 @@ def other_op():
 
 
 def other_shape():
-    return c.all_reduce(flow.ones(3 + RANK))
+    return c.all_reduce(flow.ones(3 + RANK, device=DEVICE))
 
 
 def other_collective():

@@ -35,11 +35,15 @@ def why_not() -> str:
 needs_mpi = pytest.mark.skipif(bool(why_not()), reason=why_not() or "MPI is there")
 
 
-def launch(ranks: int, program: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder on so many ranks."""
+def launch(
+    ranks: int, program: str, *args: str, driver: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of this folder on so many ranks, with a CUDA driver that needs no GPU."""
+    simulated = {"FLOWVM_CUDA_DRIVER": driver, "NUMBA_ENABLE_CUDASIM": "1"} if driver else {}
     return subprocess.run(
         [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(HERE / program), *args],
         capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent,
+        env={**os.environ, **simulated},
     )  # fmt: skip
 
 
@@ -89,11 +93,19 @@ FAILURES = {
 }  # fmt: skip
 
 
+ON_DEVICES = ("other_op", "bad_index", "killed")
+
+
 @needs_mpi
-@pytest.mark.parametrize("how", FAILURES)
-def test_all_ranks_end_with_the_cause(how):
+@pytest.mark.parametrize(
+    ("how", "driver"),
+    [*((how, "") for how in FAILURES), *((how, "simulator") for how in ON_DEVICES)],
+)
+def test_all_ranks_end_with_the_cause(how, driver):
+    if driver:
+        pytest.importorskip("numba_cuda")
     code, says = FAILURES[how]
-    done = launch(2, "failing.py", how)
+    done = launch(2, "failing.py", how, driver=driver)
     lines = (done.stdout + done.stderr).splitlines()
     for rank, part in enumerate(says):
         own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))

@@ -54,6 +54,7 @@ class Communicator:
     exchanges: int = 0  # collectives that were called
     sent: Counter[int] = field(default_factory=Counter)  # messages by target
     received: Counter[int] = field(default_factory=Counter)  # by source
+    kept: list[str] = field(default_factory=list)  # files of the last collective, or group of them
     ended: bool = False
     error: int = 0  # that comes up while nothing is called
 
@@ -274,11 +275,8 @@ class Nccl:
                 if not data.startswith(label):
                     raise Fault(700, f"rank {other} makes another exchange than {label.decode()}")
             then(of, {r: data[len(label) :] for r, data in enumerate(came)})
-            # all have written this one, so all have read the one before
-            (of.folder / f"{int(part.reads[0].split('.')[0]) - 1}.{of.rank}").unlink(missing_ok=True)
 
-        part = Part(of, begins, done)
-        self._add(part, stream)
+        self._add(Part(of, begins, done), stream)
         return 0
 
     def _add(self: Any, part: Part, stream: int) -> None:
@@ -317,6 +315,12 @@ class _Exchanging:
         self.written = False  # a graph does it again
         for part in self.parts:
             part.read()
+        # all have written these collectives, so all have read those before
+        for comm in {id(part.comm): part.comm for part in self.parts}.values():
+            own = [p.reads[comm.rank] for p in self.parts if p.comm is comm and len(p.reads) > 1]
+            for name in comm.kept if own else ():
+                (comm.folder / name).unlink(missing_ok=True)
+            comm.kept = own or comm.kept
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:

@@ -6,8 +6,8 @@ in the order of the queue.  Every thread issues far ahead of the device, this on
 
     open     the operands' addresses are known: whoever allocates them was opened before (notes in
              WAI say which places of other streams; for these the device waits, by an event that
-             has nothing behind it which waits for a further stream: that stream may wait for
-             another rank, which waits for us)
+             has nothing behind it which waits for a further stream: that may hold a graph with
+             exchanges, which wait for another rank, which waits for us)
     close    the event behind it has passed, and those that its notes name are closed: what its
              kernels wrote to its line is its status; now it may be poisoned, and poison others
 
