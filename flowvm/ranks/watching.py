@@ -27,7 +27,8 @@ import numpy as np
 from flowvm.config import config
 from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
 from flowvm.ranks.library import error_text
-from flowvm.ranks.words import HEADER, ROW, STEP
+from flowvm.ranks.rows import Row, step_text, unlike
+from flowvm.ranks.words import HEADER, ROW
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
@@ -141,8 +142,10 @@ class Watcher:
             return
         for part in [*self.place.parts]:
             part.settle()
-        cause = self._gone() or self._late()
-        if cause:
+        different = self.difference()
+        if different is not None:
+            self.fail(different)
+        elif cause := self._gone() or self._late():
             self.raise_alert(cause)
         elif (own := self._broken() or self._troubled()) is not None:
             self.fail(own)
@@ -238,10 +241,8 @@ class Watcher:
 
     def _troubled(self) -> CommunicationError | None:
         """What is wrong with exchanges that a device makes, which look at nothing themselves."""
-        for text in (part.trouble() for part in [*self.place.parts]):
-            if text:
-                return CommunicationError(text)
-        return self.difference()
+        texts = (part.trouble() for part in [*self.place.parts])
+        return next((CommunicationError(text) for text in texts if text), None)
 
     def difference(self) -> CommunicationError | None:
         """Where this rank and another of its host have begun different exchanges on devices."""
@@ -249,17 +250,12 @@ class Watcher:
             mine = self.place.row(at)
             for number, address in joined.seen if joined.wire is not None else ():
                 theirs = self.place.row(address)
-                last = int(min(mine[ROW.SEQ], theirs[ROW.SEQ]))
-                for seq in range(max(1, last - ROW.RING + 1), last + 1):
-                    step = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-                    (own, hashed), (other, hashed_there) = mine[step:][:2], theirs[step:][:2]
-                    if own == other == seq and hashed != hashed_there:
-                        return self._unlike(seq, mine, number, theirs)
+                seq = unlike(mine, theirs)
+                if seq:
+                    return self._unlike(seq, mine, number, theirs)
         return None
 
-    def _unlike(
-        self, seq: int, mine: np.ndarray[Any, Any], number: int, theirs: np.ndarray[Any, Any]
-    ) -> CommunicationError:
+    def _unlike(self, seq: int, mine: Row, number: int, theirs: Row) -> CommunicationError:
         return CommunicationError(
             f"ranks do not do the same: as number {seq} of its group, rank {self.place.rank} began "
             f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
@@ -360,12 +356,3 @@ def _with_line(
     where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"
     said = f": {error}" if str(error) else ""
     return CommunicationError(f"{kind.__name__}{said}{where}")
-
-
-def step_text(row: np.ndarray[Any, Any], seq: int) -> str:
-    """What a rank has begun as number `seq` of a group, if its row still has it."""
-    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-    if row[at + STEP.SEQ] != seq:
-        return f"number {seq}"
-    text = row[at + STEP.TEXT : at + STEP.TEXT + STEP.TEXT_WORDS].tobytes()
-    return text.rstrip(b"\0").decode(errors="replace")

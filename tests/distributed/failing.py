@@ -11,6 +11,7 @@ from pathlib import Path
 
 import flowvm as flow
 from flowvm.commands.cli import main
+from flowvm.cuda.driver import driver
 from flowvm.ops.collectives import collectives as c
 from flowvm.ranks.world import rank
 from flowvm.vm.engine.engine import engine
@@ -59,6 +60,21 @@ def killed():
 def interrupted():
     if RANK == 1:
         signal.raise_signal(signal.SIGINT)
+    return c.all_reduce(x)
+
+
+def nccl_fails():
+    if RANK == 1:
+        driver.driver().fake.fail("ncclAllReduce", 1, 2)
+    return c.all_reduce(x)
+
+
+def network_fails():
+    if RANK == 1:
+        (comm,) = driver.driver().fake.communicators.values()
+        comm.error = 6
+        while not alert():
+            time.sleep(0.01)
     return c.all_reduce(x)
 
 

@@ -66,6 +66,34 @@ def test_ranks_agree_with_numpy(ranks, name):
         assert not said, f"rank {rank}: {said}"
 
 
+@functools.cache
+def on_devices(ranks: int) -> list[dict[str, str]]:
+    """What each rank says of each check of CUDA tensors."""
+    pytest.importorskip("numba_cuda")
+    with TemporaryDirectory() as folder:
+        done = launch(ranks, "on_devices.py", folder, driver=f"simulator:late,seed={ranks}")
+        found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
+        assert all(path.exists() for path in found), done.stdout + done.stderr
+        return [json.loads(path.read_text()) for path in found]
+
+
+@needs_mpi
+@pytest.mark.parametrize("name", checks_of.names("on_devices.py"))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_devices_of_ranks_agree_with_numpy(ranks, name):
+    for rank, outcome in enumerate(on_devices(ranks)):
+        said = outcome.get(name, "not reached: a check before it failed")
+        assert not said, f"rank {rank}: {said}"
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_nccl_is_called_in_order_on_the_lanes_stream(ranks, tmp_path):
+    done = launch(ranks, "nccl_calls.py", str(tmp_path), driver="recorder:late")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([*tmp_path.glob("*.done")]) == ranks
+
+
 @needs_mpi
 def test_ddp_gives_the_numbers_of_pytorchs(tmp_path):
     pytest.importorskip("torch")
@@ -90,16 +118,24 @@ FAILURES = {
                  "rank 0 "]),
     "cancelled": (1, ["rank 1 failed: CancelledError", "CancelledError"]),
     "not_joined": (1, ["rank 1 has left", ""]),
+    "nccl_fails": (1, ["",  # its device is a recorder's, which notes kernels and does not run them
+                       "rank 1: NCCL failed at ncclAllReduce: the system refused something"]),
+    "network_fails": (1, ["rank 1 failed: rank 1: NCCL failed at an exchange: another rank has",
+                          "CommunicationError: rank 1 failed: rank 1: NCCL failed"]),
 }  # fmt: skip
 
 
-ON_DEVICES = ("other_op", "bad_index", "killed")
+ON_DEVICES = {
+    "other_op": "simulator", "bad_index": "simulator", "killed": "simulator",
+    "network_fails": "simulator", "nccl_fails": "recorder",
+}  # fmt: skip
 
 
 @needs_mpi
 @pytest.mark.parametrize(
     ("how", "driver"),
-    [*((how, "") for how in FAILURES), *((how, "simulator") for how in ON_DEVICES)],
+    [*((how, "") for how in FAILURES if "_fails" not in how or how == "stage_fails"),
+     *ON_DEVICES.items()],
 )
 def test_all_ranks_end_with_the_cause(how, driver):
     if driver:
