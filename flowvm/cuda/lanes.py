@@ -63,7 +63,9 @@ class CudaLane(Lane):
         block_of(self.stream.number)[DEV.EACH] = 1
         engine.words[CTL.LANES] |= 1 << self.stream.number
         self.address = pinned(runtime(index), 8 * TALLY.WORDS)
-        self.tally = np.ctypeslib.as_array((ctypes.c_int64 * TALLY.WORDS).from_address(self.address))
+        self.tally = np.ctypeslib.as_array(
+            (ctypes.c_int64 * TALLY.WORDS).from_address(self.address)
+        )
         storage = engine.adopt(self.address, 8 * TALLY.WORDS, self.tally)
         self.order = new_tensor(storage, TensorMeta.of((TALLY.WORDS,), int64, self.device))
 

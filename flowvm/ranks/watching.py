@@ -28,9 +28,8 @@ from flowvm.config import config
 from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
 from flowvm.ranks.library import error_text
 from flowvm.ranks.rows import Row, step_text, unlike
-from flowvm.ranks.words import HEADER, ROW
+from flowvm.ranks.words import ALERT, HEADER, ROW
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.watch.dumping import elsewhere
 
@@ -39,13 +38,6 @@ LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sen
 FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
-
-
-@record(words=8, by="the watcher")
-class ALERT(Record):
-    """What workers that wait for other ranks look at."""
-
-    RAISED = field("1: do not wait any longer, `World.fault` says why")
 
 
 class Ways(Protocol):

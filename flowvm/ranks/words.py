@@ -50,6 +50,13 @@ class ROW(Record):
     ROWS = 64  # groups that a rank may join
 
 
+@record(words=8, by="the watcher")
+class ALERT(Record):
+    """What workers that wait for other ranks look at."""
+
+    RAISED = field("1: do not wait any longer, `World.fault` says why")
+
+
 @record(words=8, by="the device")
 class TALLY(Record):
     """Of a device's lane, in memory that the host and the device reach; it is the lane's order."""

@@ -15,8 +15,8 @@ from flowvm.errors import ShapeError
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ranks.lanes import Lane
-from flowvm.ranks.world import Group, Joined
 from flowvm.ranks.words import STEP
+from flowvm.ranks.world import Group, Joined
 
 MOST = 1 << 31  # elements that MPI's C ints count
 PRIME = 0x100000001B3
@@ -34,7 +34,7 @@ class Exchange(NamedTuple):
     joined: Joined
     lane: Lane
     dtype: DType
-    count: int  # elements of what is sent, or of the one operand
+    elements: int  # of what is sent, or of the one operand
     same: bool = False
     how: str = ""  # of a reduction
     root: int = 0  # number of a rank in the group

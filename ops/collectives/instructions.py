@@ -107,7 +107,7 @@ def all_gather_of(
     """The ranks' rows, one behind the other; `rows` of each."""
     out = x.with_shape((sum(rows), *x.shape[1:]))
     e = exchange("all_gather", out, ranks, lane(device=x.device), _unequal(rows))
-    e = e._replace(count=x.numel, taken=_elements(rows, x))
+    e = e._replace(elements=x.numel, taken=_elements(rows, x))
     return _answered(e, (out,), (out, x))
 
 
@@ -140,7 +140,7 @@ def all_to_all_of(
     said = x.with_shape((len(ranks), math.prod(x.shape[1:])))
     e = exchange("all_to_all", said, ranks, lane(device=x.device))
     out = x.with_shape((sum(taken), *x.shape[1:]))
-    e = e._replace(count=x.numel, given=_elements(given, x), taken=_elements(taken, x))
+    e = e._replace(elements=x.numel, given=_elements(given, x), taken=_elements(taken, x))
     return _answered(e, (out,), (out, x))
 
 

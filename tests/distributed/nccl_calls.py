@@ -1,5 +1,5 @@
-"""What NCCL is asked for, by a driver that notes each call: run by `flowvm launch -n N nccl_calls.py
-FOLDER`; each rank leaves a file when all of it was right.
+"""What NCCL is asked for, by a driver that notes each call: run by `flowvm launch -n N
+nccl_calls.py FOLDER`; each rank leaves a file when all of it was right.
 """
 
 import sys
@@ -85,7 +85,8 @@ z = c.all_reduce(y) * 2
 flow.vm.sync()
 first, last = fake.launches("elementwise")[-2:]
 exchange, counted = fake.named("ncclAllReduce")[-1], fake.launches("_passed")[-1]
-assert fake.ordered(first, exchange) and fake.ordered(exchange, counted)
+assert fake.ordered(first, exchange)
+assert fake.ordered(exchange, counted)
 assert fake.ordered(counted, last)
 assert not fake.ordered(last, exchange)
 

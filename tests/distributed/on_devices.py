@@ -57,7 +57,8 @@ def check_parts_equal_and_not():
     same(c.all_gather(own(flow.int16)), np.concatenate(every))
     sizes = [r % 3 for r in range(SIZE)]  # some ranks have nothing
     mine = own(flow.float16)[: sizes[RANK]]
-    same(c.all_gather(mine, sizes=sizes), np.concatenate([e[:n] for e, n in zip(every, sizes)]))
+    parts = [e[:n] for e, n in zip(every, sizes, strict=True)]
+    same(c.all_gather(mine, sizes=sizes), np.concatenate(parts))
     begin = np.cumsum([0, *sizes])[RANK]
     whole = [data(r, (sum(sizes), 2)) for r in range(SIZE)]
     part = c.reduce_scatter(own(shape=(sum(sizes), 2)), sizes=sizes)
@@ -80,7 +81,8 @@ def check_parts_equal_and_not():
 def check_messages_go_round_and_back():
     after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
     dist.init_process_group("nccl")
-    assert dist.is_nccl_available() and dist.get_backend() == "nccl"
+    assert dist.is_nccl_available()
+    assert dist.get_backend() == "nccl"
     for turn in range(3):  # each sends first: nobody waits for a whole circle
         x = own() + turn
         dist.isend(x, after)
@@ -124,7 +126,7 @@ def losses(where, as_graph):
     run = Step() if as_graph else step
     found = [run(x, y).item() for _ in range(4)]
     if as_graph:
-        assert "a CUDA graph of" in run.explain() and "branches" in run.explain()
+        assert "branches, launched 3 times" in run.explain()
     return found
 
 

@@ -134,8 +134,10 @@ ON_DEVICES = {
 @needs_mpi
 @pytest.mark.parametrize(
     ("how", "driver"),
-    [*((how, "") for how in FAILURES if "_fails" not in how or how == "stage_fails"),
-     *ON_DEVICES.items()],
+    [
+        *((how, "") for how in FAILURES if "_fails" not in how or how == "stage_fails"),
+        *ON_DEVICES.items(),
+    ],
 )
 def test_all_ranks_end_with_the_cause(how, driver):
     if driver:

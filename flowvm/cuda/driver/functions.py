@@ -15,7 +15,7 @@ ID_BYTES: Final = 128
 class UniqueId(ctypes.Structure):
     """ncclUniqueId, by which ranks find each other; it is passed by value."""
 
-    _fields_ = [("bytes", ctypes.c_char * ID_BYTES)]  # noqa: RUF012 - as ctypes has it
+    _fields_ = [("bytes", ctypes.c_char * ID_BYTES)]
 
 
 # name -> kinds of its parameters: p address or handle, z size, i int, u unsigned, b byte, Q 64

@@ -112,16 +112,14 @@ class Nccl:
 
     # --- communicators --------------------------------------------------------------------------
 
-    def ncclGetVersion(self, out: int) -> None:
+    def ncclGetVersion(self: Any, out: int) -> None:
         ctypes.c_int.from_address(out).value = VERSION
 
-    def ncclGetUniqueId(self, out: int) -> None:
+    def ncclGetUniqueId(self: Any, out: int) -> None:
         name = secrets.token_hex(16).encode()
         ctypes.memmove(out, name.ljust(ID_BYTES, b"\0"), ID_BYTES)
 
-    def ncclCommInitRank(
-        self: Any, out: int, size: int, unique: UniqueId, rank: int
-    ) -> int:
+    def ncclCommInitRank(self: Any, out: int, size: int, unique: UniqueId, rank: int) -> int:
         if not 0 <= rank < size:
             return int(self.refuse(INVALID_ARGUMENT, f"rank {rank} of {size}"))
         folder = Path(tempfile.gettempdir(), f"flowvm-nccl-{unique.bytes.decode()}")
@@ -148,8 +146,10 @@ class Nccl:
         ctypes.c_int.from_address(out).value = self.communicators[comm].error
         return 0
 
-    def ncclGetErrorString(self, code: int) -> int:
-        return self._kept_text(TEXTS[code] if 0 <= code < len(TEXTS) else "unknown result code")
+    def ncclGetErrorString(self: Any, code: int) -> int:
+        return int(
+            self._kept_text(TEXTS[code] if 0 <= code < len(TEXTS) else "unknown result code")
+        )
 
     def ncclGetLastError(self: Any, comm: int) -> int:
         return int(self._kept_text(self.last_fault))
@@ -355,9 +355,7 @@ def _reduced(came: Out, kind: int, op: int) -> np.ndarray[Any, Any]:
     return np.asarray(REDUCTIONS[op].reduce(values, dtype=values[0].dtype))
 
 
-def _store(
-    devices: Devices, of: Communicator, to: int, values: np.ndarray[Any, Any]
-) -> None:
+def _store(devices: Devices, of: Communicator, to: int, values: np.ndarray[Any, Any]) -> None:
     if values.nbytes:
         devices.memory.check(to, values.nbytes, "where NCCL writes to", of.device)
         ctypes.memmove(to, np.ascontiguousarray(values).ctypes.data, values.nbytes)

@@ -22,8 +22,8 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.exchanges import Exchange
 from flowvm.ops.collectives.parts.standing import begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
-from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT, MPI_FAILED
-from flowvm.ranks.words import ROW
+from flowvm.ranks.watching import ALERTED, DIFFERENT, MPI_FAILED
+from flowvm.ranks.words import ALERT, ROW
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import (
     call_address,

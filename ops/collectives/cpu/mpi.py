@@ -40,16 +40,16 @@ def _comm(e: Exchange) -> Argument:
 
 def _all_reduce(p: Program, e: Exchange) -> None:
     sent = value(in_place()) if e.same else FROM
-    p.call("MPI_Iallreduce", sent, TO, value(e.count), *_reduced(e), _comm(e))
+    p.call("MPI_Iallreduce", sent, TO, value(e.elements), *_reduced(e), _comm(e))
 
 
 def _reduce(p: Program, e: Exchange) -> None:
     sent = value(in_place()) if e.own == e.root else TO
-    p.call("MPI_Ireduce", sent, TO, value(e.count), *_reduced(e), value(e.root), _comm(e))
+    p.call("MPI_Ireduce", sent, TO, value(e.elements), *_reduced(e), value(e.root), _comm(e))
 
 
 def _all_gather(p: Program, e: Exchange) -> None:
-    kind, sent = _moved(e), value(e.count)
+    kind, sent = _moved(e), value(e.elements)
     if len({*e.taken}) == 1:
         p.call("MPI_Iallgather", FROM, sent, kind, TO, sent, kind, _comm(e))
     else:
@@ -69,16 +69,16 @@ def _all_to_all(p: Program, e: Exchange) -> None:
 
 def _broadcast(p: Program, e: Exchange) -> None:
     if not e.same and e.own == e.root:
-        p.copied = e.count * e.dtype.itemsize
-    p.call("MPI_Ibcast", TO, value(e.count), _moved(e), value(e.root), _comm(e))
+        p.copied = e.elements * e.dtype.itemsize
+    p.call("MPI_Ibcast", TO, value(e.elements), _moved(e), value(e.root), _comm(e))
 
 
 def _send(p: Program, e: Exchange) -> None:
-    p.call("MPI_Isend", TO, value(e.count), _moved(e), value(e.root), value(e.tag), _comm(e))
+    p.call("MPI_Isend", TO, value(e.elements), _moved(e), value(e.root), value(e.tag), _comm(e))
 
 
 def _recv(p: Program, e: Exchange) -> None:
-    p.call("MPI_Irecv", TO, value(e.count), _moved(e), value(e.root), value(e.tag), _comm(e))
+    p.call("MPI_Irecv", TO, value(e.elements), _moved(e), value(e.root), value(e.tag), _comm(e))
 
 
 def _barrier(p: Program, e: Exchange) -> None:

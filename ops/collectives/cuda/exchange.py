@@ -15,7 +15,16 @@ from numba import cuda
 
 from flowvm.compiler import jit
 from flowvm.cuda.driver.driver import others
-from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, KernelStep, LibraryStep, Operand, Words
+from flowvm.cuda.launch import (
+    STATUS_AT,
+    CudaLaunch,
+    Details,
+    KernelStep,
+    LibraryStep,
+    Operand,
+    Step,
+    Words,
+)
 from flowvm.errors import CommunicationError, FlowError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import int64
@@ -23,8 +32,8 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.cuda.nccl import NCCL
 from flowvm.ops.collectives.exchanges import Exchange
 from flowvm.ops.collectives.parts.standing import begin, different, text_words
-from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT
-from flowvm.ranks.words import ROW, STEP, TALLY
+from flowvm.ranks.watching import ALERTED, DIFFERENT
+from flowvm.ranks.words import ALERT, ROW, STEP, TALLY
 from flowvm.ranks.world import world
 from flowvm.vm.machine.lang import futex_wait, load_word, store_word, words_at
 
@@ -38,17 +47,19 @@ MEMBERS_AT = TEXT + STEP.TEXT_WORDS
 def steps(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
     """The rule of all exchanges."""
     e: Exchange = launch.plan
-    e.lane.rows.add(e.row)
+    lane: Any = e.lane  # a CudaLane
+    lane.rows.add(e.row)
     operands = len(launch.outputs) + len(metas)
     order = Operand(operands - 1, View(int64, (TALLY.WORDS,)))
     passed = KernelStep(_passed, (order, Details()), (1, 1, 1), (1, 1, 1))
-    taken = (*NCCL[e.kind](e), passed)
+    taken: tuple[Step, ...] = (*NCCL[e.kind](e), passed)
     return CudaLaunch(launch.outputs, taken, 0, e.lane.stream.number, (_announcement(e),))
 
 
 def _announcement(e: Exchange) -> LibraryStep:
+    lane: Any = e.lane
     words = (
-        e.row, e.sign, e.lane.alert, e.lane.address, e.joined.wire.address, len(e.rows),
+        e.row, e.sign, lane.alert, lane.address, e.joined.wire.address, len(e.rows),
         *text_words(e.encoded), *e.rows,
     )  # fmt: skip
     return LibraryStep("announce", (Words(words),), address=_announcing())

@@ -54,19 +54,21 @@ def _moved(e: Exchange) -> int:
 
 def _all_reduce(e: Exchange) -> list[LibraryStep]:
     kind, op = _reduced(e)
-    return [_call("ncclAllReduce", _sent(e), _taken(e), e.count, kind, op, _comm(e), STREAM)]
+    return [_call("ncclAllReduce", _sent(e), _taken(e), e.elements, kind, op, _comm(e), STREAM)]
 
 
 def _reduce(e: Exchange) -> list[LibraryStep]:
     kind, op = _reduced(e)
-    return [_call("ncclReduce", _sent(e), _taken(e), e.count, kind, op, e.root, _comm(e), STREAM)]
+    return [
+        _call("ncclReduce", _sent(e), _taken(e), e.elements, kind, op, e.root, _comm(e), STREAM)
+    ]
 
 
 def _all_gather(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
     comm = _comm(e)
     if len({*e.taken}) == 1:
-        return [_call("ncclAllGather", _sent(e), _taken(e), e.count, kind, comm, STREAM)]
+        return [_call("ncclAllGather", _sent(e), _taken(e), e.elements, kind, comm, STREAM)]
     return _grouped(
         _call("ncclBroadcast", _sent(e), _taken(e, at), n, kind, root, comm, STREAM)
         for root, (n, at) in enumerate(zip(e.taken, places(e.taken), strict=True))
@@ -101,17 +103,17 @@ def _all_to_all(e: Exchange) -> list[LibraryStep]:
 def _broadcast(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
     sent, taken = _sent(e), _taken(e)
-    return [_call("ncclBroadcast", sent, taken, e.count, kind, e.root, _comm(e), STREAM)]
+    return [_call("ncclBroadcast", sent, taken, e.elements, kind, e.root, _comm(e), STREAM)]
 
 
 def _send(e: Exchange) -> list[LibraryStep]:  # of a pair, the first one sends
     kind = _moved(e)
-    return [_call("ncclSend", _sent(e), e.count, kind, 1, _comm(e), STREAM)]
+    return [_call("ncclSend", _sent(e), e.elements, kind, 1, _comm(e), STREAM)]
 
 
 def _recv(e: Exchange) -> list[LibraryStep]:
     kind = _moved(e)
-    return [_call("ncclRecv", _taken(e), e.count, kind, 0, _comm(e), STREAM)]
+    return [_call("ncclRecv", _taken(e), e.elements, kind, 0, _comm(e), STREAM)]
 
 
 NCCL: dict[str, Callable[[Exchange], list[LibraryStep]]] = {

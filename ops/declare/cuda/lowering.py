@@ -84,7 +84,9 @@ def lower_task(
     return _invocation(op, device_of(metas, attrs), task, pack), reports(launch), launch.begins
 
 
-def layout_of(steps: Sequence[KernelStep | LibraryStep], operands: int, device: Device, name: str) -> Layout:
+def layout_of(
+    steps: Sequence[KernelStep | LibraryStep], operands: int, device: Device, name: str
+) -> Layout:
     """The layout words of steps that are no op's."""
     return _Words(streams(device.index or 0).runtime, operands, name).of(steps)
 
