@@ -35,8 +35,8 @@ from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
 
 # what exchanges among a group's ranks on devices that MPI does not reach, by the device's type: it
-# is made of the world, the device, the group's size, this rank's number in it, and what sends bytes from
-# the first of them to all
+# is made of the world, the device, the group's size, this rank's number in it, and what sends bytes
+# from the first of them to all
 wires: dict[str, Callable[..., Part]] = {}
 
 

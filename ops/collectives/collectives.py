@@ -245,8 +245,7 @@ def broadcast(
         if meta is None or members.rank == members.rank_of(src, "broadcast"):
             raise ArgumentError("broadcast: rank src has an x, and others have one or say its meta")
         at = lane(device=meta.device)
-        made: Tensor = run(broadcast_to, meta.dense(), src, members.ranks, at=at)
-        return made
+        return run(broadcast_to, meta.dense(), src, members.ranks, at=at)  # type: ignore[no-any-return]
     x = _tensor("broadcast", x)
     if members.size == 1:
         return cast(x, x._meta.dtype)

@@ -1,32 +1,23 @@
 # ruff: noqa: N802  methods are named as the functions that they stand for
-"""NCCL without GPUs: ranks that are processes of one host exchange by files in a folder.
-
-What a rank sends it writes to a file of its own when its stream comes there; what it waits for is
-ready when the files of the others are there.  So streams wait for each other as on GPUs, and those
-that do not wait go on.  The n-th exchange of a communicator belongs to the n-th of the others, and
-one that does not fit it is a fault that says so.  The folder goes with the communicator.
+"""NCCL without GPUs: ranks that are processes of one host exchange by files
+(`flowvm.cuda.simulator.exchanging`).  Exchanges that do not fit each other are faults that say so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import os
 import secrets
 import shutil
 import tempfile
-import threading
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from flowvm.cuda.driver.functions import ID_BYTES, UniqueId
+from flowvm.cuda.simulator.exchanging import Communicator, Exchanging, Part
 from flowvm.cuda.simulator.memory import Fault, Memory
-from flowvm.cuda.simulator.streams import Scheduler, Stream, Work
 from flowvm.meta.dtype import DType, dtype_named
 
 VERSION: Final = 22703
@@ -43,65 +34,10 @@ TEXTS: Final = (
 Out = dict[int, bytes]  # by rank
 
 
-@dataclass
-class Communicator:
-    """This rank's part of one."""
-
-    folder: Path
-    size: int
-    rank: int
-    device: int
-    exchanges: int = 0  # collectives that were called
-    sent: Counter[int] = field(default_factory=Counter)  # messages by target
-    received: Counter[int] = field(default_factory=Counter)  # by source
-    kept: list[str] = field(default_factory=list)  # files of the last collective, or group of them
-    ended: bool = False
-    error: int = 0  # that comes up while nothing is called
-
-
-class Part:
-    """Of an exchange.  When its turn comes it `begins`: that says which files this rank writes and
-    which it reads; `then` takes what is in these.
-    """
-
-    reads: tuple[str, ...] = ()
-
-    def __init__(
-        self,
-        comm: Communicator,
-        begins: Callable[[], tuple[dict[str, bytes], tuple[str, ...]]],
-        then: Callable[[list[bytes]], None],
-    ) -> None:
-        self.comm, self.begins, self.then = comm, begins, then
-
-    def write(self) -> None:
-        """Its turn has come."""
-        written, self.reads = self.begins()
-        for name, data in written.items():
-            _write(self.comm.folder, name, data)
-
-    @property
-    def ready(self) -> bool:
-        """Whether all that it reads is there, or nobody waits for it any more."""
-        return self.comm.ended or all((self.comm.folder / name).exists() for name in self.reads)
-
-    def read(self) -> None:
-        """Take what has come."""
-        if not self.comm.ended:
-            self.then([(self.comm.folder / name).read_bytes() for name in self.reads])
-
-
 class Devices(Protocol):
     """The simulated devices, as far as this goes."""
 
     memory: Memory
-    streams: Scheduler
-    local: threading.local
-    refuse: Callable[[int, str], int]
-    last_fault: str
-    _handle: Callable[[], int]
-    _device: Callable[[], int]
-    _stream: Callable[[int], Stream]
 
 
 class Nccl:
@@ -231,18 +167,17 @@ class Nccl:
         self._add(Part(of, begins, lambda came: None), stream)
         return 0
 
-    def ncclRecv(
-        self: Any, to: int, count: int, kind: int, peer: int, comm: int, stream: int
-    ) -> int:
-        of = self.communicators.get(comm)
+    def ncclRecv(self, to: int, count: int, kind: int, peer: int, comm: int, stream: int) -> int:
+        here: Any = self  # the devices
+        of = here.communicators.get(comm)
         if of is None or not 0 <= peer < of.size:
-            return int(self.refuse(INVALID_ARGUMENT, f"no rank {peer} to receive from"))
+            return int(here.refuse(INVALID_ARGUMENT, f"no rank {peer} to receive from"))
         size = count * _dtype(kind).itemsize
 
         def then(came: list[bytes]) -> None:
             if len(came[0]) != size:
                 raise Fault(700, f"{len(came[0])} bytes came where {size} are received")
-            _store(self, of, to, _loaded(came[0], kind))
+            _store(here, of, to, _loaded(came[0], kind))
             (of.folder / part.reads[0]).unlink(missing_ok=True)
 
         def begins() -> tuple[dict[str, bytes], tuple[str, ...]]:
@@ -250,7 +185,7 @@ class Nccl:
             return {}, (f"{peer}to{of.rank}.{of.received[peer]}",)
 
         part = Part(of, begins, then)
-        self._add(part, stream)
+        here._add(part, stream)
         return 0
 
     def _collective(
@@ -289,45 +224,7 @@ class Nccl:
     def _exchange(self: Any, parts: list[tuple[Part, int]]) -> None:
         """Enqueue what belongs together, on the stream of the first."""
         stream = self._stream(parts[0][1])
-        self.streams.enqueue(stream, _Exchanging([part for part, _ in parts]).work())
-
-
-class _Exchanging:
-    """Parts on their way: written once, then ready when all others' are there."""
-
-    def __init__(self, parts: list[Part]) -> None:
-        self.parts = parts
-        self.written = False
-
-    def work(self) -> Work:
-        return Work("exchange", run=self.run, poll=self.poll)
-
-    def poll(self) -> bool:
-        """Whether the others' files are there."""
-        if not self.written:
-            self.written = True
-            for part in self.parts:
-                part.write()
-        return all(part.ready for part in self.parts)
-
-    def run(self) -> None:
-        """Read, and compute."""
-        self.written = False  # a graph does it again
-        for part in self.parts:
-            part.read()
-        # all have written these collectives, so all have read those before
-        for comm in {id(part.comm): part.comm for part in self.parts}.values():
-            own = [p.reads[comm.rank] for p in self.parts if p.comm is comm and len(p.reads) > 1]
-            for name in comm.kept if own else ():
-                (comm.folder / name).unlink(missing_ok=True)
-            comm.kept = own or comm.kept
-
-
-def _write(folder: Path, name: str, data: bytes) -> None:
-    """A file that is there with all that is in it, or not at all."""
-    with contextlib.suppress(FileNotFoundError):  # the folder of one who has ended
-        (folder / f".{name}").write_bytes(data)
-        os.replace(folder / f".{name}", folder / name)
+        self.streams.enqueue(stream, Exchanging([part for part, _ in parts]).work())
 
 
 def _dtype(kind: int) -> DType:

@@ -36,9 +36,10 @@ from flowvm.cuda.driver.functions import NAMES as FUNCTIONS
 from flowvm.cuda.driver.functions import function_type
 from flowvm.cuda.driver.results import NAMES, STICKY
 from flowvm.cuda.simulator.blas import read_gemm
+from flowvm.cuda.simulator.exchanging import Communicator
 from flowvm.cuda.simulator.kernels import Function, Launch, choose_simulator, read_launch
 from flowvm.cuda.simulator.memory import HOST, Fault, Memory
-from flowvm.cuda.simulator.nccl import Communicator, Nccl
+from flowvm.cuda.simulator.nccl import Nccl
 from flowvm.cuda.simulator.streams import Event, Graph, Replay, Scheduler, Stream, Work
 from flowvm.errors import ConfigError
 from flowvm.vm.callers.interrupt import protected
