@@ -65,21 +65,24 @@ class Lane:
 makers: dict[str, Callable[[str, bool, Device], Lane]] = {"cpu": Lane}
 
 
-@functools.cache
-@protected
 def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
     """The lane of collectives on a device, or that of messages to ("send") or from ("recv") a rank.
 
     Messages have their own, so that they wait neither for collectives nor for each other; ranks
     further than PEERS apart share one.
     """
+    return _lane(way, peer % PEERS, device)
+
+
+@functools.cache  # which tells calls apart by how their arguments are written
+@protected
+def _lane(way: str, peer: int, device: Device) -> Lane:
     with world().lock:
-        name = f"{way}{peer % PEERS}" if way else "comm"
-        return makers[device.type](name, bool(way), device)
+        return makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
 
 
 def lane_for(way: str, peer: int, device: Device = cpu) -> Lane:
     """The lane of messages to or from a rank."""
-    found = lane(way, peer % PEERS, device)
+    found = lane(way, peer, device)
     found.peers.add(peer)
     return found
