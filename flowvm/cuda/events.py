@@ -28,7 +28,8 @@ import numpy as np
 
 from flowvm.cuda.devices import device as on_device
 from flowvm.cuda.devices import index_of
-from flowvm.cuda.driver.driver import INDEX, error_of
+from flowvm.cuda.driver.driver import error_of
+from flowvm.cuda.driver.functions import INDEX
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.eager import modes

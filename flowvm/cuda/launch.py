@@ -90,6 +90,20 @@ class Details:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Of a LibraryStep: the address of these int64, which lie with the instruction's steps."""
+
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Held:
+    """Of a LibraryStep: the word that is at `address` when the step is taken."""
+
+    address: int
+
+
+@dataclass(frozen=True)
 class StreamWord:
     """Of a LibraryStep: a word of the stream's block: "stream", "cublas" (their handles)."""
 
@@ -104,7 +118,7 @@ class Address:
     offset: int = 0
 
 
-Param = Address | Operand | Scratch | Const | Scalar | Details | StreamWord
+Param = Address | Operand | Scratch | Const | Scalar | Details | StreamWord | Words | Held
 
 
 @dataclass(frozen=True)
@@ -131,12 +145,14 @@ class LibraryStep:
     arguments are integers and addresses; a float64 or float32 that is passed by address is
     ("&f64", value) or ("&f32", value), which stays where it is.
 
-    Any result but 0 fails the instruction.
+    Any result but 0 fails the instruction.  `address` is that of a function which no library of
+    NVIDIA's has; `others` of `flowvm.cuda.driver.driver` says what its results mean.
     """
 
     name: str
     params: tuple[Param | tuple[str, float], ...]
     counts: bool = False
+    address: int = 0
 
 
 Step = KernelStep | LibraryStep
@@ -148,12 +164,17 @@ class CudaLaunch:
     `attrs` are those that the call came with.
 
     `launch` is what the op's infer function answered for the CPU: its `outputs` hold for CUDA too.
-    `scratch` is bytes of device memory that live from the first step to the last.
+    `scratch` is bytes of device memory that live from the first step to the last.  `stream` is the
+    VM stream that it goes to, 0 for the device's compute stream.  `begins` are taken before the
+    steps, and in a graph before each launch, even if the driver has all other steps captured: they
+    put nothing into the stream.
     """
 
     outputs: tuple[TensorMeta, ...]
     steps: tuple[Step, ...]
     scratch: int = 0
+    stream: int = 0
+    begins: tuple[LibraryStep, ...] = ()
 
 
 def unsized(k: int, view: View) -> Operand:

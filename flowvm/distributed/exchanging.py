@@ -18,7 +18,7 @@ from flowvm.ops.collectives import collectives
 from flowvm.ops.collectives.collectives import all_reduce_, broadcast_, reduce_
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.split import split
-from flowvm.ranks.world import Group, lane
+from flowvm.ranks.world import Group
 from flowvm.vm.engine.engine import engine
 
 
@@ -72,7 +72,7 @@ def all_reduce(
     """The reduction of the ranks' tensors, in every rank's `tensor`."""
     among = members("all_reduce", group)
     all_reduce_(_tensor("all_reduce", "tensor", tensor), op_of("all_reduce", op), among)
-    return answered(async_op, lane(), tensor)
+    return answered(async_op, tensor)
 
 
 def reduce(
@@ -87,7 +87,7 @@ def reduce(
     among = members("reduce", group)
     root = peer("reduce", "dst", among, dst, group_dst)
     reduce_(_tensor("reduce", "tensor", tensor), root, op_of("reduce", op), among)
-    return answered(async_op, lane(), tensor)
+    return answered(async_op, tensor)
 
 
 def broadcast(
@@ -101,7 +101,7 @@ def broadcast(
     among = members("broadcast", group)
     root = peer("broadcast", "src", among, src, group_src)
     broadcast_(_tensor("broadcast", "tensor", tensor), root, among)
-    return answered(async_op, lane(), tensor)
+    return answered(async_op, tensor)
 
 
 def all_gather(
@@ -114,7 +114,7 @@ def all_gather(
     _fits("all_gather", "tensor_list of this rank", outs[among.rank], tensor.numel())
     sizes = [t.numel() for t in outs]
     _fill(outs, collectives.all_gather(tensor.detach().reshape(-1), among, sizes))
-    return answered(async_op, lane(), *outs)
+    return answered(async_op, *outs)
 
 
 def all_gather_into_tensor(
@@ -127,7 +127,7 @@ def all_gather_into_tensor(
     _same(name, [x, out])
     _fits(name, "output_tensor", out, x.numel() * among.size)
     _fill([out], collectives.all_gather(x.detach().reshape(-1), among))
-    return answered(async_op, lane(), out)
+    return answered(async_op, out)
 
 
 def reduce_scatter(
@@ -144,7 +144,7 @@ def reduce_scatter(
     sizes = [t.numel() for t in given]
     _fits("reduce_scatter", "output", output, sizes[among.rank])
     _fill([output], collectives.reduce_scatter(_flat(given), how, among, sizes))
-    return answered(async_op, lane(), output)
+    return answered(async_op, output)
 
 
 def reduce_scatter_tensor(
@@ -161,7 +161,7 @@ def reduce_scatter_tensor(
     _fits(name, "input", x, out.numel() * among.size)
     flat = x.detach().reshape(-1)
     _fill([out], collectives.reduce_scatter(flat, op_of(name, op), among))
-    return answered(async_op, lane(), out)
+    return answered(async_op, out)
 
 
 def all_to_all(
@@ -182,7 +182,7 @@ def all_to_all(
         _flat(given), among, split_sizes=sent, concat_sizes=come
     )  # fmt: skip
     _fill(outs, flat)
-    return answered(async_op, lane(), *outs)
+    return answered(async_op, *outs)
 
 
 def all_to_all_single(
@@ -203,7 +203,7 @@ def all_to_all_single(
     )
     _fits(name, "output", out, found.numel())
     _fill([out], found.reshape(-1))
-    return answered(async_op, lane(), out)
+    return answered(async_op, out)
 
 
 def scatter(
@@ -227,7 +227,7 @@ def scatter(
     come = [tensor.numel() if r == root else 0 for r in among.ranks]
     flat = _flat(given) if given else tensor.detach().reshape(-1)[:0]
     _fill([tensor], collectives.all_to_all(flat, among, split_sizes=sent, concat_sizes=come))
-    return answered(async_op, lane(), tensor)
+    return answered(async_op, tensor)
 
 
 def gather(
@@ -253,7 +253,7 @@ def gather(
     found = collectives.all_to_all(flat, among, split_sizes=sent, concat_sizes=come)
     if outs:
         _fill(outs, found)
-    return answered(async_op, lane(), *(outs or (found,)))
+    return answered(async_op, *(outs or (found,)))
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
@@ -261,7 +261,7 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
     among = members("barrier", group)
     engine.wait_idle()
     collectives.barrier(among)
-    work = answered(True, lane())
+    work = answered(True)
     assert work is not None
     if async_op:
         return work

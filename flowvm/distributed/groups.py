@@ -5,23 +5,33 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowvm.config import config
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
+from flowvm.loading.lazy import lazy
 from flowvm.ranks.launched import is_launched
 from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
 
-MPI = "mpi"
+if TYPE_CHECKING:
+    from flowvm.cuda.driver import driver as drivers
+else:
+    drivers = lazy("flowvm.cuda.driver.driver")
+
+MPI, NCCL = "mpi", "nccl"
+# what users may ask for: MPI exchanges tensors of the CPU and NCCL those of CUDA devices, whichever
+# is named
+BACKENDS = (MPI, NCCL, "cpu:mpi", "cuda:nccl", "cpu:mpi,cuda:nccl")
 default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of what is waited for at most
 ProcessGroup = Group
 
 
 class Backend:
-    """Names of what exchanges; flowvm's is MPI."""
+    """Names of what exchanges: MPI tensors of the CPU, NCCL those of CUDA devices."""
 
     MPI = MPI
+    NCCL = NCCL
     UNDEFINED = "undefined"
 
 
@@ -52,6 +62,7 @@ class _State:
     """Whether there is a process group."""
 
     initialized = False
+    backend = MPI
 
 
 def is_available() -> bool:
@@ -63,7 +74,7 @@ def is_available() -> bool:
 
 
 def is_mpi_available() -> bool:
-    """The same: it is all that flowvm exchanges by."""
+    """The same: ranks meet by MPI, whatever they exchange by."""
     return is_installed()
 
 
@@ -73,8 +84,12 @@ def is_initialized() -> bool:
 
 
 def is_nccl_available() -> bool:
-    """Whether NCCL can be used: no."""
-    return False
+    """Whether NCCL can be used: there is a CUDA device, and NCCL's library is found."""
+    try:
+        drivers.require("nccl")
+    except FlowError:
+        return False
+    return True
 
 
 def is_gloo_available() -> bool:
@@ -93,8 +108,9 @@ def is_xccl_available() -> bool:
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether this is MPI, and installed."""
-    return str(backend).lower() == MPI and is_installed()
+    """Whether this is MPI or NCCL, and can be used."""
+    name = str(backend).lower()
+    return is_installed() if name == MPI else name == NCCL and is_nccl_available()
 
 
 def is_torchelastic_launched() -> bool:
@@ -115,18 +131,18 @@ def init_process_group(
 ) -> None:
     """Take part in the world of all processes that were launched together; MPI is initialized.
 
-    backend     "mpi", or None
+    backend     "mpi", "nccl", "cpu:mpi,cuda:nccl", or None.  Tensors of the CPU are exchanged by
+                MPI and those of CUDA devices by NCCL, whichever is named; with "nccl" it is an
+                error at once where NCCL cannot be used
     timeout     seconds, or a timedelta, that a rank waits for others before it is an error;
                 `flow.config.distributed_timeout`, 30 minutes, where it is not given
     world_size, rank   must be what the launcher says, where they are given
 
     Where nothing was launched it is a world of one.  `init_method`, `store` and the rest are taken:
-    ranks find each other by MPI.  ArgumentError for another backend, and if there is a group.
+    ranks find each other by MPI.  ArgumentError for another backend, and if there is a group;
+    DeviceError for "nccl" where it or CUDA is missing.
     """
-    if backend is not None and str(backend).lower() not in (MPI, "cpu:mpi"):
-        raise ArgumentError(
-            f"init_process_group: flowvm exchanges by MPI, so backend is 'mpi', got {backend!r}"
-        )
+    exchanges_by = _checked_backend("init_process_group", backend)
     if _State.initialized:
         raise ArgumentError("init_process_group: there is a process group already")
     if timeout is not None:
@@ -136,7 +152,20 @@ def init_process_group(
         if given not in (-1, there):
             hint = "" if is_launched() else "; start ranks with `flowvm launch -n N` or mpiexec"
             raise ArgumentError(f"init_process_group: {name} is {there}, got {given}{hint}")
-    _State.initialized = True
+    _State.initialized, _State.backend = True, exchanges_by
+
+
+def _checked_backend(caller: str, backend: str | None) -> str:
+    """The backend's name in lower case; an error where it cannot be used."""
+    name = MPI if backend is None else str(backend).lower()
+    if name not in BACKENDS:
+        raise ArgumentError(
+            f"{caller}: flowvm exchanges by MPI and NCCL, so backend is one of "
+            f"{', '.join(map(repr, BACKENDS))}, got {backend!r}"
+        )
+    if NCCL in name:
+        drivers.require("nccl")
+    return name
 
 
 def _seconds(timeout: timedelta | float) -> float:
@@ -191,8 +220,7 @@ def new_group(
     this.  `timeout` is the process's, see `init_process_group`.
     """
     needed("new_group")
-    if backend is not None and str(backend).lower() not in (MPI, "cpu:mpi"):
-        raise ArgumentError(f"new_group: backend is 'mpi', got {backend!r}")
+    _checked_backend("new_group", backend)
     return Group.of(None if ranks is None else sorted(ranks))
 
 
@@ -211,14 +239,13 @@ def get_world_size(group: Group | None = None) -> int:
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """The number of this process among those of its host."""
-    place = world()
-    return sorted(place.boards or {0: 0}).index(place.rank)
+    return world().local_rank
 
 
 def get_backend(group: Group | None = None) -> str:
-    """ "mpi"."""
+    """What `init_process_group` was given, "mpi" where that was nothing."""
     needed("get_backend")
-    return MPI
+    return _State.backend
 
 
 def get_process_group_ranks(group: Group | None = None) -> list[int]:

@@ -10,7 +10,7 @@ from flowvm.distributed.works import Work
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.ops.collectives import collectives
-from flowvm.ranks.world import lane_for
+from flowvm.ranks.lanes import lane_for
 
 MOST_TAG = 32767
 
@@ -34,7 +34,7 @@ def isend(
     among = members("isend", group)
     to = peer("isend", "dst", among, dst, group_dst)
     collectives.send(_checked("isend", tensor, tag).detach(), to, among, tag)
-    return Work(lane_for("send", to), ())
+    return Work(lane_for("send", to, tensor._meta.device), ())
 
 
 def irecv(
@@ -50,7 +50,7 @@ def irecv(
         raise ArgumentError("irecv: say src, the rank that sends: any rank will not do")
     source = peer("irecv", "src", among, src, group_src)
     collectives.recv_(_checked("irecv", tensor, tag), source, among, tag)
-    return Work(lane_for("recv", source), (tensor,))
+    return Work(lane_for("recv", source, tensor._meta.device), (tensor,))
 
 
 def send(

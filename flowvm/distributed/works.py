@@ -8,7 +8,7 @@ from typing import Any
 
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor
-from flowvm.ranks.world import Lane
+from flowvm.ranks.lanes import Lane, lane
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import issued, lively_on
 
@@ -58,6 +58,8 @@ class Work:
         self.wait()
 
 
-def answered(async_op: bool, at: Lane, *tensors: Tensor) -> Work | None:
-    """What a collective gives: a Work if it was asked for one."""
-    return Work(at, tensors) if async_op else None
+def answered(async_op: bool, *tensors: Tensor) -> Work | None:
+    """What a collective gives that writes these: a Work if it was asked for one."""
+    if not async_op:
+        return None
+    return Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)

@@ -13,13 +13,16 @@ from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown
 from flowvm.meta import device
+from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta
+from flowvm.ranks.lanes import makers
+from flowvm.ranks.world import wires
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
     from flowvm import array_api, memory
-    from flowvm.cuda import amp
+    from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
@@ -28,6 +31,7 @@ else:
     array_api = lazy("flowvm.array_api")
     memory = lazy("flowvm.memory")
     amp = lazy("flowvm.cuda.amp")
+    lanes = lazy("flowvm.cuda.lanes")
     runtime = lazy("flowvm.cuda.driver.runtime")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
@@ -51,6 +55,16 @@ def _lower_for_meta(
 ) -> Invocation:
     """What a call comes down to on the meta device."""
     return valueless.lower(op, metas, attrs)
+
+
+def _cuda_lane(name: str, messages: bool, device: Device) -> lanes.CudaLane:
+    """A lane of a CUDA device."""
+    return lanes.CudaLane(name, messages, device)
+
+
+def _communicator(*args: Any) -> lanes.Communicator:
+    """NCCL's communicator of a group."""
+    return lanes.Communicator(*args)
 
 
 def _about_memory(stream: int) -> str:
@@ -78,6 +92,8 @@ compiler.captured.append(_captured)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 lowerings["meta"] = _lower_for_meta
+makers["cuda"] = _cuda_lane
+wires["cuda"] = _communicator
 engine.failures.about_memory = _about_memory
 Trace.screen = _trace_screen
 shown["flowvm.cuda"]["amp"] = amp

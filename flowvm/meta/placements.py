@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.meta.device import Device, _usable
+from flowvm.meta.device import Device, _usable, require
 
 
 def _alone() -> tuple[int, int]:
@@ -31,6 +31,8 @@ def _alone() -> tuple[int, int]:
 
 # who says this process's rank and how many there are; another is entered where there is transport
 world: list[Callable[[], tuple[int, int]]] = [_alone]
+# which device of a type is this process's, of all that its host has
+own_device: list[Callable[[str], Device]] = [Device]
 
 
 def here() -> tuple[int, int]:
@@ -146,7 +148,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     """Ranks that hold a tensor: `flow.placement("cpu", ranks=[0, 1])`, or nested lists for ranks of
     several dimensions, `[[0, 1], [2, 3]]`.  One object for each combination.
 
-    type    "cpu" or "cuda": each rank's own device
+    type    "cpu" or "cuda": each rank's own device; rank k of a host has its k-th CUDA device
     shape   of the array of ranks
     flat    the ranks in C order
 
@@ -262,7 +264,7 @@ class PlacedDevice(Device):
     @staticmethod
     def _of(where: placement, rank: int, sbp: Sbps | None) -> PlacedDevice:
         device = object.__new__(PlacedDevice)
-        local = Device(where.type)
+        local = require(own_device[-1](where.type))
         for name, value in (
             ("type", local.type),
             ("index", local.index),

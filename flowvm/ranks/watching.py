@@ -27,9 +27,9 @@ import numpy as np
 from flowvm.config import config
 from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
 from flowvm.ranks.library import error_text
-from flowvm.ranks.words import HEADER, ROW, STEP
+from flowvm.ranks.rows import Row, step_text, unlike
+from flowvm.ranks.words import ALERT, HEADER, ROW
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.watch.dumping import elsewhere
 
@@ -38,13 +38,6 @@ LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sen
 FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
-
-
-@record(words=8, by="the watcher")
-class ALERT(Record):
-    """What workers that wait for other ranks look at."""
-
-    RAISED = field("1: do not wait any longer, `World.fault` says why")
 
 
 class Ways(Protocol):
@@ -68,6 +61,7 @@ class Place(Protocol):
     alert: np.ndarray[Any, Any]
     joined: dict[int, Any]
     lanes: list[Any]
+    parts: list[Part]
 
     def header(self, number: int) -> np.ndarray[Any, Any]:
         """The words of a rank's header."""
@@ -80,6 +74,22 @@ class Place(Protocol):
 
     def row_of(self, number: int, place: int) -> int:
         """The address of a rank's row; 0 on another host."""
+
+
+class Part(Protocol):
+    """Of what exchanges on a device: a lane, or a communicator."""
+
+    def settle(self) -> None:
+        """Show on the board what the device has done."""
+
+    def trouble(self) -> str:
+        """What is wrong with it, or ""."""
+
+    def stop(self) -> None:
+        """Let what waits for other ranks end: nothing is exchanged any more."""
+
+    def close(self) -> None:
+        """All ranks are done."""
 
 
 class Wait(NamedTuple):
@@ -122,10 +132,14 @@ class Watcher:
         """Look once at all there is."""
         if self.place.fault:
             return
-        cause = self._gone() or self._late()
-        if cause:
+        for part in [*self.place.parts]:
+            part.settle()
+        different = self.difference()
+        if different is not None:
+            self.fail(different)
+        elif cause := self._gone() or self._late():
             self.raise_alert(cause)
-        elif (own := self._broken()) is not None:
+        elif (own := self._broken() or self._troubled()) is not None:
             self.fail(own)
 
     def _gone(self) -> str:
@@ -217,12 +231,36 @@ class Watcher:
                     )
         return None
 
+    def _troubled(self) -> CommunicationError | None:
+        """What is wrong with exchanges that a device makes, which look at nothing themselves."""
+        texts = (part.trouble() for part in [*self.place.parts])
+        return next((CommunicationError(text) for text in texts if text), None)
+
+    def difference(self) -> CommunicationError | None:
+        """Where this rank and another of its host have begun different exchanges on devices."""
+        for at, joined in [*self.place.joined.items()]:
+            mine = self.place.row(at)
+            for number, address in joined.seen if joined.wire is not None else ():
+                theirs = self.place.row(address)
+                seq = unlike(mine, theirs)
+                if seq:
+                    return self._unlike(seq, mine, number, theirs)
+        return None
+
+    def _unlike(self, seq: int, mine: Row, number: int, theirs: Row) -> CommunicationError:
+        return CommunicationError(
+            f"ranks do not do the same: as number {seq} of its group, rank {self.place.rank} began "
+            f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
+        )
+
     # --- what follows -------------------------------------------------------------------------
 
     def raise_alert(self, cause: str) -> None:
         """Nothing is exchanged any more, and waits end."""
         self.place.fault = self.place.fault or cause
         self.place.alert[ALERT.RAISED] = 1
+        for part in [*self.place.parts]:
+            part.stop()
 
     def fail(self, error: CommunicationError) -> None:
         """This rank takes no further part: the others hear why."""
@@ -246,11 +284,7 @@ class Watcher:
         if why == DIFFERENT:
             joined = self.place.joined[at]
             number, address = joined.seen[value]
-            mine, theirs = self.place.row(at), self.place.row(address)
-            return CommunicationError(
-                f"ranks do not do the same: as number {seq} of its group, {own} began "
-                f"{step_text(mine, seq)}, and rank {number} {step_text(theirs, seq)}"
-            )
+            return self._unlike(seq, self.place.row(at), number, self.place.row(address))
         if why == MPI_FAILED:
             return CommunicationError(f"{own}: MPI failed: {error_text(value)}")
         return CommunicationError(self.place.fault or f"{own} exchanges nothing any more")
@@ -289,6 +323,8 @@ class Watcher:
         # a launcher may tell by it that another rank has ended; who has no handler dies of it
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if not self.place.fault:
+            for part in [*self.place.parts]:
+                part.close()
             self.place.mpi.Finalize()
 
     def _in_child(self) -> None:
@@ -312,12 +348,3 @@ def _with_line(
     where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"
     said = f": {error}" if str(error) else ""
     return CommunicationError(f"{kind.__name__}{said}{where}")
-
-
-def step_text(row: np.ndarray[Any, Any], seq: int) -> str:
-    """What a rank has begun as number `seq` of a group, if its row still has it."""
-    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-    if row[at + STEP.SEQ] != seq:
-        return f"number {seq}"
-    text = row[at + STEP.TEXT : at + STEP.TEXT + STEP.TEXT_WORDS].tobytes()
-    return text.rstrip(b"\0").decode(errors="replace")

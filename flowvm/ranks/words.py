@@ -43,10 +43,27 @@ class ROW(Record):
     SEQ = field("collectives that it has begun")
     DONE = field("collectives that it has done")
     HASH = field("of all that it has begun")
+    MARK = field("on a device: what TALLY.PASSED will be when the last one is done")
     STEPS = field("the last of them, number n at place n modulo RING", at=8)
 
     RING = _RING
     ROWS = 64  # groups that a rank may join
+
+
+@record(words=8, by="the watcher")
+class ALERT(Record):
+    """What workers that wait for other ranks look at."""
+
+    RAISED = field("1: do not wait any longer, `World.fault` says why")
+
+
+@record(words=8, by="the device")
+class TALLY(Record):
+    """Of a device's lane, in memory that the host and the device reach; it is the lane's order."""
+
+    PASSED = field("exchanges that the device has passed")
+    RAISED = field("1: those that are under way have failed", by="the watcher")
+    BEGUN = field("exchanges that were handed to the device", by="the lane's worker")
 
 
 BOARD_BYTES = 8 * (HEADER.WORDS + ROW.ROWS * ROW.WORDS)

@@ -16,30 +16,28 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowvm.config import config
-from flowvm.eager.modes import use_stream
-from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CommunicationError
 from flowvm.guards.forks import Rank, held_at_fork
-from flowvm.meta.dtype import int64
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.device import Device, cpu
 from flowvm.profiler.front.ranks import gathering
 from flowvm.ranks.clocks import gathered
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
-from flowvm.ranks.watching import ALERT, LEFT_AFTER, Watcher
-from flowvm.ranks.words import BOARD_BYTES, HEADER, ROW
-from flowvm.streams import Stream
+from flowvm.ranks.watching import LEFT_AFTER, Part, Watcher
+from flowvm.ranks.words import ALERT, BOARD_BYTES, HEADER, ROW
 from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
 
-PEERS = 12  # ranks to which, and from which, messages have a stream of their own
+# what exchanges among a group's ranks on devices that MPI does not reach, by the device's type: it
+# is made of the world, the device, the group's size, this rank's number in it, and what sends bytes
+# from the first of them to all
+wires: dict[str, Callable[..., Part]] = {}
 
 
 _making = held_at_fork(threading.RLock(), Rank.GRAPH)
@@ -61,7 +59,8 @@ class World:
         self.joined: dict[int, Joined] = {}  # by the address of the row
         # messages that name no group are of this one, which ranks need not meet for
         self.everybody: Joined | None = None
-        self.lanes: list[Lane] = []
+        self.lanes: list[Any] = []  # see `flowvm.ranks.lanes`
+        self.parts: list[Part] = []
         self.watcher: Watcher | None = None
         if launched_ranks() == 1:
             return
@@ -139,6 +138,11 @@ class World:
         """Whether a rank, of this host, has ended its program."""
         return number in self.boards and self.header(number)[HEADER.STATE] == HEADER.LEFT
 
+    @property
+    def local_rank(self) -> int:
+        """The number of this process among those of its host."""
+        return sorted(self.boards or {0: 0}).index(self.rank)
+
     def raise_fault(self) -> None:
         """CommunicationError, if nothing is exchanged any more."""
         if self.fault:
@@ -172,52 +176,6 @@ def world_size() -> int:
     return world().size
 
 
-# --- lanes ----------------------------------------------------------------------------------------
-
-
-class Lane:
-    """A stream for what is exchanged, in the order issued.
-
-    `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
-    them, and a failed or dropped one poisons all that would follow.
-    """
-
-    def __init__(self, name: str, messages: bool = False) -> None:
-        self.name = name
-        self.stream = Stream(name)
-        self.memory = np.zeros(1, np.int64)
-        storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
-        self.order: Tensor = new_tensor(storage, TensorMeta.of((1,), int64))
-        place = world()
-        self.alert = int(place.alert.ctypes.data)
-        self.row = place.row_of(place.rank, place.next_row()) if messages else 0
-        self.peers: set[int] = set()  # of messages
-        place.lanes.append(self)
-
-    def within(self) -> AbstractContextManager[None]:
-        """Issue what is inside to the lane."""
-        return use_stream(self.stream.number, self.stream)
-
-
-@functools.cache
-@protected
-def lane(way: str = "", peer: int = 0) -> Lane:
-    """The lane of collectives, or that of messages to ("send") or from ("recv") a rank.
-
-    Messages have their own, so that they wait neither for collectives nor for each other; ranks
-    further than PEERS apart share one.
-    """
-    with world().lock:
-        return Lane("comm") if not way else Lane(f"{way}{peer % PEERS}", True)
-
-
-def lane_for(way: str, peer: int) -> Lane:
-    """The lane of messages to or from a rank."""
-    found = lane(way, peer % PEERS)
-    found.peers.add(peer)
-    return found
-
-
 # --- groups ---------------------------------------------------------------------------------------
 
 
@@ -229,6 +187,7 @@ class Joined(NamedTuple):
     row: int  # the address of this rank's row
     rows: tuple[int, ...]  # of the others, 0 for one on another host
     others: tuple[int, ...]  # whose they are, by numbers of the world
+    wire: Any = None  # what exchanges, where that is not MPI
 
     @property
     def seen(self) -> list[tuple[int, int]]:
@@ -252,7 +211,7 @@ class Group:
         own = world().rank
         self.size = len(ranks)
         self.rank = ranks.index(own) if own in ranks else -1  # of this process; -1: not in it
-        self._joined: Joined | None = None
+        self._joined: dict[Device, Joined] = {}
 
     @staticmethod
     def of(ranks: Group | Iterable[int] | None = None) -> Group:
@@ -275,8 +234,9 @@ class Group:
         return self.ranks.index(number)
 
     @protected
-    def joined(self, what: str = "a collective") -> Joined:
-        """Its communicator, made when all of its ranks have first asked for it.
+    def joined(self, what: str = "a collective", device: Device = cpu) -> Joined:
+        """Its communicator for tensors of a device, made when all of its ranks have first asked for
+        it.
 
         ArgumentError on a rank that is not in it; CommunicationError if a rank does not come.
         """
@@ -285,19 +245,26 @@ class Group:
         if self.rank < 0:
             raise ArgumentError(f"{what}: rank {place.rank} is not in the group {self.ranks}")
         with place.lock:
-            if self._joined is None:
-                self._joined = self._join(place, what)
-            return self._joined
+            if device not in self._joined:
+                self._joined[device] = self._join(place, what, device)
+            return self._joined[device]
 
-    def _join(self, place: World, what: str) -> Joined:
-        if place.everybody is not None and self.ranks == tuple(range(place.size)):
+    def _join(self, place: World, what: str, device: Device) -> Joined:
+        everybody = self.ranks == tuple(range(place.size))
+        if place.everybody is not None and everybody and device is cpu:
             return place.everybody
-        tag = zlib.crc32(repr(self.ranks).encode()) % 32749
+        # each rank has devices of its own, so what counts is how many it has used in this group
+        nth = 0 if device is cpu else 1 + sum(used is not cpu for used in self._joined)
+        tag = zlib.crc32(repr((self.ranks, nth)).encode()) % 32749
         others = tuple(number for number in self.ranks if number != place.rank)
         self._meet(place, others, tag, what)
         members = place.mpi.COMM_WORLD.Get_group().Incl(list(self.ranks))
         comm = place.control.Create_group(members, tag)
-        return place.join(self.ranks, comm)
+        joined = place.join(self.ranks, comm)
+        if device is not cpu:
+            wire = wires[device.type](place, device, self.size, self.rank, comm.bcast)
+            joined = place.joined[joined.row] = joined._replace(wire=wire)
+        return joined
 
     @waiting
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:

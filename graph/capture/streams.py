@@ -9,6 +9,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
 from flowvm.streams import current_stream
+from flowvm.vm.machine.device_words import DEV
 
 if TYPE_CHECKING:
     from flowvm.cuda import events
@@ -26,6 +27,8 @@ def stream_number(graph: LogicalGraph, device: Device, repeat: int) -> int:
     repetitions.
     """
     stream, number = _stream_for(device)
+    if device is not cpu and repeat > 1 and number and streams.block_of(number)[DEV.EACH]:
+        return 0  # an exchange of ranks: repetitions of a device follow each other on one stream
     if repeat > 1 and device is not cpu and graph.streams and stream != graph.streams[0]:
         raise CaptureError(
             f"{graph.name}: with gradient accumulation, build runs on one stream of a device; "

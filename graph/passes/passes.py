@@ -32,6 +32,7 @@ from flowvm.graph.passes.checkpointing import checkpoint_regions, recompute
 from flowvm.graph.passes.epilogues import fuse_epilogues
 from flowvm.graph.passes.fusion import fuse_elementwise
 from flowvm.graph.passes.fusion_rows import fuse_rows, fuse_rows_on_device
+from flowvm.graph.passes.late import read_sums_late
 from flowvm.graph.passes.order import order_for_memory, settled
 from flowvm.graph.passes.slices import assemble_slices
 from flowvm.graph.passes.updates import merge_updates
@@ -215,6 +216,7 @@ def _whole(buffer: Buffer, graph: LogicalGraph) -> Any:
 
 PASSES: dict[str, Pass] = {
     "buckets": bucket_gradients,
+    "late": read_sums_late,
     "sums": values_of_sums,
     "algebra": simplify,
     "copies": eliminate_copies,

@@ -98,7 +98,7 @@ class DeviceGraph:
         self.device = next(iter(plan.graph.devices()))
         self.branches = len(plan.branches)
         self.kept: list[Any] = []
-        self._numbers(words, end, numbers)
+        self._around(words, plan, end, numbers)
         self._reporters(words, plan, end)
         self._starts = self._branches(words, plan)
         self.words: Words = np.array(words, np.int64)
@@ -139,7 +139,7 @@ class DeviceGraph:
 
     # --- words ------------------------------------------------------------------------------------
 
-    def _numbers(self, words: list[int], end: ChunkEnd, numbers: int) -> None:
+    def _around(self, words: list[int], plan: PlanParts, end: ChunkEnd, numbers: int) -> None:
         """What goes before the tasks and behind them."""
         lines = len(end.reporters)
         words[GRAPH.LINES], words[GRAPH.LINES_AT], words[GRAPH.NUMBERS_AT] = (
@@ -148,8 +148,10 @@ class DeviceGraph:
         given = [
             launch.Scalar(k, "i") for k in range(numbers)
         ]  # the bits of a number, whatever it is
+        put: tuple[Any, ...] = placing.put_steps(launch.Operand(0, View(int64, (0,))), given)
+        put = (*(step for task in plan.tasks for step in task.begins * task.node.repeat), *put)
         for place, steps in (
-            (GRAPH.PUT, placing.put_steps(launch.Operand(0, View(int64, (0,))), given)),
+            (GRAPH.PUT, put),
             (GRAPH.COLLECT, (placing.collect_step(0, lines),) if lines else ()),
         ):
             if steps:

@@ -38,7 +38,7 @@ class RegstDesc:
 @dataclass(eq=False)
 class TaskDesc:
     """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
-    bad data.
+    bad data, and have steps that are taken before each launch, `begins`.
     """
 
     number: int
@@ -47,6 +47,7 @@ class TaskDesc:
     registers: list[tuple[str, Operand, RegstDesc]]
     scratch: Block | None
     reports: bool = False
+    begins: tuple[Any, ...] = ()
 
 
 class PlanParts(Protocol):

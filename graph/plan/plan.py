@@ -177,12 +177,12 @@ class Plan:
     def _task(self, number: int, node: OpNode) -> TaskDesc:
         metas = tuple(operand.meta for operand in node.inputs)
         into = tuple(operand.meta for operand in node.outputs) if node.into else ()
-        invocation, reports = _lowered(node, (*into, *metas))
+        invocation, reports, begins = _lowered(node, (*into, *metas))
         registers = [(a, o, self.registers[o.buffer]) for a, o in node.accesses()]
         scratch = None
         if invocation.scratch:
             scratch = Block(invocation.scratch, number, number, f"scratch of {number}")
-        return TaskDesc(number, node, invocation, registers, scratch, reports)
+        return TaskDesc(number, node, invocation, registers, scratch, reports, begins)
 
     # --- replay -------------------------------------------------------------------------------
 
@@ -267,11 +267,11 @@ class Plan:
         return tables.plan_html(self, self.dump())
 
 
-def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool]:
-    """What runs a node, and whether it reports."""
+def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool, Any]:
+    """What runs a node, whether it reports, and the steps that begin it."""
     operator, attrs = node.operator, node.attrs
     if operator.everywhere or device_of(metas, attrs) is cpu:
-        return lowered(operator, metas, attrs), False
+        return lowered(operator, metas, attrs), False, ()
     return lowering.lower_task(operator, metas, attrs, [isinstance(s, Live) for s in node.scalars])
 
 

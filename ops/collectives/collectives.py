@@ -41,7 +41,8 @@ from flowvm.ops.collectives.instructions import (
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import wrap_dim
 from flowvm.ops.shapes.join import cat
-from flowvm.ranks.world import Group, Lane, lane_for, world
+from flowvm.ranks.lanes import Lane, lane, lane_for
+from flowvm.ranks.world import Group, world
 
 OPS = ("sum", "prod", "min", "max", "mean")
 
@@ -243,8 +244,8 @@ def broadcast(
     if x is None:
         if meta is None or members.rank == members.rank_of(src, "broadcast"):
             raise ArgumentError("broadcast: rank src has an x, and others have one or say its meta")
-        made: Tensor = run(broadcast_to, meta.dense(), src, members.ranks)
-        return made
+        at = lane(device=meta.device)
+        return run(broadcast_to, meta.dense(), src, members.ranks, at=at)  # type: ignore[no-any-return]
     x = _tensor("broadcast", x)
     if members.size == 1:
         return cast(x, x._meta.dtype)
@@ -259,7 +260,7 @@ def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
     """
     members, x = Group.of(group), _tensor("send", x)
     _peer("send", dst, members)
-    run(send_from, x, dst, tag, members.ranks, at=lane_for("send", dst))
+    run(send_from, x, dst, tag, members.ranks, at=lane_for("send", dst, x._meta.device))
 
 
 def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
@@ -268,7 +269,8 @@ def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
         raise ArgumentTypeError(f"recv: meta is a TensorMeta, got {type(meta).__name__}")
     members = Group.of(group)
     _peer("recv", src, members)
-    out: Tensor = run(recv_of, meta.dense(), src, tag, members.ranks, at=lane_for("recv", src))
+    at = lane_for("recv", src, meta.device)
+    out: Tensor = run(recv_of, meta.dense(), src, tag, members.ranks, at=at)
     return out
 
 
@@ -344,5 +346,5 @@ def recv_(x: Tensor, src: int, group: Any = None, tag: int = 0) -> Tensor:
     """What rank `src` sends, in the place of `x`."""
     members, x = Group.of(group), _tensor("recv", x)
     _peer("recv", src, members)
-    changed(recv_into, x, src, tag, members.ranks, at=lane_for("recv", src))
+    changed(recv_into, x, src, tag, members.ranks, at=lane_for("recv", src, x._meta.device))
     return x

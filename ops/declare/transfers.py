@@ -86,7 +86,8 @@ def _of_placement(x: Tensor, device: Device) -> Tensor:
     """
     own = x._meta.device
     if is_placed(device) and own.__class__ is Device:
-        out: Tensor = Globals.placed(x, device)
+        local: Any = device
+        out: Tensor = Globals.placed(moved(x, local.local), device)
         return out
     if device.type == own.type and not is_placed(device):
         return x

@@ -35,10 +35,15 @@ def _last_shape(attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
     return (*attrs[:-1], tuple(outs[0].local.shape))
 
 
+def _first_shape(attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
+    return (tuple(outs[0].local.shape), *attrs[1:])
+
+
 # attributes that follow from the result's shape, by the op's name
 ATTRS: dict[str, Callable[[Attrs, tuple[GlobalMeta, ...]], Attrs]] = {
     "conv_input": _last_shape,
     "conv_weight": _last_shape,
+    "avg_pool_backward": _first_shape,
 }
 
 

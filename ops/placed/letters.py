@@ -230,6 +230,21 @@ def _conv_weight(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas
     )  # fmt: skip
 
 
+def _planes(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
+    """Planes are apart: the dimensions in front of the last n."""
+    n = len(attrs[0]) if op.name == "max_pool_backward" else attrs[PLANES_AT.get(op.name, 1)]
+    lead = outs[0].ndim - n
+    names = tuple(f"d{i}" for i in range(lead)) + (None,) * n
+    if lead == 0 or any(m.shape[:lead] != outs[0].shape[:lead] for m in metas):
+        return None
+    linear = ((0,),) if op.name in LINEAR_PLANES and _floats(metas[:1], outs[:1]) else ()
+    return Letters((names,) * len(metas), (names,) * len(outs), linear=linear)
+
+
+PLANES_AT = {"avg_pool_backward": 2}  # which attribute is n, where that is not the second
+LINEAR_PLANES = ("avg_pool", "avg_pool_backward", "interpolate", "interpolate_backward")
+
+
 # --- places ---------------------------------------------------------------------------------------
 
 
@@ -364,6 +379,10 @@ RULES: dict[str, Callable[..., Letters | None]] = {
     "conv": _conv,
     "conv_input": _conv_input,
     "conv_weight": _conv_weight,
+    **dict.fromkeys(
+        ("max_pool", "max_pool_backward", "max_pool_gather", *LINEAR_PLANES, "interpolate_nearest"),
+        _planes,
+    ),
     "gather": _gather,
     "scatter_": _scatter,
     "scatter_reduce_": _scatter,

@@ -13,12 +13,15 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
+from flowvm.meta.placements import broadcast
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.placed.boxing import boxed, global_of
 from flowvm.ops.places.gather import gather
 from flowvm.ops.pointwise.compare import ne, where
+from flowvm.ops.rows.parts.norm_ops import _update
 from flowvm.ops.rows.softmax import log_softmax
+from flowvm.ops.shapes.join import cat
 
 Attrs = tuple[Any, ...]
 
@@ -54,8 +57,33 @@ def _class_loss(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
     return loss, counts
 
 
+def _batch_norm(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+    """By sums over samples, of which ranks exchange one number a channel."""
+    x, *rest = tensors
+    if (op.name == "normalize" and attrs[0] != "batch") or x._meta.has_partial or not x.numel():
+        return None
+    dims = [0, *range(2, x.ndim)]
+    count = x.numel() // x.shape[1]
+    whole = (broadcast,) * len(x._meta.sbp)
+    mean = (x.sum(dims, keepdim=True) / count).to_global(sbp=whole)
+    centered = x - mean
+    var = ((centered * centered).sum(dims, keepdim=True) / count).to_global(sbp=whole)
+    eps = attrs[0 if op.name == "batch_norm" else 2]
+    out = centered * (var + eps).rsqrt()
+    shape = mean.shape
+    if rest:
+        out = out * rest[0].reshape(shape) + rest[1].reshape(shape)
+    with recording(False):
+        stats = cat([mean.reshape(1, -1), var.reshape(1, -1)])
+        if op.name == "batch_norm":
+            _update(*rest[2:4], stats[0], stats[1], count, *scalars)
+    return out, stats
+
+
 REWRITES: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "cross_entropy": _class_loss,
     "nll_loss": _class_loss,
+    "batch_norm": _batch_norm,
+    "normalize": _batch_norm,
 }

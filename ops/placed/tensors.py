@@ -16,6 +16,7 @@ from flowvm.eager.placed import Globals, partial_grads
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.device import Device, cpu
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import (
@@ -24,6 +25,7 @@ from flowvm.meta.placements import (
     as_sbps,
     broadcast,
     here,
+    own_device,
     partial_sum,
     placed_device,
     placement,
@@ -35,6 +37,7 @@ from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
+    from flowvm.cuda.driver import runtime as runtimes
     from flowvm.ops.placed import boxing, calling, views
     from flowvm.ranks import world as world_of_ranks
 else:
@@ -42,6 +45,7 @@ else:
     calling = lazy("flowvm.ops.placed.calling")
     views = lazy("flowvm.ops.placed.views")
     world_of_ranks = lazy("flowvm.ranks.world")
+    runtimes = lazy("flowvm.cuda.driver.runtime")
 
 # --- what a tensor says ---------------------------------------------------------------------------
 
@@ -169,6 +173,7 @@ def to_global(
     the order of the ranks, and the sizes must be those of an even cut; `broadcast` takes the first
     rank's, and sends it; `partial_sum` takes each as a summand.  `check_meta=False` trusts that
     ranks have the same shape and, where it is broadcast, the same values: nothing is sent.
+    It is moved to the rank's device there first.
     Of a global tensor: the same values, moved as little as possible; what is left out stays.
 
     grad_sbp   how its gradient is held on the way back, `sbp` by default
@@ -193,6 +198,7 @@ def to_global(
     if placement is None or sbp is None:
         raise ArgumentTypeError("to_global: a local tensor needs both placement and sbp")
     held = as_sbps(sbp, placement, meta.ndim)
+    x = x.to(placed_device(placement).local)
     wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
     with recording(False):
         out = _from_local(x, placement, held, check_meta)
@@ -203,8 +209,6 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
     own = here()[0]
     place = where.place_of(own)
     local = x._meta
-    if local.device is not where.device(own).local:
-        raise ArgumentError(f"to_global: the tensor is on {local.device}, and goes on {where!r}")
     shape = list(local.shape)
     if where.size > 1 and check:
         shape = _agreed(local, where, sbp, place)
@@ -333,7 +337,15 @@ def _own_place() -> tuple[int, int]:
     return world_of_ranks.rank(), world_of_ranks.world_size()
 
 
-world[0] = _own_place
+@functools.cache
+def _own_device(type: str) -> Device:
+    """A device of each rank of a host, as far as there are so many."""
+    if type == "cpu":
+        return cpu
+    return Device(type, world_of_ranks.world().local_rank % max(1, runtimes.count()))
+
+
+world[0], own_device[0] = _own_place, _own_device
 
 
 # --- functions that make tensors ------------------------------------------------------------------

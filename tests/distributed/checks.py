@@ -303,7 +303,10 @@ def check_a_graph_trains_with_reduced_gradients():
 
 def check_process_groups():
     raises(ValueError, dist.get_rank, "init_process_group")
-    raises(ValueError, lambda: dist.init_process_group("nccl"), "by MPI")
+    raises(ValueError, lambda: dist.init_process_group("gloo"), "by MPI and NCCL")
+    if not flow.cuda.is_available():
+        raises(RuntimeError, lambda: dist.init_process_group("nccl"), "CUDA is not available")
+        assert not dist.is_nccl_available()
     raises(ValueError, lambda: dist.init_process_group(world_size=SIZE + 1), "world_size is")
     dist.init_process_group("mpi", timeout=600)
     raises(ValueError, dist.init_process_group, "already")

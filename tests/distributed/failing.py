@@ -11,12 +11,14 @@ from pathlib import Path
 
 import flowvm as flow
 from flowvm.commands.cli import main
+from flowvm.cuda.driver import driver
 from flowvm.ops.collectives import collectives as c
 from flowvm.ranks.world import rank
 from flowvm.vm.engine.engine import engine
 
 RANK, HOW = rank(), sys.argv[1]
-x = flow.ones(3)
+DEVICE = f"cuda:{RANK}" if flow.config.cuda_driver else "cpu"  # a simulated one of its own
+x = flow.ones(3, device=DEVICE)
 c.all_reduce(x).numpy()  # all are there
 
 
@@ -25,7 +27,7 @@ def other_op():
 
 
 def other_shape():
-    return c.all_reduce(flow.ones(3 + RANK))
+    return c.all_reduce(flow.ones(3 + RANK, device=DEVICE))
 
 
 def other_collective():
@@ -58,6 +60,21 @@ def killed():
 def interrupted():
     if RANK == 1:
         signal.raise_signal(signal.SIGINT)
+    return c.all_reduce(x)
+
+
+def nccl_fails():
+    if RANK == 1:
+        driver.driver().fake.fail("ncclAllReduce", 1, 2)
+    return c.all_reduce(x)
+
+
+def network_fails():
+    if RANK == 1:
+        (comm,) = driver.driver().fake.communicators.values()
+        comm.error = 6
+        while not alert():
+            time.sleep(0.01)
     return c.all_reduce(x)
 
 

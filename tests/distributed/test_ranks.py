@@ -35,11 +35,15 @@ def why_not() -> str:
 needs_mpi = pytest.mark.skipif(bool(why_not()), reason=why_not() or "MPI is there")
 
 
-def launch(ranks: int, program: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder on so many ranks."""
+def launch(
+    ranks: int, program: str, *args: str, driver: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run a program of this folder on so many ranks, with a CUDA driver that needs no GPU."""
+    simulated = {"FLOWVM_CUDA_DRIVER": driver, "NUMBA_ENABLE_CUDASIM": "1"} if driver else {}
     return subprocess.run(
         [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(HERE / program), *args],
         capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent,
+        env={**os.environ, **simulated},
     )  # fmt: skip
 
 
@@ -60,6 +64,34 @@ def test_ranks_agree_with_numpy(ranks, name):
     for rank, outcome in enumerate(outcomes(ranks)):
         said = outcome.get(name, "not reached: a check before it failed")
         assert not said, f"rank {rank}: {said}"
+
+
+@functools.cache
+def on_devices(ranks: int) -> list[dict[str, str]]:
+    """What each rank says of each check of CUDA tensors."""
+    pytest.importorskip("numba_cuda")
+    with TemporaryDirectory() as folder:
+        done = launch(ranks, "on_devices.py", folder, driver=f"simulator:late,seed={ranks}")
+        found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
+        assert all(path.exists() for path in found), done.stdout + done.stderr
+        return [json.loads(path.read_text()) for path in found]
+
+
+@needs_mpi
+@pytest.mark.parametrize("name", checks_of.names("on_devices.py"))
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_devices_of_ranks_agree_with_numpy(ranks, name):
+    for rank, outcome in enumerate(on_devices(ranks)):
+        said = outcome.get(name, "not reached: a check before it failed")
+        assert not said, f"rank {rank}: {said}"
+
+
+@needs_mpi
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_nccl_is_called_in_order_on_the_lanes_stream(ranks, tmp_path):
+    done = launch(ranks, "nccl_calls.py", str(tmp_path), driver="recorder:late")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len([*tmp_path.glob("*.done")]) == ranks
 
 
 @needs_mpi
@@ -86,14 +118,32 @@ FAILURES = {
                  "rank 0 "]),
     "cancelled": (1, ["rank 1 failed: CancelledError", "CancelledError"]),
     "not_joined": (1, ["rank 1 has left", ""]),
+    "nccl_fails": (1, ["",  # its device is a recorder's, which notes kernels and does not run them
+                       "rank 1: NCCL failed at ncclAllReduce: the system refused something"]),
+    "network_fails": (1, ["rank 1 failed: rank 1: NCCL failed at an exchange: another rank has",
+                          "CommunicationError: rank 1 failed: rank 1: NCCL failed"]),
+}  # fmt: skip
+
+
+ON_DEVICES = {
+    "other_op": "simulator", "bad_index": "simulator", "killed": "simulator",
+    "network_fails": "simulator", "nccl_fails": "recorder",
 }  # fmt: skip
 
 
 @needs_mpi
-@pytest.mark.parametrize("how", FAILURES)
-def test_all_ranks_end_with_the_cause(how):
+@pytest.mark.parametrize(
+    ("how", "driver"),
+    [
+        *((how, "") for how in FAILURES if "_fails" not in how or how == "stage_fails"),
+        *ON_DEVICES.items(),
+    ],
+)
+def test_all_ranks_end_with_the_cause(how, driver):
+    if driver:
+        pytest.importorskip("numba_cuda")
     code, says = FAILURES[how]
-    done = launch(2, "failing.py", how)
+    done = launch(2, "failing.py", how, driver=driver)
     lines = (done.stdout + done.stderr).splitlines()
     for rank, part in enumerate(says):
         own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))

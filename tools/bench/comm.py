@@ -1,7 +1,9 @@
 """`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: what ranks exchange.
 
 All-reduce of 4 MB, 64 KB and 64 B against nonblocking MPI by mpi4py and PyTorch's gloo; a training
-step of an MLP and a CNN with DistributedDataParallel against PyTorch's DDP with gloo.  Ours and the
+step of an MLP, a CNN and a transformer with DistributedDataParallel against PyTorch's DDP with
+gloo, and the share of exchanges in which a rank computed as well; what global tensors cost beside
+local ones, where nothing is exchanged, and when a graph is captured and compiled.  Ours and the
 peers run by turns in one launch, one thread each; a figure is the median of rounds, in
 microseconds, and its ratio the median of the rounds' ratios.
 
@@ -32,16 +34,18 @@ CHAIN = 20  # all-reduces of a graph
 Runs = dict[str, Callable[[int], None]]
 
 
-def timed(runs: Runs, often: int, rounds: int) -> dict[str, list[float]]:
+def timed(
+    runs: Runs, often: int, rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
     """Microseconds of one of each, a number a round."""
     found: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds + 1):
         for name, run in runs.items():
             dist.barrier()
-            begun = time.perf_counter()
+            begun = clock()
             run(often)
             if number:  # the first round is for warming up
-                found[name].append(1e6 * (time.perf_counter() - begun) / often)
+                found[name].append(1e6 * (clock() - begun) / often)
     return found
 
 
@@ -136,10 +140,16 @@ def networks(nn: Any) -> dict[str, Any]:
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
         nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 14 * 14, 10),
     )  # fmt: skip
-    return {"MLP": mlp, "CNN": cnn}
+    return {"MLP": mlp, "CNN": cnn, "transformer": transformer(nn)}
 
 
-SHAPES = {"MLP": (64, 256), "CNN": (32, 1, 28, 28)}
+def transformer(nn: Any) -> Any:
+    """Two layers, and a sum over all places."""
+    layers = [nn.TransformerEncoderLayer(64, 4, 256, 0.0, batch_first=True) for _ in range(2)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64 * 32, 10))
+
+
+SHAPES = {"MLP": (64, 256), "CNN": (32, 1, 28, 28), "transformer": (16, 32, 64)}
 
 
 class Training(nn.Graph):
@@ -207,21 +217,94 @@ def steps(torch: Any, rounds: int) -> None:
         report(f"{what} step", timed(runs, 20, rounds), "flowvm DDP")
 
 
+def hidden(rounds: int) -> None:
+    """The share of exchanges in which a rank computed as well, of a graph whose backward makes
+    eight buckets of gradients; with what reads sums put late and without.
+    """
+    layers = [m for _ in range(8) for m in (nn.Linear(512, 512), nn.ReLU())]
+    x, y = flow.randn(512, 512), flow.randint(0, 10, (512,))
+    for without in ((), ("late",)):
+        network = nn.Sequential(*layers, nn.Linear(512, 10))
+        graph, shares = Training(nn.parallel.DistributedDataParallel(network)), []
+        graph.config.disable(*without)
+        for number in range(rounds + 1):
+            with flow.profiler.profile(level=2) as p:
+                for _ in range(5):
+                    graph(x, y)
+                flow.vm.sync()
+            found = flow.profiler.gather(p).summary().ranks
+            if number:  # the first one captures
+                shares += [one.hidden for one in found]
+        if rank() == 0:
+            what = f"without {without[0]}" if without else ""
+            print(f"exchanges hidden {what:14s} {statistics.median(shares):6.0%}  of {len(shares)}")
+
+
+def placed(rounds: int) -> None:
+    """Issuing `a + b` of global tensors and of local ones; the call of a graph that captures and
+    compiles it.
+    """
+    where = flow.placement.all("cpu")
+    local = [flow.randn(8, 8) for _ in range(2)]
+    given = [flow.randn(8, 8, placement=where, sbp=flow.sbp.split(0)) for _ in range(2)]
+
+    def adding(a: Any, b: Any) -> Callable[[int], None]:
+        def run(times: int) -> None:
+            for _ in range(times):
+                a + b
+            # what is issued is what is timed: there are fewer than the VM has in flight
+
+        return run
+
+    runs: Runs = {"global": adding(*given), "local": adding(*local)}
+    for run in runs.values():
+        run(2000)
+        flow.vm.sync()
+    report("issue a + b", timed(runs, 1000, 5 * rounds), "global")
+
+    def capturing(sbp: Any) -> Callable[[int], None]:
+        prepared = []
+        for _ in range(rounds + 1):
+            network, shape = transformer(nn), SHAPES["transformer"]
+            x, y = flow.randn(*shape), flow.randint(0, 10, shape[:1])
+            if sbp is not None:
+                network = network.to_global(where, flow.sbp.broadcast)
+                x, y = (t.to_global(where, sbp) for t in (x, y))
+            prepared.append((Training(network), x, y))
+            prepared[-1][0](x, y)  # eagerly: that makes what the optimizer keeps
+        flow.vm.sync()
+
+        def run(times: int) -> None:
+            graph, x, y = prepared.pop()
+            graph(x, y)  # by the time that its thread has computed: it does not wait
+
+        return run
+
+    captures: Runs = {"global, data parallel": capturing(flow.sbp.split(0)),
+                      "local": capturing(None)}  # fmt: skip
+    found = timed(captures, 1, rounds, time.thread_time)
+    report("capture", found, "global, data parallel")
+
+
 def main() -> None:
     """Run, print; what is promised is in docs/distributed.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", choices=("allreduce", "step"), default=None)
+    parser.add_argument("--only", choices=("allreduce", "step", "hidden", "placed"), default=None)
     args = parser.parse_args()
     flow.set_num_threads(1)
     dist.init_process_group("mpi")
     torch, theirs = peers()
     if rank() == 0:
         print(f"{world_size()} ranks; the ratio is ours to that line's; load {os.getloadavg()[0]}")
-    if args.only != "step":
+    if args.only in (None, "allreduce"):
         all_reduces(torch, theirs, args.rounds)
-    if args.only != "allreduce":
+    if args.only in (None, "step"):
         steps(torch, args.rounds)
+    if args.only in (None, "hidden"):
+        hidden(args.rounds)
+    if args.only in (None, "placed"):
+        placed(args.rounds)
 
 
 if __name__ == "__main__":

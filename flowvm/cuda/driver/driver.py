@@ -1,4 +1,4 @@
-"""The CUDA driver's functions, for Python and by address, and cuBLAS's beside them.
+"""The CUDA driver's functions, for Python and by address; cuBLAS's and NCCL's beside them.
 
     driver().call("cuCtxSetCurrent", context)     from Python: raises where the result is not 0
     table()[INDEX["cuLaunchKernel"]]              an address for native code, which looks at the
@@ -12,11 +12,9 @@ no GPU, which are in `FAKES`: "simulator" (`flowvm.cuda.simulator.simulator`) an
 Invariants
 - `NAMES` fixes the table's order.  A table, its functions and the library stay for ever: native
   threads call by it.
-- A place of cuBLAS is 0 until `require_cublas()` found it: loading it takes long.
+- A place of a library is 0 until `require` found it: loading one takes long.
 - What failed once fails again with the same words.
 - A forked child never calls the driver, which does not survive that: `refuse` is in its place.
-
-Long because all functions are named here, and what becomes of a driver that is not there.
 """
 
 from __future__ import annotations
@@ -32,92 +30,22 @@ import numpy as np
 
 from flowvm.config import config
 from flowvm.cuda.driver import results
-from flowvm.cuda.driver.libraries import load_cublas
+from flowvm.cuda.driver.functions import (
+    CUBLAS,
+    DRIVER,
+    INDEX,
+    LIBRARIES,
+    NAMES,
+    NCCL,
+    function_type,
+)
+from flowvm.cuda.driver.libraries import load_library
 from flowvm.errors import DeviceError, FlowError, on_device_failed
 from flowvm.meta.device import forget
 from flowvm.vm.engine.engine import engine
 
 NOT_INITIALIZED: Final = 3
 MINIMUM: Final = 12000  # CUDA 12.0: cuGraphInstantiateWithFlags and cuGraphExecUpdate_v2 as here
-
-# name -> kinds of its parameters: p address or handle, z size, i int, u unsigned, b byte, Q 64 bits
-DRIVER: Final[dict[str, str]] = {
-    "cuInit": "u",
-    "cuDriverGetVersion": "p",
-    "cuDeviceGetCount": "p",
-    "cuDeviceGet": "pi",
-    "cuDeviceGetName": "pii",
-    "cuDeviceGetAttribute": "pii",
-    "cuDeviceTotalMem_v2": "pi",
-    "cuDevicePrimaryCtxRetain": "pi",
-    "cuCtxSetCurrent": "p",
-    "cuCtxGetCurrent": "p",
-    "cuCtxSynchronize": "",
-    "cuStreamCreateWithPriority": "pui",
-    "cuStreamCreate": "pu",
-    "cuStreamDestroy_v2": "p",
-    "cuStreamSynchronize": "p",
-    "cuStreamWaitEvent": "ppu",
-    "cuStreamQuery": "p",
-    "cuEventCreate": "pu",
-    "cuEventRecord": "pp",
-    "cuEventQuery": "p",
-    "cuEventSynchronize": "p",
-    "cuEventElapsedTime": "ppp",
-    "cuEventDestroy_v2": "p",
-    "cuMemAlloc_v2": "pz",
-    "cuMemFree_v2": "p",
-    "cuMemHostAlloc": "pzu",
-    "cuMemFreeHost": "p",
-    "cuMemGetInfo_v2": "pp",
-    "cuMemcpyHtoDAsync_v2": "ppzp",
-    "cuMemcpyDtoHAsync_v2": "ppzp",
-    "cuMemcpyDtoDAsync_v2": "ppzp",
-    "cuMemcpyPeerAsync": "ppppzp",
-    "cuMemcpyAsync": "ppzp",
-    "cuMemsetD8Async": "pbzp",
-    "cuModuleLoadData": "pp",
-    "cuModuleLoadDataEx": "ppupp",
-    "cuModuleGetFunction": "ppp",
-    "cuFuncSetAttribute": "pii",
-    "cuLaunchKernel": "puuuuuuuppp",
-    "cuGetErrorName": "ip",
-    "cuGetErrorString": "ip",
-    "cuStreamBeginCapture_v2": "pi",
-    "cuStreamEndCapture": "pp",
-    "cuThreadExchangeStreamCaptureMode": "p",
-    "cuGraphInstantiateWithFlags": "ppQ",
-    "cuGraphExecUpdate_v2": "ppp",
-    "cuGraphLaunch": "pp",
-    "cuGraphDestroy": "p",
-    "cuGraphExecDestroy": "p",
-    "cuPointerGetAttribute": "pip",
-}
-CUBLAS: Final[dict[str, str]] = {
-    "cublasCreate_v2": "p",
-    "cublasSetStream_v2": "pp",
-    "cublasSetMathMode": "pi",
-    "cublasSetWorkspace_v2": "ppz",
-    # handle, opA, opB, m, n, k, alpha, A, type, lda, stride, B, ..., beta, C, ..., count, compute
-    "cublasGemmStridedBatchedEx": "piiiiippiiQpiiQppiiQiii",
-    "cublasDestroy_v2": "p",
-}
-NAMES: Final = (*DRIVER, *CUBLAS)
-INDEX: Final = {name: i for i, name in enumerate(NAMES)}
-_KINDS: Final[dict[str, Any]] = {
-    "p": ctypes.c_void_p,
-    "z": ctypes.c_size_t,
-    "i": ctypes.c_int,
-    "u": ctypes.c_uint,
-    "b": ctypes.c_ubyte,
-    "Q": ctypes.c_uint64,
-}
-
-
-def function_type(name: str) -> Any:
-    """The ctypes type of function `name`, which calls through an address or makes a callback."""
-    kinds = CUBLAS[name] if name in CUBLAS else DRIVER[name]
-    return ctypes.CFUNCTYPE(ctypes.c_int, *(_KINDS[k] for k in kinds))
 
 
 class Driver:
@@ -129,7 +57,7 @@ class Driver:
         self.version = 0
         self.functions: dict[str, Any] = {}
         self.table: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
-        self.cublas_error = ""
+        self.missing: dict[str, str] = {}  # library -> what was tried in vain
         self.kernels: dict[int, str] = {}  # handles of those that were loaded -> their names
         self.pid = os.getpid()
         self.add(addresses)
@@ -159,6 +87,8 @@ class Driver:
 
 # drivers that need no GPU, by the name of the setting: each makes one of its options
 FAKES: Final[dict[str, Callable[[str], Driver]]] = {}
+# functions of ours that steps call, by their addresses: what a result other than 0 stands for
+others: Final[dict[int, Callable[[int], FlowError]]] = {}
 _keep: list[Driver] = []
 _lock = threading.RLock()  # guards what follows
 _driver: Driver | None = None
@@ -278,8 +208,21 @@ def _failed_instruction(details: Sequence[int]) -> FlowError:
     name = _called(called) if step >= 0 else ""
     if name in CUBLAS:
         return results.cublas_error(result, name)
+    if name in NCCL:
+        return nccl_error(result, name)
+    if called in others and step >= 0:
+        return others[called](result)
     doing = f"the CUDA device failed at {name}" if name else "the CUDA device failed"
     return error_of(result, doing)
+
+
+def nccl_error(result: int, doing: str) -> FlowError:
+    """The exception for a result of NCCL, with what it says itself."""
+    said = []
+    for name, argument in (("ncclGetErrorString", result), ("ncclGetLastError", None)):
+        at = _driver.functions[name](argument) if _driver is not None else 0
+        said.append(ctypes.string_at(at).decode(errors="replace").strip() if at else "")
+    return results.nccl_error(result, doing, *said)
 
 
 def _called(address: int) -> str:
@@ -293,23 +236,21 @@ def _called(address: int) -> str:
 on_device_failed.append(_failed_instruction)
 
 
-def require_cublas() -> None:
-    """Fill in cuBLAS's part of the table.  DeviceError, always the same, where it is not found."""
-    used = driver()
+def require(library: str) -> None:
+    """Fill in the functions of "cublas" or "nccl".  DeviceError, always the same, where it is not
+    found.
+    """
+    used, names = driver(), LIBRARIES[library]
     with _lock:
-        if used.functions.keys() >= CUBLAS.keys():
+        if used.functions.keys() >= names.keys():
             return
-        if not used.cublas_error:
+        if library not in used.missing:
             try:
-                used.add(_addresses(load_cublas(used.version), CUBLAS))
+                used.add(_addresses(load_library(library, used.version), names))
                 return
             except (OSError, AttributeError) as error:
-                used.cublas_error = str(error)
-        package = "nvidia-cublas-cu12" if used.version // 1000 == 12 else "nvidia-cublas"
-        raise DeviceError(
-            f"matrix products and convolutions on CUDA need cuBLAS, which was not found "
-            f"({used.cublas_error}); pip install {package}, or CuPy with its libraries"
-        )
+                used.missing[library] = str(error)
+        raise results.not_found(library, used.version // 1000, used.missing[library])
 
 
 def _load(where: str) -> Driver:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowvm.errors import DeviceError, FlowError, OutOfMemoryError
+from flowvm.errors import CommunicationError, DeviceError, FlowError, OutOfMemoryError
+from flowvm.ranks.launched import launched_rank
 
 NAMES: Final[dict[int, str]] = {
     0: "CUDA_SUCCESS",
@@ -131,6 +132,44 @@ def cublas_error(status: int, doing: str) -> FlowError:
     name, text = _CUBLAS.get(status, (str(status), "it failed"))
     kind = OutOfMemoryError if status == 3 else DeviceError
     return kind(f"cuBLAS failed at {doing}: {text} (CUBLAS_STATUS_{name})")
+
+
+# NCCL's results: its name, what was wrong and what to do
+_NCCL: Final = {
+    1: ("ncclUnhandledCudaError", "a call of CUDA failed inside"),
+    2: ("ncclSystemError", "the system refused something: the network, shared memory (/dev/shm), "
+        "or a limit; NCCL_DEBUG=WARN says more"),
+    3: ("ncclInternalError", "it failed inside; NCCL_DEBUG=WARN says more"),
+    4: ("ncclInvalidArgument", "an argument is wrong; this is a bug of flowvm: please report it"),
+    5: ("ncclInvalidUsage", "it was called as it may not be; each rank of a host needs a device of "
+        "its own"),
+    6: ("ncclRemoteError", "another rank has failed, or the network to it"),
+}  # fmt: skip
+
+
+def nccl_error(result: int, doing: str, text: str = "", last: str = "") -> FlowError:
+    """The exception for a result of NCCL; `text` and `last` are what it says itself."""
+    name, meaning = _NCCL.get(result, (text or str(result), "it failed"))
+    more = f": {last}" if last else ""
+    return CommunicationError(
+        f"rank {launched_rank()}: NCCL failed at {doing}: {meaning}{more} ({name})"
+    )
+
+
+# what is installed where a library is not found, for drivers of CUDA 12 and of later ones
+_PACKAGES: Final = {
+    "cublas": ("matrix products and convolutions on CUDA need cuBLAS", "nvidia-cublas-cu12",
+               "nvidia-cublas", "or CuPy with its libraries"),
+    "nccl": ("ranks exchange CUDA tensors by NCCL", "nvidia-nccl-cu12", "nvidia-nccl-cu13",
+             "or CuPy with its libraries (python -m cupyx.tools.install_library --library nccl)"),
+}  # fmt: skip
+
+
+def not_found(library: str, major: int, tried: str) -> FlowError:
+    """The exception where a library is missing; `major` is the driver's CUDA version."""
+    what, twelve, later, more = _PACKAGES[library]
+    package = twelve if major == 12 else later
+    return DeviceError(f"{what}, which was not found ({tried}); pip install {package}, {more}")
 
 
 def name_of(code: int) -> str:

@@ -167,7 +167,7 @@ class Runtime:
         It has memory of its own to compute with: what cuBLAS takes by itself while a stream is
         captured would become a part of the graph, which could then not be updated.
         """
-        drivers.require_cublas()
+        drivers.require("cublas")
         self.enter()
         handle, memory = ctypes.c_void_p(), ctypes.c_void_p()
         size = WORKSPACE if self.properties.capability < (9, 0) else WORKSPACE_90

@@ -24,7 +24,7 @@ import numpy as np
 
 from flowvm.cuda.driver import clocks
 from flowvm.cuda.driver import driver as drivers
-from flowvm.cuda.driver.driver import INDEX
+from flowvm.cuda.driver.functions import INDEX
 from flowvm.cuda.driver.runtime import Runtime, runtime
 from flowvm.eager import modes
 from flowvm.errors import OutOfMemoryError
@@ -189,12 +189,12 @@ def _caller(runtime: Runtime, priority: int) -> Words:
 def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
     """The block of a stream that has instructions."""
     block = _caller(runtime, priority)
-    block[DEV.LINES] = _pinned(runtime, 8 * LINES.WORDS * RING.SLOTS)
+    block[DEV.LINES] = pinned(runtime, 8 * LINES.WORDS * RING.SLOTS)
     events = np.zeros((EVENT.LENGTH, EVENT.WORDS), np.int64)
     events[:, EVENT.EVENT] = [runtime.event() for _ in range(EVENT.LENGTH)]
     block[DEV.EVENTS] = _kept(events)
     if stages:
-        pairs = [(_pinned(runtime, STAGE_BYTES), runtime.event()) for _ in range(DEV.STAGE_COUNT)]
+        pairs = [(pinned(runtime, STAGE_BYTES), runtime.event()) for _ in range(DEV.STAGE_COUNT)]
         block[DEV.STAGES], block[DEV.STAGE_BYTES] = _kept(np.array(pairs, np.int64)), STAGE_BYTES
     return block
 
@@ -205,7 +205,7 @@ def _kept(words: Words) -> int:
     return int(words.ctypes.data)
 
 
-def _pinned(runtime: Runtime, size: int) -> int:
+def pinned(runtime: Runtime, size: int) -> int:
     """Page-locked memory of the host, which kernels can write to."""
     address = ctypes.c_void_p()
     runtime.enter()

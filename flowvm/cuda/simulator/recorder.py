@@ -29,6 +29,8 @@ _ENQUEUES = {
     "cuMemcpyHtoDAsync_v2": 3, "cuMemcpyDtoHAsync_v2": 3, "cuMemcpyDtoDAsync_v2": 3,
     "cuMemcpyAsync": 3, "cuMemcpyPeerAsync": 5, "cuMemsetD8Async": 3, "cuLaunchKernel": 8,
     "cuGraphLaunch": 1, "cuEventRecord": 1, "cuStreamWaitEvent": 0,
+    "ncclAllReduce": 6, "ncclReduce": 7, "ncclBroadcast": 6, "ncclReduceScatter": 6,
+    "ncclAllGather": 5, "ncclSend": 5, "ncclRecv": 5,
 }  # fmt: skip
 
 

@@ -27,15 +27,20 @@ import ctypes
 import os
 import re
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final, Self
 
-from flowvm.cuda.driver.driver import CUBLAS, DRIVER, Driver, function_type
+from flowvm.cuda.driver.driver import Driver
+from flowvm.cuda.driver.functions import NAMES as FUNCTIONS
+from flowvm.cuda.driver.functions import function_type
 from flowvm.cuda.driver.results import NAMES, STICKY
 from flowvm.cuda.simulator.blas import read_gemm
+from flowvm.cuda.simulator.exchanging import Communicator
 from flowvm.cuda.simulator.kernels import Function, Launch, choose_simulator, read_launch
 from flowvm.cuda.simulator.memory import HOST, Fault, Memory
-from flowvm.cuda.simulator.streams import Event, Graph, Scheduler, Stream, Work
+from flowvm.cuda.simulator.nccl import Nccl
+from flowvm.cuda.simulator.streams import Event, Graph, Replay, Scheduler, Stream, Work
 from flowvm.errors import ConfigError
 from flowvm.vm.callers.interrupt import protected
 
@@ -51,10 +56,11 @@ ATTRIBUTES: Final = {
     1: 1024, 8: 48 << 10, 10: 32, 12: 65536, 13: 1_000_000, 16: 4, 18: 0, 36: 1_000_000, 37: 128,
     38: 1 << 20, 39: 2048, 40: 2, 75: 8, 76: 0, 81: 228 << 10, 82: 65536, 97: 227 << 10,
 }  # fmt: skip
+PAUSE: Final = 0.0005  # seconds between two looks at other processes
 _FIRST_HANDLE: Final = 0x5A00_0000
 
 
-class Simulator:
+class Simulator(Nccl):
     """The devices, and a method for each function of the table, named as it is."""
 
     name = "simulator"
@@ -72,17 +78,21 @@ class Simulator:
         self.lost: dict[int, tuple[int, str]] = {}  # device -> sticky result, and why
         self.last_fault = ""
         self.faults: dict[int, str] = {}  # result -> why the last call gave it
-        self.streams = Scheduler(late, seed, self._failed, lambda device: device not in self.lost)
+        self.streams = Scheduler(
+            late, seed, self._failed, lambda device: device not in self.lost, self._pause
+        )
         self.events: dict[int, Event] = {}
         self.functions: dict[int, Function] = {}
         self.modules: dict[int, dict[str, int]] = {}  # handle -> entry -> parameters
         self.graphs: dict[int, Graph] = {}
         self.executables: dict[int, list[Work]] = {}
         self.handles: dict[int, int] = {}  # of cuBLAS -> stream
+        self.communicators: dict[int, Communicator] = {}
+        self.texts_of_nccl: dict[str, Any] = {}
         self.local = threading.local()  # .device: whose context is current
         self.texts: dict[int, Any] = {}
         self._next = _FIRST_HANDLE
-        self.callbacks = {n: function_type(n)(self._entry(n)) for n in (*DRIVER, *CUBLAS)}
+        self.callbacks = {n: function_type(n)(self._entry(n)) for n in FUNCTIONS}
         for device in range(devices):
             self.streams.streams[-1 - device] = Stream(0, device)
 
@@ -197,6 +207,12 @@ class Simulator:
         if not 0 <= index < self.devices:
             raise Fault(INVALID_DEVICE, f"there are {self.devices} devices, not one {index}")
         return index
+
+    def _pause(self) -> None:
+        """Let other threads call while this one waits for another process."""
+        self.lock.release()
+        time.sleep(PAUSE)
+        self.lock.acquire()
 
     def do(self, stream: int, what: str, run: Callable[[], None]) -> None:
         """Put something into a stream."""
@@ -520,6 +536,11 @@ class Simulator:
 
     def cuGraphLaunch(self, executable: int, stream: int) -> None:
         work = list(_known(self.executables, executable, "graph"))
+        if any(one.poll is not None for one in work):
+            replay = Replay(work)
+            one = Work("graph", run=replay.run, poll=replay.poll)
+            self.streams.enqueue(self._stream(stream), one)
+            return
 
         def run() -> None:
             for one in self.streams.in_order(work):

@@ -5,6 +5,9 @@ happened.  At once: what may run runs while it is enqueued.  Late: it stays in i
 somebody asks (query, synchronize), and a seed chooses whose turn it is, in bursts, so that whatever
 the events allow will happen some day; a wait that is missing gives wrong numbers.
 
+Work that waits for other processes has a `poll`, and whoever waits for it lets others call in the
+meantime.
+
 Nothing here touches memory; `Work.run` does.
 """
 
@@ -42,8 +45,8 @@ class Event:
 class Work:
     """One thing that a stream does: `run`, then `event` has happened for the `number`-th time.
 
-    It may begin when `after` has happened for the `count`-th time; in a graph, when the works of
-    the numbers `needs` are done.
+    It may begin when `after` has happened for the `count`-th time, and `poll` says so; in a graph,
+    when the works of the numbers `needs` are done.
     """
 
     what: str
@@ -53,10 +56,13 @@ class Work:
     after: Event | None = None
     count: int = 0
     needs: frozenset[int] = frozenset()
+    poll: Callable[[], bool] | None = None
 
     @property
     def ready(self) -> bool:
-        return self.after is None or self.after.happened >= self.count
+        if self.after is not None and self.after.happened < self.count:
+            return False
+        return self.poll is None or self.poll()
 
 
 @dataclass
@@ -95,6 +101,40 @@ class Stream:
     capture: Graph | None = None
 
 
+class Replay:
+    """A launch of a graph in which something waits for other processes: what may run, runs."""
+
+    def __init__(self, graph: list[Work]) -> None:
+        self.graph = graph
+        self.left = list(range(len(graph)))
+        self.error: Exception | None = None
+
+    def poll(self) -> bool:
+        """Go on; whether all of it is done."""
+        went = True
+        while went and self.error is None:
+            went = False
+            for k in self.left[:]:
+                work = self.graph[k]
+                if work.needs.isdisjoint(self.left) and work.ready:
+                    self._run(work)
+                    self.left.remove(k)
+                    went = True
+        return not self.left or self.error is not None
+
+    def _run(self, work: Work) -> None:
+        try:
+            if work.run is not None:
+                work.run()
+        except Exception as error:
+            self.error = error
+
+    def run(self) -> None:
+        """What it came to."""
+        if self.error is not None:
+            raise self.error
+
+
 class Scheduler:
     """Runs what streams hold.  `failed(device, error)` is told what went wrong, and whether
     anything may still run on a device is `lives(device)`.
@@ -106,11 +146,13 @@ class Scheduler:
         seed: int,
         failed: Callable[[int, Exception], None],
         lives: Callable[[int], bool],
+        pause: Callable[[], None],
     ) -> None:
         self.late = late
         self.random = random.Random(seed)
         self.failed = failed
         self.lives = lives
+        self.pause = pause  # lets other threads call for a moment
         self.streams: dict[int, Stream] = {}
         self.last: Stream | None = None
 
@@ -124,8 +166,10 @@ class Scheduler:
                 if other.blocking and other.device == stream.device:
                     self.drain(other)
         stream.queue.append(work)
-        if not self.late or stream.handle == 0:
+        if stream.handle == 0:
             self.drain(stream)
+        while not self.late and stream.queue and self._stepped():
+            pass
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -207,11 +251,20 @@ class Scheduler:
         return True
 
     def some(self) -> None:
-        """What happens while a query is answered, where work is late."""
-        if self.late:
-            for _ in range(self.random.randint(1, STEPS)):
-                if not self.step():
-                    return
+        """What happens while a query is answered: a little, where work is late."""
+        steps = self.random.randint(1, STEPS) if self.late else 0
+        while (self.late or self._any()) and self.step():
+            steps -= 1
+            if steps == 0:
+                return
+
+    def _stepped(self) -> bool:
+        """Run one thing; False if all that may run next waits for other processes."""
+        if self.step():
+            return True
+        if any(s.queue and s.queue[0].poll is not None for s in self.streams.values()):
+            return False
+        raise Fault(LAUNCH_TIMEOUT, "streams wait for each other: nothing can run")
 
     def drain(self, stream: Stream | None = None) -> None:
         """Run until a stream, or each, has nothing left."""
@@ -227,8 +280,8 @@ class Scheduler:
 
     def _until(self, done: Callable[[], bool]) -> None:
         while not done():
-            if not self.step():
-                raise Fault(LAUNCH_TIMEOUT, "streams wait for each other: nothing can run")
+            if not self._stepped():
+                self.pause()
 
     def _run(self, stream: Stream) -> None:
         work = stream.queue[0]

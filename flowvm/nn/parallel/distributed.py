@@ -30,7 +30,8 @@ from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group
 
-FIRST_MB, MOST_MB = 1.0, 25.0  # of a bucket: the first is small, so that the others begin early
+FIRST_MB = 1.0  # of a bucket: the first is small, so that the others begin early
+MOST_MB = {"cpu": 1.0, "cuda": 25.0}
 
 
 class Bucket:
@@ -72,7 +73,9 @@ class DistributedDataParallel(Module):
     process_group           a group of `flow.distributed.new_group`, None for all ranks
     broadcast_buffers       before each forward in training, buffers become those of the first rank
     init_sync               parameters and buffers become those of the first rank now
-    bucket_cap_mb           how large a bucket is at most, 25 where it is not given
+    bucket_cap_mb           how large a bucket is at most; where it is not given 25, as PyTorch has
+                            it, for CUDA devices, and 1 for CPUs, where a larger exchange is no
+                            quicker for its size and a small one begins before backward ends
     find_unused_parameters  parameters that an output does not depend on count as done; with
                             static_graph, too.  The gradients of those that no rank has used stay
                             what they are
@@ -124,7 +127,7 @@ class DistributedDataParallel(Module):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = True
         self.process_group = Group.of(process_group)
-        cap = MOST_MB if bucket_cap_mb is None else bucket_cap_mb
+        cap = MOST_MB[wanted[0].device.type] if bucket_cap_mb is None else bucket_cap_mb
         self._buckets = _buckets(wanted, min(FIRST_MB, cap), cap)
         self._bucket_of = {id(p): k for k, b in enumerate(self._buckets) for p in b.members}
         self._backward = _Backward()

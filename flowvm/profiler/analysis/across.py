@@ -23,7 +23,7 @@ EXCHANGES = (
     "broadcast", "broadcast_", "barrier", "send", "recv", "recv_",
 )  # fmt: skip
 COLLECTIVES = "comm"  # the lane of all that is no message
-_LANE = re.compile(rf"(?:rank \d+ )?({COLLECTIVES}|send\d+|recv\d+)")
+_LANE = re.compile(rf"(?:rank \d+ )?(?:cuda:\d+ )?({COLLECTIVES}|send\d+|recv\d+)")
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ class CALL(Record):
     PARAM_WORDS = 512  # parameters of a kernel: 4 KiB
 
 
-@record(words=46, by=PYTHON)
+@record(words=47, by=PYTHON)
 class DEV(Record):
     """A device stream's block: what its worker calls, by address, and its handles (see
     `flowvm.vm.workers.device`).
@@ -76,6 +76,7 @@ class DEV(Record):
     BASE_NS = field("its own time", by=WORKER)
     REFUSED = field("what the driver last answered to the allocator's wish", by=WORKER)
     F_CAPTURE_MODE = field("cuThreadExchangeStreamCaptureMode")
+    EACH = field("1: an event behind each instruction, for each waits for other ranks")
 
     STAGE_COUNT = 4
 
@@ -140,6 +141,7 @@ class SOURCE(Record):
     LINE = 2  # the instruction's line
     BLOCK = 3  # word k of the stream's block
     HERE = 4  # the address of word k of the steps
+    HELD = 5  # the word at the address that the patch adds
     SHIFT = 8
 
 
@@ -168,7 +170,7 @@ class GRAPH(Record):
     LINES = field("lines of tasks")
     LINES_AT = field("where in the chunk they are")
     NUMBERS_AT = field("where in it the live scalars are")
-    PUT = field("address of steps that write those")
+    PUT = field("address of steps that write those, and begin tasks; 0: none")
     COLLECT = field("address of steps that look through the lines")
     REPORTERS_AT = field("place in these words of a REPORTER for each line")
     BRANCHES_AT = field("place of the places of the branches")

@@ -249,8 +249,13 @@ def new_edge(m: Words) -> int:
 
 
 def both_on_devices(m: Words, src: int, dst: int) -> bool:
-    """Whether devices run both, so that one can wait for an event of the other."""
-    streams = (m[CTL.DEVICES] >> m[src + INS.STREAM]) & (m[CTL.DEVICES] >> m[dst + INS.STREAM]) & 1
+    """Whether devices run both, so that one can wait for an event of the other.
+
+    For an exchange with other ranks nobody waits so: what is behind in the stream that waits may be
+    what the other ranks wait for.
+    """
+    waited = m[CTL.DEVICES] & ~m[CTL.LANES]
+    streams = (waited >> m[src + INS.STREAM]) & (m[CTL.DEVICES] >> m[dst + INS.STREAM]) & 1
     a, b = m[src + INS.KIND], m[dst + INS.KIND]
     return streams != 0 and a in (KIND.OP_CALL, KIND.LAUNCH) and b in (KIND.OP_CALL, KIND.LAUNCH)
 

@@ -164,6 +164,11 @@ class CTL(Region):
     N_TRIMMED = line("blocks given back", by=WORKERS)
     RUN_AHEAD = line("instructions in flight at which issuing waits", by=MAIN)
     DEVICES = line("bit s: stream s is a device's (see `flowvm.vm.workers.device`)", by=MAIN)
+    LANES = line(
+        "bit s: stream s, a device's, waits for other ranks: who waits for it waits until it is "
+        "done",
+        by=MAIN,
+    )
     USED_STREAMS = line("streams from here on were never made", by=MAIN)
     HOLD = line("1 asks the scheduler to take no records: it is to come to rest", by=MAIN)
     PEAK_RESERVED = line("the most that RESERVED_BYTES was", by=WORKERS)

@@ -5,7 +5,9 @@ kernels) as soon as it is in the queue, and *closes* it when an event behind it 
 in the order of the queue.  Every thread issues far ahead of the device, this one too.
 
     open     the operands' addresses are known: whoever allocates them was opened before (notes in
-             WAI say which places of other streams; for these the device waits, by an event)
+             WAI say which places of other streams; for these the device waits, by an event that
+             has nothing behind it which waits for a further stream: that may hold a graph with
+             exchanges, which wait for another rank, which waits for us)
     close    the event behind it has passed, and those that its notes name are closed: what its
              kernels wrote to its line is its status; now it may be poisoned, and poison others
 
@@ -70,16 +72,19 @@ def open_next(m: Words, stream: int, block: Words) -> bool:
     opened = m[at + STR.LAUNCHED]
     if opened == load_acquire(m, at + STR.TAIL):
         return False
-    if block[DEV.RECORDED] - block[DEV.PASSED] == EVENT.LENGTH:
+    if block[DEV.RECORDED] - block[DEV.PASSED] >= EVENT.LENGTH - 1:
         return False
     slot = m[QUE.AT + stream * RING.SLOTS + (opened & RING.SLOT_MASK)]
     if not launched_before(m, slot):
         return False
+    kind = m[entry_of(m, slot) + ENT.KIND]
+    if block[DEV.SINCE] > 0 and (m[WAI.AT + slot] != 0 or kind == KIND.LAUNCH):
+        record(block, opened)
     wait_on_device(m, slot, block)
-    note_failure(block, begin_time(m, block, m[entry_of(m, slot) + ENT.KIND]))
+    note_failure(block, begin_time(m, block, kind))
     open_instruction(m, stream, slot, block, opened)
     block[DEV.SINCE] += 1
-    most = BATCH if m[CTL.LEVEL] < 2 else 1
+    most = BATCH if m[CTL.LEVEL] < 2 and block[DEV.EACH] == 0 else 1
     if block[DEV.SINCE] >= most or opened + 1 == load_acquire(m, at + STR.TAIL):
         record(block, opened + 1)
     # at last: else an event that tells when it ended could be behind what waits for it
@@ -111,15 +116,46 @@ def wait_on_device(m: Words, slot: int, block: Words) -> None:
             m[node + EDG.TARGET] >> WAI.PLACE_BITS,
             m[node + EDG.TARGET] & WAI.PLACE_MASK,
         )
-        if load_acquire(m, STR.AT + stream * STR.WORDS + STR.DONE) < place:
-            other = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
-            # of its context; a wait takes an event's last record, so one event serves them all
-            event = other[DEV.WAIT_EVENT]
-            note_failure(block, call_driver(block, DEV.F_RECORD, event, other[DEV.STREAM], 0, 0))
+        event = event_for(m, stream, place, block)
+        if event != 0:
             note_failure(
                 block, call_driver(block, DEV.F_WAIT_EVENT, block[DEV.STREAM], event, 0, 0)
             )
         index = m[node + EDG.NEXT]
+
+
+def event_for(m: Words, stream: int, place: int, block: Words) -> int:
+    """An event behind the queue of another stream up to `place`, for `block`'s to wait for; 0 where
+    that is done.
+
+    The stream's worker records one before whatever waits for others.  Where it has recorded none
+    there is nothing of that kind yet, so one is recorded now; if it was faster, its own counts.
+    """
+    done = STR.AT + stream * STR.WORDS + STR.DONE
+    if load_acquire(m, done) >= place:
+        return 0
+    other = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
+    event = event_behind(other, place)
+    if event == 0:
+        event = block[DEV.WAIT_EVENT]  # a wait takes an event's last record: it serves all of ours
+        if block[DEV.CONTEXT] != other[DEV.CONTEXT]:
+            event = other[DEV.WAIT_EVENT]
+        note_failure(block, call_driver(block, DEV.F_RECORD, event, other[DEV.STREAM], 0, 0))
+        recorded = event_behind(other, place)
+        event = recorded if recorded != 0 else event
+    # last: the event that we look for may have passed meanwhile, and a later one was found
+    return event if load_acquire(m, done) < place else 0
+
+
+def event_behind(other: Words, place: int) -> int:
+    """The first event that a stream's worker has recorded behind the queue up to `place`, and not
+    seen to have passed; 0: none.
+    """
+    for k in range(load_acquire(other, DEV.PASSED), load_acquire(other, DEV.RECORDED)):
+        events = events_of(other, k)
+        if events[EVENT.PLACE] >= place:
+            return events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
+    return 0
 
 
 def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
@@ -157,7 +193,7 @@ def record(block: Words, place: int) -> None:
     event = events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
     note_failure(block, call_driver(block, DEV.F_RECORD, event, block[DEV.STREAM], 0, 0))
     events[EVENT.PLACE] = place
-    block[DEV.RECORDED] += 1
+    store_release(block, DEV.RECORDED, block[DEV.RECORDED] + 1)
     block[DEV.SINCE] = 0
 
 
@@ -186,7 +222,7 @@ def close_passed(m: Words, stream: int, block: Words) -> bool:
             slot = m[QUE.AT + stream * RING.SLOTS + ((events[EVENT.PLACE] - 1) & RING.SLOT_MASK)]
             note_time(block, events, m[INS.AT + slot * INS.WORDS + INS.SEQ])
         close_until(m, stream, block, events[EVENT.PLACE])
-        block[DEV.PASSED] += 1
+        store_release(block, DEV.PASSED, block[DEV.PASSED] + 1)
         did = True
     return did
 

@@ -59,8 +59,8 @@ def clear_lines(block: Words, g: Words, chunk: int) -> int:
 
 
 def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> int:
-    """Write the launch's numbers to where its tasks read them."""
-    if g[GRAPH.SCALARS] == 0:
+    """Take the steps that begin tasks, and write the launch's numbers to where tasks read them."""
+    if g[GRAPH.PUT] == 0:
         return 0
     args = ARG.AT + stream * ARG.WORDS
     m[args + ARG.HEADER] = chunk + g[GRAPH.NUMBERS_AT]

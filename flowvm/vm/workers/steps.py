@@ -18,7 +18,7 @@ passed the instruction (`flowvm.vm.workers.device`).
 from __future__ import annotations
 
 from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
-from flowvm.vm.machine.lang import Words, address_in, call_address, words_at
+from flowvm.vm.machine.lang import Words, address_in, call_address, load_word, words_at
 from flowvm.vm.machine.words import ARG
 
 DEVICE_FAILED = 13  # flowvm.errors.Status.DEVICE_FAILED; a test pins that they agree
@@ -102,6 +102,8 @@ def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -
             value = block[DEV.LINE]
         elif source == SOURCE.BLOCK:
             value = block[k]
+        elif source == SOURCE.HELD:
+            value = load_word(steps[patch + 2]) - steps[patch + 2]
         else:
             value = address_in(steps, k)
         to[first + steps[patch]] = value + steps[patch + 2]

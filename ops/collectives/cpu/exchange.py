@@ -19,19 +19,18 @@ from flowvm.errors import Status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.collectives.exchanges import Exchange
+from flowvm.ops.collectives.parts.standing import begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
-from flowvm.ranks.watching import ALERT, ALERTED, DIFFERENT, MPI_FAILED
-from flowvm.ranks.words import ROW, STEP
-from flowvm.ranks.world import Joined, Lane
+from flowvm.ranks.watching import ALERTED, DIFFERENT, MPI_FAILED
+from flowvm.ranks.words import ALERT, ROW
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import (
     call_address,
     copy_bytes,
     futex_wait,
-    load_acquire,
     load_word,
     sched_yield,
-    store_release,
     store_word,
     words_at,
 )
@@ -43,7 +42,6 @@ VALUE, OUT, IN, OWN, CONST = range(5)
 REQUEST, FLAG, STATUS = CALL.WORDS, CALL.WORDS + 1, CALL.WORDS + 2
 OWN_WORDS = STATUS + STATUS_BYTES // 8
 FAILED = int(Status.RANKS_FAILED)
-PRIME = 0x100000001B3
 # a nap costs a small message its latency; without naps a wait takes the core from kernels
 POLLS, NAP_US = 200, 30
 
@@ -79,9 +77,8 @@ def value(word: int) -> Argument:
 class Program:
     """One call of one of MPI's functions, as a kernel's constants."""
 
-    def __init__(self, joined: Joined, lane: Lane, text: str) -> None:
-        self.joined, self.lane, self.text = joined, lane, text
-        self.row, self.rows = joined.row, joined.rows  # of the board
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
         self.lists: list[int] = []
         self.function, self.copied = 0, 0
         self.arguments: list[Argument] = []
@@ -101,68 +98,27 @@ class Program:
         self, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
     ) -> Launch:
         """What an infer function answers; `seen` are all operands but the order, outputs first."""
-        rows = self.rows
-        encoded = self.text.encode()[: 8 * STEP.TEXT_WORDS]
-        text = struct.unpack(f"{STEP.TEXT_WORDS}q", encoded.ljust(8 * STEP.TEXT_WORDS, b"\0"))
+        said, rows = self.exchange, self.exchange.rows
+        text = text_words(said.encoded)
         head = 2 * CALL.WORDS + len(rows) + len(text)
         words: list[int] = []
         for kind, word in self.arguments:
             words += [kind, 8 * (head + word) if kind == CONST else word]
         words += [0] * (2 * CALL.WORDS - len(words))
         sizes = Sizes(
-            self.function, address("MPI_Test"), self.row, self.lane.alert,
-            _sign(encoded), self.copied, len(rows), 2 * CALL.WORDS + len(rows),
+            self.function, address("MPI_Test"), said.row, said.lane.alert,
+            said.sign, self.copied, len(rows), 2 * CALL.WORDS + len(rows),
         )  # fmt: skip
         byte = dtype_named("uint8")
         views = [View(byte, (m.nbytes,)) for m in seen] + [View(dtype_named("int64"), (1,))]
         consts = ((*words, *rows, *text, *self.lists), sizes)
         return Launch(
             tuple(outputs), body, tuple(views), consts, 1, 1, 8 * OWN_WORDS,
-            stream=self.lane.stream.number,
+            stream=said.lane.stream.number,
         )  # fmt: skip
 
 
-def _sign(text: bytes) -> int:
-    """A hash that is the same in every process."""
-    found = 0x4BF29CE484222325
-    for byte in text:
-        found = (found ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
-    return found
-
-
 # --- the bodies -----------------------------------------------------------------------------------
-
-
-def _begin(program: Array, t: Any) -> int:
-    """Show on the board what is begun: its number."""
-    row = words_at(t.row, ROW.WORDS)
-    seq = row[ROW.SEQ] + 1
-    row[ROW.HASH] = (row[ROW.HASH] ^ t.sign) * PRIME
-    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-    store_release(row, at + STEP.SEQ, 0)  # what is there is another's from here on
-    store_release(row, at + STEP.HASH, row[ROW.HASH])
-    for k in range(STEP.TEXT_WORDS):
-        row[at + STEP.TEXT + k] = program[t.text + k]
-    store_release(row, at + STEP.SEQ, seq)
-    store_release(row, ROW.SEQ, seq)
-    return seq
-
-
-def _different(program: Array, t: Any, seq: int) -> int:
-    """The number of a member, + 1, that has begun something else at this place; 0 for none."""
-    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
-    own = load_word(t.row + 8 * (at + STEP.HASH))
-    for k in range(t.members):
-        if program[2 * CALL.WORDS + k] == 0:
-            continue  # of another host, whose board is not here
-        other = words_at(program[2 * CALL.WORDS + k], ROW.WORDS)
-        if (
-            load_acquire(other, at + STEP.SEQ) == seq
-            and load_acquire(other, at + STEP.HASH) != own
-            and load_acquire(other, at + STEP.SEQ) == seq  # still: it may be far ahead
-        ):
-            return k + 1
-    return 0
 
 
 def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array) -> int:
@@ -172,7 +128,8 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
     if alert[ALERT.RAISED] != 0:
         details[0] = ALERTED
         return FAILED
-    seq = _begin(program, t)
+    seq = begin(t.row, t.sign, program.ctypes.data + 8 * t.text)
+    members = program.ctypes.data + 16 * CALL.WORDS
     details[3] = seq
     if t.copied > 0:
         copy_bytes(out, x, t.copied)
@@ -197,7 +154,7 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
             break
         tests += 1
         if tests & 63 == 0:
-            other = _different(program, t, seq)
+            other = different(t.row, members, t.members, seq)
             if other != 0:
                 details[0], details[1] = DIFFERENT, other - 1
                 return FAILED
@@ -208,7 +165,7 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
             futex_wait(words, FLAG, 0, NAP_US)
         else:
             sched_yield()
-    other = _different(program, t, seq)
+    other = different(t.row, members, t.members, seq)
     if other != 0:  # first: of messages of other sizes MPI says less
         details[0], details[1] = DIFFERENT, other - 1
         return FAILED

@@ -18,6 +18,7 @@ import importlib
 import math
 import struct
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.cuda.compiler.compiling import signature_of
 from flowvm.cuda.driver import driver as drivers
+from flowvm.cuda.driver.functions import INDEX
 from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import need_cublas, streams
 from flowvm.cuda.launch import (
@@ -32,12 +34,14 @@ from flowvm.cuda.launch import (
     Const,
     CudaLaunch,
     Details,
+    Held,
     KernelStep,
     LibraryStep,
     Operand,
     Scalar,
     Scratch,
     StreamWord,
+    Words,
     itemsize_of,
 )
 from flowvm.eager.interpreter import Invocation, Operator, device_of
@@ -57,27 +61,32 @@ from flowvm.vm.workers.steps import take_steps
 
 STREAM_WORDS = {"stream": DEV.STREAM, "cublas": DEV.CUBLAS}
 Layout = np.ndarray[Any, np.dtype[np.int64]]
+Numbers = tuple[int, tuple[int, ...]]  # which patch or word is the address of which numbers
 Patch = tuple[int, int, int]  # of a template: which word, its source, what is added
 
 
 def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     """What a call of `op` comes down to on the device of its tensors."""
     launch, pack = _launched(op, metas, attrs)
-    return _invocation(op, device_of(metas, attrs), launch, pack)
+    steps = (*launch.begins, *launch.steps)
+    return _invocation(op, device_of(metas, attrs), replace(launch, steps=steps), pack)
 
 
 def lower_task(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
-) -> tuple[Invocation, bool]:
-    """What it comes down to as a task of a graph, with these of its scalars live, and whether it
-    reports to a line; its arguments are those of `flowvm.ops.declare.cuda.placing`.
+) -> tuple[Invocation, bool, tuple[LibraryStep, ...]]:
+    """What it comes down to as a task of a graph, with these of its scalars live; whether it
+    reports to a line; and the steps that begin it.  Its arguments are those of
+    `flowvm.ops.declare.cuda.placing`, and the graph says what stream it goes to.
     """
     launch, pack = _launched(op, metas, attrs)
-    task = placed(launch, len(op.outputs) + len(op.inputs), live)
-    return _invocation(op, device_of(metas, attrs), task, pack), reports(launch)
+    task = replace(placed(launch, len(op.outputs) + len(op.inputs), live), stream=0)
+    return _invocation(op, device_of(metas, attrs), task, pack), reports(launch), launch.begins
 
 
-def layout_of(steps: Sequence[KernelStep], operands: int, device: Device, name: str) -> Layout:
+def layout_of(
+    steps: Sequence[KernelStep | LibraryStep], operands: int, device: Device, name: str
+) -> Layout:
     """The layout words of steps that are no op's."""
     return _Words(streams(device.index or 0).runtime, operands, name).of(steps)
 
@@ -89,8 +98,9 @@ def _invocation(op: Operator, device: Device, launch: CudaLaunch, pack: str) -> 
         need_cublas(of.compute)  # which also fills in the addresses
     words = _Words(of.runtime, operands, op.name).of(launch.steps)
     return Invocation(
-        launch.outputs, _kernel(), words, 1, 1, launch.scratch, pack[::-1], stream=of.compute
-    )
+        launch.outputs, _kernel(), words, 1, 1, launch.scratch, pack[::-1],
+        stream=launch.stream or of.compute,
+    )  # fmt: skip
 
 
 def launch_of(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
@@ -151,17 +161,16 @@ class _Words:
         constants: list[int] = []  # numbers passed by address, behind the steps
         start = 1 + sum(len(words) for words, _ in parts)
         for words, numbers in parts:
-            for at in numbers:  # the patch's source has the number's bits until it has a place
-                place = start + len(constants)
-                constants.append(words[at])
-                words[at] = SOURCE.HERE | place << SOURCE.SHIFT
+            for at, values in numbers:
+                words[at] = SOURCE.HERE | start + len(constants) << SOURCE.SHIFT
+                constants += values
         flat = [word for words, _ in parts for word in words]
         return np.array([len(parts), *flat, *constants], np.int64)
 
-    def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[int]]:
-        """A step's words, and where among them are bits of numbers that are passed by address."""
+    def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[Numbers]]:
+        """A step's words, and what among them is to be the address of which numbers."""
         self.template, self.patches = [], []
-        numbers: list[int] = []
+        numbers: list[Numbers] = []
         if isinstance(step, KernelStep):
             for param in step.params:
                 self._parameter(param)
@@ -177,7 +186,7 @@ class _Words:
         first = STEP.TEMPLATE + len(self.template)
         words = [*head, *self.template, *(word for patch in self.patches for word in patch)]
         words[STEP.LENGTH] = len(words)
-        return words, [first + 3 * number + 1 for number in numbers]
+        return words, [(first + 3 * patch + 1, values) for patch, values in numbers]
 
     def _head(self, step: KernelStep | LibraryStep, kind: int, function: int) -> list[int]:
         head = [0] * STEP.TEMPLATE
@@ -200,7 +209,7 @@ class _Words:
         return head
 
     def _library_head(self, step: LibraryStep) -> list[int]:
-        address = int(drivers.table()[drivers.INDEX[step.name]])
+        address = step.address or int(drivers.table()[INDEX[step.name]])
         return self._head(step, STEP.FUNCTION_CALL, address)
 
     # --- parameters ---------------------------------------------------------------------------
@@ -243,7 +252,7 @@ class _Words:
             case _:
                 raise TypeError(f"{self.name}: {param!r} is no parameter of a kernel")
 
-    def _argument(self, param: Any, numbers: list[int]) -> None:
+    def _argument(self, param: Any, numbers: list[Numbers]) -> None:
         """An argument of a library function."""
         match param:
             case Operand(k, _, offset):
@@ -253,8 +262,14 @@ class _Words:
             case StreamWord(name):
                 self._patched(SOURCE.BLOCK | STREAM_WORDS[name] << SOURCE.SHIFT, 0)
             case ("&f64" | "&f32" as kind, value):
-                numbers.append(len(self.patches))
-                self._patched(_bits(value) if kind == "&f64" else _bits_of_single(value), 0)
+                bits = _bits(value) if kind == "&f64" else _bits_of_single(value)
+                numbers.append((len(self.patches), (bits,)))
+                self._patched(SOURCE.HERE, 0)
+            case Words(values):
+                numbers.append((len(self.patches), values))
+                self._patched(SOURCE.HERE, 0)
+            case Held(address):
+                self._patched(SOURCE.HELD, address)
             case _:
                 self._word(param)
 

@@ -8,7 +8,8 @@ from programs import run
 import flowvm as flow
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver import results
-from flowvm.cuda.driver.driver import CUBLAS, DRIVER, INDEX, MINIMUM, NAMES, Driver
+from flowvm.cuda.driver.driver import MINIMUM, Driver
+from flowvm.cuda.driver.functions import CUBLAS, DRIVER, INDEX, NAMES, NCCL
 from flowvm.cuda.simulator.recorder import Recorder
 from flowvm.cuda.simulator.simulator import Simulator
 from flowvm.errors import DeviceError, OutOfMemoryError
@@ -18,7 +19,7 @@ def test_the_table_has_an_address_for_each_name_in_order() -> None:
     with drivers.using(Recorder().driver()):
         table = drivers.table()
         assert table.dtype == "int64"
-        assert len(table) == len(NAMES) == len(set(NAMES)) == len(DRIVER) + len(CUBLAS)
+        assert len(table) == len(NAMES) == len(set(NAMES)) == len(DRIVER) + len(CUBLAS) + len(NCCL)
         assert all(table)
         for name, place in INDEX.items():
             address = ctypes.cast(drivers.driver().functions[name], ctypes.c_void_p).value
@@ -101,20 +102,20 @@ def test_every_known_code_has_a_message(code: int) -> None:
 
 
 def test_cublas_that_is_not_there_is_said_once_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(version: int) -> ctypes.CDLL:
+    def missing(library: str, version: int) -> ctypes.CDLL:
         raise OSError("tried nothing")
 
     fake = Simulator()
     whole = fake.driver()
     kept = {n: int(whole.table[INDEX[n]]) for n in DRIVER}
-    monkeypatch.setattr("flowvm.cuda.driver.driver.load_cublas", missing)
+    monkeypatch.setattr("flowvm.cuda.driver.driver.load_library", missing)
     with drivers.using(Driver("part", kept, fake)):
         for _ in range(2):
             with pytest.raises(DeviceError, match=r"not found \(tried nothing\)"):
-                drivers.require_cublas()
+                drivers.require("cublas")
         assert not drivers.table()[INDEX["cublasCreate_v2"]]
     with drivers.using(whole):
-        drivers.require_cublas()
+        drivers.require("cublas")
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
@@ -127,13 +128,13 @@ def test_a_device_that_is_not_there_is_named() -> None:
 def test_the_first_cublas_that_loads_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     from flowvm.cuda.driver import libraries
 
-    def missing() -> ctypes.CDLL:
+    def missing(library: str) -> ctypes.CDLL:
         raise ImportError
 
     monkeypatch.setattr(libraries, "_by_pathfinder", missing)
-    monkeypatch.setattr(libraries, "_in_wheels", lambda: ["/no/such/file.so", "libm.so.6"])
-    assert libraries.load_cublas(12080)._name == "libm.so.6"
-    monkeypatch.setattr(libraries, "_in_wheels", lambda: ["/no/such/file.so"])
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: missing())
+    monkeypatch.setattr(libraries, "_in_folders", lambda *of: ["/no/such/file.so", "libm.so.6"])
+    assert libraries.load_library("cublas", 12080)._name == "libm.so.6"
+    monkeypatch.setattr(libraries, "_in_folders", lambda *of: ["/no/such/file.so"])
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: missing(name))
     with pytest.raises(OSError, match=r"pathfinder: ImportError.*file\.so.*libcublas\.so\.12"):
-        libraries.load_cublas(12080)
+        libraries.load_library("cublas", 12080)

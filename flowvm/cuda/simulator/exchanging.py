@@ -1,0 +1,103 @@
+"""Simulated NCCL's way between processes: files in a folder, which goes with the communicator.
+
+What a rank sends it writes to a file of its own when its stream comes there; what it waits for is
+ready when the files of the others are there.  So streams wait for each other as on GPUs, and those
+that do not wait go on.  The n-th exchange of a communicator belongs to the n-th of the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowvm.cuda.simulator.streams import Work
+
+
+@dataclass
+class Communicator:
+    """This rank's part of one."""
+
+    folder: Path
+    size: int
+    rank: int
+    device: int
+    exchanges: int = 0  # collectives that were called
+    sent: Counter[int] = field(default_factory=Counter)  # messages by target
+    received: Counter[int] = field(default_factory=Counter)  # by source
+    kept: list[str] = field(default_factory=list)  # files of the last collective, or group of them
+    ended: bool = False
+    error: int = 0  # that comes up while nothing is called
+
+
+class Part:
+    """Of an exchange.  When its turn comes it `begins`: that says which files this rank writes and
+    which it reads; `then` takes what is in these.
+    """
+
+    reads: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        comm: Communicator,
+        begins: Callable[[], tuple[dict[str, bytes], tuple[str, ...]]],
+        then: Callable[[list[bytes]], None],
+    ) -> None:
+        self.comm, self.begins, self.then = comm, begins, then
+
+    def write(self) -> None:
+        """Its turn has come."""
+        written, self.reads = self.begins()
+        for name, data in written.items():
+            _write(self.comm.folder, name, data)
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that it reads is there, or nobody waits for it any more."""
+        return self.comm.ended or all((self.comm.folder / name).exists() for name in self.reads)
+
+    def read(self) -> None:
+        """Take what has come."""
+        if not self.comm.ended:
+            self.then([(self.comm.folder / name).read_bytes() for name in self.reads])
+
+
+class Exchanging:
+    """Parts on their way: written once, then ready when all others' are there."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self.parts = parts
+        self.written = False
+
+    def work(self) -> Work:
+        return Work("exchange", run=self.run, poll=self.poll)
+
+    def poll(self) -> bool:
+        """Whether the others' files are there."""
+        if not self.written:
+            self.written = True
+            for part in self.parts:
+                part.write()
+        return all(part.ready for part in self.parts)
+
+    def run(self) -> None:
+        """Read, and compute."""
+        self.written = False  # a graph does it again
+        for part in self.parts:
+            part.read()
+        # all have written these collectives, so all have read those before
+        for comm in {id(part.comm): part.comm for part in self.parts}.values():
+            own = [p.reads[comm.rank] for p in self.parts if p.comm is comm and len(p.reads) > 1]
+            for name in comm.kept if own else ():
+                (comm.folder / name).unlink(missing_ok=True)
+            comm.kept = own or comm.kept
+
+
+def _write(folder: Path, name: str, data: bytes) -> None:
+    """A file that is there with all that is in it, or not at all."""
+    with contextlib.suppress(FileNotFoundError):  # the folder of one who has ended
+        (folder / f".{name}").write_bytes(data)
+        os.replace(folder / f".{name}", folder / name)

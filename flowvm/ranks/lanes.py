@@ -1,0 +1,88 @@
+"""Lanes: a stream for what is exchanged, and the tensor that keeps it in order.
+
+There is one for collectives of a device, and one for messages to and from each other rank.  Those
+of a device that is not the CPU are made by who is entered in `makers`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+
+from flowvm.eager.modes import use_stream
+from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.meta.device import Device, cpu
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
+from flowvm.ranks.world import Group, Joined, world
+from flowvm.streams import Stream
+from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.engine.engine import engine
+
+PEERS = 12  # ranks to which, and from which, messages have a stream of their own
+
+
+class Lane:
+    """A stream for what is exchanged, in the order issued.
+
+    `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
+    them, and a failed or dropped one poisons all that would follow.
+    """
+
+    order: Tensor
+    stream: Any  # that of the device, flow.Stream or flow.cuda.Stream
+
+    def __init__(self, name: str, messages: bool, device: Device) -> None:
+        self.name, self.device = name, device
+        self._take()
+        place = world()
+        self.alert = int(place.alert.ctypes.data)
+        self.row = place.row_of(place.rank, place.next_row()) if messages else 0
+        self.peers: set[int] = set()  # of messages
+        place.lanes.append(self)
+
+    def _take(self) -> None:
+        """Have a stream and an order."""
+        self.stream = Stream(self.name)
+        self.memory = np.zeros(1, np.int64)
+        storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
+        self.order = new_tensor(storage, TensorMeta.of((1,), int64))
+
+    def within(self) -> AbstractContextManager[None]:
+        """Issue what is inside to the lane."""
+        return use_stream(self.stream.number, self.stream)
+
+    def joined(self, group: Group, what: str, peer: int | None = None) -> Joined:
+        """What takes part in a collective of `group`, or in a message to or from rank `peer`."""
+        return group.joined(what, self.device)
+
+
+# who makes lanes of devices, by their type: of a name, whether for messages, a device
+makers: dict[str, Callable[[str, bool, Device], Lane]] = {"cpu": Lane}
+
+
+def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
+    """The lane of collectives on a device, or that of messages to ("send") or from ("recv") a rank.
+
+    Messages have their own, so that they wait neither for collectives nor for each other; ranks
+    further than PEERS apart share one.
+    """
+    return _lane(way, peer % PEERS, device)
+
+
+@functools.cache  # which tells calls apart by how their arguments are written
+@protected
+def _lane(way: str, peer: int, device: Device) -> Lane:
+    with world().lock:
+        return makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
+
+
+def lane_for(way: str, peer: int, device: Device = cpu) -> Lane:
+    """The lane of messages to or from a rank."""
+    found = lane(way, peer, device)
+    found.peers.add(peer)
+    return found

@@ -1,0 +1,40 @@
+"""A rank's row of the board, as Python reads it: what was begun, and where two ranks differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.ranks.words import ROW, STEP
+
+Row = np.ndarray[Any, Any]
+
+
+def step_text(row: Row, seq: int) -> str:
+    """What a rank has begun as number `seq` of a group, if its row still has it."""
+    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+    if row[at + STEP.SEQ] != seq:
+        return f"number {seq}"
+    text = row[at + STEP.TEXT : at + STEP.TEXT + STEP.TEXT_WORDS].tobytes()
+    return str(text.rstrip(b"\0").decode(errors="replace"))
+
+
+def unlike(mine: Row, theirs: Row) -> int:
+    """The first number that two rows have as different things; 0 where they have none.
+
+    A hash is of all before it as well, so the last one tells whether there is anything.
+    """
+    last = int(min(mine[ROW.SEQ], theirs[ROW.SEQ]))
+    if last == 0 or _differ(mine, theirs, last) is False:
+        return 0
+    numbers = range(max(1, last - ROW.RING + 1), last + 1)
+    return next((seq for seq in numbers if _differ(mine, theirs, seq)), 0)
+
+
+def _differ(mine: Row, theirs: Row, seq: int) -> bool | None:
+    """Whether two rows have different things as number `seq`; None where one has none."""
+    at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
+    if mine[at + STEP.SEQ] != seq or theirs[at + STEP.SEQ] != seq:
+        return None
+    return bool(mine[at + STEP.HASH] != theirs[at + STEP.HASH])

@@ -1,0 +1,65 @@
+"""What reads a sum over ranks is put as late as it can be, so that backward goes on meanwhile.
+
+The nodes of a stream run in their order.  A gradient that ranks have summed is divided, or copied,
+right behind its exchange in the program, and whatever comes next on that stream would wait for the
+exchange as well.  Here those readers, and what conflicts with them, go behind all that does not
+need them: to the end, or in front of the next exchange that does.
+
+Exchanges keep their order, which is that of all ranks.  Only sums of backward are meant: what is
+gathered is used up where it is, and memory would hold all of it at once.
+"""
+
+from __future__ import annotations
+
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import Buffer, OpNode
+from flowvm.graph.logical.rewriting import rebuilt
+
+SUMS = ("all_reduce", "all_reduce_", "reduce_scatter")
+
+
+class _Late:
+    """Nodes that wait, and what they touch."""
+
+    def __init__(self) -> None:
+        self.nodes: list[OpNode] = []
+        self.touched: set[Buffer] = set()
+        self.written: set[Buffer] = set()
+
+    def add(self, node: OpNode) -> None:
+        self.nodes.append(node)
+        self.touched |= {operand.buffer for _, operand in node.accesses()}
+        self.written |= {operand.buffer for operand in node.written()}
+
+    def conflicts(self, node: OpNode) -> bool:
+        """Whether a node must not go in front of them."""
+        return any(operand.buffer in self.written for _, operand in node.accesses()) or any(
+            operand.buffer in self.touched for operand in node.written()
+        )
+
+
+def read_sums_late(graph: LogicalGraph) -> LogicalGraph:
+    """The graph with what reads sums over ranks behind what does not."""
+    if len({node.stream for node in graph.nodes}) < 2:
+        return graph
+    result: list[OpNode] = []
+    late, sums = _Late(), set[Buffer]()
+    for node in graph.nodes:
+        exchanges = "order" in node.operator.writes
+        if late.nodes and (
+            node.repeat != late.nodes[0].repeat or (exchanges and late.conflicts(node))
+        ):
+            result += late.nodes
+            sums -= late.touched
+            late = _Late()
+        if exchanges:
+            result.append(node)
+            if node.operator.name in SUMS and node.phase == "backward" and node.repeat == 1:
+                order = node.inputs[node.operator.inputs.index("order")].buffer
+                sums |= {operand.buffer for operand in node.written()} - {order}
+        elif late.conflicts(node) or any(o.buffer in sums for _, o in node.accesses()):
+            late.add(node)
+        else:
+            result.append(node)
+    result += late.nodes
+    return graph if result == list(graph.nodes) else rebuilt(graph, result)

@@ -1,0 +1,94 @@
+"""What a collective does, whatever carries it: an `Exchange`.
+
+Each device type has a *transport*, a table with a line for each kind of exchange: MPI's for tensors
+of the CPU (`cpu/mpi.py`), NCCL's for those of CUDA devices (`cuda/nccl.py`).  Groups, lanes and the
+board on which ranks see each other's standing are the same for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from flowvm.errors import ShapeError
+from flowvm.meta.dtype import DType
+from flowvm.meta.meta import TensorMeta
+from flowvm.ranks.lanes import Lane
+from flowvm.ranks.words import STEP
+from flowvm.ranks.world import Group, Joined
+
+MOST = 1 << 31  # elements that MPI's C ints count
+PRIME = 0x100000001B3
+
+
+class Exchange(NamedTuple):
+    """One collective or message of this rank.
+
+    An exchange has an input and an output, in this order of operands: output, input; or one
+    operand, which it changes, sends or receives (`same`).
+    """
+
+    kind: str  # line of a transport's table
+    text: str  # what all ranks must agree on
+    joined: Joined
+    lane: Lane
+    dtype: DType
+    elements: int  # of what is sent, or of the one operand
+    same: bool = False
+    how: str = ""  # of a reduction
+    root: int = 0  # number of a rank in the group
+    own: int = 0  # that of this rank
+    given: tuple[int, ...] = ()  # elements of each rank's part, or of what each rank is sent
+    taken: tuple[int, ...] = ()  # elements of what comes from each rank
+    tag: int = 0
+
+    @property
+    def message(self) -> bool:
+        """Whether it is between two ranks, of which each shows its own standing."""
+        return self.kind in ("send", "recv")
+
+    @property
+    def row(self) -> int:
+        """The address of this rank's row of the board."""
+        return self.lane.row if self.message else self.joined.row
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Addresses of the others' rows, 0 for a rank of another host."""
+        return () if self.message else self.joined.rows
+
+    @property
+    def encoded(self) -> bytes:
+        """The text as it stands on the board."""
+        return self.text.encode()[: 8 * STEP.TEXT_WORDS]
+
+    @property
+    def sign(self) -> int:
+        """A hash of the text that is the same in every process."""
+        found = 0x4BF29CE484222325
+        for byte in self.encoded:
+            found = (found ^ byte) * PRIME & 0x7FFFFFFFFFFFFFFF
+        return found
+
+
+def exchange(
+    kind: str, meta: TensorMeta, ranks: tuple[int, ...], lane: Lane, said: Sequence[object] = (),
+    peer: int | None = None,
+) -> Exchange:  # fmt: skip
+    """An exchange of `meta` among `ranks`, with rank `peer` alone if it is a message; `said` is
+    what else they must agree on.
+    """
+    if meta.numel >= MOST:
+        raise ShapeError(f"{kind}: at most {MOST - 1} elements at a time, got {meta.numel}")
+    words = ", ".join([repr(meta), *filter(None, map(str, said))])
+    group = Group.of(ranks)
+    return Exchange(
+        kind, f"{kind}({words})", lane.joined(group, kind, peer), lane, meta.dtype, meta.numel,
+        own=group.rank,
+    )  # fmt: skip
+
+
+def places(counts: Sequence[int]) -> list[int]:
+    """Where each rank's part begins."""
+    return [0, *accumulate(counts)][:-1]
