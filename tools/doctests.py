@@ -25,6 +25,7 @@ import numpy as np
 
 import flowvm as flow
 import flowvm.distributed.checkpoint.consolidation
+import flowvm.distributed.checkpoint.format_utils
 import flowvm.distributed.device_mesh
 import flowvm.distributed.fsdp.wrap
 import flowvm.distributed.functional
@@ -82,6 +83,7 @@ SPACES = {
     "utils.flop_counter": Space(flowvm.utils.flop_counter, True),
     "distributed.checkpoint": Space(flow.distributed.checkpoint, True),
     "distributed.checkpoint.consolidation": Space(flow.distributed.checkpoint.consolidation, True),
+    "distributed.checkpoint.format_utils": Space(flow.distributed.checkpoint.format_utils, True),
     "distributed.checkpoint.state_dict": Space(flow.distributed.checkpoint.state_dict, True),
     "distributed.checkpoint.stateful": Space(flow.distributed.checkpoint.stateful, True),
     "distributed.fsdp": Space(flow.distributed.fsdp, True),
