@@ -28,7 +28,6 @@ from flowvm.eager.native.making import (
     new_node,
     new_output,
     own_storages,
-    records,
 )
 from flowvm.eager.native.places import place
 from flowvm.eager.native.publishing import counter_of, has_room, is_due, publish, release
@@ -44,6 +43,7 @@ from flowvm.eager.native.reading import (
     number_class,
     scalars_fit,
 )
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
 

@@ -228,6 +228,7 @@ def trouble_at_pins(address: int) -> str:
     lines, asked = Mode[Any](None), list[Any]()
     apart = Apart()
     apart.names.update(user_files=set(), user_lines=lines.here, internal_files={})
+    apart.names["pinned"] = lines.inside
 
     def find(frame: Any) -> tuple[str, int]:
         asked.append(frame)

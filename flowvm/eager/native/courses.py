@@ -28,7 +28,6 @@ from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import NO, YES, Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
-    BACKWARD,
     CALL,
     COURSE,
     FRONT,
@@ -290,20 +289,9 @@ def steady_gradient(function: Function) -> Function:
     return _followed(function, GRADIENT)
 
 
-def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
-    """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
-    usual; `gradients` is what `steady_gradient` has made.
-    """
-    if not install.wanted():
-        return function
-    courses: Courses = _of_gradients[gradients]
-
-    def table() -> Table:
-        inner = courses.table()
-        return install.front_table(function, function, BACKWARD, {}, "", inner)
-
-    call: Any = new_call(function, functools.partial(install.begin_with, table))
-    return call  # type: ignore[no-any-return]
+def courses_of(gradients: Callable[..., Any]) -> Courses:
+    """Those of what `steady_gradient` has made, where calls are native."""
+    return _of_gradients[gradients]
 
 
 _of_gradients: dict[Any, Courses] = {}

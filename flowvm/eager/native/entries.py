@@ -11,7 +11,19 @@ from flowvm.eager.native.call import issued
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
 from flowvm.eager.native.following import by_course
 from flowvm.eager.native.reading import class_of, is_tensor
-from flowvm.eager.native.words import BACKWARD, FAILED, LEARN, MISS, OPERATOR, SHARED, SITE
+from flowvm.eager.native.starting import started, unrecorded
+from flowvm.eager.native.words import (
+    FAILED,
+    FRONT,
+    GRADIENT,
+    LEARN,
+    MISS,
+    OPERATOR,
+    SHARED,
+    SITE,
+    START,
+    UNRECORDED,
+)
 from flowvm.vm.machine.lang import load_word
 
 SIGNATURE = "int64(int64, int64, int64, int64)"
@@ -23,22 +35,23 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
-        twin = SITE.TWIN
-        if word(site, SITE.KIND) == BACKWARD:
-            result = gone_back(site, args, count & COUNT) if names == 0 else MISS
-            if result != MISS:
-                return result
-            twin = SITE.FUNCTION
-        elif word(site, SITE.KIND) != OPERATOR:
+        kind, result, twin = word(site, SITE.KIND), MISS, SITE.FUNCTION
+        if kind == OPERATOR:
+            twin = SITE.TWIN
+            if names == 0:
+                result = issued(site, args, count & COUNT)
+        elif kind in (FRONT, GRADIENT):
             result = by_course(site, args, count & COUNT, names)
-            if result > LEARN or result == FAILED:
-                return result
-            if result == MISS:
-                twin = SITE.FUNCTION
+            if result == LEARN:
+                result, twin = MISS, SITE.TWIN
+        elif kind == UNRECORDED:
+            result, twin = unrecorded(site, args, count, names), SITE.TWIN
+        elif names == 0 and kind == START:
+            result = started(site, args, count & COUNT)
         elif names == 0:
-            result = issued(site, args, count & COUNT)
-            if result != MISS:
-                return result
+            result = gone_back(site, args, count & COUNT)
+        if result != MISS:
+            return result
         put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
         return int(vectorcall(word(site, twin), args, count, names))
 

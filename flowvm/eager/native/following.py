@@ -23,8 +23,9 @@ from flowvm.eager.native.cpython import (
     word,
 )
 from flowvm.eager.native.keys import gradient_key_of, key_of
-from flowvm.eager.native.making import give, records
+from flowvm.eager.native.making import give
 from flowvm.eager.native.reading import all_whole, class_of, departs
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.viewing import bare_node, view_step
 from flowvm.eager.native.words import (
     CALL,
@@ -131,15 +132,16 @@ def fill(step: int, values: int, args: int) -> None:
 
 def call_step(shared: int, step: int, values: int, at: int) -> int:
     """Call an operator: 1, and its outputs are the values from `at` on; FAILED."""
-    site, args = word(step, STEP.SITE), scratch()
+    site, call = word(step, STEP.SITE), scratch()
+    args, outs, done = call + 8, values + 8 * at, MISS
     fill(step, values, args)
-    done, outs = MISS, values + 8 * at
     if all_whole(shared, site, args):
         done = issued_into(shared, site, args, 0, word(step, STEP.MADE), outs)
     if done != MISS:
         return done
     put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
-    result = vectorcall(word(site, SITE.TWIN), args, word(step, STEP.ARGUMENTS), 0)
+    put_word(call, 0, word(site, SITE.TWIN))
+    result = vectorcall(word(shared, SHARED.THROUGH), call, word(step, STEP.ARGUMENTS) + 1, 0)
     count = word(site, SITE.OUTPUTS)
     if count == 1 or result == 0:
         put_word(outs, 0, result)

@@ -23,8 +23,8 @@ from flowvm.eager.native.cpython import (
     tuple_size,
     word,
 )
-from flowvm.eager.native.making import records
 from flowvm.eager.native.reading import class_of, is_tensor, is_whole
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import FAILED, MISS, MOST_ARGUMENTS, SHARED
 from flowvm.vm.machine.lang import load_word
 

@@ -8,11 +8,13 @@ from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.eager.nodes import OutputEdge
 from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.private.cpython import getrefcount
 from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
+from flowvm.vm.callers.lines import Backward
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
@@ -63,7 +65,11 @@ def shared_table(names: dict[str, Any]) -> Table:
         for slot in slots:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
-    places["ENTRY_VALUE"] = slot_place(_Entry, "value")
+    for slot in ("keep", "owner", "value"):
+        places[f"ENTRY_{slot.upper()}"] = slot_place(_Entry, slot)
+    places["EDGE_NODE"] = slot_place(OutputEdge, "node")
+    for slot in ("code", "last"):
+        places[f"BACKWARD_{slot.upper()}"] = slot_place(Backward, slot)
     leaf = names.get("AccumulateGrad")
     for slot in ("after", "hooks", "tensor"):
         places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
@@ -87,6 +93,14 @@ def shared_table(names: dict[str, Any]) -> Table:
         FITTED=names.get("fitted", 0),
         ARRIVE=names.get("arrive", 0),
         NO_GRAPH=False,
+        THROUGH=_through,
+        STARTED=names.get("started", 0),
+        BACKWARD=Backward,
+        COURSE=names.get("Course", 0),
+        GO_ON=names.get("go_on", 0),
+        EXPLAIN=names.get("explain", 0),
+        ADD=names.get("add_in_place", 0),
+        EDGES_NAME="edges",
         SLICE=slice,
         TUPLE=tuple,
         SIZE=Size,
@@ -129,10 +143,12 @@ def shared_table(names: dict[str, Any]) -> Table:
         INTERNAL=names["internal_files"],
         TRUE=True,
         FIND_USER=names["find_user"],
+        PINNED=names["pinned"],
         USER_LINES=names["user_lines"],
         ENTRIES_NAME="entries",
         RECORDING=names["recording"],
         RECORDED=names["Recording"],
+        FORGET=names["FORGET"],
         FINISH=finish_function(names),
     )
 
@@ -142,6 +158,13 @@ def _address(view: Any) -> int:
 
 
 _new_tuple = tuple.__new__
+
+
+def _through(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function from here: what it issues is then the line's that is pinned, or the first
+    above that is a user's, and not that of the frame that called a native call.
+    """
+    return function(*args)
 
 
 def _prune(views: list[Any]) -> None:

@@ -24,8 +24,9 @@ from flowvm.eager.native.cpython import (
     weak_reference,
     word,
 )
-from flowvm.eager.native.making import give, lend, of_inputs, own_storage, records, saved_input
+from flowvm.eager.native.making import give, lend, of_inputs, own_storage, saved_input
 from flowvm.eager.native.reading import class_of, is_tensor
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import ALIAS, FAILED, MISS, SHARED, STEP
 from flowvm.vm.callers.lines import NO_ORIGIN
 from flowvm.vm.machine.lang import load_word

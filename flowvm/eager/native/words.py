@@ -21,7 +21,7 @@ MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
-OPERATOR, FRONT, GRADIENT, BACKWARD = 0, 1, 2, 3  # kinds of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED = range(6)  # kinds of SITEs
 CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -56,6 +56,11 @@ class SHARED(Record):
     SLICE_STOP = field("its stop")
     SLICE_STEP = field("its step")
     ENTRY_VALUE = field("what a with statement says, in its _Entry")
+    ENTRY_OWNER = field("whose it is")
+    ENTRY_KEEP = field("what it keeps")
+    EDGE_NODE = field("an OutputEdge's node")
+    BACKWARD_CODE = field("a Backward's code")
+    BACKWARD_LAST = field("its last")
     # classes and constants
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
@@ -78,6 +83,14 @@ class SHARED(Record):
     FITTED = field("gives a gradient its input's shape and dtype, or 0")
     ARRIVE = field("adds a gradient to what has arrived, or 0")
     NO_GRAPH = field("False: the gradients' own graph is not wanted")
+    THROUGH = field("calls a function from a frame of flowvm's")
+    STARTED = field("set: not empty while backward begins with something else than ones")
+    BACKWARD = field("the class Backward")
+    COURSE = field("the class of what hooks of a backward keep things in, or 0")
+    GO_ON = field("runs what is left of a backward, or 0")
+    EXPLAIN = field("says whose gradient an error came from, or 0")
+    ADD = field("adds a gradient to the one that is there, or 0")
+    EDGES_NAME = field("'edges'")
     NEW_TUPLE = field("makes a tuple of a class")
     PRUNE = field("takes the views that are gone out of a list of views")
     FLOAT = field("the class float")
@@ -112,12 +125,24 @@ class SHARED(Record):
     INTERNAL = field("dict: whether a file is flowvm's, by names that were asked for")
     TRUE = field("True")
     FIND_USER = field("finds the user's place from a frame up")
-    USER_LINES = field("what each thread's with statements say of the user's place")
+    PINNED = field("set: not empty while a thread pins the user's place")
+    USER_LINES = field(
+        "what each thread's with statements say of the user's place, and the dict "
+        "of that of the thread that asked last",
+        words=2,
+        by="who has the GIL",
+    )
     ENTRIES_NAME = field("'entries', in which it says so")
     PLACE = field("where a dict is gone through, and what was found", words=2, by="who has the GIL")
     RELEASES_SINCE = field("releases since the Python function made one", by="who has the GIL")
     LAST = field("the number of the record that was published last", by="who has the GIL")
-    RECORDING = field("what each thread's with statements say of whether it records")
+    THREAD = field("the number of the thread that asked last", by="who has the GIL")
+    RECORDING = field(
+        "what each thread's with statements say of whether it records, and such a dict",
+        words=2,
+        by="who has the GIL",
+    )
+    FORGET = field("what they say who do not")
     RECORDED = field("the class of what they say")
     FINISH = field("what is due behind a record: `flowvm.eager.calls.finish_call`")
 
@@ -128,9 +153,15 @@ class SITE(Record):
 
     SHARED = field("address of the SHARED table")
     TWIN = field("the Python function")
-    CACHE = field("dict from metas and attributes to entries")
+    CACHE = field(
+        "dict from metas and attributes to entries, from keys to courses; of START, from "
+        "metas to ones"
+    )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
-    KIND = field("OPERATOR; what follows courses: FRONT or GRADIENT; or BACKWARD")
+    KIND = field(
+        "OPERATOR; what follows courses: FRONT or GRADIENT; the engine's loop: BACKWARD; "
+        "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing"
+    )
     FUNCTION = field("of all but an OPERATOR: makes calls that have no course")
     OUTPUTS = field("how many it makes; 0: it writes inputs")
     LIVE = field("how many of them, the first, have a place in the autograd graph")
@@ -145,7 +176,7 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD, that of gradients")
+    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD and START, of gradients")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 

@@ -1,0 +1,62 @@
+"""Functions that native code takes over as a whole: backward, and what is called in a region."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flowvm.eager.modes import recording
+from flowvm.eager.native import install
+from flowvm.eager.native.courses import Courses, courses_of
+from flowvm.eager.native.objects import new_call
+from flowvm.eager.native.tables import Table
+from flowvm.eager.native.words import BACKWARD, START, UNRECORDED
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
+    """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
+    usual; `gradients` is what `steady_gradient` has made.
+    """
+    return _driven(function, BACKWARD, gradients, {})
+
+
+def started(function: Function, gradients: Callable[..., Any], ones: dict[Any, Any]) -> Function:
+    """`function(tensor, ...)`, which goes back from a tensor: natively from its beginning
+    (`flowvm.eager.native.starting`) where all is usual.  `ones` has what that begins with.
+    """
+    return _driven(function, START, gradients, ones)
+
+
+def unrecorded(function: Function) -> Function:
+    """The function, called in a region where this thread records nothing."""
+
+    @functools.wraps(function)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with recording(False):
+            return function(*args, **kwargs)
+
+    if not install.wanted():
+        return inside  # type: ignore[return-value]
+
+    def table() -> Table:
+        return install.front_table(inside, function, UNRECORDED, {}, "")
+
+    call: Any = new_call(inside, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+def _driven(
+    function: Function, kind: int, gradients: Callable[..., Any], cache: dict[Any, Any]
+) -> Function:
+    if not install.wanted():
+        return function
+    courses: Courses = courses_of(gradients)
+
+    def table() -> Table:
+        return install.front_table(function, function, kind, cache, "", courses.table())
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
