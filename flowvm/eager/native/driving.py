@@ -11,7 +11,7 @@ from flowvm.eager.native import install
 from flowvm.eager.native.courses import Courses, courses_of
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import Table
-from flowvm.eager.native.words import BACKWARD, START, UNRECORDED
+from flowvm.eager.native.words import BACKWARD, EACH, START, UNRECORDED
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,6 +45,25 @@ def unrecorded(function: Function) -> Function:
         return install.front_table(inside, function, UNRECORDED, {}, "")
 
     call: Any = new_call(inside, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+def each(op: install.Operator, names: tuple[str, ...], counts: str) -> Callable[..., list[Any]]:
+    """`(tensors, state, *numbers)`, which calls `op` for each of the tensors, and gives those that
+    are left: see `flowvm.ops.declare.update.each`.
+    """
+
+    def left(tensors: list[Any], state: Any, *numbers: Any) -> list[Any]:
+        return tensors
+
+    if not install.wanted():
+        return left
+
+    def table() -> Table:
+        inner = install.own_site(op)
+        return install.front_table(left, left, EACH, names, "", inner, KINDS=counts or 0)
+
+    call: Any = new_call(left, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]
 
 

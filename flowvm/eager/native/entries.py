@@ -9,10 +9,12 @@ from collections.abc import Callable
 from flowvm.eager.native.backward import gone_back
 from flowvm.eager.native.call import issued
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.each import called_for_each
 from flowvm.eager.native.following import by_course
 from flowvm.eager.native.reading import class_of, is_tensor
 from flowvm.eager.native.starting import started, unrecorded
 from flowvm.eager.native.words import (
+    EACH,
     FAILED,
     FRONT,
     GRADIENT,
@@ -46,6 +48,8 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
                 result, twin = MISS, SITE.TWIN
         elif kind == UNRECORDED:
             result, twin = unrecorded(site, args, count, names), SITE.TWIN
+        elif names == 0 and kind == EACH:
+            result = called_for_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
             result = started(site, args, count & COUNT)
         elif names == 0:

@@ -257,6 +257,7 @@ def front_table(
     cache: Any,
     name: str,
     inner: Table | None = None,
+    **more: Any,
 ) -> Table:
     """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
     site = Table(
@@ -269,6 +270,7 @@ def front_table(
         KIND=kind,
         FUNCTION=function,
         CONVERTED=1,
+        **more,
     )
     _sites[site] = name
     return site

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,6 +118,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         INT=int,
         BOOL=bool,
         LIST=list,
+        DICT=dict,
+        DEFAULT_DICT=defaultdict,
         ENTRY=_Entry,
         NONE=None,
         KEY_ERROR=KeyError,

@@ -21,7 +21,7 @@ MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED = range(6)  # kinds of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH = range(7)  # of SITEs
 CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -97,6 +97,8 @@ class SHARED(Record):
     INT = field("the class int")
     BOOL = field("the class bool")
     LIST = field("the class list")
+    DICT = field("the class dict")
+    DEFAULT_DICT = field("the class defaultdict")
     ENTRY = field("the class of what with statements say")
     NONE = field("None")
     KEY_ERROR = field("the class KeyError")
@@ -168,7 +170,10 @@ class SITE(Record):
     INPUTS = field("how many tensors come first")
     ATTRS = field("how many attributes follow")
     SCALARS = field("how many dynamic numbers come last")
-    KINDS = field("their struct codes, a str; 0: the entry has them, last to first")
+    KINDS = field(
+        "their struct codes, a str; 0: the entry has them, last to first; of EACH, the "
+        "name of the count of calls, or 0"
+    )
     CONVERTED = field("1: autocast may convert the inputs")
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
@@ -176,7 +181,10 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD and START, of gradients")
+    NUMBERED = field(
+        "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
+        "START; that of the operator, of EACH"
+    )
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 
