@@ -15,6 +15,7 @@ was dropped keeps it alive by a reference of its own; nothing here frees anythin
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import weakref
@@ -34,6 +35,7 @@ _all: weakref.WeakSet[Kept] = weakref.WeakSet()
 _functions: list[Any] = []
 _dropped: Counter[str] = Counter()
 _young_bytes = 0  # of all of them
+clearings = (ctypes.c_int64 * 1)()  # how often some `young` was cleared, for native calls
 
 
 class Kept:
@@ -93,7 +95,7 @@ class Kept:
             _dropped[self.group] += len(self.each)
             self.old_bytes = 0
             self.old, self.each = {}, {}
-            self.young.clear()
+            self._clear()
 
     def _age(self) -> list[Any]:
         """What was young is old; what is dropped for it, which the caller lets go of at the end."""
@@ -102,9 +104,13 @@ class Kept:
         for key in dropped:
             del self.each[key]
         self.old, self.old_bytes = dict(self.young), self.young_bytes
-        self.young.clear()
+        self._clear()
         self._count(-self.young_bytes)
         return [dropped]
+
+    def _clear(self) -> None:
+        self.young.clear()
+        clearings[0] += 1
 
 
 def drop_old() -> None:

@@ -265,7 +265,7 @@ class Courses:
             raise LookupError
         mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
         metas = [x._meta for x in tensors]
-        return (mask, node.operator, node.metas, *metas, *map(part_of, node.attrs))
+        return (mask, node.operator, *metas, *node.metas, *map(part_of, node.attrs))
 
 
 @functools.lru_cache(1 << 12)

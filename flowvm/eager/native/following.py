@@ -22,11 +22,12 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
-from flowvm.eager.native.keys import gradient_key_of, key_of
+from flowvm.eager.native.keys import gradient_line_of, is_fixed, key_of, line_of
 from flowvm.eager.native.making import give
 from flowvm.eager.native.reading import all_whole, class_of, departs
 from flowvm.eager.native.regions import records
 from flowvm.eager.native.viewing import bare_node, view_step
+from flowvm.eager.native.ways import known, see
 from flowvm.eager.native.words import (
     CALL,
     COURSE,
@@ -51,20 +52,34 @@ def by_course(site: int, args: int, count: int, names: int) -> int:
     shared = word(site, SITE.SHARED)
     if departs(shared, site):
         return MISS
-    values = scratch()
+    values, line = scratch(), scratch()
     if word(site, SITE.KIND) == FRONT:
         total = count if names == 0 else count + int(tuple_size(names))
-        key = key_of(shared, args, total, names, values)
+        length = line_of(shared, args, total, names, line, values)
     else:
-        key = gradient_key_of(shared, args, count if names == 0 else 0, values)
+        length = gradient_line_of(shared, args, count if names == 0 else 0, line, values)
+    if length <= FAILED:
+        return length
+    kept = known(shared, site, line, length)
+    if kept != 0:
+        incref(kept)
+        return by_known(shared, site, kept, values)
+    key = key_of(shared, line, length)
     if key <= FAILED:
         return key
-    known = dict_item(word(site, SITE.CACHE), key)
-    incref(known)
+    kept = dict_item(word(site, SITE.CACHE), key)
+    incref(kept)
     decref(key)
-    if known == 0:
+    if kept == 0:
         return LEARN
-    course = int(as_int(tuple_item(known, 0)))
+    if as_int(tuple_item(kept, 0)) > LEARN and is_fixed(shared, line, length):
+        see(shared, site, line, length, kept)
+    return by_known(shared, site, kept, values)
+
+
+def by_known(shared: int, site: int, kept: int, values: int) -> int:
+    """The same, with what is kept of such calls, whose reference is stolen."""
+    course = int(as_int(tuple_item(kept, 0)))
     result = course
     if course > LEARN:
         result = followed(shared, course, values)
@@ -72,7 +87,7 @@ def by_course(site: int, args: int, count: int, names: int) -> int:
         result = MISS
     if result > LEARN:
         put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
-    decref(known)
+    decref(kept)
     return result
 
 

@@ -41,8 +41,8 @@ from flowvm.eager.native.check import (
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.entries import SIGNATURE, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
-from flowvm.eager.native.tables import Table, shared_table, site_table, takes
-from flowvm.eager.native.words import SHARED, SITE
+from flowvm.eager.native.tables import Table, shared_table, site_table, takes, ways_table
+from flowvm.eager.native.words import FRONT, GRADIENT, SHARED, SITE
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
 from flowvm.guards.forks import held_at_fork
@@ -53,6 +53,7 @@ from flowvm.vm.callers.hot import counted, hot
 from flowvm.vm.engine.engine import engine
 
 metadata = lazy("importlib.metadata")  # when calls are to be native, and not with flowvm
+WAYS_OF = {FRONT: 8, GRADIENT: 64}  # calls that are known again without a look into a dict
 FIRST = 64  # calls of a program that twins make: one that makes no more need not load anything
 
 
@@ -260,9 +261,11 @@ def front_table(
     **more: Any,
 ) -> Table:
     """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
+    ways = ways_table(WAYS_OF[kind]) if kind in WAYS_OF else None
     site = Table(
         SITE,
-        (_shared(), inner),
+        (_shared(), inner, ways),
+        WAYS=0 if ways is None else ways.address,
         NUMBERED=0 if inner is None else inner.address,
         SHARED=_shared().address,
         TWIN=learn,

@@ -31,56 +31,38 @@ from flowvm.vm.machine.lang import load_word
 MINUS_ZERO = -(1 << 63)  # its bits
 
 
-def key_of(shared: int, args: int, total: int, names: int, values: int) -> int:
-    """The key of a call with `total` arguments, a new reference; its tensors are words of `values`.
-    MISS where an argument is none that keys have; FAILED.
+def line_of(shared: int, args: int, total: int, names: int, line: int, values: int) -> int:
+    """How many words the line of a call with `total` arguments has, which are words of `line`; its
+    tensors are words of `values`.  MISS where it can have none; FAILED.
     """
     if total > MOST_ARGUMENTS:
         return MISS
-    key = new_tuple(total + 2)
-    if key == 0:
-        return FAILED
     tensors, wanted = 0, 0
     for k in range(total):
         x = word(args, k)
         if is_tensor(shared, x):
             if not is_whole(shared, x):
-                decref(key)
                 return MISS
             if load_word(x + word(shared, SHARED.TENSOR_NODE)) != word(shared, SHARED.NONE):
                 wanted |= 1 << tensors
             put_word(values, tensors, x)
             tensors += 1
-            part = load_word(x + word(shared, SHARED.TENSOR_META))
-            incref(part)
-        else:
-            part = part_of(shared, x)
-            if part <= FAILED:
-                decref(key)
-                return part
-        set_tuple_item(key, 2 + k, part)
+            x = load_word(x + word(shared, SHARED.TENSOR_META)) | 1
+        put_word(line, 2 + k, x)
     if wanted != 0:
         recorded = records(shared)
         if recorded < 0 or recorded > 1:
-            decref(key)
             return FAILED if recorded < 0 else MISS
         wanted *= recorded
-    mask = int_of(wanted)
-    if mask == 0:
-        decref(key)
-        return FAILED
-    set_tuple_item(key, 0, mask)
-    if names == 0:
-        names = word(shared, SHARED.NONE)
-    incref(names)
-    set_tuple_item(key, 1, names)
-    return int(key)
+    put_word(line, 0, wanted)
+    put_word(line, 1, names)
+    return 2 + total
 
 
-def gradient_key_of(shared: int, args: int, count: int, values: int) -> int:
+def gradient_line_of(shared: int, args: int, count: int, line: int, values: int) -> int:
     """The same of a call of a Node's gradient function, with the Node and the one gradient that has
-    arrived: the operator, which gradients are wanted, metas, attributes.  Values are the gradient
-    and what was saved, in the versions that it has.
+    arrived: which gradients are wanted, the operator, the gradient's meta, those of what was saved,
+    in the versions that it has, those of the inputs, and the attributes.
     """
     if count != 2 or class_of(shared, word(args, 0)) != word(shared, SHARED.NODE):
         return MISS
@@ -98,47 +80,66 @@ def gradient_key_of(shared: int, args: int, count: int, values: int) -> int:
     saves, rest, inputs = int(tuple_size(saved)), int(tuple_size(attrs)), int(tuple_size(edges))
     if saves + rest > MOST_ARGUMENTS or inputs > MOST_ARGUMENTS or tuple_size(versions) != saves:
         return MISS
-    if not is_whole(shared, g):
+    if not is_whole(shared, g) or tuple_size(metas) != inputs:
         return MISS
     recorded = records(shared)
     if recorded != 0:
         return FAILED if recorded < 0 else MISS
-    key = new_tuple(4 + saves + rest)
-    if key == 0:
-        return FAILED
-    wanted = 0
-    for k in range(inputs):
-        if tuple_item(edges, k) != word(shared, SHARED.NONE):
-            wanted |= 1 << k
-    put_word(values, 0, g)
-    part = int(int_of(wanted))
-    if part == 0:
-        decref(key)
-        return FAILED
-    set_tuple_item(key, 0, part)
-    incref(operator)
-    set_tuple_item(key, 1, operator)
-    incref(metas)
-    set_tuple_item(key, 2, metas)
-    part = load_word(g + word(shared, SHARED.TENSOR_META))
-    incref(part)
-    set_tuple_item(key, 3, part)
+    wanted, at = 0, 3
     for k in range(saves):
         x = tuple_item(saved, k)
         if not is_whole(shared, x) or not is_of_version(shared, x, tuple_item(versions, k)):
-            decref(key)
             return MISS
         put_word(values, 1 + k, x)
-        part = load_word(x + word(shared, SHARED.TENSOR_META))
-        incref(part)
-        set_tuple_item(key, 4 + k, part)
+        put_word(line, at + k, load_word(x + word(shared, SHARED.TENSOR_META)) | 1)
+    at += saves
+    for k in range(inputs):
+        if tuple_item(edges, k) != word(shared, SHARED.NONE):
+            wanted |= 1 << k
+        put_word(line, at + k, tuple_item(metas, k))
+    at += inputs
     for k in range(rest):
-        part = part_of(shared, tuple_item(attrs, k))
+        put_word(line, at + k, tuple_item(attrs, k))
+    put_word(values, 0, g)
+    put_word(line, 0, wanted)
+    put_word(line, 1, operator)
+    put_word(line, 2, load_word(g + word(shared, SHARED.TENSOR_META)) | 1)
+    return at + rest
+
+
+def key_of(shared: int, line: int, count: int) -> int:
+    """The key of a call with such a line, a new reference; MISS where an argument is none that keys
+    have; FAILED.
+    """
+    key, first = new_tuple(count), int_of(word(line, 0))
+    if key == 0 or first == 0:
+        decref(key)
+        decref(first)
+        return FAILED
+    set_tuple_item(key, 0, first)
+    for k in range(1, count):
+        x = word(line, k)
+        part = x & -2
+        if part == 0:
+            part = word(shared, SHARED.NONE)  # there are no names
+        if x & 1 != 0 or k == 1:
+            incref(part)
+        else:
+            part = part_of(shared, part)
         if part <= FAILED:
             decref(key)
             return part
-        set_tuple_item(key, 4 + saves + k, part)
+        set_tuple_item(key, k, part)
     return int(key)
+
+
+def is_fixed(shared: int, line: int, count: int) -> bool:
+    """Whether the same objects will be such a call again: none is a list, which may change."""
+    for k in range(2, count):
+        x = word(line, k)
+        if x & 1 == 0 and class_of(shared, x) == word(shared, SHARED.LIST):
+            return False
+    return True
 
 
 def are_tuples(shared: int, x: int, y: int) -> bool:

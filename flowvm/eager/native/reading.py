@@ -21,12 +21,15 @@ from flowvm.eager.native.cpython import (
     is_true,
     list_size,
     new_tuple,
+    put_word,
+    scratch,
     set_size,
     set_tuple_item,
     tuple_item,
     tuple_size,
     word,
 )
+from flowvm.eager.native.ways import known, see
 from flowvm.eager.native.words import FAILED, FLOAT, INT, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word
 
@@ -135,20 +138,29 @@ def any_node(shared: int, site: int, args: int) -> bool:
 def entry_of(shared: int, site: int, args: int, kind: int) -> int:
     """The entry of the call, a new reference to a tuple; MISS or FAILED."""
     inputs, attrs = word(site, SITE.INPUTS), word(site, SITE.ATTRS)
-    key = new_tuple(inputs + attrs)
-    if key == 0:
-        return FAILED
+    line, count = scratch(), inputs + attrs + 1
+    put_word(line, 0, 0)
     for k in range(inputs + attrs):
         part = argument(args, k, kind)
         if k < inputs:
             part = load_word(part + word(shared, SHARED.TENSOR_META))
             if part == 0:  # a collection came in between, and what it finalized did this
-                decref(key)
                 return MISS
-        incref(part)
-        set_tuple_item(key, k, part)
+        put_word(line, 1 + k, part)
+    made = known(shared, site, line, count)
+    incref(made)
+    if made != 0:
+        return int(made)
+    key = new_tuple(inputs + attrs)
+    if key == 0:
+        return FAILED
+    for k in range(inputs + attrs):
+        incref(word(line, 1 + k))
+        set_tuple_item(key, k, word(line, 1 + k))
     made = dict_item(word(site, SITE.CACHE), key)
     incref(made)
+    if made != 0:
+        see(shared, site, line, count, made)
     decref(key)
     if made != 0:
         return int(made)

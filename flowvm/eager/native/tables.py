@@ -8,8 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
-from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.eager.native.words import (
+    MOST_LINE,
+    MOST_OUTPUTS,
+    MOST_SAVED,
+    MOST_WRITTEN,
+    SHARED,
+    SITE,
+    WAY,
+    WAYS,
+)
 from flowvm.eager.nodes import OutputEdge
+from flowvm.guards.kept import clearings
 from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
@@ -128,6 +138,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         HOT=names,
         COUNTER_NAME="counter",
         LIMIT_NAME="limit",
+        CLEARED=ctypes.addressof(clearings),
         RING=ring,
         CONTROL=control,
         POP=names["pop"],
@@ -185,7 +196,14 @@ def takes(op: Callee) -> bool:
         known = 0 < len(op.outputs) <= MOST_OUTPUTS and not op.unsized
         known = known and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
+    known = known and len(op.inputs) + len(op.attrs) <= MOST_LINE
     return known and operands <= RING.MAX_INLINE
+
+
+def ways_table(count: int) -> Table:
+    """WAYS, with so many WAYs."""
+    more = [0] * (count * WAY.WORDS)
+    return Table(WAYS, None, more, CLEARED=-1, COUNT=count, HELD=[None] * count)
 
 
 def site_table(
@@ -206,10 +224,12 @@ def site_table(
         op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
     )
     written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
+    ways = ways_table(4)
     return Table(
         SITE,
-        (shared, numbered),
+        (shared, numbered, ways),
         SHARED=shared.address,
+        WAYS=ways.address,
         TWIN=twin,
         CACHE=op.cache,
         ARGUMENTS=arguments,

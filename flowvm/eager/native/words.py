@@ -21,6 +21,7 @@ MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
+MOST_LINE = 24  # words by which a call is known again
 OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH = range(7)  # of SITEs
 CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
@@ -108,6 +109,7 @@ class SHARED(Record):
     HOT = field("the dict `hot` itself")
     COUNTER_NAME = field("'counter', which is another object during a fork")
     LIMIT_NAME = field("'limit'")
+    CLEARED = field("address of how often something was dropped of what is kept of calls")
     RING = field("address of the first record")
     CONTROL = field("address of the control words")
     POP = field("takes a free storage id")
@@ -181,12 +183,34 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
+    WAYS = field("address of what calls were last seen to be: a WAYS and WAYs behind it; or 0")
     NUMBERED = field(
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
         "START; that of the operator, of EACH"
     )
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
+
+
+@record(words=4)
+class WAYS(Record):
+    """An inline cache, in front of a dict; see `flowvm.eager.native.ways`."""
+
+    CLEARED = field("what SHARED.CLEARED had when it was begun", by="who has the GIL")
+    COUNT = field("how many WAYs there are, a power of two")
+    HELD = field("a list with a tuple for each: what its words refer to")
+    TURN = field("how many were seen", by="who has the GIL")
+
+
+@record(words=2 + MOST_LINE)
+class WAY(Record):
+    """A call that was seen, by its line: a number, and addresses of objects, or 0; those with a 1
+    added are of metas of tensors.
+    """
+
+    VALUE = field("the entry, or what courses keep; 0: none", by="who has the GIL")
+    WORDS_OF = field("how many words the line has", by="who has the GIL")
+    LINE = field("they themselves", words=MOST_LINE, by="who has the GIL")
 
 
 @record(words=5 + MOST_ARGUMENTS)
