@@ -503,9 +503,7 @@ def _zeros(meta: Any) -> Tensor | None:
     return filled_of(meta, 0)
 
 
-def _explain(error: BaseException, node: Any) -> None:
-    if not isinstance(error, Exception):
-        return
+def _explain(error: Exception, node: Any) -> None:
     trace = getattr(getattr(node, "extra", None), "trace", "")
     error.add_note(
         f"raised by the gradient of {node.operator.name}"

@@ -35,13 +35,14 @@ from flowvm.eager.native.reading import (
     all_counted,
     all_whole,
     any_node,
+    bits_of_scalars,
     class_of,
     departs,
     entry_of,
     frees_first,
     is_unrecorded,
     number_class,
-    scalars_fit,
+    refs_of,
 )
 from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
@@ -98,7 +99,8 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
-    if not scalars_fit(shared, site, made, args, kind):
+    bits = scratch()
+    if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     if frees_first(shared, made):
         freed = released(shared)
@@ -124,7 +126,7 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
         if node <= FAILED:
             drop(outs, count)
             return node
-    done = published(shared, site, args, kind, made, outs, count, node)
+    done = published(shared, site, args, bits, made, outs, count, node)
     if done <= FAILED:
         decref(node)
         drop(outs, count)
@@ -142,7 +144,8 @@ def drop(values: int, count: int) -> None:
 
 def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
-    if not scalars_fit(shared, site, made, args, kind):
+    bits = scratch()
+    if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     over, done = 0, 1
     if frees_first(shared, made):
@@ -152,7 +155,7 @@ def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     if done == 1:
         done = own_storages(shared, site, args)
     if done == 1:
-        done = published(shared, site, args, kind, made, args, over, 0)
+        done = published(shared, site, args, bits, made, args, over, 0)
     if done != 1:
         return done
     written = word(args, word(site, SITE.WRITTEN))
@@ -183,7 +186,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
 
 
 def published(
-    shared: int, site: int, args: int, kind: int, made: int, outs: int, count: int, node: int
+    shared: int, site: int, args: int, bits: int, made: int, outs: int, count: int, node: int
 ) -> int:
     """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
     what is due behind it: 1; MISS, before there is one; FAILED.
@@ -191,11 +194,11 @@ def published(
     code, last = place(shared)
     if code <= FAILED:
         return code
-    numbers = counter_of(shared)
+    numbers, refs = counter_of(shared), scratch()
     # what ran since `all_whole` might have changed an operand; from here on nothing runs
     if (
         numbers <= FAILED
-        or not all_whole(shared, site, args)
+        or not refs_of(shared, site, args, refs)
         or not all_counted(shared, site, args)
     ):
         decref(code)
@@ -211,7 +214,7 @@ def published(
         decref(last)
         return FAILED if error_occurred() != 0 else MISS
     seq = as_int(number)
-    publish(shared, site, args, kind, made, outs, count, seq, code, last)
+    publish(shared, site, refs, bits, made, outs, count, seq, code, last)
     decref(numbers)
     put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
     put_word(shared, SHARED.LAST, seq)

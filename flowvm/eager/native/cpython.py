@@ -55,6 +55,9 @@ clear_error = _external("PyErr_Clear", "void()")
 # at three addresses: takes the error from there, whole; and gives it back
 fetch_error = _external("PyErr_Fetch", "void(int64, int64, int64)")
 make_error = _external("PyErr_NormalizeException", "void(int64, int64, int64)")
+error_is = _external("PyErr_GivenExceptionMatches", "int32(int64, int64)")
+set_traceback = _external("PyException_SetTraceback", "int32(int64, int64)")
+traceback_of = _external("PyException_GetTraceback", "int64(int64)")  # new, or 0
 restore_error = _external("PyErr_Restore", "void(int64, int64, int64)")
 # numbers; new references, or -1 and maybe an exception
 int_of = _external("PyLong_FromLongLong", "int64(int64)")
@@ -93,6 +96,7 @@ attribute = _external("PyObject_GetAttr", "int64(int64, int64)")
 # calls and iterators; new
 call_nothing = _external("PyObject_CallNoArgs", "int64(int64)")
 call_one = _external("PyObject_CallOneArg", "int64(int64, int64)")
+call_method = _external("PyObject_VectorcallMethod", "int64(int64, int64, int64, int64)")
 vectorcall = _external("PyObject_Vectorcall", "int64(int64, int64, int64, int64)")
 iterator = _external("PyObject_GetIter", "int64(int64)")
 next_item = _external("PyIter_Next", "int64(int64)")

@@ -1,4 +1,6 @@
-"""Functions that native code takes over as a whole: backward, and what is called in a region."""
+"""Functions that native code takes over as a whole: backward, what is called in a region, and calls
+of modules.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from flowvm.eager.native import install
 from flowvm.eager.native.courses import Courses, courses_of
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import Table
-from flowvm.eager.native.words import BACKWARD, EACH, START, UNRECORDED
+from flowvm.eager.native.words import BACKWARD, EACH, MODULE, START, UNRECORDED
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -45,6 +47,20 @@ def unrecorded(function: Function) -> Function:
         return install.front_table(inside, function, UNRECORDED, {}, "")
 
     call: Any = new_call(inside, functools.partial(install.begin_with, table))
+    return call  # type: ignore[no-any-return]
+
+
+def forwarding(function: Function, hooked: list[Any], leave: Callable[..., None]) -> Function:
+    """`Module.__call__`, which calls the module's `forward` natively where `hooked` is empty or the
+    module has no hooks, and tells `leave` of a FlowError that comes from there.
+    """
+    if not install.wanted():
+        return function
+
+    def table() -> Table:
+        return install.front_table(function, leave, MODULE, hooked, "")
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]
 
 

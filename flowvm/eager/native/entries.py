@@ -11,6 +11,7 @@ from flowvm.eager.native.call import issued
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
 from flowvm.eager.native.each import called_for_each
 from flowvm.eager.native.following import by_course
+from flowvm.eager.native.modules import module_called
 from flowvm.eager.native.reading import class_of, is_tensor
 from flowvm.eager.native.starting import started, unrecorded
 from flowvm.eager.native.words import (
@@ -20,6 +21,7 @@ from flowvm.eager.native.words import (
     GRADIENT,
     LEARN,
     MISS,
+    MODULE,
     OPERATOR,
     SHARED,
     SITE,
@@ -46,6 +48,8 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             result = by_course(site, args, count & COUNT, names)
             if result == LEARN:
                 result, twin = MISS, SITE.TWIN
+        elif kind == MODULE:
+            result, twin = module_called(site, args, count & COUNT, names), SITE.TWIN
         elif kind == UNRECORDED:
             result, twin = unrecorded(site, args, count, names), SITE.TWIN
         elif names == 0 and kind == EACH:

@@ -20,16 +20,13 @@ from flowvm.eager.native.cpython import (
     dict_set,
     dict_size,
     error_occurred,
-    fetch_error,
     incref,
     int_of,
     list_item,
     list_size,
-    make_error,
     new_dict,
     new_list,
     put_word,
-    restore_error,
     scratch,
     set_list_item,
     set_size,
@@ -39,6 +36,7 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
+from flowvm.eager.native.errors import told
 from flowvm.eager.native.making import give
 from flowvm.eager.native.places import above, frame_place
 from flowvm.eager.native.reading import class_of, departs, is_whole
@@ -276,21 +274,6 @@ def explained(shared: int, ready: int) -> None:
     node = list_item(ready, list_size(ready) - 1)
     if class_of(shared, node) == word(shared, SHARED.LEAF):
         return
-    error = scratch()
-    put_word(error, 0, 0)
-    put_word(error, 1, 0)
-    put_word(error, 2, 0)
-    fetch_error(error, error + 8, error + 16)
-    make_error(error, error + 8, error + 16)
-    call = scratch()
-    put_word(call, 0, word(error, 1))
-    put_word(call, 1, node)
     incref(node)
-    answer = 0
-    if word(error, 1) != 0:
-        answer = vectorcall(word(shared, SHARED.EXPLAIN), call, 2, 0)
-    if answer == 0:
-        clear_error()
-    decref(answer)
+    told(word(shared, SHARED.EXPLAIN), word(shared, SHARED.EXCEPTION), node)
     decref(node)
-    restore_error(word(error, 0), word(error, 1), word(error, 2))

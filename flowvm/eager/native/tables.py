@@ -12,6 +12,7 @@ from flowvm.eager.native.words import (
     MOST_LINE,
     MOST_OUTPUTS,
     MOST_SAVED,
+    MOST_SCALARS,
     MOST_WRITTEN,
     SHARED,
     SITE,
@@ -19,6 +20,7 @@ from flowvm.eager.native.words import (
     WAYS,
 )
 from flowvm.eager.nodes import OutputEdge
+from flowvm.errors import FlowError
 from flowvm.guards.kept import clearings
 from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
@@ -112,6 +114,10 @@ def shared_table(names: dict[str, Any]) -> Table:
         EXPLAIN=names.get("explain", 0),
         ADD=names.get("add_in_place", 0),
         EDGES_NAME="edges",
+        FORWARD_NAME="forward",
+        HOOKS_NAME="_hooks",
+        EXCEPTION=Exception,
+        FLOW_ERROR=FlowError,
         SLICE=slice,
         TUPLE=tuple,
         SIZE=Size,
@@ -197,6 +203,7 @@ def takes(op: Callee) -> bool:
         known = known and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
     known = known and len(op.inputs) + len(op.attrs) <= MOST_LINE
+    known = known and len(op.scalars) <= MOST_SCALARS
     return known and operands <= RING.MAX_INLINE
 
 
@@ -239,6 +246,7 @@ def site_table(
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
         KINDS=op.scalar_kinds or 0,
+        CODES=Several(map(ord, op.scalar_kinds if taken else "")),
         CONVERTED=int(converted or bool(op.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),

@@ -21,8 +21,9 @@ MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
+MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_LINE = 24  # words by which a call is known again
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH = range(7)  # of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE = range(8)  # of SITEs
 CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -92,6 +93,8 @@ class SHARED(Record):
     EXPLAIN = field("says whose gradient an error came from, or 0")
     ADD = field("adds a gradient to the one that is there, or 0")
     EDGES_NAME = field("'edges'")
+    FORWARD_NAME = field("'forward'")
+    HOOKS_NAME = field("'_hooks'")
     NEW_TUPLE = field("makes a tuple of a class")
     PRUNE = field("takes the views that are gone out of a list of views")
     FLOAT = field("the class float")
@@ -105,6 +108,8 @@ class SHARED(Record):
     KEY_ERROR = field("the class KeyError")
     ATTRIBUTE_ERROR = field("the class AttributeError")
     TYPE_ERROR = field("the class TypeError")
+    EXCEPTION = field("the class Exception")
+    FLOW_ERROR = field("the class FlowError")
     # what issuing touches: see `flowvm.vm.callers.hot`
     HOT = field("the dict `hot` itself")
     COUNTER_NAME = field("'counter', which is another object during a fork")
@@ -166,7 +171,9 @@ class SITE(Record):
         "OPERATOR; what follows courses: FRONT or GRADIENT; the engine's loop: BACKWARD; "
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing"
     )
-    FUNCTION = field("of all but an OPERATOR: makes calls that have no course")
+    FUNCTION = field(
+        "of all but an OPERATOR: makes calls that have no course; of MODULE, is told of errors"
+    )
     OUTPUTS = field("how many it makes; 0: it writes inputs")
     LIVE = field("how many of them, the first, have a place in the autograd graph")
     INPUTS = field("how many tensors come first")
@@ -176,6 +183,7 @@ class SITE(Record):
         "their struct codes, a str; 0: the entry has them, last to first; of EACH, the "
         "name of the count of calls, or 0"
     )
+    CODES = field("these codes, where KINDS has them", words=MOST_SCALARS)
     CONVERTED = field("1: autocast may convert the inputs")
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
