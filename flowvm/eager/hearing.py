@@ -43,6 +43,26 @@ class Record(NamedTuple):
     saved: tuple[Tensor, ...]
 
 
+class Into(NamedTuple):
+    """A call whose output is a tensor that was there: a change in place, of which nothing is
+    recorded.
+    """
+
+    op: Any
+    made: tuple[Any, ...]
+    target: Tensor
+    x: Tensor
+
+
+class Pieces(NamedTuple):
+    """Views of one tensor, made outside of the graph, that become the outputs of one Node."""
+
+    op: Any
+    x: Tensor
+    outs: tuple[Tensor, ...]
+    attrs: tuple[Any, ...]
+
+
 class Hearing:
     """What was heard, in order."""
 
@@ -73,6 +93,14 @@ class Hearing:
     def recorded(self, *facts: Any) -> None:
         """A tensor gets its Node."""
         self.steps.append(Record(*facts))
+
+    def into(self, *facts: Any) -> None:
+        """A tensor is changed in place."""
+        self.steps.append(Into(*facts))
+
+    def pieces(self, *facts: Any) -> None:
+        """Views become one Node's."""
+        self.steps.append(Pieces(*facts))
 
     def refuse(self) -> None:
         """Something is done that no step stands for."""

@@ -129,6 +129,7 @@ def detach(x: Tensor) -> Tensor:
 
 
 @method()
+@steady
 def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
 
@@ -145,7 +146,7 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         )
     source = _apart(x, moved(source, x._meta.device))
     pending = record_in_place("copy_", _copy, x, (source,), ())
-    seq = call_into(_copy, (x,), (source,))
+    seq = call_into(_copy, (x,), (source,), heard=pending is None)
     x.bump()
     if pending is not None:
         pending.node.seq = seq

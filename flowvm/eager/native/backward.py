@@ -163,6 +163,7 @@ def run(shared: int, gradients: int, args: int, node: int, g: int) -> int:
         edge = tuple_item(edges, k)
         kind = class_of(shared, edge)
         plain = kind == word(shared, SHARED.NODE) or kind == word(shared, SHARED.LEAF)
+        plain = plain or kind == word(shared, SHARED.OUTPUT_EDGE)
         if not plain and edge != word(shared, SHARED.NONE):
             return MISS
     before = begun(shared, word(args, 3), node)
@@ -229,9 +230,11 @@ def begun(shared: int, here: int, node: int) -> int:
 
 
 def sent(shared: int, args: int, node: int, edge: int, result: int, meta: int) -> int:
-    """Send a gradient down an edge, to a node or leaf: 1 or FAILED."""
-    ready, grads, counts = word(args, 0), word(args, 1), word(args, 2)
-    left = dict_item(counts, edge)
+    """Send a gradient down an edge, to a node, one of its outputs, or a leaf: 1 or FAILED."""
+    ready, grads, counts, target = word(args, 0), word(args, 1), word(args, 2), edge
+    if class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE):
+        target = load_word(edge + word(shared, SHARED.EDGE_NODE))
+    left = dict_item(counts, target)
     if left == 0:
         return FAILED if error_occurred() != 0 else 1
     waiting = as_int(left)
@@ -240,11 +243,11 @@ def sent(shared: int, args: int, node: int, edge: int, result: int, meta: int) -
         if done != 1:
             return done
     if waiting == 1:
-        return 1 if append(ready, edge) == 0 else FAILED
+        return 1 if append(ready, target) == 0 else FAILED
     number = int_of(waiting - 1)
     if number == 0:
         return FAILED
-    failed = dict_set(counts, edge, number)
+    failed = dict_set(counts, target, number)
     decref(number)
     return 1 if failed == 0 else FAILED
 
@@ -264,7 +267,8 @@ def arrived(shared: int, grads: int, node: int, edge: int, result: int, meta: in
         if result == 0:
             return FAILED
     done = 1
-    if dict_item(grads, edge) == 0:
+    several = class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE)
+    if not several and dict_item(grads, edge) == 0:
         if error_occurred() != 0 or dict_set(grads, edge, result) != 0:
             done = FAILED
     else:

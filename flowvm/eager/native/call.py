@@ -23,10 +23,12 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.making import (
     attach,
+    count_change,
     count_changes,
     finish,
     new_node,
     new_output,
+    own_storage,
     own_storages,
 )
 from flowvm.eager.native.places import place
@@ -163,6 +165,30 @@ def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     return written
 
 
+def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
+    """Issue a call of an operator whose output goes into a tensor on other memory, a word at `out`:
+    1; MISS if that might be recorded; FAILED.
+    """
+    target, recorded = word(out, 0), records(shared)
+    if recorded < 0:
+        return FAILED
+    if recorded == 1 and (any_node(shared, site, args) or is_recorded(shared, target)):
+        return MISS
+    if recorded > 1 or word(site, SITE.SCALARS) != 0:
+        return MISS
+    done = own_storage(shared, target)
+    if done == 1:
+        done = published(shared, site, args, 0, made, out, 1, 0)
+    return count_change(shared, target) if done == 1 else done
+
+
+def is_recorded(shared: int, x: int) -> bool:
+    """Whether a tensor, or what it is a view of, has a place in the autograd graph."""
+    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
+    is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
+    return not is_unrecorded(shared, x) or (is_view and not is_unrecorded(shared, kin))
+
+
 def goes_over(shared: int, site: int, args: int) -> int:
     """Whether a result may go over the first input: 1; MISS if that might be recorded, or changes
     what another operand is; FAILED.
@@ -173,9 +199,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
     x = word(args, 0)
     if recorded > 1 or (recorded == 1 and any_node(shared, site, args)):
         return MISS
-    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
-    is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
-    if recorded == 1 and is_view and not is_unrecorded(shared, kin):
+    if recorded == 1 and is_recorded(shared, x):
         return MISS
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     for k in range(1, word(site, SITE.INPUTS)):

@@ -20,22 +20,26 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar
 
-from flowvm.eager.hearing import Call, Hearing, Record, View
+from flowvm.eager.hearing import Call, Hearing, Into, Pieces, Record, View
 from flowvm.eager.keywords import by_numpys_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import NO, YES, Several, Table, takes
+from flowvm.eager.native.tables import CLOSE, NO, OPEN_LIST, OPEN_TUPLE, YES, Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
     CALL,
     COURSE,
     FRONT,
     GRADIENT,
+    INTO,
     LEARN,
     MOST_ARGUMENTS,
+    MOST_PARTS,
+    MOST_SAME,
     MOST_STEPS,
     MOST_VALUES,
+    PIECES,
     RECORD,
     REFUSED,
     STEP,
@@ -65,16 +69,42 @@ def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor])
     """
     parts: list[Any] = []
     mask = 0
+
+    def add(x: Tensor) -> None:
+        nonlocal mask
+        mask |= (x._node is not None) << len(tensors)
+        tensors.append(x)
+        parts.append(x._meta)
+
     for x in args:
         if _is_tensor(x):
-            mask |= (x._node is not None) << len(tensors)
-            tensors.append(x)
-            parts.append(x._meta)
+            add(x)
+        elif x.__class__ in (list, tuple) and len(x) and _is_tensor(x[0]):
+            parts.append(OPEN_LIST if x.__class__ is list else OPEN_TUPLE)
+            for part in x:
+                if not _is_tensor(part):
+                    raise LookupError
+                add(part)
+            parts.append(CLOSE)
         else:
             parts.append(part_of(x))
-    if len(args) > MOST_ARGUMENTS:
+    if len(args) > MOST_ARGUMENTS or len(parts) > MOST_PARTS or len(tensors) > MOST_VALUES:
         raise LookupError
-    return (mask if mask and grad_enabled() else 0, names or None, *parts)
+    mask = mask if mask and grad_enabled() else 0
+    return (mask | _same(tensors) << 32, names or None, *parts)
+
+
+def _same(tensors: list[Tensor]) -> int:
+    """Which of the tensors are one; LookupError where there are too many to say."""
+    first: dict[int, int] = {}
+    same = 0
+    for k, x in enumerate(tensors):
+        j = first.setdefault(id(x), k)
+        if j < k:
+            if k > MOST_SAME:
+                raise LookupError
+            same |= j + 1 << 3 * (k - 1)
+    return same
 
 
 def _is_tensor(x: Any) -> bool:
@@ -127,14 +157,20 @@ def course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table | Non
 
 def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     values: dict[int, int] = {}
-    for x in tensors:
-        values.setdefault(id(x), len(values))
-    if heard.refused or not tensors or len(values) != len(tensors):
+    for k, x in enumerate(tensors):
+        values.setdefault(id(x), k)
+    values[_NEXT] = len(tensors)
+    if heard.refused or not tensors:
         raise LookupError  # what is made of no tensor may be elsewhere by default
     kept: list[Any] = []
     words: list[int] = []
     explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    changing = False
     for step in heard.steps:
+        # what was changed is not to be changed again by a call that is made from its beginning
+        if changing and not isinstance(step, Into):
+            raise LookupError
+        changing = isinstance(step, Into)
         words += _words(step, values, kept, explained)
     for x in heard.made:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
@@ -147,7 +183,7 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     several = isinstance(result, (tuple, list))
     given = [-1 if x is None else _value(values, x) for x in result] if several else []
     kind = type(result)
-    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or len(values) > MOST_VALUES:
+    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or values[_NEXT] > MOST_VALUES:
         raise LookupError
     if several and (kind is list or kind.__itemsize__ == 0 or kind.__dictoffset__ > 0):
         raise LookupError
@@ -162,6 +198,15 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
         CLASS=kind,
         GIVEN=Several(given),
     )
+
+
+_NEXT = 0  # in the place of an id: the number of the next value
+
+
+def _number(values: dict[int, int], x: Any) -> None:
+    """A tensor that a step makes is the next value."""
+    values[id(x)] = values[_NEXT]
+    values[_NEXT] += 1
 
 
 def _value(values: dict[int, int], x: Any) -> int:
@@ -184,7 +229,7 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         kept += [site, step.attrs, step.scalars]
         for x in step.outs:
             explained[id(x)] = op if op.grad is not None else None
-            values[id(x)] = len(values)
+            _number(values, x)
     elif isinstance(step, View):
         inputs = given = [_value(values, step.x)]
         offset = step.offset << OPERAND.STORAGE_BITS
@@ -192,7 +237,19 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         if step.operator is not None:
             facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
         explained[id(step.out)] = step.operator
-        values[id(step.out)] = len(values)
+        _number(values, step.out)
+    elif isinstance(step, Into):
+        site = install.own_site(step.op)
+        given = [_value(values, step.x), _value(values, step.target)]
+        inputs = given[:1]
+        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.made}
+        kept.append(site)
+    elif isinstance(step, Pieces):
+        inputs = [_value(values, step.x)]
+        given = [*inputs, *(_value(values, x) for x in step.outs)]
+        facts = {"KIND": PIECES, "SITE": step.op, "ATTRS": step.attrs}
+        for x in step.outs:
+            explained[id(x)] = step.op
     else:
         assert isinstance(step, Record)
         inputs = [_value(values, x) for x in step.inputs]
@@ -245,8 +302,10 @@ class Courses:
         if known is None:
             mine = self.kind == FRONT or is_flowvms(args[0].operator.grad)
             self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
-        if known is not _SEEN:
-            return self.function(*args, **kwargs)
+        if known is not _SEEN or len({*map(id, tensors)}) < len(tensors):
+            return self.function(
+                *args, **kwargs
+            )  # of one tensor twice it is not told which is which
         heard = Hearing()
         with listening(heard):
             result = self.function(*args, **kwargs)
@@ -265,6 +324,7 @@ class Courses:
             raise LookupError
         mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
         metas = [x._meta for x in tensors]
+        mask |= _same(tensors) << 32
         return (mask, node.operator, *metas, *node.metas, *map(part_of, node.attrs))
 
 

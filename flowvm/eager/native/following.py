@@ -8,7 +8,7 @@ out of the ordinary its twin makes that, and the course goes on.
 
 from __future__ import annotations
 
-from flowvm.eager.native.call import drop, issued_into, tuple_of
+from flowvm.eager.native.call import changed_into, drop, issued_into, tuple_of
 from flowvm.eager.native.cpython import (
     as_int,
     decref,
@@ -24,18 +24,20 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.keys import gradient_line_of, is_fixed, key_of, line_of
 from flowvm.eager.native.making import give
-from flowvm.eager.native.reading import all_whole, class_of, departs
+from flowvm.eager.native.reading import all_whole, class_of, departs, is_whole
 from flowvm.eager.native.regions import records
-from flowvm.eager.native.viewing import bare_node, view_step
+from flowvm.eager.native.viewing import bare_node, pieces_step, view_step
 from flowvm.eager.native.ways import known, see
 from flowvm.eager.native.words import (
     CALL,
     COURSE,
     FAILED,
     FRONT,
+    INTO,
     LEARN,
     MISS,
     MOST_VALUES,
+    PIECES,
     RECORD,
     REFUSED,
     SHARED,
@@ -95,6 +97,8 @@ def followed(shared: int, course: int, values: int) -> int:
     """What the call gives, a new reference; MISS or FAILED.  `values` begins with its tensors."""
     given = word(course, COURSE.TENSORS)
     made, done = given, 1
+    for k in range(given):  # a list, or a Node, may let go of them meanwhile
+        incref(word(values, k))
     for k in range(word(course, COURSE.STEPS)):
         step = course + 8 * (COURSE.WORDS + k * STEP.WORDS)
         kind = word(step, STEP.KIND)
@@ -104,6 +108,10 @@ def followed(shared: int, course: int, values: int) -> int:
                 made += word(word(step, STEP.SITE), SITE.OUTPUTS)
         elif kind == RECORD:
             done = record_step(shared, step, values)
+        elif kind == INTO:
+            done = into_step(shared, step, values)
+        elif kind == PIECES:
+            done = pieces_step(shared, step, values)
         else:
             done = view_step(shared, step, values, made)
             made += 1 if done == 1 else 0
@@ -111,7 +119,7 @@ def followed(shared: int, course: int, values: int) -> int:
             break
     if done == 1:
         done = given_back(shared, course, values)
-    drop(values + 8 * given, made - given)
+    drop(values, made)
     return done
 
 
@@ -170,6 +178,30 @@ def call_step(shared: int, step: int, values: int, at: int) -> int:
         put_word(outs, k, x)
     decref(result)
     return 1
+
+
+def into_step(shared: int, step: int, values: int) -> int:
+    """Change a tensor that the call was given in place: 1 or FAILED."""
+    args = scratch()
+    fill(step, values, args)
+    x, target, done = word(args, 0), word(args, 1), MISS
+    if not is_whole(shared, x) or not is_whole(shared, target):
+        return MISS
+    apart = x != target
+    storage = load_word(target + word(shared, SHARED.TENSOR_STORAGE))
+    if storage != word(shared, SHARED.NONE):
+        apart = storage != load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    if apart:
+        done = changed_into(shared, word(step, STEP.SITE), args, word(step, STEP.MADE), args + 8)
+    if done != MISS:
+        return done
+    call = scratch()
+    put_word(call, 0, word(shared, SHARED.COPY))
+    put_word(call, 1, target)
+    put_word(call, 2, x)
+    answer = vectorcall(word(shared, SHARED.THROUGH), call, 3, 0)
+    decref(answer)
+    return 1 if answer != 0 else FAILED
 
 
 def record_step(shared: int, step: int, values: int) -> int:

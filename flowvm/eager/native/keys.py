@@ -16,6 +16,8 @@ from flowvm.eager.native.cpython import (
     incref,
     int_of,
     list_as_tuple,
+    list_item,
+    list_size,
     new_tuple,
     put_word,
     set_tuple_item,
@@ -25,7 +27,15 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.reading import class_of, is_tensor, is_whole
 from flowvm.eager.native.regions import records
-from flowvm.eager.native.words import FAILED, MISS, MOST_ARGUMENTS, SHARED
+from flowvm.eager.native.words import (
+    FAILED,
+    MISS,
+    MOST_ARGUMENTS,
+    MOST_PARTS,
+    MOST_SAME,
+    MOST_VALUES,
+    SHARED,
+)
 from flowvm.vm.machine.lang import load_word
 
 MINUS_ZERO = -(1 << 63)  # its bits
@@ -37,26 +47,91 @@ def line_of(shared: int, args: int, total: int, names: int, line: int, values: i
     """
     if total > MOST_ARGUMENTS:
         return MISS
-    tensors, wanted = 0, 0
+    tensors, wanted, at = 0, 0, 2
     for k in range(total):
         x = word(args, k)
-        if is_tensor(shared, x):
-            if not is_whole(shared, x):
+        size = tensors_in(shared, x)
+        if at > MOST_PARTS or size > MOST_PARTS - at or tensors + size > MOST_VALUES:
+            return MISS
+        if size == 0 and not is_tensor(shared, x):
+            put_word(line, at, x)
+            at += 1
+            continue
+        if size != 0:
+            put_word(line, at, opening(shared, x))
+            at += 1
+        for i in range(max(size, 1)):
+            t = x if size == 0 else item(shared, x, i)
+            if t == 0 or not is_whole(shared, t):
                 return MISS
-            if load_word(x + word(shared, SHARED.TENSOR_NODE)) != word(shared, SHARED.NONE):
+            if load_word(t + word(shared, SHARED.TENSOR_NODE)) != word(shared, SHARED.NONE):
                 wanted |= 1 << tensors
-            put_word(values, tensors, x)
+            put_word(values, tensors, t)
+            put_word(line, at, load_word(t + word(shared, SHARED.TENSOR_META)) | 1)
             tensors += 1
-            x = load_word(x + word(shared, SHARED.TENSOR_META)) | 1
-        put_word(line, 2 + k, x)
+            at += 1
+        if size != 0:
+            put_word(line, at, word(shared, SHARED.CLOSE))
+            at += 1
     if wanted != 0:
         recorded = records(shared)
         if recorded < 0 or recorded > 1:
             return FAILED if recorded < 0 else MISS
         wanted *= recorded
-    put_word(line, 0, wanted)
+    same = same_of(values, tensors)
+    if same < 0:
+        return MISS
+    put_word(line, 0, wanted | same << 32)
     put_word(line, 1, names)
-    return 2 + total
+    return at
+
+
+def same_of(values: int, count: int) -> int:
+    """Which of so many tensors are one: three bits for each but the first say which one before it
+    is, from 1, or 0.  MISS where there are too many to say.
+    """
+    same = 0
+    for k in range(1, count):
+        before = 0
+        for j in range(k):
+            if before == 0 and word(values, j) == word(values, k):
+                before = j + 1
+        if before != 0 and k > MOST_SAME:
+            return MISS
+        if before != 0:
+            same |= before << 3 * (k - 1)
+    return same
+
+
+def tensors_in(shared: int, x: int) -> int:
+    """How many elements a list or tuple has that begins with a tensor, 0 of all else."""
+    kind, size, first = class_of(shared, x), 0, 0
+    if kind == word(shared, SHARED.LIST):
+        size = int(list_size(x))
+        first = list_item(x, 0) if size != 0 else 0
+    elif kind == word(shared, SHARED.TUPLE):
+        size = int(tuple_size(x))
+        first = tuple_item(x, 0) if size != 0 else 0
+    return size if first != 0 and is_tensor(shared, first) else 0
+
+
+def opening(shared: int, x: int) -> int:
+    """What stands before the tensors of a list or tuple."""
+    of_list = class_of(shared, x) == word(shared, SHARED.LIST)
+    return word(shared, SHARED.OPEN_LIST) if of_list else word(shared, SHARED.OPEN_TUPLE)
+
+
+def item(shared: int, x: int, k: int) -> int:
+    """Element `k` of it, borrowed."""
+    if class_of(shared, x) == word(shared, SHARED.LIST):
+        return int(list_item(x, k))
+    return int(tuple_item(x, k))
+
+
+def stands_for_itself(shared: int, x: int) -> bool:
+    """Whether a part of a key is no argument."""
+    around = x == word(shared, SHARED.OPEN_LIST) or x == word(shared, SHARED.OPEN_TUPLE)
+    return around or x == word(shared, SHARED.CLOSE)
 
 
 def gradient_line_of(shared: int, args: int, count: int, line: int, values: int) -> int:
@@ -101,7 +176,10 @@ def gradient_line_of(shared: int, args: int, count: int, line: int, values: int)
     for k in range(rest):
         put_word(line, at + k, tuple_item(attrs, k))
     put_word(values, 0, g)
-    put_word(line, 0, wanted)
+    same = same_of(values, 1 + saves)
+    if same < 0:
+        return MISS
+    put_word(line, 0, wanted | same << 32)
     put_word(line, 1, operator)
     put_word(line, 2, load_word(g + word(shared, SHARED.TENSOR_META)) | 1)
     return at + rest
@@ -122,7 +200,7 @@ def key_of(shared: int, line: int, count: int) -> int:
         part = x & -2
         if part == 0:
             part = word(shared, SHARED.NONE)  # there are no names
-        if x & 1 != 0 or k == 1:
+        if x & 1 != 0 or k == 1 or stands_for_itself(shared, part):
             incref(part)
         else:
             part = part_of(shared, part)

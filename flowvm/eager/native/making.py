@@ -91,14 +91,20 @@ def own_storage(shared: int, x: int) -> int:
 def count_changes(shared: int, site: int, args: int) -> int:
     """Count a change of each tensor that was written, all of which are counted: 1, or FAILED."""
     for k in range(word(site, SITE.WRITES)):
-        x = word(args, word(site, SITE.WRITTEN + k))
-        storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
-        before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
-        version = int_of(as_int(before) + 1)
-        if version == 0:
+        if count_change(shared, word(args, word(site, SITE.WRITTEN + k))) != 1:
             return FAILED
-        give(storage, word(shared, SHARED.STORAGE_VERSION), version)
-        decref(before)
+    return 1
+
+
+def count_change(shared: int, x: int) -> int:
+    """The same of one tensor."""
+    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
+    version = int_of(as_int(before) + 1)
+    if version == 0:
+        return FAILED
+    give(storage, word(shared, SHARED.STORAGE_VERSION), version)
+    decref(before)
     return 1
 
 

@@ -40,7 +40,9 @@ _SLOTS = {
 }  # fmt: skip
 
 
-YES, NO = object(), object()  # for True and False in the keys of courses, where 1 is another
+# in the keys of courses: for True and False, as 1 is another; around the tensors of a list or tuple
+YES, NO = object(), object()
+OPEN_LIST, OPEN_TUPLE, CLOSE = object(), object(), object()
 
 
 class Several(tuple[int, ...]):
@@ -80,7 +82,8 @@ def shared_table(names: dict[str, Any]) -> Table:
             places[key] = slot_place(names[kind], slot)
     for slot in ("keep", "owner", "value"):
         places[f"ENTRY_{slot.upper()}"] = slot_place(_Entry, slot)
-    places["EDGE_NODE"] = slot_place(OutputEdge, "node")
+    for slot in ("index", "node"):
+        places[f"EDGE_{slot.upper()}"] = slot_place(OutputEdge, slot)
     for slot in ("code", "last"):
         places[f"BACKWARD_{slot.upper()}"] = slot_place(Backward, slot)
     leaf = names.get("AccumulateGrad")
@@ -126,6 +129,10 @@ def shared_table(names: dict[str, Any]) -> Table:
         META=TensorMeta,
         DTYPE=DType,
         ELLIPSIS=...,
+        OPEN_LIST=OPEN_LIST,
+        OPEN_TUPLE=OPEN_TUPLE,
+        CLOSE=CLOSE,
+        COPY=_copy,
         YES=YES,
         NO=NO,
         NEW_TUPLE=_new_tuple,
@@ -178,6 +185,11 @@ def _address(view: Any) -> int:
 
 
 _new_tuple = tuple.__new__
+
+
+def _copy(x: Any, source: Any) -> Any:
+    """A method that is declared later."""
+    return x.copy_(source)
 
 
 def _through(function: Callable[..., Any], *args: Any) -> Any:

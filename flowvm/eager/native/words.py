@@ -19,12 +19,14 @@ MOST_WRITTEN = 8  # operands that it changes
 MOST_RELEASED = 24  # storages that one record releases
 MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
+MOST_PARTS = 34  # of the key of such a call, but for two
+MOST_SAME = 7  # the place of the last tensor of a call that may be one of those before
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_LINE = 24  # words by which a call is known again
 OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE = range(8)  # of SITEs
-CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
+CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -60,7 +62,8 @@ class SHARED(Record):
     ENTRY_VALUE = field("what a with statement says, in its _Entry")
     ENTRY_OWNER = field("whose it is")
     ENTRY_KEEP = field("what it keeps")
-    EDGE_NODE = field("an OutputEdge's node")
+    EDGE_INDEX = field("an OutputEdge's index")
+    EDGE_NODE = field("its node")
     BACKWARD_CODE = field("a Backward's code")
     BACKWARD_LAST = field("its last")
     # classes and constants
@@ -78,6 +81,10 @@ class SHARED(Record):
     STR = field("the class str")
     DTYPE = field("the class DType")
     ELLIPSIS = field("Ellipsis")
+    OPEN_LIST = field("stands before the tensors of a list in the keys of courses")
+    OPEN_TUPLE = field("before those of a tuple")
+    CLOSE = field("and behind them")
+    COPY = field("Tensor.copy_")
     YES = field("stands for True in the keys of courses, where 1 is another")
     NO = field("stands for False there")
     GRAD_NAME = field("'grad', what backward leaves in _extra")
@@ -239,9 +246,12 @@ class COURSE(Record):
 class STEP(Record):
     """One thing that a call comes to.  An argument is a value, or an object, by its address."""
 
-    KIND = field("CALL of an operator, VIEW, ALIAS outside of the graph, or RECORD: a Node")
+    KIND = field(
+        "CALL of an operator, VIEW, ALIAS outside of the graph, or RECORD: a Node; INTO: a call "
+        "whose output is a tensor that was there; PIECES: views become one Node's outputs"
+    )
     SITE = field("CALL: the operator's SITE; VIEW, RECORD: what stands for one in its Node")
-    MADE = field("CALL: the entry; VIEW, ALIAS: the meta; RECORD: the output, a value")
+    MADE = field("CALL, INTO: the entry; VIEW, ALIAS: the meta; RECORD: the output, a value")
     OFFSET = field("VIEW, ALIAS: what is added to the operand word")
     ATTRS = field("VIEW, RECORD: the attributes")
     INPUTS = field("how many arguments are inputs")
