@@ -51,7 +51,9 @@ class Into(NamedTuple):
     op: Any
     made: tuple[Any, ...]
     target: Tensor
-    x: Tensor
+    inputs: tuple[Tensor, ...]
+    attrs: tuple[Any, ...]
+    scalars: tuple[Any, ...]
 
 
 class Pieces(NamedTuple):

@@ -379,8 +379,8 @@ def call_into(
 ) -> int:
     """Issue `op` with its outputs written into existing tensors: the instruction's number.
 
-    heard   it has one input and one output, of which all is told to who listens to this thread's
-            calls; that the output's version counts is understood
+    heard   who listens to this thread's calls is told of it: it has one output, and counts its
+            version when this returns
 
     `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
     counts no version: the caller does.
@@ -412,7 +412,7 @@ def call_into(
     else:
         word = placed(made[0])
     if heard and (listener := current_listener()) is not None:
-        listener.into(op, made, outs[0], tensors[0])
+        listener.into(op, made, outs[0], tensors, attrs, scalars)
     return engine.issue(word, operands, words, heard=heard)
 
 

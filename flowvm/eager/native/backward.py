@@ -34,7 +34,7 @@ from flowvm.eager.native.cpython import (
     word,
 )
 from flowvm.eager.native.following import by_course
-from flowvm.eager.native.keys import are_tuples
+from flowvm.eager.native.lines import are_tuples
 from flowvm.eager.native.making import give
 from flowvm.eager.native.reading import class_of, is_tensor, is_whole
 from flowvm.eager.native.words import FAILED, LEARN, MISS, SHARED, SITE

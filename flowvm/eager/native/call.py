@@ -166,7 +166,7 @@ def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
 
 
 def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
-    """Issue a call of an operator whose output goes into a tensor on other memory, a word at `out`:
+    """Issue a call of an operator whose output goes into a tensor that is there, a word at `out`:
     1; MISS if that might be recorded; FAILED.
     """
     target, recorded = word(out, 0), records(shared)
@@ -174,11 +174,12 @@ def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
         return FAILED
     if recorded == 1 and (any_node(shared, site, args) or is_recorded(shared, target)):
         return MISS
-    if recorded > 1 or word(site, SITE.SCALARS) != 0:
+    bits = scratch()
+    if recorded > 1 or not bits_of_scalars(shared, site, made, args, 0, bits):
         return MISS
     done = own_storage(shared, target)
     if done == 1:
-        done = published(shared, site, args, 0, made, out, 1, 0)
+        done = published(shared, site, args, bits, made, out, 1, 0)
     return count_change(shared, target) if done == 1 else done
 
 

@@ -3,7 +3,7 @@
 A *steady* function is one whose calls come to the same operators' calls, views and Nodes whenever
 its tensors have such metas and its other arguments are such.  `x.sum(1)`, `x[2:4]` or the gradient
 of a product are many lines of Python, and what they come to is one instruction, or none.  So the
-second call with a key (`flowvm.eager.native.keys`) is heard (`flowvm.eager.hearing`), and what was
+second call with a key (`flowvm.eager.native.parts`) is heard (`flowvm.eager.hearing`), and what was
 heard is its *course*, which native calls follow from then on.
 
 A course is kept where all that was heard explains what came out: every tensor is one that the call
@@ -25,7 +25,8 @@ from flowvm.eager.keywords import by_numpys_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import CLOSE, NO, OPEN_LIST, OPEN_TUPLE, YES, Several, Table, takes
+from flowvm.eager.native.parts import is_tensor, key_of, part_of, same_of
+from flowvm.eager.native.tables import Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
     CALL,
@@ -35,8 +36,6 @@ from flowvm.eager.native.words import (
     INTO,
     LEARN,
     MOST_ARGUMENTS,
-    MOST_PARTS,
-    MOST_SAME,
     MOST_STEPS,
     MOST_VALUES,
     PIECES,
@@ -48,8 +47,7 @@ from flowvm.eager.native.words import (
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
 from flowvm.guards.kept import Kept
-from flowvm.meta.dtype import DType
-from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import INTERNAL
 from flowvm.vm.engine.engine import engine
@@ -58,88 +56,6 @@ from flowvm.vm.machine.words import OPERAND
 Function = TypeVar("Function", bound=Callable[..., Any])
 _BYTES = 4000  # of a course, with its key, about
 _SEEN, _NONE = (LEARN, None), (REFUSED, None)
-
-
-# --- keys ----------------------------------------------------------------------------------------
-
-
-def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
-    """As `keys.key_of`: the key, and in `tensors` those among the arguments; LookupError where an
-    argument is none that keys have.
-    """
-    parts: list[Any] = []
-    mask = 0
-
-    def add(x: Tensor) -> None:
-        nonlocal mask
-        mask |= (x._node is not None) << len(tensors)
-        tensors.append(x)
-        parts.append(x._meta)
-
-    for x in args:
-        if _is_tensor(x):
-            add(x)
-        elif x.__class__ in (list, tuple) and len(x) and _is_tensor(x[0]):
-            parts.append(OPEN_LIST if x.__class__ is list else OPEN_TUPLE)
-            for part in x:
-                if not _is_tensor(part):
-                    raise LookupError
-                add(part)
-            parts.append(CLOSE)
-        else:
-            parts.append(part_of(x))
-    if len(args) > MOST_ARGUMENTS or len(parts) > MOST_PARTS or len(tensors) > MOST_VALUES:
-        raise LookupError
-    mask = mask if mask and grad_enabled() else 0
-    return (mask | _same(tensors) << 32, names or None, *parts)
-
-
-def _same(tensors: list[Tensor]) -> int:
-    """Which of the tensors are one; LookupError where there are too many to say."""
-    first: dict[int, int] = {}
-    same = 0
-    for k, x in enumerate(tensors):
-        j = first.setdefault(id(x), k)
-        if j < k:
-            if k > MOST_SAME:
-                raise LookupError
-            same |= j + 1 << 3 * (k - 1)
-    return same
-
-
-def _is_tensor(x: Any) -> bool:
-    return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
-
-
-def part_of(x: Any) -> Any:
-    """As `keys.part_of`."""
-    kind = x.__class__
-    if kind is int or x is None or x is Ellipsis or kind in (str, type, DType, TensorMeta):
-        return x
-    if kind is bool:
-        return YES if x else NO
-    if kind is tuple or kind is Size:
-        parts = tuple(map(_element_of, x))
-        return x if all(a is b for a, b in zip(parts, x, strict=True)) else parts
-    if kind is slice:
-        return _element_of(x)
-    if kind is list and all(map(_is_plain, x)):
-        return (list, tuple(x))
-    if kind is float and str(x) != "-0.0":
-        return (float, x)
-    raise LookupError
-
-
-def _is_plain(x: Any) -> bool:
-    return x.__class__ is int or x is None or x is Ellipsis
-
-
-def _element_of(x: Any) -> Any:
-    if x.__class__ is slice and all(map(_is_plain, (x.start, x.stop, x.step))):
-        return (slice, x.start, x.stop, x.step)
-    if not _is_plain(x):
-        raise LookupError
-    return x
 
 
 # --- from what was heard to a course ------------------------------------------------------------
@@ -165,12 +81,13 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     kept: list[Any] = []
     words: list[int] = []
     explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
-    changing = False
+    changes = 0
     for step in heard.steps:
-        # what was changed is not to be changed again by a call that is made from its beginning
-        if changing and not isinstance(step, Into):
+        # a change comes last: what was changed is not to be changed again by a call that is made
+        # from its beginning; several are copies, each of which Python can make by itself
+        changes += isinstance(step, Into)
+        if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
             raise LookupError
-        changing = isinstance(step, Into)
         words += _words(step, values, kept, explained)
     for x in heard.made:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
@@ -239,11 +156,12 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         explained[id(step.out)] = step.operator
         _number(values, step.out)
     elif isinstance(step, Into):
-        site = install.own_site(step.op)
-        given = [_value(values, step.x), _value(values, step.target)]
-        inputs = given[:1]
+        if not takes(step.op) or step.op.writes:
+            raise LookupError
+        site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
+        given = [*inputs, *map(_address, (*step.attrs, *step.scalars)), _value(values, step.target)]
         facts = {"KIND": INTO, "SITE": site.address, "MADE": step.made}
-        kept.append(site)
+        kept += [site, step.attrs, step.scalars]
     elif isinstance(step, Pieces):
         inputs = [_value(values, step.x)]
         given = [*inputs, *(_value(values, x) for x in step.outs)]
@@ -302,10 +220,8 @@ class Courses:
         if known is None:
             mine = self.kind == FRONT or is_flowvms(args[0].operator.grad)
             self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
-        if known is not _SEEN or len({*map(id, tensors)}) < len(tensors):
-            return self.function(
-                *args, **kwargs
-            )  # of one tensor twice it is not told which is which
+        if known is not _SEEN:
+            return self.function(*args, **kwargs)
         heard = Hearing()
         with listening(heard):
             result = self.function(*args, **kwargs)
@@ -320,11 +236,11 @@ class Courses:
         if node.__class__ is not Node or node._saved.__class__ is not tuple or grad_enabled():
             raise LookupError
         tensors += [g, *node.saved]
-        if not all(map(_is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
+        if not all(map(is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
             raise LookupError
         mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
         metas = [x._meta for x in tensors]
-        mask |= _same(tensors) << 32
+        mask |= same_of(tensors) << 32
         return (mask, node.operator, *metas, *node.metas, *map(part_of, node.attrs))
 
 

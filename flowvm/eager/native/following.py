@@ -22,7 +22,8 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
-from flowvm.eager.native.keys import gradient_line_of, is_fixed, key_of, line_of
+from flowvm.eager.native.keys import is_fixed, key_of
+from flowvm.eager.native.lines import gradient_line_of, line_of
 from flowvm.eager.native.making import give
 from flowvm.eager.native.reading import all_whole, class_of, departs, is_whole
 from flowvm.eager.native.regions import records
@@ -96,7 +97,7 @@ def by_known(shared: int, site: int, kept: int, values: int) -> int:
 def followed(shared: int, course: int, values: int) -> int:
     """What the call gives, a new reference; MISS or FAILED.  `values` begins with its tensors."""
     given = word(course, COURSE.TENSORS)
-    made, done = given, 1
+    made, done, changes = given, 1, 0
     for k in range(given):  # a list, or a Node, may let go of them meanwhile
         incref(word(values, k))
     for k in range(word(course, COURSE.STEPS)):
@@ -110,6 +111,9 @@ def followed(shared: int, course: int, values: int) -> int:
             done = record_step(shared, step, values)
         elif kind == INTO:
             done = into_step(shared, step, values)
+            if done == MISS and changes != 0:
+                done = copied(shared, step, values)
+            changes = 1
         elif kind == PIECES:
             done = pieces_step(shared, step, values)
         else:
@@ -181,24 +185,27 @@ def call_step(shared: int, step: int, values: int, at: int) -> int:
 
 
 def into_step(shared: int, step: int, values: int) -> int:
-    """Change a tensor that the call was given in place: 1 or FAILED."""
-    args = scratch()
+    """Change a tensor that the call was given in place: 1; MISS, and it was not changed; FAILED."""
+    site, args, last = word(step, STEP.SITE), scratch(), word(step, STEP.ARGUMENTS) - 1
     fill(step, values, args)
-    x, target, done = word(args, 0), word(args, 1), MISS
-    if not is_whole(shared, x) or not is_whole(shared, target):
+    target = word(args, last)
+    if not all_whole(shared, site, args) or not is_whole(shared, target):
         return MISS
-    apart = x != target
     storage = load_word(target + word(shared, SHARED.TENSOR_STORAGE))
-    if storage != word(shared, SHARED.NONE):
-        apart = storage != load_word(x + word(shared, SHARED.TENSOR_STORAGE))
-    if apart:
-        done = changed_into(shared, word(step, STEP.SITE), args, word(step, STEP.MADE), args + 8)
-    if done != MISS:
-        return done
+    for k in range(word(site, SITE.INPUTS)):
+        x = word(args, k)
+        same = storage == load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+        if same and x != target and storage != word(shared, SHARED.NONE):
+            return MISS  # in what arrangement is Python's to see
+    return changed_into(shared, site, args, word(step, STEP.MADE), args + 8 * last)
+
+
+def copied(shared: int, step: int, values: int) -> int:
+    """Let Python make a change that is a copy: 1 or FAILED."""
     call = scratch()
     put_word(call, 0, word(shared, SHARED.COPY))
-    put_word(call, 1, target)
-    put_word(call, 2, x)
+    put_word(call, 1, word(values, word(step, STEP.GIVEN + word(step, STEP.ARGUMENTS) - 1)))
+    put_word(call, 2, word(values, word(step, STEP.GIVEN)))
     answer = vectorcall(word(shared, SHARED.THROUGH), call, 3, 0)
     decref(answer)
     return 1 if answer != 0 else FAILED
