@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from flowvm.eager.keywords import by_numpys_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.parts import is_tensor, key_of, part_of, same_of
+from flowvm.eager.native.parts import is_tensor, key_of, parts_of, same_of
 from flowvm.eager.native.tables import Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
@@ -241,7 +242,13 @@ class Courses:
         mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
         metas = [x._meta for x in tensors]
         mask |= same_of(tensors) << 32
-        return (mask, node.operator, *metas, *node.metas, *map(part_of, node.attrs))
+        return (
+            mask,
+            node.operator,
+            *metas,
+            *node.metas,
+            *chain.from_iterable(map(parts_of, node.attrs)),
+        )
 
 
 @functools.lru_cache(1 << 12)

@@ -36,6 +36,7 @@ from flowvm.eager.native.check import (
     trouble_at_courses,
     trouble_at_death,
     trouble_at_pins,
+    trouble_at_regions,
     trouble_at_release,
 )
 from flowvm.eager.native.cpython import provide_api
@@ -350,6 +351,7 @@ def tested() -> str:
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
+        calls = calls or trouble_at_regions(_address())
         return calls or trouble_at_death(_address_of_death())
     except FlowError as error:
         return str(error)

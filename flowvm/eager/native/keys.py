@@ -20,23 +20,27 @@ from flowvm.eager.native.cpython import (
     tuple_size,
     word,
 )
+from flowvm.eager.native.lines import is_plain
 from flowvm.eager.native.reading import class_of
 from flowvm.eager.native.words import FAILED, MISS, SHARED
-from flowvm.vm.machine.lang import load_word
 
 MINUS_ZERO = -(1 << 63)  # its bits
-
-
-def stands_for_itself(shared: int, x: int) -> bool:
-    """Whether a part of a key is no argument."""
-    around = x == word(shared, SHARED.OPEN_LIST) or x == word(shared, SHARED.OPEN_TUPLE)
-    return around or x == word(shared, SHARED.CLOSE)
 
 
 def key_of(shared: int, line: int, count: int) -> int:
     """The key of a call with such a line, a new reference; MISS where an argument is none that keys
     have; FAILED.
     """
+    for k in range(1, count):  # before anything can run
+        incref(word(line, k) & -2)
+    key = held_key(shared, line, count)
+    for k in range(1, count):
+        decref(word(line, k) & -2)
+    return key
+
+
+def held_key(shared: int, line: int, count: int) -> int:
+    """The same, while what the line has is held."""
     key, first = new_tuple(count), int_of(word(line, 0))
     if key == 0 or first == 0:
         decref(key)
@@ -59,6 +63,12 @@ def key_of(shared: int, line: int, count: int) -> int:
     return int(key)
 
 
+def stands_for_itself(shared: int, x: int) -> bool:
+    """Whether a part of a key is no argument."""
+    around = x == word(shared, SHARED.OPEN_LIST) or x == word(shared, SHARED.OPEN_TUPLE)
+    return around or x == word(shared, SHARED.CLOSE) or x == word(shared, SHARED.SLICED)
+
+
 def is_fixed(shared: int, line: int, count: int) -> bool:
     """Whether the same objects will be such a call again: none is a list, which may change."""
     for k in range(2, count):
@@ -79,9 +89,11 @@ def part_of(shared: int, x: int) -> int:
         incref(part)
         return part
     if kind == word(shared, SHARED.TUPLE) or kind == word(shared, SHARED.SIZE):
-        return part_of_tuple(shared, x)
-    if kind == word(shared, SHARED.SLICE):
-        return part_of_slice(shared, x)
+        incref(x)
+        if all_plain(shared, x):
+            return x
+        decref(x)
+        return MISS
     if is_constant(shared, kind):
         incref(x)
         return x
@@ -91,13 +103,6 @@ def part_of(shared: int, x: int) -> int:
         incref(x)
         return pair(kind, x)
     return MISS
-
-
-def is_plain(shared: int, x: int) -> bool:
-    """Whether `x` is an int, None or Ellipsis."""
-    if class_of(shared, x) == word(shared, SHARED.INT):
-        return True
-    return x == word(shared, SHARED.NONE) or x == word(shared, SHARED.ELLIPSIS)
 
 
 def is_constant(shared: int, kind: int) -> bool:
@@ -125,50 +130,6 @@ def all_plain(shared: int, x: int) -> bool:
         if not is_plain(shared, tuple_item(x, k)):
             return False
     return True
-
-
-def part_of_tuple(shared: int, x: int) -> int:
-    """A tuple or Size of plain elements as it is, with slices one where they are made plain."""
-    if all_plain(shared, x):
-        incref(x)
-        return x
-    size = tuple_size(x)
-    made = new_tuple(size)
-    if made == 0:
-        return FAILED
-    for k in range(size):
-        part, item = MISS, tuple_item(x, k)
-        if is_plain(shared, item):
-            part = item
-            incref(part)
-        elif class_of(shared, item) == word(shared, SHARED.SLICE):
-            part = part_of_slice(shared, item)
-        if part <= FAILED:
-            decref(made)
-            return part
-        set_tuple_item(made, k, part)
-    return int(made)
-
-
-def part_of_slice(shared: int, x: int) -> int:
-    """(slice, start, stop, step) of plain ones."""
-    start = load_word(x + word(shared, SHARED.SLICE_START))
-    stop = load_word(x + word(shared, SHARED.SLICE_STOP))
-    step = load_word(x + word(shared, SHARED.SLICE_STEP))
-    if not (is_plain(shared, start) and is_plain(shared, stop) and is_plain(shared, step)):
-        return MISS
-    made, kind = new_tuple(4), word(shared, SHARED.SLICE)
-    if made == 0:
-        return FAILED
-    incref(kind)
-    incref(start)
-    incref(stop)
-    incref(step)
-    set_tuple_item(made, 0, kind)
-    set_tuple_item(made, 1, start)
-    set_tuple_item(made, 2, stop)
-    set_tuple_item(made, 3, step)
-    return int(made)
 
 
 def part_of_list(shared: int, x: int) -> int:

@@ -43,8 +43,9 @@ def line_of(shared: int, args: int, total: int, names: int, line: int, values: i
         if at > MOST_PARTS or size > MOST_PARTS - at or tensors + size > MOST_VALUES:
             return MISS
         if size == 0 and not is_tensor(shared, x):
-            put_word(line, at, x)
-            at += 1
+            at = put_part(shared, x, line, at)
+            if at == MISS:
+                return MISS
             continue
         if size != 0:
             put_word(line, at, opening(shared, x))
@@ -90,6 +91,67 @@ def same_of(values: int, count: int) -> int:
         if before != 0:
             same |= before << 3 * (k - 1)
     return same
+
+
+def put_part(shared: int, x: int, line: int, at: int) -> int:
+    """Put what is no tensor into a line, from word `at` on: how many it has then; MISS.
+
+    Slices are made for each call, and tuples of them, so their parts are put in.
+    """
+    kind = class_of(shared, x)
+    if at > MOST_PARTS:
+        return MISS
+    if kind == word(shared, SHARED.SLICE):
+        return put_slice(shared, x, line, at)
+    if kind != word(shared, SHARED.TUPLE) or not has_slice(shared, x):
+        put_word(line, at, x)
+        return at + 1
+    put_word(line, at, word(shared, SHARED.OPEN_TUPLE))
+    at += 1
+    for k in range(tuple_size(x)):
+        part = tuple_item(x, k)
+        if at == MISS or at > MOST_PARTS:
+            at = MISS
+        elif class_of(shared, part) == word(shared, SHARED.SLICE):
+            at = put_slice(shared, part, line, at)
+        elif is_plain(shared, part):
+            put_word(line, at, part)
+            at += 1
+        else:
+            at = MISS
+    if at == MISS:
+        return MISS
+    put_word(line, at, word(shared, SHARED.CLOSE))
+    return at + 1
+
+
+def put_slice(shared: int, x: int, line: int, at: int) -> int:
+    """The same of a slice."""
+    start = load_word(x + word(shared, SHARED.SLICE_START))
+    stop = load_word(x + word(shared, SHARED.SLICE_STOP))
+    step = load_word(x + word(shared, SHARED.SLICE_STEP))
+    if not (is_plain(shared, start) and is_plain(shared, stop) and is_plain(shared, step)):
+        return MISS
+    put_word(line, at, word(shared, SHARED.SLICED))
+    put_word(line, at + 1, start)
+    put_word(line, at + 2, stop)
+    put_word(line, at + 3, step)
+    return at + 4
+
+
+def has_slice(shared: int, x: int) -> bool:
+    """Whether a tuple has one."""
+    for k in range(tuple_size(x)):
+        if class_of(shared, tuple_item(x, k)) == word(shared, SHARED.SLICE):
+            return True
+    return False
+
+
+def is_plain(shared: int, x: int) -> bool:
+    """Whether `x` is an int, None or Ellipsis."""
+    if class_of(shared, x) == word(shared, SHARED.INT):
+        return True
+    return x == word(shared, SHARED.NONE) or x == word(shared, SHARED.ELLIPSIS)
 
 
 def tensors_in(shared: int, x: int) -> int:
@@ -157,7 +219,10 @@ def gradient_line_of(shared: int, args: int, count: int, line: int, values: int)
         put_word(line, at + k, tuple_item(metas, k))
     at += inputs
     for k in range(rest):
-        put_word(line, at + k, tuple_item(attrs, k))
+        if at != MISS:
+            at = put_part(shared, tuple_item(attrs, k), line, at)
+    if at == MISS:
+        return MISS
     put_word(values, 0, g)
     same = same_of(values, 1 + saves)
     if same < 0:
@@ -165,7 +230,7 @@ def gradient_line_of(shared: int, args: int, count: int, line: int, values: int)
     put_word(line, 0, wanted | same << 32)
     put_word(line, 1, operator)
     put_word(line, 2, load_word(g + word(shared, SHARED.TENSOR_META)) | 1)
-    return at + rest
+    return at
 
 
 def are_tuples(shared: int, x: int, y: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.native.tables import CLOSE, NO, OPEN_LIST, OPEN_TUPLE, YES
+from flowvm.eager.native.tables import CLOSE, NO, OPEN_LIST, OPEN_TUPLE, SLICED, YES
 from flowvm.eager.native.words import MOST_ARGUMENTS, MOST_PARTS, MOST_SAME, MOST_VALUES
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import DType
@@ -37,7 +37,7 @@ def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor])
                 add(part)
             parts.append(CLOSE)
         else:
-            parts.append(part_of(x))
+            parts += parts_of(x)
     if len(args) > MOST_ARGUMENTS or len(parts) > MOST_PARTS or len(tensors) > MOST_VALUES:
         raise LookupError
     mask = mask if mask and grad_enabled() else 0
@@ -61,6 +61,20 @@ def is_tensor(x: Any) -> bool:
     return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
 
 
+def parts_of(x: Any) -> list[Any]:
+    """What stands for an argument that is no tensor: of slices, and of tuples that have some, as
+    `lines.put_part` puts it.
+    """
+    if x.__class__ is slice:
+        return _slice(x)
+    if x.__class__ is not tuple or slice not in map(type, x):
+        return [part_of(x)]
+    parts = [OPEN_TUPLE]
+    for part in x:
+        parts += _slice(part) if part.__class__ is slice else [_plain(part)]
+    return [*parts, CLOSE]
+
+
 def part_of(x: Any) -> Any:
     """As `keys.part_of`."""
     kind = x.__class__
@@ -68,11 +82,8 @@ def part_of(x: Any) -> Any:
         return x
     if kind is bool:
         return YES if x else NO
-    if kind is tuple or kind is Size:
-        parts = tuple(map(_element_of, x))
-        return x if all(a is b for a, b in zip(parts, x, strict=True)) else parts
-    if kind is slice:
-        return _element_of(x)
+    if (kind is tuple or kind is Size) and all(map(_is_plain, x)):
+        return x
     if kind is list and all(map(_is_plain, x)):
         return (list, tuple(x))
     if kind is float and str(x) != "-0.0":
@@ -84,9 +95,11 @@ def _is_plain(x: Any) -> bool:
     return x.__class__ is int or x is None or x is Ellipsis
 
 
-def _element_of(x: Any) -> Any:
-    if x.__class__ is slice and all(map(_is_plain, (x.start, x.stop, x.step))):
-        return (slice, x.start, x.stop, x.step)
+def _plain(x: Any) -> Any:
     if not _is_plain(x):
         raise LookupError
     return x
+
+
+def _slice(x: slice) -> list[Any]:
+    return [SLICED, _plain(x.start), _plain(x.stop), _plain(x.step)]

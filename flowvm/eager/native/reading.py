@@ -160,12 +160,16 @@ def entry_of(shared: int, site: int, args: int, kind: int) -> int:
     incref(made)
     if made != 0:
         return int(made)
+    for k in range(inputs + attrs):  # before anything can run
+        incref(word(line, 1 + k))
     key = new_tuple(inputs + attrs)
+    for k in range(inputs + attrs):
+        if key == 0:
+            decref(word(line, 1 + k))
+        else:
+            set_tuple_item(key, k, word(line, 1 + k))
     if key == 0:
         return FAILED
-    for k in range(inputs + attrs):
-        incref(word(line, 1 + k))
-        set_tuple_item(key, k, word(line, 1 + k))
     made = dict_item(word(site, SITE.CACHE), key)
     incref(made)
     if made != 0:

@@ -40,9 +40,10 @@ _SLOTS = {
 }  # fmt: skip
 
 
-# in the keys of courses: for True and False, as 1 is another; around the tensors of a list or tuple
+# in the keys of courses: for True and False, as 1 is another; around the parts of lists
+# and tuples, in front of those of slices
 YES, NO = object(), object()
-OPEN_LIST, OPEN_TUPLE, CLOSE = object(), object(), object()
+OPEN_LIST, OPEN_TUPLE, CLOSE, SLICED = object(), object(), object(), object()
 
 
 class Several(tuple[int, ...]):
@@ -132,6 +133,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         OPEN_LIST=OPEN_LIST,
         OPEN_TUPLE=OPEN_TUPLE,
         CLOSE=CLOSE,
+        SLICED=SLICED,
         COPY=_copy,
         YES=YES,
         NO=NO,
