@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from flowvm.eager.modes import recording
 from flowvm.eager.native import install
 from flowvm.eager.native.courses import Courses, courses_of
+from flowvm.eager.native.entries import around
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import Table
 from flowvm.eager.native.words import BACKWARD, EACH, MODULE, START, UNRECORDED
@@ -46,7 +47,8 @@ def unrecorded(function: Function) -> Function:
     def table() -> Table:
         return install.front_table(inside, function, UNRECORDED, {}, "")
 
-    call: Any = new_call(inside, functools.partial(install.begin_with, table))
+    begin = functools.partial(install.begin_with, table, made_by=around)
+    call: Any = new_call(inside, begin)
     return call  # type: ignore[no-any-return]
 
 
@@ -60,7 +62,7 @@ def forwarding(function: Function, hooked: list[Any], leave: Callable[..., None]
     def table() -> Table:
         return install.front_table(function, leave, MODULE, hooked, "")
 
-    call: Any = new_call(function, functools.partial(install.begin_with, table))
+    call: Any = new_call(function, functools.partial(install.begin_with, table, made_by=around))
     return call  # type: ignore[no-any-return]
 
 

@@ -1,5 +1,5 @@
-"""What CPython calls: one function for all operators and all that follows courses, and one for what
-dies.  What it cannot do is left to a Python function from the beginning.
+"""What CPython calls: one function for all operators and all that follows courses, one for what
+calls Python, and one for what dies.  What it cannot do is left to a Python function from the beginning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from flowvm.eager.native.words import (
     SHARED,
     SITE,
     START,
-    UNRECORDED,
 )
 from flowvm.vm.machine.lang import load_word
 
@@ -48,10 +47,6 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             result = by_course(site, args, count & COUNT, names)
             if result == LEARN:
                 result, twin = MISS, SITE.TWIN
-        elif kind == MODULE:
-            result, twin = module_called(site, args, count & COUNT, names), SITE.TWIN
-        elif kind == UNRECORDED:
-            result, twin = unrecorded(site, args, count, names), SITE.TWIN
         elif names == 0 and kind == EACH:
             result = called_for_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
@@ -62,6 +57,24 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             return result
         put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
         return int(vectorcall(word(site, twin), args, count, names))
+
+    return call
+
+
+def around(site_at: int) -> Callable[[int, int, int, int], int]:
+    """The same for what calls Python functions inside: of a function of its own, for such calls are
+    in each other, and all of the other would take a kilobyte of the stack for each.
+    """
+
+    def call(self: int, args: int, count: int, names: int) -> int:
+        site = load_word(self + site_at)
+        if word(site, SITE.KIND) == MODULE:
+            result = module_called(site, args, count & COUNT, names)
+        else:
+            result = unrecorded(site, args, count, names)
+        if result != MISS:
+            return result
+        return int(vectorcall(word(site, SITE.TWIN), args, count, names))
 
     return call
 

@@ -24,7 +24,8 @@ def told(function: int, kind: int, about: int) -> None:
     """Call `function(error, about)` if the error that is set is one of a class, and raise it again,
     with the traceback that it has then.
     """
-    error, call = scratch(), scratch()
+    error = scratch()
+    call = error + 24
     put_word(error, 0, 0)
     put_word(error, 1, 0)
     put_word(error, 2, 0)
