@@ -1,5 +1,6 @@
 """What CPython calls: one function for all operators and all that follows courses, one for what
-calls Python, and one for what dies.  What it cannot do is left to a Python function from the beginning.
+calls Python, and one for what dies.  What it cannot do is left to a Python function from the
+beginning.
 """
 
 from __future__ import annotations
