@@ -71,6 +71,7 @@ class Hearing:
     def __init__(self) -> None:
         self.steps: list[Any] = []
         self.made: list[Tensor] = []
+        self.apart = False  # it was asked whether tensors share memory, and they did not
         self.refused = False  # something was done that no step stands for
 
     def call(self, *facts: Any) -> None:

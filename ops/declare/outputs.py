@@ -106,7 +106,7 @@ def dtype_for(name: str, out: Tensor | None, dtype: Any) -> Any:
 
 def _check_apart(name: str, args: Any, out: Any) -> None:
     if (listener := current_listener()) is not None:
-        listener.refuse()  # memory is asked for
+        listener.apart = True
     outs = out if isinstance(out, (tuple, list)) else (out,)
     given = [a for arg in args for a in (arg if isinstance(arg, (tuple, list)) else (arg,))]
     for o in outs:

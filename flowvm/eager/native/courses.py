@@ -111,6 +111,7 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
         words,
         STEPS=len(heard.steps),
         TENSORS=len(tensors),
+        APART=int(heard.apart),
         RESULT=-1 if several else _value(values, result),
         RESULTS=len(given),
         CLASS=kind,

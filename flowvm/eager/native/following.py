@@ -98,6 +98,8 @@ def followed(shared: int, course: int, values: int) -> int:
     """What the call gives, a new reference; MISS or FAILED.  `values` begins with its tensors."""
     given = word(course, COURSE.TENSORS)
     made, done, changes = given, 1, 0
+    if word(course, COURSE.APART) != 0 and not are_apart(shared, values, given):
+        return MISS
     for k in range(given):  # a list, or a Node, may let go of them meanwhile
         incref(word(values, k))
     for k in range(word(course, COURSE.STEPS)):
@@ -125,6 +127,18 @@ def followed(shared: int, course: int, values: int) -> int:
         done = given_back(shared, course, values)
     drop(values, made)
     return done
+
+
+def are_apart(shared: int, values: int, count: int) -> bool:
+    """Whether no two tensors are one, or on one Storage."""
+    at, none = word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE)
+    for k in range(1, count):
+        storage = load_word(word(values, k) + at)
+        for j in range(k):
+            same = storage != none and storage == load_word(word(values, j) + at)
+            if same or word(values, j) == word(values, k):
+                return False
+    return True
 
 
 def given_back(shared: int, course: int, values: int) -> int:

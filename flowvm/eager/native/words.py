@@ -229,7 +229,7 @@ class WAY(Record):
     LINE = field("they themselves", words=MOST_LINE, by="who has the GIL")
 
 
-@record(words=5 + MOST_ARGUMENTS)
+@record(words=6 + MOST_ARGUMENTS)
 class COURSE(Record):
     """What a call of a function, with such metas and such other arguments, comes to: its STEPs lie
     behind.  A value is a tensor that the call is given, or that a step makes, by its number.
@@ -237,6 +237,7 @@ class COURSE(Record):
 
     STEPS = field("how many there are")
     TENSORS = field("how many values the call is given")
+    APART = field("1: none of them may share memory")
     RESULT = field("the value that it gives; -1: several")
     RESULTS = field("how many")
     CLASS = field("the class of the tuple that they are in")

@@ -432,8 +432,13 @@ def test_results_that_go_into_out():
         np.testing.assert_allclose(wide.numpy(), a.numpy() + 1.5, rtol=1e-6)
         with pytest.raises(AutogradError, match="out="):
             flow.add(a, b, out=flow.zeros(3, 3, requires_grad=True))
+        both = flow.zeros(6, 3)
+        flow.cat([a, b], out=both)
+        np.testing.assert_array_equal(both.numpy(), flow.cat([a, b]).numpy())
         with pytest.raises(FlowError, match="shares memory"):
             flow.cat([a, b], out=a)
+        with pytest.raises(FlowError, match="shares memory"):
+            flow.cat([both[:3], b], out=both)
         with pytest.warns(UserWarning, match="resized"):
             assert flow.matmul(a, b, out=flow.ones(2)).shape == (3, 3)
 
