@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
-from flowvm.autograd.engine import Watch, add_to_grad, run
+from flowvm.autograd.engine import Watch, add_to_grad, natively_run, run
 from flowvm.eager.modes import current_recorder, recording
+from flowvm.eager.native.driving import started
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import stack
+from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 
 Tensors = Tensor | Sequence[Tensor]
 Gradients = Tensor | Sequence[Tensor | None] | None
 
 
-_seed = Mode(1.0)
-_scale: Mode[Tensor | None] = Mode(None)
+_started: set[Any] = set()  # holds something while a thread begins with anything but ones
+_seed = Mode(1.0, _started)
+_scale: Mode[Tensor | None] = Mode(None, _started)
+_ones: dict[Any, Tensor] = {}
+hot["started"] = _started
 
 
 def seeded(value: float) -> Region:
@@ -169,6 +175,7 @@ def _batched(
 
 
 @method("backward")
+@functools.partial(started, gradients=natively_run, ones=_ones)
 @border
 def _tensor_backward(
     t: Tensor,
@@ -195,9 +202,6 @@ def _tensor_backward(
         backward(
             (t,), None if gradient is None else (gradient,), retain_graph, create_graph, inputs
         )
-
-
-_ones: dict[Any, Tensor] = {}
 
 
 def _one(meta: Any) -> Tensor:

@@ -28,7 +28,8 @@ from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.autocasting import autocasting
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
-from flowvm.eager.native.courses import gone_back, steady_gradient
+from flowvm.eager.native.courses import steady_gradient
+from flowvm.eager.native.driving import gone_back
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
@@ -41,6 +42,7 @@ from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import behind
+from flowvm.vm.callers.tracebacks import border
 
 # A gradient this large is added to in place; a smaller one is quicker to make anew.
 _IN_PLACE = 1 << 14
@@ -268,6 +270,22 @@ def _run_usual(
 
 
 _run_usual = gone_back(_run_usual, _gradients)
+natively_run = _gradients  # what that follows the courses of
+
+
+@border
+def _go_on(
+    ready: list[Any],
+    grads: dict[Any, Any],
+    counts: dict[Any, int],
+    here: list[Any],
+    keep_graph: bool,
+    course: Course,
+) -> None:
+    """Run what native backward has left, in its regions."""
+    _run(ready, grads, counts, bool(keep_graph), False, None, here)
+    for end in course.ends:
+        end()
 
 
 def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
@@ -493,4 +511,6 @@ def _explain(error: Exception, node: Any) -> None:
     )
 
 
-hot.update(fitted=_fitted, arrive=_arrive)  # for native backward
+# for native backward
+hot.update(fitted=_fitted, arrive=_arrive, add_in_place=_add_in_place, explain=_explain)
+hot.update(go_on=_go_on, Course=Course)

@@ -43,12 +43,35 @@ class Record(NamedTuple):
     saved: tuple[Tensor, ...]
 
 
+class Into(NamedTuple):
+    """A call whose output is a tensor that was there: a change in place, of which nothing is
+    recorded.
+    """
+
+    op: Any
+    made: tuple[Any, ...]
+    target: Tensor
+    inputs: tuple[Tensor, ...]
+    attrs: tuple[Any, ...]
+    scalars: tuple[Any, ...]
+
+
+class Pieces(NamedTuple):
+    """Views of one tensor, made outside of the graph, that become the outputs of one Node."""
+
+    op: Any
+    x: Tensor
+    outs: tuple[Tensor, ...]
+    attrs: tuple[Any, ...]
+
+
 class Hearing:
     """What was heard, in order."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
         self.made: list[Tensor] = []
+        self.apart = False  # it was asked whether tensors share memory, and they did not
         self.refused = False  # something was done that no step stands for
 
     def call(self, *facts: Any) -> None:
@@ -73,6 +96,14 @@ class Hearing:
     def recorded(self, *facts: Any) -> None:
         """A tensor gets its Node."""
         self.steps.append(Record(*facts))
+
+    def into(self, *facts: Any) -> None:
+        """A tensor is changed in place."""
+        self.steps.append(Into(*facts))
+
+    def pieces(self, *facts: Any) -> None:
+        """Views become one Node's."""
+        self.steps.append(Pieces(*facts))
 
     def refuse(self) -> None:
         """Something is done that no step stands for."""

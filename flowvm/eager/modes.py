@@ -110,7 +110,7 @@ def _records() -> bool:
 
 
 hot.update(grad_enabled=_records, recorder=_recorder.now, listener=_listener.now)
-hot.update(recording=_recording.here, Recording=Recording)
+hot.update(recording=_recording.here, Recording=Recording, FORGET=FORGET)
 
 
 def note_change() -> None:
@@ -294,4 +294,5 @@ def user_line() -> list[Any]:
 
 _user_files: set[str] = set()
 hot.update(depart=_depart, user_files=_user_files, find_user=_issued_at, user_lines=_user.here)
+hot["pinned"] = _user.inside
 hot["internal_files"] = INTERNAL

@@ -17,6 +17,7 @@ dropped and somebody still uses is found again.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
 import weakref
@@ -36,6 +37,7 @@ _all: weakref.WeakSet[Kept] = weakref.WeakSet()
 _functions: list[Any] = []
 _dropped: Counter[str] = Counter()
 _young_bytes = 0  # of all of them
+clearings = (ctypes.c_int64 * 1)()  # how often some `young` was cleared, for native calls
 
 
 class Kept:
@@ -107,7 +109,7 @@ class Kept:
             self.old_bytes = 0
             self._let_go({**self.old, **self.young})
             self.old, self.each = {}, {}
-            self.young.clear()
+            self._clear()
 
     def _age(self) -> list[Any]:
         """What was young is old; what is dropped for it, which the caller lets go of at the end."""
@@ -117,9 +119,13 @@ class Kept:
         for key in dropped:
             del self.each[key]
         self.old, self.old_bytes = dict(self.young), self.young_bytes
-        self.young.clear()
+        self._clear()
         self._count(-self.young_bytes)
         return [dropped]
+
+    def _clear(self) -> None:
+        self.young.clear()
+        clearings[0] += 1
 
     def _let_go(self, dropped: dict[Any, Any]) -> None:
         """Remember what is dropped for as long as somebody uses it."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.modes import note_change
+from flowvm.eager.native.driving import forwarding
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
@@ -126,6 +127,9 @@ class Module:
         except FlowError as error:
             leave(error, self)
             raise
+
+    if not TYPE_CHECKING:
+        __call__ = forwarding(__call__, hooked, leave)
 
     # ---- registration
 

@@ -90,7 +90,7 @@ class RMSprop(Optimizer):
             group["weight_decay"],
             *((momentum,) if momentum > 0 else ()),
         )
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             entry["step"] += 1
             step(param, grad, *(entry[name] for name in names), *numbers)
 
@@ -157,7 +157,7 @@ class Adagrad(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, maximize = number(group["lr"]), group["maximize"]
         lr_decay, eps, decay = group["lr_decay"], group["eps"], group["weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             ops.adagrad_step_(param, grad, entry["sum"], maximize, lr, lr_decay, eps, decay, step)
 
@@ -216,7 +216,7 @@ class Adadelta(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, maximize = number(group["lr"]), group["maximize"]
         rho, eps, decay = group["rho"], group["eps"], group["weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             entry["step"] += 1
             ops.adadelta_step_(
                 param, grad, entry["square_avg"], entry["acc_delta"], maximize, lr, rho, eps, decay

@@ -7,7 +7,10 @@ from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
+from flowvm.ops.declare.update import each
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
+
+_each = each(ops.adam_step_, "exp_avg", "exp_avg_sq", counts="step")
 
 
 class Adam(Optimizer):
@@ -71,7 +74,10 @@ class Adam(Optimizer):
         beta1, beta2 = group["betas"]
         amsgrad, maximize = group["amsgrad"], group["maximize"]
         decoupled = group["decoupled_weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        left = group["params"]
+        if not amsgrad:
+            left = _each(left, self.state, decoupled, maximize, lr, beta1, beta2, eps, decay)
+        for param, grad, entry in self._with_state(left, group):
             step = entry["step"] = entry["step"] + 1
             mean, square = entry["exp_avg"], entry["exp_avg_sq"]
             if not amsgrad:

@@ -64,7 +64,7 @@ class Adamax(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
         (beta1, beta2), maximize = group["betas"], group["maximize"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             ops.adamax_step_(
                 param, grad, entry["exp_avg"], entry["exp_inf"],
@@ -143,7 +143,7 @@ class NAdam(_Decoupling):
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
         (beta1, beta2), growth = group["betas"], group["momentum_decay"]
         maximize, decoupled = group["maximize"], group["decoupled_weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             mu = beta1 * (1.0 - 0.5 * 0.96 ** (step * growth))
             mu_next = beta1 * (1.0 - 0.5 * 0.96 ** ((step + 1) * growth))
@@ -203,7 +203,7 @@ class RAdam(_Decoupling):
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
         (beta1, beta2), maximize = group["betas"], group["maximize"]
         decoupled = group["decoupled_weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             ops.radam_step_(
                 param, grad, entry["exp_avg"], entry["exp_avg_sq"],

@@ -86,7 +86,7 @@ class Adafactor(Optimizer):
 
     def _step_group(self, group: Group) -> None:
         lr, decay, (eps1, eps2) = number(group["lr"]), group["weight_decay"], group["eps"]
-        for param, raw, entry in self._with_state(group):
+        for param, raw, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             grad = -raw if group["maximize"] else raw
             least = finfo(param.dtype).eps if eps1 is None else eps1
@@ -179,7 +179,7 @@ class LAMB(Optimizer):
         lr, (beta1, beta2) = number(group["lr"]), group["betas"]
         corrected, decay = group["do_bias_correction"], group["weight_decay"]
         decoupled = group["adam_w_mode"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             direction = ops.lamb_direction_(
                 zeros_of(param), param, grad, entry["exp_avg"], entry["exp_avg_sq"],
@@ -265,7 +265,7 @@ class Muon(Optimizer):
 
     def _step_group(self, group: Group) -> None:
         lr, momentum, kept = number(group["lr"]), group["momentum"], group["weight_decay"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             buffer = entry["momentum_buffer"]
             buffer.lerp_(grad, 1 - momentum)
             way = ops.lerp(grad, buffer, momentum) if group["nesterov"] else buffer

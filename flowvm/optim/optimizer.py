@@ -17,13 +17,13 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from flowvm import ops
 from flowvm.autograd import enable_grad
-from flowvm.eager.modes import current_recorder, recording
+from flowvm.eager.modes import current_recorder
+from flowvm.eager.native.driving import unrecorded
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import (
     ArgumentError,
@@ -36,7 +36,7 @@ from flowvm.loading.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.lines import warn
-from flowvm.vm.callers.tracebacks import border
+from flowvm.vm.callers.tracebacks import cut, ours
 from flowvm.vm.engine.cancelling import PERSISTENT
 from flowvm.vm.watch.purposes import made_for
 
@@ -159,10 +159,13 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with recording(False):
-            for group in self.param_groups:
-                self._step_group(group)
+        self._step_groups()
         return loss
+
+    @unrecorded
+    def _step_groups(self) -> None:
+        for group in self.param_groups:
+            self._step_group(group)
 
     def _run_pre_hooks(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -249,9 +252,13 @@ class Optimizer:
                 largest = group["clip_grad_max_norm"]
                 utils.clip_grad_norm_(group["params"], largest, norm_type, error_if_nonfinite)
 
-    def _with_state(self, group: Group) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:
-        """Each parameter that has a gradient, with that and its state, begun at its first step."""
-        for param in group["params"]:
+    def _with_state(
+        self, params: list[Tensor], group: Group
+    ) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:
+        """Each of the group's `params` that has a gradient, with that and its state, begun at its
+        first step.
+        """
+        for param in params:
             grad = param.grad
             if grad is not None:
                 entry = self.state[param]
@@ -411,20 +418,27 @@ def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
             if self._step_pre_hooks or _global_pre_hooks:
                 args, kwargs = self._run_pre_hooks(args, kwargs)
             recorder = current_recorder()
-            if recorder is not None and self.not_in_graphs:
+            if recorder is None:
+                result = step(self, *args, **kwargs)
+            elif self.not_in_graphs:
                 raise CaptureError(
                     f"{type(self).__name__}.step() cannot be captured: {self.not_in_graphs}"
                 )
-            with nullcontext() if recorder is None else recorder.stepping(self):
-                result = step(self, *args, **kwargs)
+            else:
+                with recorder.stepping(self):
+                    result = step(self, *args, **kwargs)
             if self._step_post_hooks or _global_post_hooks:
                 for hook in [*self._step_post_hooks.values(), *_global_post_hooks.values()]:
                     hook(self, args, kwargs)
             return result
+        except BaseException as error:
+            if ours(error):
+                cut(error)
+            raise
         finally:
             self._in_step = False
 
-    return border(whole)
+    return whole
 
 
 Optimizer.step = _whole(Optimizer.step)  # type: ignore[method-assign]

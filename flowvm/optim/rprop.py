@@ -65,7 +65,7 @@ class Rprop(Optimizer):
     def _step_group(self, group: Group) -> None:
         (lower, higher), maximize = group["etas"], group["maximize"]
         smallest, largest = group["step_sizes"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             entry["step"] += 1
             ops.rprop_step_(
                 param, grad, entry["prev"], entry["step_size"],
@@ -128,7 +128,7 @@ class ASGD(Optimizer):
     def _step_group(self, group: Group) -> None:
         lr, lambd, alpha = number(group["lr"]), group["lambd"], group["alpha"]
         t0, decay, maximize = group["t0"], group["weight_decay"], group["maximize"]
-        for param, grad, entry in self._with_state(group):
+        for param, grad, entry in self._with_state(group["params"], group):
             step = entry["step"] = entry["step"] + 1
             ops.asgd_step_(
                 param, grad, entry["ax"], maximize, lambd, decay, entry["eta"], entry["mu"]

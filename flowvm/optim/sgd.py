@@ -7,7 +7,11 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.update import each
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
+
+_each = each(ops.sgd_step_)
+_each_momentum = each(ops.sgd_momentum_step_, "momentum_buffer")
 
 
 class SGD(Optimizer):
@@ -67,7 +71,14 @@ class SGD(Optimizer):
         decay = number(group["weight_decay"])
         nesterov, maximize = group["nesterov"], group["maximize"]
         plain_step = ops.sgd_step_
-        for param in group["params"]:
+        if momentum:
+            left = _each_momentum(
+                group["params"], self.state, nesterov, maximize, lr, momentum, dampening, decay,
+                False,
+            )  # fmt: skip
+        else:
+            left = _each(group["params"], self.state, maximize, lr, decay)
+        for param in left:
             grad = param.grad
             if grad is None:
                 continue

@@ -137,6 +137,7 @@ def detach(x: Tensor) -> Tensor:
 
 
 @method()
+@steady
 def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
 
@@ -153,7 +154,7 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         )
     source = _apart(x, moved(source, x._meta.device))
     pending = record_in_place("copy_", _copy, x, (source,), ())
-    seq = call_into(_copy, (x,), (source,))
+    seq = call_into(_copy, (x,), (source,), heard=pending is None)
     x.bump()
     if pending is not None:
         pending.node.seq = seq

@@ -26,7 +26,7 @@ Long because one object is all forms of an op: tensors, numbers, `out=`, in plac
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
+from flowvm.eager.native.courses import steady
 from flowvm.eager.native.install import Function, fronted
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import is_placed
@@ -120,14 +121,24 @@ class Elementwise:
             except FlowError as error:
                 cut(error)
                 raise
-        if len(args) != len(self.args):
-            raise self._wrong_count(args)
-        if any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out)) and grad_enabled():
-            raise AutogradError(
-                f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use "
-                f"flow.no_grad()"
-            )
-        return self.into(out, *args)
+        changed: Tensor = self._steadily_into(out, *args)
+        return changed
+
+    @cached_property
+    def _steadily_into(self) -> Callable[..., Tensor]:
+        def into(out: Tensor, *args: Any) -> Tensor:
+            if len(args) != len(self.args):
+                raise self._wrong_count(args)
+            wanted = any(isinstance(a, Tensor) and a.requires_grad for a in (*args, out))
+            if wanted and grad_enabled():
+                raise AutogradError(
+                    f"{self.name}(..., out=...) cannot be differentiated; leave out= away or use "
+                    f"flow.no_grad()"
+                )
+            return self.into(out, *args)
+
+        into.__name__ = self.name
+        return steady(into)
 
     def into(self, out: Tensor, *args: Any) -> Tensor:
         """Write the result into `out`, which may be one of the arguments: the in-place form.
@@ -149,7 +160,7 @@ class Elementwise:
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
-        seq = call_into(variant, (out,), tensors, kinds, numbers)
+        seq = call_into(variant, (out,), tensors, kinds, numbers, heard=node is None)
         out.bump()
         if node is not None:
             node.node.seq = seq

@@ -15,6 +15,7 @@ from typing import Any
 
 from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator
+from flowvm.eager.native.driving import each as native_each
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.meta import TensorMeta
@@ -87,6 +88,17 @@ def update(
     operator = operator_of(function)
     operator.fallback = _in_pairs(operator, operator.fallback)
     return function
+
+
+def each(function: Callable[..., Any], *names: str, counts: str = "") -> Callable[..., list[Any]]:
+    """`call(tensors, state, *numbers)` calls an update natively for each of a list of tensors that
+    have a gradient: with that, with `state[tensor][name]` for each of `names`, and with the
+    numbers.  It gives the tensors that are left, for which the caller is to do that: all of them
+    where calls are Python's, and those that have no such state yet.
+
+    counts   the name of a number in `state[tensor]`, 1 more from this call on, which comes last
+    """
+    return native_each(operator_of(function), names, counts)
 
 
 def _in_pairs(operator: Operator, others: Callable[..., Any]) -> Callable[..., Any]:

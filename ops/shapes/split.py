@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import grad_enabled
+from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, base_of, method
@@ -55,7 +55,7 @@ def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     """Views of consecutive pieces that cover dimension `at`; each piece of size 0 in `sizes`
     selects.
     """
-    plain = x.detach() if x._node is not None else x
+    plain = _plain(x)
     out, start = [], 0
     for size in sizes:
         out.append(_slice(plain, at, start, size, 1))
@@ -63,14 +63,21 @@ def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
     return _joined(x, out, (at, False))
 
 
+def _plain(x: Tensor) -> Tensor:
+    """What pieces are views of: of a tensor in the graph they get their Node later, all one."""
+    return x.detach() if x._node is not None and grad_enabled() else x
+
+
 def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tensor, ...]:
     base = base_of(x)
-    if x._node is not None:
+    if x._node is not None and grad_enabled():
+        if (listener := current_listener()) is not None:
+            listener.pieces(_split_op, x, tuple(out), attrs)
         for piece in out:
             piece._kin = base
-            if grad_enabled() and not (base._node is not None and base._node.is_leaf):
+            if not (base._node is not None and base._node.is_leaf):
                 remember_view(base, piece)
-        if out and grad_enabled():
+        if out:
             metas = tuple(piece._meta for piece in out)
             node = Node(_split_op, (x._node,), (), (), (x._meta,), attrs, metas)
             for i, piece in enumerate(out):
@@ -234,7 +241,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     if x._meta.ndim == 0:
         raise ShapeError("unbind: a 0-d tensor has no dimension to take apart")
     at = wrap_dim("unbind", dim, x._meta.ndim)
-    plain = x.detach() if x._node is not None else x
+    plain = _plain(x)
     out = [_select(plain, at, i) for i in range(x._meta.shape[at])]
     return _joined(x, out, (at, True))
 

@@ -2,9 +2,9 @@
 
     whole calls   issue to issue, 8x8 operands: by the operator's Python function (its twin), by
                   compiled code, and the peers'; ours and theirs in turn, best of rounds
-    usual calls   as they stand in a program, in a process for each: by Python functions, by
-                  compiled code where there is such, and the peers'
-    backward      matmul, relu, sum and backward of 8x8, in a process each
+    usual calls   as they stand in a program: by Python functions, in a process of their own; by
+                  compiled code where there is such and the peers', in turn in another
+    backward      matmul, relu, sum and backward of 8x8, likewise
     mlp step      a training step of 64-64-64-10, batches of 32, SGD with momentum, likewise
     steps         what each step of a native call adds, apart from the VM: native functions that go
                   so far and no further, called in turn; the first row is an empty one
@@ -42,13 +42,15 @@ from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.registry import operator_of
 from flowvm.vm.machine.lang import load_word
 
-COUNT = 2000
+COUNT = 200
 USUAL = (
     "x.add_(y)", "x.mul_(1.0)", "x[3]", "x[2:4]", "x[1, 2:4]", "x.view(-1)", "x.t()",
     "x.transpose(0, 1)", "x.permute(1, 0)", "x.unsqueeze(0)", "x.flatten()", "x.expand(2, 8, 8)",
     "x.narrow(0, 1, 2)", "w[3]", "w.t()", "x.sum()", "x.sum(1)", "x.sum(dim=1, keepdim=True)",
     "x.mean()", "w.mean()", "x.max()", "x.max(1)", "x == y", "F.relu(x)", "F.linear(x, y)",
-    "F.softmax(x, 1)", "F.layer_norm(x, (8,))", "x.sort()", "x.topk(3)", "same(x)",
+    "F.softmax(x, 1)", "F.layer_norm(x, (8,))", "x.sort()", "x.topk(3)", "m.cat([x, y])",
+    "m.stack([x, y])", "x.chunk(2, 1)", "w.chunk(2, 1)", "x.unbind()", "m.add(x, y, out=o)",
+    "m.matmul(x, y, out=o)", "same(x)",
 )  # fmt: skip
 STEPS_A_ROUND = 50
 
@@ -212,106 +214,115 @@ def _peers(module: Any, name: str, count: int, grad: bool) -> Any:
     return repeated(getattr(kind, method), first, 2.0 if "2.0" in name else x)
 
 
-def usual_times(name: str, rounds: int) -> dict[str, float]:
-    """Nanoseconds of each of USUAL, x, y and w, which requires grad, 8x8 and `same` a module that
-    gives its argument, by the package `name`: flowvm or torch.
+Run = tuple[str, Callable[[], None], Callable[[], None]]  # a name, what comes before it, and it
+
+
+def usual_runs(name: str) -> list[Run]:
+    """Each of USUAL by the package `name`, flowvm or torch: x, y, o and w, which requires grad, are
+    8x8, `m` is the package and `same` a module that gives its argument.
     """
     module: Any = importlib.import_module(name)
-    module.set_num_threads(1)
-    if module is flow:
-        install.settle()
     kind = type("Same", (module.nn.Module,), {"forward": lambda self, x: x})
     given = {"x": module.ones(8, 8), "y": module.ones(8, 8), "F": module.nn.functional}
-    given["w"] = module.ones(8, 8, requires_grad=True)
-    finish = flow.vm.sync if module is flow else lambda: None
+    given.update(w=module.ones(8, 8, requires_grad=True), m=module, o=module.ones(8, 8))
     runs = []
     for text in USUAL:
         made: dict[str, Any] = {**given, "same": kind()}
         exec(f"def run():\n    for _ in range({COUNT}):\n        {text}", made)
-        made["run"]()
-        runs.append((finish, made["run"]))
-    return dict(zip(USUAL, best(runs, rounds), strict=True))
+        runs.append((text, flow.vm.sync, made["run"]))
+    return runs
 
 
-def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
-    """What this program measures of `what` by the Python functions, by compiled code, and by the
-    peers that have it.
-    """
-    columns = [json.loads(text) if text else {} for text in apart(what, peers, rounds)]
-    return [(name, [column.get(name) for column in columns]) for name in columns[0]]
-
-
-def step_times(name: str, rounds: int) -> dict[str, float]:
-    """Nanoseconds of going back over a small graph, and of a training step of a small MLP, of the
-    package `name`: flowvm or torch.
-    """
+def step_runs(name: str) -> list[Run]:
+    """STEPS_A_ROUND times going back over a small graph, and a training step of a small MLP."""
     module: Any = importlib.import_module(name)
-    module.set_num_threads(1)
-    if module is flow:
-        install.settle()
     nn = module.nn
     linear, act = nn.Linear, nn.ReLU
     model = nn.Sequential(linear(64, 64), act(), linear(64, 64), act(), linear(64, 10))
     optimizer = module.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     x, y = module.randn(32, 64), module.tensor([k % 10 for k in range(32)])
     a, b = (module.ones(8, 8, requires_grad=True) for _ in range(2))
-    finish = flow.vm.sync if module is flow else lambda: None
 
     def back() -> None:
         for _ in range(STEPS_A_ROUND):
             a.grad = b.grad = None
             (a @ b).relu().sum().backward()
-        finish()
+        flow.vm.sync()
 
     def step() -> None:
         for _ in range(STEPS_A_ROUND):
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
-        finish()
+        flow.vm.sync()
 
-    back()
-    step()
-    times = best([(finish, back), (finish, step)], rounds)
-    names = "matmul, relu, sum, backward", "mlp step"
-    return {n: t * COUNT / STEPS_A_ROUND for n, t in zip(names, times, strict=True)}
+    return [("matmul, relu, sum, backward", flow.vm.sync, back), ("mlp step", flow.vm.sync, step)]
 
 
-def apart(what: str, peers: list[str], rounds: int) -> list[str]:
-    """What this program says of `what`, in a process for each setting and each peer; "" of those
-    that have it not.
+def times_in_turn(
+    runs_of: Callable[[str], list[Run]], packages: list[str], calls: int, rounds: int
+) -> list[dict[str, float]]:
+    """Nanoseconds of each run, which makes so many calls, of each package; the same run of all in
+    turn.
     """
-    said = []
-    for name, calls in (("flowvm", "python"), ("flowvm", "native"), *((p, "") for p in peers)):
-        if name not in ("flowvm", "torch"):
-            said.append("")
-            continue
-        done = subprocess.run(
-            [sys.executable, "-m", "tools.bench.call", what, name, "--rounds", str(rounds)],
-            env={**os.environ, "FLOWVM_CALLS": calls or "python"},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-        said.append(done.stdout)
-    return said
+    for name in packages:
+        module: Any = importlib.import_module(name)
+        module.set_num_threads(1)
+    install.settle()
+    each = [runs_of(name) for name in packages]
+    found: list[dict[str, float]] = [{} for _ in packages]
+    for same in zip(*each, strict=True):
+        for _, _, run in same:
+            run()
+        times = best([(ready, run) for _, ready, run in same], rounds)
+        for column, (name, _, _), t in zip(found, same, times, strict=True):
+            column[name] = t * COUNT / calls
+    return found
+
+
+def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
+    """What this program measures of `what` by the Python functions, and by compiled code and the
+    peers that have it, in a process each.
+    """
+    theirs = [name for name in peers if name == "torch"]
+    columns = [*apart(what, "python", [], rounds), *apart(what, "native", theirs, rounds)]
+    empty: dict[str, float] = {}
+    for name in peers:
+        if name not in theirs:
+            columns.append(empty)
+    return [(name, [column.get(name) for column in columns]) for name in columns[0]]
+
+
+def apart(what: str, calls: str, peers: list[str], rounds: int) -> list[dict[str, float]]:
+    """What this program says of `what` in a process of its own."""
+    packages = ",".join(["flowvm", *peers])
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.bench.call", what, packages, "--rounds", str(rounds)],
+        env={**os.environ, "FLOWVM_CALLS": calls},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: list[dict[str, float]] = json.loads(done.stdout)
+    return found
 
 
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m tools.bench.call", description=__doc__)
     parser.add_argument("--peers", default="torch,numpy", help="comma-separated; '' for none")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument(
-        "--step", metavar="PACKAGE", help="its backward and MLP step alone, as JSON"
+        "--step", metavar="PACKAGES", help="their backward and MLP step alone, as JSON"
     )
-    parser.add_argument("--usual", metavar="PACKAGE", help="its usual calls alone, as JSON")
+    parser.add_argument("--usual", metavar="PACKAGES", help="their usual calls alone, as JSON")
     given = parser.parse_args()
     if given.step:
-        print(json.dumps(step_times(given.step, given.rounds)))
+        packages = given.step.split(",")
+        print(json.dumps(times_in_turn(step_runs, packages, STEPS_A_ROUND, given.rounds)))
         return 0
     if given.usual:
-        print(json.dumps(usual_times(given.usual, given.rounds)))
+        print(json.dumps(times_in_turn(usual_runs, given.usual.split(","), COUNT, given.rounds)))
         return 0
     peers = [name for name in given.peers.split(",") if name]
     if why := install.why_not():
@@ -320,7 +331,7 @@ def main() -> int:
     flow.set_num_threads(1)
     print(f"{'nanoseconds':30}" + "".join(f"{n:>9}" for n in ("python", "native", *peers)))
     step = rows_apart("--step", peers, given.rounds)
-    usual = rows_apart("--usual", peers, max(1, given.rounds // 4))
+    usual = rows_apart("--usual", peers, given.rounds)
     for name, times in (*whole_rows(peers, given.rounds), *usual, *step):
         print(f"{name:30}" + "".join(f"{'' if t is None else round(t):>9}" for t in times))
     print(f"\n{'a native call, step by step':30}{'adds':>9}")

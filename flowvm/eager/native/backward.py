@@ -34,7 +34,7 @@ from flowvm.eager.native.cpython import (
     word,
 )
 from flowvm.eager.native.following import by_course
-from flowvm.eager.native.keys import are_tuples
+from flowvm.eager.native.lines import are_tuples
 from flowvm.eager.native.making import give
 from flowvm.eager.native.reading import class_of, is_tensor, is_whole
 from flowvm.eager.native.words import FAILED, LEARN, MISS, SHARED, SITE
@@ -82,13 +82,54 @@ def taken(args: int, node: int) -> int:
 
 
 def stored(shared: int, args: int, leaf: int, g: int) -> int:
-    """Make a gradient that nobody else holds the leaf's `.grad`: 1; MISS or FAILED."""
-    none = word(shared, SHARED.NONE)
+    """Add a gradient to the leaf's `.grad`, or make it that: 1; MISS or FAILED."""
     hooks = load_word(leaf + word(shared, SHARED.LEAF_HOOKS))
     after = load_word(leaf + word(shared, SHARED.LEAF_AFTER))
     weak = load_word(leaf + word(shared, SHARED.LEAF_TENSOR))
     if hooks == 0 or after == 0 or weak == 0 or dict_size(hooks) + dict_size(after) != 0:
         return FAILED if error_occurred() != 0 else MISS
+    tensor = call_nothing(weak)
+    if tensor == 0:
+        return FAILED
+    done = MISS
+    if is_tensor(shared, tensor) and is_whole(shared, tensor):
+        node = load_word(tensor + word(shared, SHARED.TENSOR_NODE))
+        meta = load_word(tensor + word(shared, SHARED.TENSOR_META))
+        if node == leaf and class_of(shared, meta) == word(shared, SHARED.META):
+            done = added(shared, tensor, g)
+    if done == 1:
+        done = taken(args, leaf)
+    decref(tensor)
+    return done
+
+
+def added(shared: int, tensor: int, g: int) -> int:
+    """Add to the `.grad` of a tensor, or set it: 1; MISS or FAILED."""
+    at, name = word(shared, SHARED.TENSOR_EXTRA), word(shared, SHARED.GRAD_NAME)
+    extra, old = load_word(tensor + at), 0
+    if extra != 0:
+        old = dict_item(extra, name)
+        if old == 0 and error_occurred() != 0:
+            return FAILED
+    if old == 0 or old == word(shared, SHARED.NONE):
+        return put_grad(shared, tensor, g)
+    if word(shared, SHARED.ADD) == 0:
+        return MISS
+    call = scratch()
+    put_word(call, 0, old)
+    put_word(call, 1, g)
+    incref(old)
+    answer = vectorcall(word(shared, SHARED.ADD), call, 2, 0)
+    decref(old)
+    decref(answer)
+    return 1 if answer != 0 else FAILED
+
+
+def put_grad(shared: int, tensor: int, g: int) -> int:
+    """Make a gradient that nobody else holds the `.grad` of a tensor that has none: 1; MISS or
+    FAILED.
+    """
+    none, at = word(shared, SHARED.NONE), word(shared, SHARED.TENSOR_EXTRA)
     if load_word(g + word(shared, SHARED.TENSOR_STORAGE)) != none:
         return MISS
     if load_word(g + word(shared, SHARED.TENSOR_NODE)) != none:
@@ -100,24 +141,6 @@ def stored(shared: int, args: int, leaf: int, g: int) -> int:
     decref(counted)
     if holders != 2:  # `grads`, and who calls this
         return MISS
-    tensor = call_nothing(weak)
-    if tensor == 0:
-        return FAILED
-    done = MISS
-    if is_tensor(shared, tensor) and is_whole(shared, tensor):
-        node = load_word(tensor + word(shared, SHARED.TENSOR_NODE))
-        meta = load_word(tensor + word(shared, SHARED.TENSOR_META))
-        if node == leaf and class_of(shared, meta) == word(shared, SHARED.META):
-            done = put_grad(shared, tensor, g)
-    if done == 1:
-        done = taken(args, leaf)
-    decref(tensor)
-    return done
-
-
-def put_grad(shared: int, tensor: int, g: int) -> int:
-    """Set the `.grad` of a tensor that has none: 1; MISS or FAILED."""
-    at, name = word(shared, SHARED.TENSOR_EXTRA), word(shared, SHARED.GRAD_NAME)
     extra = load_word(tensor + at)
     if extra == 0:
         extra = new_dict()
@@ -127,12 +150,7 @@ def put_grad(shared: int, tensor: int, g: int) -> int:
             decref(extra)
             return MISS
         give(tensor, at, extra)
-    old = dict_item(extra, name)
-    if old == 0 and error_occurred() != 0:
-        return FAILED
-    if old != 0 and old != word(shared, SHARED.NONE):
-        return MISS
-    return 1 if dict_set(extra, name, g) == 0 else FAILED
+    return 1 if dict_set(extra, word(shared, SHARED.GRAD_NAME), g) == 0 else FAILED
 
 
 def run(shared: int, gradients: int, args: int, node: int, g: int) -> int:
@@ -145,6 +163,7 @@ def run(shared: int, gradients: int, args: int, node: int, g: int) -> int:
         edge = tuple_item(edges, k)
         kind = class_of(shared, edge)
         plain = kind == word(shared, SHARED.NODE) or kind == word(shared, SHARED.LEAF)
+        plain = plain or kind == word(shared, SHARED.OUTPUT_EDGE)
         if not plain and edge != word(shared, SHARED.NONE):
             return MISS
     before = begun(shared, word(args, 3), node)
@@ -211,9 +230,11 @@ def begun(shared: int, here: int, node: int) -> int:
 
 
 def sent(shared: int, args: int, node: int, edge: int, result: int, meta: int) -> int:
-    """Send a gradient down an edge, to a node or leaf: 1 or FAILED."""
-    ready, grads, counts = word(args, 0), word(args, 1), word(args, 2)
-    left = dict_item(counts, edge)
+    """Send a gradient down an edge, to a node, one of its outputs, or a leaf: 1 or FAILED."""
+    ready, grads, counts, target = word(args, 0), word(args, 1), word(args, 2), edge
+    if class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE):
+        target = load_word(edge + word(shared, SHARED.EDGE_NODE))
+    left = dict_item(counts, target)
     if left == 0:
         return FAILED if error_occurred() != 0 else 1
     waiting = as_int(left)
@@ -222,11 +243,11 @@ def sent(shared: int, args: int, node: int, edge: int, result: int, meta: int) -
         if done != 1:
             return done
     if waiting == 1:
-        return 1 if append(ready, edge) == 0 else FAILED
+        return 1 if append(ready, target) == 0 else FAILED
     number = int_of(waiting - 1)
     if number == 0:
         return FAILED
-    failed = dict_set(counts, edge, number)
+    failed = dict_set(counts, target, number)
     decref(number)
     return 1 if failed == 0 else FAILED
 
@@ -246,7 +267,8 @@ def arrived(shared: int, grads: int, node: int, edge: int, result: int, meta: in
         if result == 0:
             return FAILED
     done = 1
-    if dict_item(grads, edge) == 0:
+    several = class_of(shared, edge) == word(shared, SHARED.OUTPUT_EDGE)
+    if not several and dict_item(grads, edge) == 0:
         if error_occurred() != 0 or dict_set(grads, edge, result) != 0:
             done = FAILED
     else:

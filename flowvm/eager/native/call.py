@@ -23,12 +23,13 @@ from flowvm.eager.native.cpython import (
 )
 from flowvm.eager.native.making import (
     attach,
+    count_change,
     count_changes,
     finish,
     new_node,
     new_output,
+    own_storage,
     own_storages,
-    records,
 )
 from flowvm.eager.native.places import place
 from flowvm.eager.native.publishing import counter_of, has_room, is_due, publish, release
@@ -36,14 +37,16 @@ from flowvm.eager.native.reading import (
     all_counted,
     all_whole,
     any_node,
+    bits_of_scalars,
     class_of,
     departs,
     entry_of,
     frees_first,
     is_unrecorded,
     number_class,
-    scalars_fit,
+    refs_of,
 )
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
 
@@ -98,7 +101,8 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
-    if not scalars_fit(shared, site, made, args, kind):
+    bits = scratch()
+    if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     if frees_first(shared, made):
         freed = released(shared)
@@ -124,7 +128,7 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
         if node <= FAILED:
             drop(outs, count)
             return node
-    done = published(shared, site, args, kind, made, outs, count, node)
+    done = published(shared, site, args, bits, made, outs, count, node)
     if done <= FAILED:
         decref(node)
         drop(outs, count)
@@ -142,7 +146,8 @@ def drop(values: int, count: int) -> None:
 
 def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
-    if not scalars_fit(shared, site, made, args, kind):
+    bits = scratch()
+    if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     over, done = 0, 1
     if frees_first(shared, made):
@@ -152,12 +157,37 @@ def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     if done == 1:
         done = own_storages(shared, site, args)
     if done == 1:
-        done = published(shared, site, args, kind, made, args, over, 0)
+        done = published(shared, site, args, bits, made, args, over, 0)
     if done != 1:
         return done
     written = word(args, word(site, SITE.WRITTEN))
     incref(written)
     return written
+
+
+def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
+    """Issue a call of an operator whose output goes into a tensor that is there, a word at `out`:
+    1; MISS if that might be recorded; FAILED.
+    """
+    target, recorded = word(out, 0), records(shared)
+    if recorded < 0:
+        return FAILED
+    if recorded == 1 and (any_node(shared, site, args) or is_recorded(shared, target)):
+        return MISS
+    bits = scratch()
+    if recorded > 1 or not bits_of_scalars(shared, site, made, args, 0, bits):
+        return MISS
+    done = own_storage(shared, target)
+    if done == 1:
+        done = published(shared, site, args, bits, made, out, 1, 0)
+    return count_change(shared, target) if done == 1 else done
+
+
+def is_recorded(shared: int, x: int) -> bool:
+    """Whether a tensor, or what it is a view of, has a place in the autograd graph."""
+    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
+    is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
+    return not is_unrecorded(shared, x) or (is_view and not is_unrecorded(shared, kin))
 
 
 def goes_over(shared: int, site: int, args: int) -> int:
@@ -170,9 +200,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
     x = word(args, 0)
     if recorded > 1 or (recorded == 1 and any_node(shared, site, args)):
         return MISS
-    kin = load_word(x + word(shared, SHARED.TENSOR_KIN))
-    is_view = kin != 0 and class_of(shared, kin) != word(shared, SHARED.LIST)
-    if recorded == 1 and is_view and not is_unrecorded(shared, kin):
+    if recorded == 1 and is_recorded(shared, x):
         return MISS
     storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
     for k in range(1, word(site, SITE.INPUTS)):
@@ -183,7 +211,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
 
 
 def published(
-    shared: int, site: int, args: int, kind: int, made: int, outs: int, count: int, node: int
+    shared: int, site: int, args: int, bits: int, made: int, outs: int, count: int, node: int
 ) -> int:
     """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
     what is due behind it: 1; MISS, before there is one; FAILED.
@@ -191,11 +219,11 @@ def published(
     code, last = place(shared)
     if code <= FAILED:
         return code
-    numbers = counter_of(shared)
+    numbers, refs = counter_of(shared), scratch()
     # what ran since `all_whole` might have changed an operand; from here on nothing runs
     if (
         numbers <= FAILED
-        or not all_whole(shared, site, args)
+        or not refs_of(shared, site, args, refs)
         or not all_counted(shared, site, args)
     ):
         decref(code)
@@ -211,7 +239,7 @@ def published(
         decref(last)
         return FAILED if error_occurred() != 0 else MISS
     seq = as_int(number)
-    publish(shared, site, args, kind, made, outs, count, seq, code, last)
+    publish(shared, site, refs, bits, made, outs, count, seq, code, last)
     decref(numbers)
     put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
     put_word(shared, SHARED.LAST, seq)

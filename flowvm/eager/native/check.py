@@ -17,7 +17,7 @@ from typing import Any
 from flowvm.eager.calls import call_function
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
-from flowvm.eager.native.words import COURSE, FRONT, SITE, STEP, VIEW
+from flowvm.eager.native.words import COURSE, FRONT, SITE, STEP, UNRECORDED, VIEW
 from flowvm.eager.nodes import Node
 from flowvm.guards.regions import Mode
 from flowvm.private.cpython import getrefcount
@@ -228,6 +228,7 @@ def trouble_at_pins(address: int) -> str:
     lines, asked = Mode[Any](None), list[Any]()
     apart = Apart()
     apart.names.update(user_files=set(), user_lines=lines.here, internal_files={})
+    apart.names["pinned"] = lines.inside
 
     def find(frame: Any) -> tuple[str, int]:
         asked.append(frame)
@@ -307,6 +308,43 @@ def trouble_at_courses(address: int) -> str:
         return f"references before and after views: {counts}"
     call(x)
     return "" if asked == [x] else f"what has no course is left to {asked}"
+
+
+def trouble_at_regions(address: int) -> str:
+    """The same for a function that is called where nothing is recorded: what holds inside of it,
+    and what is left behind.
+    """
+    mode, value, seen = Mode[Any](None), object(), list[Any]()
+    apart = Apart()
+    apart.names.update(unrecorded=mode.inside, recording=mode.here, FORGET=value)
+
+    def inside(fails: bool) -> Any:
+        seen.append((mode.now(), len(mode.inside)))
+        with mode.within("inner"):
+            seen.append(mode.now())
+        if fails:
+            raise LookupError
+        return value
+
+    shared = shared_table(apart.names)
+    facts = {"TWIN": seen.append, "FUNCTION": inside, "KIND": UNRECORDED}
+    site = Table(SITE, shared, SHARED=shared.address, **facts)
+    call: Any = new_call(seen.append, None)
+    activate(call, site.words, address, site)
+    counts = []
+    for _ in range(3):
+        for fails in (False, True) * _TIMES:
+            try:
+                if call(fails) is not value or fails:
+                    return "what is called in a region gives something else"
+            except LookupError:
+                if not fails:
+                    return "what is called in a region fails"
+        if seen != [(value, 1), "inner"] * (2 * _TIMES) or mode.inside or mode.here.entries:
+            return f"in and behind regions {seen[:3]}, {mode.inside}, {mode.here.entries} hold"
+        seen.clear()
+        counts.append([getrefcount(part) for part in (value, inside, None)])
+    return "" if counts[1] == counts[2] else f"references before and after regions: {counts}"
 
 
 def trouble_at_death(address: int) -> str:

@@ -3,7 +3,7 @@
 A *steady* function is one whose calls come to the same operators' calls, views and Nodes whenever
 its tensors have such metas and its other arguments are such.  `x.sum(1)`, `x[2:4]` or the gradient
 of a product are many lines of Python, and what they come to is one instruction, or none.  So the
-second call with a key (`flowvm.eager.native.keys`) is heard (`flowvm.eager.hearing`), and what was
+second call with a key (`flowvm.eager.native.parts`) is heard (`flowvm.eager.hearing`), and what was
 heard is its *course*, which native calls follow from then on.
 
 A course is kept where all that was heard explains what came out: every tensor is one that the call
@@ -17,26 +17,29 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar
 
-from flowvm.eager.hearing import Call, Hearing, Record, View
+from flowvm.eager.hearing import Call, Hearing, Into, Pieces, Record, View
 from flowvm.eager.keywords import by_numpys_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import NO, YES, Several, Table, takes
+from flowvm.eager.native.parts import is_tensor, key_of, parts_of, same_of
+from flowvm.eager.native.tables import Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
-    BACKWARD,
     CALL,
     COURSE,
     FRONT,
     GRADIENT,
+    INTO,
     LEARN,
     MOST_ARGUMENTS,
     MOST_STEPS,
     MOST_VALUES,
+    PIECES,
     RECORD,
     REFUSED,
     STEP,
@@ -45,8 +48,7 @@ from flowvm.eager.native.words import (
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
 from flowvm.guards.kept import Kept
-from flowvm.meta.dtype import DType
-from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import INTERNAL
 from flowvm.vm.engine.engine import engine
@@ -55,62 +57,6 @@ from flowvm.vm.machine.words import OPERAND
 Function = TypeVar("Function", bound=Callable[..., Any])
 _BYTES = 4000  # of a course, with its key, about
 _SEEN, _NONE = (LEARN, None), (REFUSED, None)
-
-
-# --- keys ----------------------------------------------------------------------------------------
-
-
-def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
-    """As `keys.key_of`: the key, and in `tensors` those among the arguments; LookupError where an
-    argument is none that keys have.
-    """
-    parts: list[Any] = []
-    mask = 0
-    for x in args:
-        if _is_tensor(x):
-            mask |= (x._node is not None) << len(tensors)
-            tensors.append(x)
-            parts.append(x._meta)
-        else:
-            parts.append(part_of(x))
-    if len(args) > MOST_ARGUMENTS:
-        raise LookupError
-    return (mask if mask and grad_enabled() else 0, names or None, *parts)
-
-
-def _is_tensor(x: Any) -> bool:
-    return x.__class__ is Tensor or x.__class__ is hot.get("Parameter")
-
-
-def part_of(x: Any) -> Any:
-    """As `keys.part_of`."""
-    kind = x.__class__
-    if kind is int or x is None or x is Ellipsis or kind in (str, type, DType, TensorMeta):
-        return x
-    if kind is bool:
-        return YES if x else NO
-    if kind is tuple or kind is Size:
-        parts = tuple(map(_element_of, x))
-        return x if all(a is b for a, b in zip(parts, x, strict=True)) else parts
-    if kind is slice:
-        return _element_of(x)
-    if kind is list and all(map(_is_plain, x)):
-        return (list, tuple(x))
-    if kind is float and str(x) != "-0.0":
-        return (float, x)
-    raise LookupError
-
-
-def _is_plain(x: Any) -> bool:
-    return x.__class__ is int or x is None or x is Ellipsis
-
-
-def _element_of(x: Any) -> Any:
-    if x.__class__ is slice and all(map(_is_plain, (x.start, x.stop, x.step))):
-        return (slice, x.start, x.stop, x.step)
-    if not _is_plain(x):
-        raise LookupError
-    return x
 
 
 # --- from what was heard to a course ------------------------------------------------------------
@@ -128,14 +74,21 @@ def course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table | Non
 
 def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     values: dict[int, int] = {}
-    for x in tensors:
-        values.setdefault(id(x), len(values))
-    if heard.refused or not tensors or len(values) != len(tensors):
+    for k, x in enumerate(tensors):
+        values.setdefault(id(x), k)
+    values[_NEXT] = len(tensors)
+    if heard.refused or not tensors:
         raise LookupError  # what is made of no tensor may be elsewhere by default
     kept: list[Any] = []
     words: list[int] = []
     explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    changes = 0
     for step in heard.steps:
+        # a change comes last: what was changed is not to be changed again by a call that is made
+        # from its beginning; several are copies, each of which Python can make by itself
+        changes += isinstance(step, Into)
+        if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
+            raise LookupError
         words += _words(step, values, kept, explained)
     for x in heard.made:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
@@ -148,7 +101,7 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     several = isinstance(result, (tuple, list))
     given = [-1 if x is None else _value(values, x) for x in result] if several else []
     kind = type(result)
-    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or len(values) > MOST_VALUES:
+    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or values[_NEXT] > MOST_VALUES:
         raise LookupError
     if several and (kind is list or kind.__itemsize__ == 0 or kind.__dictoffset__ > 0):
         raise LookupError
@@ -158,11 +111,21 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
         words,
         STEPS=len(heard.steps),
         TENSORS=len(tensors),
+        APART=int(heard.apart),
         RESULT=-1 if several else _value(values, result),
         RESULTS=len(given),
         CLASS=kind,
         GIVEN=Several(given),
     )
+
+
+_NEXT = 0  # in the place of an id: the number of the next value
+
+
+def _number(values: dict[int, int], x: Any) -> None:
+    """A tensor that a step makes is the next value."""
+    values[id(x)] = values[_NEXT]
+    values[_NEXT] += 1
 
 
 def _value(values: dict[int, int], x: Any) -> int:
@@ -185,7 +148,7 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         kept += [site, step.attrs, step.scalars]
         for x in step.outs:
             explained[id(x)] = op if op.grad is not None else None
-            values[id(x)] = len(values)
+            _number(values, x)
     elif isinstance(step, View):
         inputs = given = [_value(values, step.x)]
         offset = step.offset << OPERAND.STORAGE_BITS
@@ -193,7 +156,20 @@ def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[i
         if step.operator is not None:
             facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
         explained[id(step.out)] = step.operator
-        values[id(step.out)] = len(values)
+        _number(values, step.out)
+    elif isinstance(step, Into):
+        if not takes(step.op) or step.op.writes:
+            raise LookupError
+        site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
+        given = [*inputs, *map(_address, (*step.attrs, *step.scalars)), _value(values, step.target)]
+        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.made}
+        kept += [site, step.attrs, step.scalars]
+    elif isinstance(step, Pieces):
+        inputs = [_value(values, step.x)]
+        given = [*inputs, *(_value(values, x) for x in step.outs)]
+        facts = {"KIND": PIECES, "SITE": step.op, "ATTRS": step.attrs}
+        for x in step.outs:
+            explained[id(x)] = step.op
     else:
         assert isinstance(step, Record)
         inputs = [_value(values, x) for x in step.inputs]
@@ -262,11 +238,18 @@ class Courses:
         if node.__class__ is not Node or node._saved.__class__ is not tuple or grad_enabled():
             raise LookupError
         tensors += [g, *node.saved]
-        if not all(map(_is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
+        if not all(map(is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
             raise LookupError
         mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
         metas = [x._meta for x in tensors]
-        return (mask, node.operator, node.metas, *metas, *map(part_of, node.attrs))
+        mask |= same_of(tensors) << 32
+        return (
+            mask,
+            node.operator,
+            *metas,
+            *node.metas,
+            *chain.from_iterable(map(parts_of, node.attrs)),
+        )
 
 
 @functools.lru_cache(1 << 12)
@@ -290,20 +273,9 @@ def steady_gradient(function: Function) -> Function:
     return _followed(function, GRADIENT)
 
 
-def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
-    """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
-    usual; `gradients` is what `steady_gradient` has made.
-    """
-    if not install.wanted():
-        return function
-    courses: Courses = _of_gradients[gradients]
-
-    def table() -> Table:
-        inner = courses.table()
-        return install.front_table(function, function, BACKWARD, {}, "", inner)
-
-    call: Any = new_call(function, functools.partial(install.begin_with, table))
-    return call  # type: ignore[no-any-return]
+def courses_of(gradients: Callable[..., Any]) -> Courses:
+    """Those of what `steady_gradient` has made, where calls are native."""
+    return _of_gradients[gradients]
 
 
 _of_gradients: dict[Any, Courses] = {}

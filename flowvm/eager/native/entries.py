@@ -1,5 +1,6 @@
-"""What CPython calls: one function for all operators and all that follows courses, and one for what
-dies.  What it cannot do is left to a Python function from the beginning.
+"""What CPython calls: one function for all operators and all that follows courses, one for what
+calls Python, and one for what dies.  What it cannot do is left to a Python function from the
+beginning.
 """
 
 from __future__ import annotations
@@ -9,9 +10,24 @@ from collections.abc import Callable
 from flowvm.eager.native.backward import gone_back
 from flowvm.eager.native.call import issued
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
+from flowvm.eager.native.each import called_for_each
 from flowvm.eager.native.following import by_course
+from flowvm.eager.native.modules import module_called
 from flowvm.eager.native.reading import class_of, is_tensor
-from flowvm.eager.native.words import BACKWARD, FAILED, LEARN, MISS, OPERATOR, SHARED, SITE
+from flowvm.eager.native.starting import started, unrecorded
+from flowvm.eager.native.words import (
+    EACH,
+    FAILED,
+    FRONT,
+    GRADIENT,
+    LEARN,
+    MISS,
+    MODULE,
+    OPERATOR,
+    SHARED,
+    SITE,
+    START,
+)
 from flowvm.vm.machine.lang import load_word
 
 SIGNATURE = "int64(int64, int64, int64, int64)"
@@ -23,24 +39,43 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
-        twin = SITE.TWIN
-        if word(site, SITE.KIND) == BACKWARD:
-            result = gone_back(site, args, count & COUNT) if names == 0 else MISS
-            if result != MISS:
-                return result
-            twin = SITE.FUNCTION
-        elif word(site, SITE.KIND) != OPERATOR:
+        kind, result, twin = word(site, SITE.KIND), MISS, SITE.FUNCTION
+        if kind == OPERATOR:
+            twin = SITE.TWIN
+            if names == 0:
+                result = issued(site, args, count & COUNT)
+        elif kind in (FRONT, GRADIENT):
             result = by_course(site, args, count & COUNT, names)
-            if result > LEARN or result == FAILED:
-                return result
-            if result == MISS:
-                twin = SITE.FUNCTION
+            if result == LEARN:
+                result, twin = MISS, SITE.TWIN
+        elif names == 0 and kind == EACH:
+            result = called_for_each(site, args, count & COUNT)
+        elif names == 0 and kind == START:
+            result = started(site, args, count & COUNT)
         elif names == 0:
-            result = issued(site, args, count & COUNT)
-            if result != MISS:
-                return result
+            result = gone_back(site, args, count & COUNT)
+        if result != MISS:
+            return result
         put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
         return int(vectorcall(word(site, twin), args, count, names))
+
+    return call
+
+
+def around(site_at: int) -> Callable[[int, int, int, int], int]:
+    """The same for what calls Python functions inside: of a function of its own, for such calls are
+    in each other, and all of the other would take a kilobyte of the stack for each.
+    """
+
+    def call(self: int, args: int, count: int, names: int) -> int:
+        site = load_word(self + site_at)
+        if word(site, SITE.KIND) == MODULE:
+            result = module_called(site, args, count & COUNT, names)
+        else:
+            result = unrecorded(site, args, count, names)
+        if result != MISS:
+            return result
+        return int(vectorcall(word(site, SITE.TWIN), args, count, names))
 
     return call
 

@@ -8,7 +8,7 @@ out of the ordinary its twin makes that, and the course goes on.
 
 from __future__ import annotations
 
-from flowvm.eager.native.call import drop, issued_into, tuple_of
+from flowvm.eager.native.call import changed_into, drop, issued_into, tuple_of
 from flowvm.eager.native.cpython import (
     as_int,
     decref,
@@ -22,18 +22,23 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
-from flowvm.eager.native.keys import gradient_key_of, key_of
-from flowvm.eager.native.making import give, records
-from flowvm.eager.native.reading import all_whole, class_of, departs
-from flowvm.eager.native.viewing import bare_node, view_step
+from flowvm.eager.native.keys import is_fixed, key_of
+from flowvm.eager.native.lines import gradient_line_of, line_of
+from flowvm.eager.native.making import give
+from flowvm.eager.native.reading import all_whole, class_of, departs, is_whole
+from flowvm.eager.native.regions import records
+from flowvm.eager.native.viewing import bare_node, pieces_step, view_step
+from flowvm.eager.native.ways import known, see
 from flowvm.eager.native.words import (
     CALL,
     COURSE,
     FAILED,
     FRONT,
+    INTO,
     LEARN,
     MISS,
     MOST_VALUES,
+    PIECES,
     RECORD,
     REFUSED,
     SHARED,
@@ -50,20 +55,34 @@ def by_course(site: int, args: int, count: int, names: int) -> int:
     shared = word(site, SITE.SHARED)
     if departs(shared, site):
         return MISS
-    values = scratch()
+    values, line = scratch(), scratch()
     if word(site, SITE.KIND) == FRONT:
         total = count if names == 0 else count + int(tuple_size(names))
-        key = key_of(shared, args, total, names, values)
+        length = line_of(shared, args, total, names, line, values)
     else:
-        key = gradient_key_of(shared, args, count if names == 0 else 0, values)
+        length = gradient_line_of(shared, args, count if names == 0 else 0, line, values)
+    if length <= FAILED:
+        return length
+    kept = known(shared, site, line, length)
+    if kept != 0:
+        incref(kept)
+        return by_known(shared, site, kept, values)
+    key = key_of(shared, line, length)
     if key <= FAILED:
         return key
-    known = dict_item(word(site, SITE.CACHE), key)
-    incref(known)
+    kept = dict_item(word(site, SITE.CACHE), key)
+    incref(kept)
     decref(key)
-    if known == 0:
+    if kept == 0:
         return LEARN
-    course = int(as_int(tuple_item(known, 0)))
+    if as_int(tuple_item(kept, 0)) > LEARN and is_fixed(shared, line, length):
+        see(shared, site, line, length, kept)
+    return by_known(shared, site, kept, values)
+
+
+def by_known(shared: int, site: int, kept: int, values: int) -> int:
+    """The same, with what is kept of such calls, whose reference is stolen."""
+    course = int(as_int(tuple_item(kept, 0)))
     result = course
     if course > LEARN:
         result = followed(shared, course, values)
@@ -71,14 +90,18 @@ def by_course(site: int, args: int, count: int, names: int) -> int:
         result = MISS
     if result > LEARN:
         put_word(site, SITE.HITS, word(site, SITE.HITS) + 1)
-    decref(known)
+    decref(kept)
     return result
 
 
 def followed(shared: int, course: int, values: int) -> int:
     """What the call gives, a new reference; MISS or FAILED.  `values` begins with its tensors."""
     given = word(course, COURSE.TENSORS)
-    made, done = given, 1
+    made, done, changes = given, 1, 0
+    if word(course, COURSE.APART) != 0 and not are_apart(shared, values, given):
+        return MISS
+    for k in range(given):  # a list, or a Node, may let go of them meanwhile
+        incref(word(values, k))
     for k in range(word(course, COURSE.STEPS)):
         step = course + 8 * (COURSE.WORDS + k * STEP.WORDS)
         kind = word(step, STEP.KIND)
@@ -88,6 +111,13 @@ def followed(shared: int, course: int, values: int) -> int:
                 made += word(word(step, STEP.SITE), SITE.OUTPUTS)
         elif kind == RECORD:
             done = record_step(shared, step, values)
+        elif kind == INTO:
+            done = into_step(shared, step, values)
+            if done == MISS and changes != 0:
+                done = copied(shared, step, values)
+            changes = 1
+        elif kind == PIECES:
+            done = pieces_step(shared, step, values)
         else:
             done = view_step(shared, step, values, made)
             made += 1 if done == 1 else 0
@@ -95,8 +125,20 @@ def followed(shared: int, course: int, values: int) -> int:
             break
     if done == 1:
         done = given_back(shared, course, values)
-    drop(values + 8 * given, made - given)
+    drop(values, made)
     return done
+
+
+def are_apart(shared: int, values: int, count: int) -> bool:
+    """Whether no two tensors are one, or on one Storage."""
+    at, none = word(shared, SHARED.TENSOR_STORAGE), word(shared, SHARED.NONE)
+    for k in range(1, count):
+        storage = load_word(word(values, k) + at)
+        for j in range(k):
+            same = storage != none and storage == load_word(word(values, j) + at)
+            if same or word(values, j) == word(values, k):
+                return False
+    return True
 
 
 def given_back(shared: int, course: int, values: int) -> int:
@@ -131,15 +173,16 @@ def fill(step: int, values: int, args: int) -> None:
 
 def call_step(shared: int, step: int, values: int, at: int) -> int:
     """Call an operator: 1, and its outputs are the values from `at` on; FAILED."""
-    site, args = word(step, STEP.SITE), scratch()
+    site, call = word(step, STEP.SITE), scratch()
+    args, outs, done = call + 8, values + 8 * at, MISS
     fill(step, values, args)
-    done, outs = MISS, values + 8 * at
     if all_whole(shared, site, args):
         done = issued_into(shared, site, args, 0, word(step, STEP.MADE), outs)
     if done != MISS:
         return done
     put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
-    result = vectorcall(word(site, SITE.TWIN), args, word(step, STEP.ARGUMENTS), 0)
+    put_word(call, 0, word(site, SITE.TWIN))
+    result = vectorcall(word(shared, SHARED.THROUGH), call, word(step, STEP.ARGUMENTS) + 1, 0)
     count = word(site, SITE.OUTPUTS)
     if count == 1 or result == 0:
         put_word(outs, 0, result)
@@ -153,6 +196,33 @@ def call_step(shared: int, step: int, values: int, at: int) -> int:
         put_word(outs, k, x)
     decref(result)
     return 1
+
+
+def into_step(shared: int, step: int, values: int) -> int:
+    """Change a tensor that the call was given in place: 1; MISS, and it was not changed; FAILED."""
+    site, args, last = word(step, STEP.SITE), scratch(), word(step, STEP.ARGUMENTS) - 1
+    fill(step, values, args)
+    target = word(args, last)
+    if not all_whole(shared, site, args) or not is_whole(shared, target):
+        return MISS
+    storage = load_word(target + word(shared, SHARED.TENSOR_STORAGE))
+    for k in range(word(site, SITE.INPUTS)):
+        x = word(args, k)
+        same = storage == load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+        if same and x != target and storage != word(shared, SHARED.NONE):
+            return MISS  # in what arrangement is Python's to see
+    return changed_into(shared, site, args, word(step, STEP.MADE), args + 8 * last)
+
+
+def copied(shared: int, step: int, values: int) -> int:
+    """Let Python make a change that is a copy: 1 or FAILED."""
+    call = scratch()
+    put_word(call, 0, word(shared, SHARED.COPY))
+    put_word(call, 1, word(values, word(step, STEP.GIVEN + word(step, STEP.ARGUMENTS) - 1)))
+    put_word(call, 2, word(values, word(step, STEP.GIVEN)))
+    answer = vectorcall(word(shared, SHARED.THROUGH), call, 3, 0)
+    decref(answer)
+    return 1 if answer != 0 else FAILED
 
 
 def record_step(shared: int, step: int, values: int) -> int:

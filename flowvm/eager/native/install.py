@@ -36,13 +36,14 @@ from flowvm.eager.native.check import (
     trouble_at_courses,
     trouble_at_death,
     trouble_at_pins,
+    trouble_at_regions,
     trouble_at_release,
 )
 from flowvm.eager.native.cpython import provide_api
-from flowvm.eager.native.entries import SIGNATURE, death, entry
+from flowvm.eager.native.entries import SIGNATURE, around, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
-from flowvm.eager.native.tables import Table, shared_table, site_table, takes
-from flowvm.eager.native.words import SHARED, SITE
+from flowvm.eager.native.tables import Table, shared_table, site_table, takes, ways_table
+from flowvm.eager.native.words import FRONT, GRADIENT, SHARED, SITE
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
 from flowvm.guards.forks import held_at_fork
@@ -53,6 +54,7 @@ from flowvm.vm.callers.hot import counted, hot
 from flowvm.vm.engine.engine import engine
 
 metadata = lazy("importlib.metadata")  # when calls are to be native, and not with flowvm
+WAYS_OF = {FRONT: 8, GRADIENT: 64}  # calls that are known again without a look into a dict
 FIRST = 64  # calls of a program that twins make: one that makes no more need not load anything
 
 
@@ -129,20 +131,22 @@ def _begin(op: Operator, call: Call, front: bool = False) -> None:
     _begin_with(lambda: site_of(op, call.twin if front else None), call)
 
 
-def begin_with(table: Callable[[], Table], call: Call) -> None:
-    """Make a call native whose SITE `table` makes, once calls are to be."""
+def begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> None:
+    """Make a call native whose SITE `table` makes, once calls are to be: it is what `made_by` makes
+    of `entries.py`.
+    """
     if config.calls == "native" or behind.ready or _look():
-        _begin_with(table, call)
+        _begin_with(table, call, made_by)
 
 
-def _begin_with(table: Callable[[], Table], call: Call) -> None:
+def _begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> None:
     with _making:
         if why := why_not():
             raise VMError(f"{why}; set FLOWVM_CALLS=python for calls in Python")
         site = table()
         if call.begin is None:  # a finalizer called it meanwhile: what it looks at stays
             return
-        activate(call, site.words, _address(), site)
+        activate(call, site.words, _address(made_by), site)
         call.begin = None
         if wanted() and Tensor.__del__ is not native_death(Tensor):
             for kind in (Tensor, Storage):
@@ -190,9 +194,8 @@ def _taken() -> bool:
         provide_api()
     except VMError:
         return True
-    functions = entry(SITE_AT), death(SITE_AT)
     note = noted()
-    if note is None or any(helpers.kept(f, SIGNATURE) is None for f in functions):
+    if note is None or any(helpers.kept(f, SIGNATURE) is None for f in _functions()):
         return False
     behind.ready = not note
     return True
@@ -228,7 +231,7 @@ def native_death(kind: type[Any]) -> Call:
     twin = kind.__del__
     call = new_call(twin, None)
     site = Table(SITE, _shared(), SHARED=_shared().address, TWIN=twin)
-    activate(call, site.words, _address_of_death(), site)
+    activate(call, site.words, _address(death), site)
     return call
 
 
@@ -257,11 +260,14 @@ def front_table(
     cache: Any,
     name: str,
     inner: Table | None = None,
+    **more: Any,
 ) -> Table:
     """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
+    ways = ways_table(WAYS_OF[kind]) if kind in WAYS_OF else None
     site = Table(
         SITE,
-        (_shared(), inner),
+        (_shared(), inner, ways),
+        WAYS=0 if ways is None else ways.address,
         NUMBERED=0 if inner is None else inner.address,
         SHARED=_shared().address,
         TWIN=learn,
@@ -269,6 +275,7 @@ def front_table(
         KIND=kind,
         FUNCTION=function,
         CONVERTED=1,
+        **more,
     )
     _sites[site] = name
     return site
@@ -307,15 +314,13 @@ def take_parameters(kind: type) -> None:
 
 
 @functools.cache
-def _address() -> int:
+def _address(made_by: Any = entry) -> int:
     provide_api()
-    return jit.native(entry(SITE_AT), SIGNATURE)
+    return jit.native(made_by(SITE_AT), SIGNATURE)
 
 
-@functools.cache
-def _address_of_death() -> int:
-    provide_api()
-    return jit.native(death(SITE_AT), SIGNATURE)
+def _functions() -> list[Any]:
+    return [made_by(SITE_AT) for made_by in (entry, around, death)]
 
 
 # --- whether they are as their twins -------------------------------------------------------------
@@ -345,7 +350,8 @@ def tested() -> str:
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
-        return calls or trouble_at_death(_address_of_death())
+        calls = calls or trouble_at_regions(_address(around))
+        return calls or trouble_at_death(_address(death))
     except FlowError as error:
         return str(error)
 
@@ -370,7 +376,7 @@ def _note(why: str) -> None:
 def _note_name() -> str:
     """Of what the test depends on: besides what is compiled, the twins and the test itself."""
     packages = [metadata.version(name) for name in ("numba", "llvmlite")]
-    compiled = source_key(entry(SITE_AT), death(SITE_AT))
+    compiled = source_key(*_functions())
     digest = hashlib.sha256("\n".join([sys.version, VERSION, *packages, compiled]).encode())
     room = Path(__file__).parent
     twins = [room.parent / f"{name}.py" for name in ("calls", "nodes", "tensor")]

@@ -1,15 +1,13 @@
 """The key of a call that has courses: by it `flowvm.eager.native.courses` remembers what the call
-came to.  `courses.key_of` makes the same key in Python.
+came to.  `parts.key_of` makes the same key in Python.
 
-It has the tensors' metas and all other arguments, plain values of Python alone; which tensors have
-a place in the autograd graph, if this thread records; and the names of keywords.
+It is the call's line (`lines.py`) with what is equal made equal: plain values of Python alone.
 """
 
 from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
     as_float,
-    as_int,
     bits_of,
     clear_error,
     decref,
@@ -17,147 +15,67 @@ from flowvm.eager.native.cpython import (
     int_of,
     list_as_tuple,
     new_tuple,
-    put_word,
     set_tuple_item,
     tuple_item,
     tuple_size,
     word,
 )
-from flowvm.eager.native.making import records
-from flowvm.eager.native.reading import class_of, is_tensor, is_whole
-from flowvm.eager.native.words import FAILED, MISS, MOST_ARGUMENTS, SHARED
-from flowvm.vm.machine.lang import load_word
+from flowvm.eager.native.lines import is_plain
+from flowvm.eager.native.reading import class_of
+from flowvm.eager.native.words import FAILED, MISS, SHARED
 
 MINUS_ZERO = -(1 << 63)  # its bits
 
 
-def key_of(shared: int, args: int, total: int, names: int, values: int) -> int:
-    """The key of a call with `total` arguments, a new reference; its tensors are words of `values`.
-    MISS where an argument is none that keys have; FAILED.
+def key_of(shared: int, line: int, count: int) -> int:
+    """The key of a call with such a line, a new reference; MISS where an argument is none that keys
+    have; FAILED.
     """
-    if total > MOST_ARGUMENTS:
-        return MISS
-    key = new_tuple(total + 2)
-    if key == 0:
+    for k in range(1, count):  # before anything can run
+        incref(word(line, k) & -2)
+    key = held_key(shared, line, count)
+    for k in range(1, count):
+        decref(word(line, k) & -2)
+    return key
+
+
+def held_key(shared: int, line: int, count: int) -> int:
+    """The same, while what the line has is held."""
+    key, first = new_tuple(count), int_of(word(line, 0))
+    if key == 0 or first == 0:
+        decref(key)
+        decref(first)
         return FAILED
-    tensors, wanted = 0, 0
-    for k in range(total):
-        x = word(args, k)
-        if is_tensor(shared, x):
-            if not is_whole(shared, x):
-                decref(key)
-                return MISS
-            if load_word(x + word(shared, SHARED.TENSOR_NODE)) != word(shared, SHARED.NONE):
-                wanted |= 1 << tensors
-            put_word(values, tensors, x)
-            tensors += 1
-            part = load_word(x + word(shared, SHARED.TENSOR_META))
+    set_tuple_item(key, 0, first)
+    for k in range(1, count):
+        x = word(line, k)
+        part = x & -2
+        if part == 0:
+            part = word(shared, SHARED.NONE)  # there are no names
+        if x & 1 != 0 or k == 1 or stands_for_itself(shared, part):
             incref(part)
         else:
-            part = part_of(shared, x)
-            if part <= FAILED:
-                decref(key)
-                return part
-        set_tuple_item(key, 2 + k, part)
-    if wanted != 0:
-        recorded = records(shared)
-        if recorded < 0 or recorded > 1:
-            decref(key)
-            return FAILED if recorded < 0 else MISS
-        wanted *= recorded
-    mask = int_of(wanted)
-    if mask == 0:
-        decref(key)
-        return FAILED
-    set_tuple_item(key, 0, mask)
-    if names == 0:
-        names = word(shared, SHARED.NONE)
-    incref(names)
-    set_tuple_item(key, 1, names)
-    return int(key)
-
-
-def gradient_key_of(shared: int, args: int, count: int, values: int) -> int:
-    """The same of a call of a Node's gradient function, with the Node and the one gradient that has
-    arrived: the operator, which gradients are wanted, metas, attributes.  Values are the gradient
-    and what was saved, in the versions that it has.
-    """
-    if count != 2 or class_of(shared, word(args, 0)) != word(shared, SHARED.NODE):
-        return MISS
-    node, g = word(args, 0), word(args, 1)
-    edges = load_word(node + word(shared, SHARED.NODE_EDGES))
-    metas = load_word(node + word(shared, SHARED.NODE_METAS))
-    saved = load_word(node + word(shared, SHARED.NODE_SAVED))
-    versions = load_word(node + word(shared, SHARED.NODE_VERSIONS))
-    attrs = load_word(node + word(shared, SHARED.NODE_ATTRS))
-    operator = load_word(node + word(shared, SHARED.NODE_OPERATOR))
-    if not (are_tuples(shared, edges, metas) and are_tuples(shared, saved, versions)):
-        return MISS
-    if not are_tuples(shared, attrs, attrs) or operator == 0:
-        return MISS
-    saves, rest, inputs = int(tuple_size(saved)), int(tuple_size(attrs)), int(tuple_size(edges))
-    if saves + rest > MOST_ARGUMENTS or inputs > MOST_ARGUMENTS or tuple_size(versions) != saves:
-        return MISS
-    if not is_whole(shared, g):
-        return MISS
-    recorded = records(shared)
-    if recorded != 0:
-        return FAILED if recorded < 0 else MISS
-    key = new_tuple(4 + saves + rest)
-    if key == 0:
-        return FAILED
-    wanted = 0
-    for k in range(inputs):
-        if tuple_item(edges, k) != word(shared, SHARED.NONE):
-            wanted |= 1 << k
-    put_word(values, 0, g)
-    part = int(int_of(wanted))
-    if part == 0:
-        decref(key)
-        return FAILED
-    set_tuple_item(key, 0, part)
-    incref(operator)
-    set_tuple_item(key, 1, operator)
-    incref(metas)
-    set_tuple_item(key, 2, metas)
-    part = load_word(g + word(shared, SHARED.TENSOR_META))
-    incref(part)
-    set_tuple_item(key, 3, part)
-    for k in range(saves):
-        x = tuple_item(saved, k)
-        if not is_whole(shared, x) or not is_of_version(shared, x, tuple_item(versions, k)):
-            decref(key)
-            return MISS
-        put_word(values, 1 + k, x)
-        part = load_word(x + word(shared, SHARED.TENSOR_META))
-        incref(part)
-        set_tuple_item(key, 4 + k, part)
-    for k in range(rest):
-        part = part_of(shared, tuple_item(attrs, k))
+            part = part_of(shared, part)
         if part <= FAILED:
             decref(key)
             return part
-        set_tuple_item(key, 4 + saves + k, part)
+        set_tuple_item(key, k, part)
     return int(key)
 
 
-def are_tuples(shared: int, x: int, y: int) -> bool:
-    """Whether both slots hold tuples."""
-    kind = word(shared, SHARED.TUPLE)
-    return x != 0 and y != 0 and class_of(shared, x) == kind and class_of(shared, y) == kind
+def stands_for_itself(shared: int, x: int) -> bool:
+    """Whether a part of a key is no argument."""
+    around = x == word(shared, SHARED.OPEN_LIST) or x == word(shared, SHARED.OPEN_TUPLE)
+    return around or x == word(shared, SHARED.CLOSE) or x == word(shared, SHARED.SLICED)
 
 
-def is_of_version(shared: int, x: int, version: int) -> bool:
-    """Whether a whole tensor that was saved was not changed since."""
-    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
-    if storage == word(shared, SHARED.NONE):
-        return True
-    if class_of(shared, storage) != word(shared, SHARED.STORAGE):
-        return False
-    now = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
-    if now == 0 or class_of(shared, now) != word(shared, SHARED.INT):
-        return False
-    return class_of(shared, version) == word(shared, SHARED.INT) and as_int(now) == as_int(version)
+def is_fixed(shared: int, line: int, count: int) -> bool:
+    """Whether the same objects will be such a call again: none is a list, which may change."""
+    for k in range(2, count):
+        x = word(line, k)
+        if x & 1 == 0 and class_of(shared, x) == word(shared, SHARED.LIST):
+            return False
+    return True
 
 
 def part_of(shared: int, x: int) -> int:
@@ -171,9 +89,11 @@ def part_of(shared: int, x: int) -> int:
         incref(part)
         return part
     if kind == word(shared, SHARED.TUPLE) or kind == word(shared, SHARED.SIZE):
-        return part_of_tuple(shared, x)
-    if kind == word(shared, SHARED.SLICE):
-        return part_of_slice(shared, x)
+        incref(x)
+        if all_plain(shared, x):
+            return x
+        decref(x)
+        return MISS
     if is_constant(shared, kind):
         incref(x)
         return x
@@ -183,13 +103,6 @@ def part_of(shared: int, x: int) -> int:
         incref(x)
         return pair(kind, x)
     return MISS
-
-
-def is_plain(shared: int, x: int) -> bool:
-    """Whether `x` is an int, None or Ellipsis."""
-    if class_of(shared, x) == word(shared, SHARED.INT):
-        return True
-    return x == word(shared, SHARED.NONE) or x == word(shared, SHARED.ELLIPSIS)
 
 
 def is_constant(shared: int, kind: int) -> bool:
@@ -217,50 +130,6 @@ def all_plain(shared: int, x: int) -> bool:
         if not is_plain(shared, tuple_item(x, k)):
             return False
     return True
-
-
-def part_of_tuple(shared: int, x: int) -> int:
-    """A tuple or Size of plain elements as it is, with slices one where they are made plain."""
-    if all_plain(shared, x):
-        incref(x)
-        return x
-    size = tuple_size(x)
-    made = new_tuple(size)
-    if made == 0:
-        return FAILED
-    for k in range(size):
-        part, item = MISS, tuple_item(x, k)
-        if is_plain(shared, item):
-            part = item
-            incref(part)
-        elif class_of(shared, item) == word(shared, SHARED.SLICE):
-            part = part_of_slice(shared, item)
-        if part <= FAILED:
-            decref(made)
-            return part
-        set_tuple_item(made, k, part)
-    return int(made)
-
-
-def part_of_slice(shared: int, x: int) -> int:
-    """(slice, start, stop, step) of plain ones."""
-    start = load_word(x + word(shared, SHARED.SLICE_START))
-    stop = load_word(x + word(shared, SHARED.SLICE_STOP))
-    step = load_word(x + word(shared, SHARED.SLICE_STEP))
-    if not (is_plain(shared, start) and is_plain(shared, stop) and is_plain(shared, step)):
-        return MISS
-    made, kind = new_tuple(4), word(shared, SHARED.SLICE)
-    if made == 0:
-        return FAILED
-    incref(kind)
-    incref(start)
-    incref(stop)
-    incref(step)
-    set_tuple_item(made, 0, kind)
-    set_tuple_item(made, 1, start)
-    set_tuple_item(made, 2, stop)
-    set_tuple_item(made, 3, step)
-    return int(made)
 
 
 def part_of_list(shared: int, x: int) -> int:

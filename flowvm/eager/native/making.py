@@ -5,19 +5,13 @@ from __future__ import annotations
 from flowvm.eager.native.cpython import (
     allocate,
     as_int,
-    attribute,
     call_nothing,
     call_one,
     clear_error,
     decref,
-    dict_next,
-    dict_size,
     incref,
     int_of,
-    is_true,
     new_tuple,
-    put_word,
-    set_size,
     set_tuple_item,
     tuple_item,
     word,
@@ -97,57 +91,21 @@ def own_storage(shared: int, x: int) -> int:
 def count_changes(shared: int, site: int, args: int) -> int:
     """Count a change of each tensor that was written, all of which are counted: 1, or FAILED."""
     for k in range(word(site, SITE.WRITES)):
-        x = word(args, word(site, SITE.WRITTEN + k))
-        storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
-        before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
-        version = int_of(as_int(before) + 1)
-        if version == 0:
+        if count_change(shared, word(args, word(site, SITE.WRITTEN + k))) != 1:
             return FAILED
-        give(storage, word(shared, SHARED.STORAGE_VERSION), version)
-        decref(before)
     return 1
 
 
-def said(shared: int, here: int) -> int:
-    """What this thread's innermost with statement says, of those that are in the thread's `here`,
-    borrowed; MISS where there is none; FAILED where that is not known.
-    """
-    entries = attribute(here, word(shared, SHARED.ENTRIES_NAME))
-    if entries == 0:
-        clear_error()
+def count_change(shared: int, x: int) -> int:
+    """The same of one tensor."""
+    storage = load_word(x + word(shared, SHARED.TENSOR_STORAGE))
+    before = load_word(storage + word(shared, SHARED.STORAGE_VERSION))
+    version = int_of(as_int(before) + 1)
+    if version == 0:
         return FAILED
-    put_word(shared, SHARED.PLACE, 0)
-    at, entry, found = shared + 8 * SHARED.PLACE, 0, MISS
-    for _ in range(dict_size(entries)):
-        if dict_next(entries, at, 0, at + 8) != 0:
-            entry = word(shared, SHARED.PLACE + 1)
-    if entry != 0:
-        found = FAILED
-        if class_of(shared, entry) == word(shared, SHARED.ENTRY):
-            found = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
-    decref(entries)  # which the thread has, too
-    return found
-
-
-def records(shared: int) -> int:
-    """Whether this thread records for backward: 1 or 0; 2 if somebody is to be told of it, which
-    the twin does; -1 and an exception.
-    """
-    if dict_size(word(shared, SHARED.ASKERS)) != 0:
-        return 2
-    if set_size(word(shared, SHARED.UNRECORDED)) == 0:
-        return 1
-    now = said(shared, word(shared, SHARED.RECORDING))
-    if now == MISS:  # nothing, on this thread
-        return 1
-    if now > FAILED and class_of(shared, now) == word(shared, SHARED.RECORDED):
-        return 1 if tuple_item(now, 0) == word(shared, SHARED.TRUE) else 0
-    answer = call_nothing(word(shared, SHARED.GRAD_ENABLED))
-    if answer == 0:
-        return -1
-    records = int(is_true(answer))
-    decref(answer)
-    return records
+    give(storage, word(shared, SHARED.STORAGE_VERSION), version)
+    decref(before)
+    return 1
 
 
 def new_node(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:

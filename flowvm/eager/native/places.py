@@ -17,11 +17,12 @@ from flowvm.eager.native.cpython import (
     list_size,
     sequence_item,
     set_contains,
+    set_size,
     this_frame,
     word,
 )
-from flowvm.eager.native.making import said
 from flowvm.eager.native.reading import class_of
+from flowvm.eager.native.regions import said_in
 from flowvm.eager.native.words import FAILED, MISS, SHARED
 from flowvm.vm.machine.lang import load_word
 
@@ -29,17 +30,24 @@ INLINE_ALWAYS = True
 
 
 def place(shared: int) -> tuple[int, int]:
-    """The calling frame's if its file is known for a user's, else the one that is pinned, else the
-    first of a user's from that frame up, as `find_user` finds it: two new references; MISS or
-    FAILED.
+    """The one that is pinned by what this frame called; else the calling frame's if its file is
+    known for a user's, else the one that is pinned, else the first of a user's from that frame up,
+    as `find_user` finds it: two new references; MISS or FAILED.
     """
     frame = this_frame()
     if frame == 0:
         return MISS, 0
+    any_pins = set_size(word(shared, SHARED.PINNED)) != 0
+    if any_pins:
+        code, last = pinned(shared, frame)
+        if code != MISS:
+            return code, last
     own, last = frame_place(shared, frame)
     if own > FAILED:
         return own, last
-    code, last = pinned(shared)
+    code, last = MISS, 0
+    if any_pins:
+        code, last = pinned(shared, 0)
     if code == MISS and own == FAILED:
         code, last = above(shared, frame)
     if code != MISS:
@@ -92,14 +100,19 @@ def above(shared: int, frame: int) -> tuple[int, int]:
     return code, last
 
 
-def pinned(shared: int) -> tuple[int, int]:
+def pinned(shared: int, owner: int) -> tuple[int, int]:
     """What this thread's innermost with statement says, as `find_user` reads it, two new
-    references; MISS where there is none that says it.
+    references; MISS where there is none that says it, or it is not that of `owner`, if one is asked
+    for: native backward's is that of the frame that calls it, for it has none of its own.
     """
-    here = said(shared, word(shared, SHARED.USER_LINES))
+    entry = said_in(shared, SHARED.USER_LINES)
     code, last = MISS, 0
-    listed = here > FAILED and class_of(shared, here) == word(shared, SHARED.LIST)
-    if listed and list_size(here) == 2:
+    if entry <= FAILED:
+        return code, last
+    if owner != 0 and load_word(entry + word(shared, SHARED.ENTRY_OWNER)) != owner:
+        return code, last
+    here = load_word(entry + word(shared, SHARED.ENTRY_VALUE))
+    if class_of(shared, here) == word(shared, SHARED.LIST) and list_size(here) == 2:
         code, last = list_item(here, 0), list_item(here, 1)
         incref(code)
         incref(last)

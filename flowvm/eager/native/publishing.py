@@ -26,7 +26,7 @@ from flowvm.eager.native.cpython import (
     tuple_item,
     word,
 )
-from flowvm.eager.native.reading import argument, class_of, code_of_scalar, scalar_word
+from flowvm.eager.native.reading import class_of
 from flowvm.eager.native.words import FAILED, MISS, MOST_RELEASED, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_release, store_word, words_at
 from flowvm.vm.machine.words import CTL, RING
@@ -54,8 +54,8 @@ def ref_of(shared: int, x: int) -> int:
 def publish(
     shared: int,
     site: int,
-    args: int,
-    kind: int,
+    refs: int,
+    bits: int,
     made: int,
     outs: int,
     count: int,
@@ -63,8 +63,8 @@ def publish(
     code: int,
     last: int,
 ) -> None:
-    """Write record `seq`, which begins with `count` outputs, and remember its place: `code` and
-    `last` are stolen.
+    """Write record `seq`, which begins with `count` outputs, and has inputs' operand words and
+    scalars' words behind them, and remember its place: `code` and `last` are stolen.
     """
     slot = seq & RING.SLOT_MASK
     codes, lasts = word(shared, SHARED.CODES), word(shared, SHARED.LASTS)
@@ -80,12 +80,9 @@ def publish(
         to -= 8
     inputs = word(site, SITE.INPUTS)
     for k in range(inputs):
-        store_word(to - 8 * k, ref_of(shared, word(args, k)))
-    first = inputs + word(site, SITE.ATTRS)
+        store_word(to - 8 * k, word(refs, k))
     for k in range(word(site, SITE.SCALARS)):
-        x = argument(args, first + k, kind)
-        bits = scalar_word(shared, code_of_scalar(site, made, k), x)
-        store_word(to - 8 * (inputs + k), bits)
+        store_word(to - 8 * (inputs + k), word(bits, k))
     store_release(words_at(at, RING.WORDS), RING.MARK, seq + 1)
     decref(before)
 

@@ -21,16 +21,20 @@ from flowvm.eager.native.cpython import (
     is_true,
     list_size,
     new_tuple,
+    put_word,
+    scratch,
     set_size,
     set_tuple_item,
     tuple_item,
     tuple_size,
     word,
 )
+from flowvm.eager.native.ways import known, see
 from flowvm.eager.native.words import FAILED, FLOAT, INT, MISS, SHARED, SITE
-from flowvm.vm.machine.lang import load_word
+from flowvm.vm.machine.lang import load_word, store_word
 
 INLINE_ALWAYS = True
+MINUS_ONE = -4616189618054758400  # the bits of -1.0, which is what a conversion that fails gives
 
 
 def class_of(shared: int, x: int) -> int:
@@ -94,11 +98,19 @@ def is_whole(shared: int, x: int) -> bool:
     if load_word(x + word(shared, SHARED.TENSOR_STORAGE)) == 0:
         return False
     ref = load_word(x + word(shared, SHARED.TENSOR_REF))
-    if ref == 0 or class_of(shared, ref) != word(shared, SHARED.INT):
-        return False
-    if as_int(ref) == -1:
-        clear_error()
-        return False
+    return ref != 0 and class_of(shared, ref) == word(shared, SHARED.INT)
+
+
+def refs_of(shared: int, site: int, args: int, refs: int) -> bool:
+    """Whether all inputs are whole, with operand words, which are words of `refs`."""
+    for k in range(word(site, SITE.INPUTS)):
+        if not is_whole(shared, word(args, k)):
+            return False
+        ref = as_int(load_word(word(args, k) + word(shared, SHARED.TENSOR_REF)))
+        if ref == -1:
+            clear_error()
+            return False
+        put_word(refs, k, ref)
     return True
 
 
@@ -135,20 +147,33 @@ def any_node(shared: int, site: int, args: int) -> bool:
 def entry_of(shared: int, site: int, args: int, kind: int) -> int:
     """The entry of the call, a new reference to a tuple; MISS or FAILED."""
     inputs, attrs = word(site, SITE.INPUTS), word(site, SITE.ATTRS)
-    key = new_tuple(inputs + attrs)
-    if key == 0:
-        return FAILED
+    line, count = scratch(), inputs + attrs + 1
+    put_word(line, 0, 0)
     for k in range(inputs + attrs):
         part = argument(args, k, kind)
         if k < inputs:
             part = load_word(part + word(shared, SHARED.TENSOR_META))
             if part == 0:  # a collection came in between, and what it finalized did this
-                decref(key)
                 return MISS
-        incref(part)
-        set_tuple_item(key, k, part)
+        put_word(line, 1 + k, part)
+    made = known(shared, site, line, count)
+    incref(made)
+    if made != 0:
+        return int(made)
+    for k in range(inputs + attrs):  # before anything can run
+        incref(word(line, 1 + k))
+    key = new_tuple(inputs + attrs)
+    for k in range(inputs + attrs):
+        if key == 0:
+            decref(word(line, 1 + k))
+        else:
+            set_tuple_item(key, k, word(line, 1 + k))
+    if key == 0:
+        return FAILED
     made = dict_item(word(site, SITE.CACHE), key)
     incref(made)
+    if made != 0:
+        see(shared, site, line, count, made)
     decref(key)
     if made != 0:
         return int(made)
@@ -174,43 +199,38 @@ def frees_first(shared: int, made: int) -> bool:
 
 def code_of_scalar(site: int, made: int, k: int) -> int:
     """The struct code of scalar `k`."""
-    kinds = word(site, SITE.KINDS)
-    if kinds != 0:
-        return int(character(kinds, k))
+    if word(site, SITE.KINDS) != 0:
+        return word(site, SITE.CODES + k)
     pack = tuple_item(made, tuple_size(made) - 1)
     return int(character(pack, word(site, SITE.SCALARS) - 1 - k))
 
 
-def scalar_word(shared: int, code: int, x: int) -> int:
-    """The word of a scalar for which `scalar_fits`."""
-    if code == INT:
-        return int(as_int(x))
-    if class_of(shared, x) == word(shared, SHARED.FLOAT):
-        return int(bits_of(as_float(x)))
-    return int(bits_of(int_as_float(x)))
-
-
-def scalar_fits(shared: int, code: int, x: int) -> bool:
-    """Whether a scalar is a plain number that its word of the record holds."""
-    kind = class_of(shared, x)
+def bits_of_scalar(shared: int, code: int, x: int, to: int) -> bool:
+    """Whether a scalar is a plain number that a word of the record holds; it is stored at `to`."""
+    kind, bits = class_of(shared, x), -1
     if kind == word(shared, SHARED.FLOAT):
+        store_word(to, bits_of(as_float(x)))
         return code == FLOAT
     if kind != word(shared, SHARED.INT) and kind != word(shared, SHARED.BOOL):
         return False
-    if code != INT and code != FLOAT:
+    if code == INT:
+        bits = as_int(x)
+    elif code == FLOAT:
+        bits = bits_of(int_as_float(x))
+    else:
         return False
-    scalar_word(shared, code, x)
-    if error_occurred() != 0:
-        clear_error()
-        return False
-    return True
+    store_word(to, bits)
+    if bits not in (-1, MINUS_ONE) or error_occurred() == 0:
+        return True
+    clear_error()
+    return False
 
 
-def scalars_fit(shared: int, site: int, made: int, args: int, kind: int) -> bool:
-    """Whether all scalars do."""
+def bits_of_scalars(shared: int, site: int, made: int, args: int, kind: int, bits: int) -> bool:
+    """Whether all scalars are; their words are those of `bits`."""
     first = word(site, SITE.INPUTS) + word(site, SITE.ATTRS)
     for k in range(word(site, SITE.SCALARS)):
         x = argument(args, first + k, kind)
-        if not scalar_fits(shared, code_of_scalar(site, made, k), x):
+        if not bits_of_scalar(shared, code_of_scalar(site, made, k), x, bits + 8 * k):
             return False
     return True

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
-from flowvm.eager.native.words import MOST_OUTPUTS, MOST_SAVED, MOST_WRITTEN, SHARED, SITE
+from flowvm.eager.native.words import (
+    MOST_LINE,
+    MOST_OUTPUTS,
+    MOST_SAVED,
+    MOST_SCALARS,
+    MOST_WRITTEN,
+    SHARED,
+    SITE,
+    WAY,
+    WAYS,
+)
+from flowvm.eager.nodes import OutputEdge
+from flowvm.errors import FlowError
+from flowvm.guards.kept import clearings
 from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.private.cpython import getrefcount
 from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
+from flowvm.vm.callers.lines import Backward
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
 
@@ -25,7 +40,10 @@ _SLOTS = {
 }  # fmt: skip
 
 
-YES, NO = object(), object()  # for True and False in the keys of courses, where 1 is another
+# in the keys of courses: for True and False, as 1 is another; around the parts of lists
+# and tuples, in front of those of slices
+YES, NO = object(), object()
+OPEN_LIST, OPEN_TUPLE, CLOSE, SLICED = object(), object(), object(), object()
 
 
 class Several(tuple[int, ...]):
@@ -63,7 +81,12 @@ def shared_table(names: dict[str, Any]) -> Table:
         for slot in slots:
             key = f"{kind}_{slot.strip('_')}".upper()
             places[key] = slot_place(names[kind], slot)
-    places["ENTRY_VALUE"] = slot_place(_Entry, "value")
+    for slot in ("keep", "owner", "value"):
+        places[f"ENTRY_{slot.upper()}"] = slot_place(_Entry, slot)
+    for slot in ("index", "node"):
+        places[f"EDGE_{slot.upper()}"] = slot_place(OutputEdge, slot)
+    for slot in ("code", "last"):
+        places[f"BACKWARD_{slot.upper()}"] = slot_place(Backward, slot)
     leaf = names.get("AccumulateGrad")
     for slot in ("after", "hooks", "tensor"):
         places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
@@ -87,6 +110,18 @@ def shared_table(names: dict[str, Any]) -> Table:
         FITTED=names.get("fitted", 0),
         ARRIVE=names.get("arrive", 0),
         NO_GRAPH=False,
+        THROUGH=_through,
+        STARTED=names.get("started", 0),
+        BACKWARD=Backward,
+        COURSE=names.get("Course", 0),
+        GO_ON=names.get("go_on", 0),
+        EXPLAIN=names.get("explain", 0),
+        ADD=names.get("add_in_place", 0),
+        EDGES_NAME="edges",
+        FORWARD_NAME="forward",
+        HOOKS_NAME="_hooks",
+        EXCEPTION=Exception,
+        FLOW_ERROR=FlowError,
         SLICE=slice,
         TUPLE=tuple,
         SIZE=Size,
@@ -95,6 +130,11 @@ def shared_table(names: dict[str, Any]) -> Table:
         META=TensorMeta,
         DTYPE=DType,
         ELLIPSIS=...,
+        OPEN_LIST=OPEN_LIST,
+        OPEN_TUPLE=OPEN_TUPLE,
+        CLOSE=CLOSE,
+        SLICED=SLICED,
+        COPY=_copy,
         YES=YES,
         NO=NO,
         NEW_TUPLE=_new_tuple,
@@ -103,6 +143,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         INT=int,
         BOOL=bool,
         LIST=list,
+        DICT=dict,
+        DEFAULT_DICT=defaultdict,
         ENTRY=_Entry,
         NONE=None,
         KEY_ERROR=KeyError,
@@ -111,6 +153,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         HOT=names,
         COUNTER_NAME="counter",
         LIMIT_NAME="limit",
+        CLEARED=ctypes.addressof(clearings),
         RING=ring,
         CONTROL=control,
         POP=names["pop"],
@@ -129,10 +172,12 @@ def shared_table(names: dict[str, Any]) -> Table:
         INTERNAL=names["internal_files"],
         TRUE=True,
         FIND_USER=names["find_user"],
+        PINNED=names["pinned"],
         USER_LINES=names["user_lines"],
         ENTRIES_NAME="entries",
         RECORDING=names["recording"],
         RECORDED=names["Recording"],
+        FORGET=names["FORGET"],
         FINISH=finish_function(names),
     )
 
@@ -142,6 +187,18 @@ def _address(view: Any) -> int:
 
 
 _new_tuple = tuple.__new__
+
+
+def _copy(x: Any, source: Any) -> Any:
+    """A method that is declared later."""
+    return x.copy_(source)
+
+
+def _through(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function from here: what it issues is then the line's that is pinned, or the first
+    above that is a user's, and not that of the frame that called a native call.
+    """
+    return function(*args)
 
 
 def _prune(views: list[Any]) -> None:
@@ -159,7 +216,15 @@ def takes(op: Callee) -> bool:
         known = 0 < len(op.outputs) <= MOST_OUTPUTS and not op.unsized
         known = known and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
+    known = known and len(op.inputs) + len(op.attrs) <= MOST_LINE
+    known = known and len(op.scalars) <= MOST_SCALARS
     return known and operands <= RING.MAX_INLINE
+
+
+def ways_table(count: int) -> Table:
+    """WAYS, with so many WAYs."""
+    more = [0] * (count * WAY.WORDS)
+    return Table(WAYS, None, more, CLEARED=-1, COUNT=count, HELD=[None] * count)
 
 
 def site_table(
@@ -180,10 +245,12 @@ def site_table(
         op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
     )
     written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
+    ways = ways_table(4)
     return Table(
         SITE,
-        (shared, numbered),
+        (shared, numbered, ways),
         SHARED=shared.address,
+        WAYS=ways.address,
         TWIN=twin,
         CACHE=op.cache,
         ARGUMENTS=arguments,
@@ -193,6 +260,7 @@ def site_table(
         ATTRS=len(op.attrs),
         SCALARS=len(op.scalars),
         KINDS=op.scalar_kinds or 0,
+        CODES=Several(map(ord, op.scalar_kinds if taken else "")),
         CONVERTED=int(converted or bool(op.amp)),
         OPERATOR=op if op.grad is not None else 0,
         SAVES=len(saved),

@@ -24,8 +24,9 @@ from flowvm.eager.native.cpython import (
     weak_reference,
     word,
 )
-from flowvm.eager.native.making import give, lend, of_inputs, own_storage, records, saved_input
+from flowvm.eager.native.making import give, lend, of_inputs, own_storage, saved_input
 from flowvm.eager.native.reading import class_of, is_tensor
+from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import ALIAS, FAILED, MISS, SHARED, STEP
 from flowvm.vm.callers.lines import NO_ORIGIN
 from flowvm.vm.machine.lang import load_word
@@ -179,3 +180,70 @@ def bare_node(shared: int, step: int, args: int, inputs: int, saves: int, meta: 
         set_tuple_item(saved, k, tensor)
         set_tuple_item(versions, k, version)
     return int(node)
+
+
+def pieces_step(shared: int, step: int, values: int) -> int:
+    """Let views of what is a tensor outside of the graph be views of the tensor, and the outputs of
+    one Node: 1; MISS or FAILED.
+    """
+    x, count = word(values, word(step, STEP.GIVEN)), word(step, STEP.ARGUMENTS) - 1
+    none, at = word(shared, SHARED.NONE), word(shared, SHARED.TENSOR_NODE)
+    base = base_of(shared, x)
+    place = load_word(base + at)
+    if place == 0 or load_word(x + at) == none:
+        return MISS
+    in_leaf = place != none and class_of(shared, place) == word(shared, SHARED.LEAF)
+    args = scratch()
+    put_word(args, 0, x)
+    node = bare_node(shared, step, args, 1, 0, none)
+    if node <= FAILED:
+        return node
+    metas, number, done = new_tuple(count), int_of(NO_ORIGIN), 1
+    if metas == 0 or number == 0:
+        decref(metas)
+        decref(number)
+        decref(node)
+        return FAILED
+    give(node, word(shared, SHARED.NODE_SEQ), number)
+    for k in range(count):
+        out = word(values, word(step, STEP.GIVEN + 1 + k))
+        meta = load_word(out + word(shared, SHARED.TENSOR_META))
+        incref(meta)
+        set_tuple_item(metas, k, meta)
+    before = load_word(node + word(shared, SHARED.NODE_OUT_METAS))
+    give(node, word(shared, SHARED.NODE_OUT_METAS), metas)
+    decref(before)
+    for k in range(count):
+        out = word(values, word(step, STEP.GIVEN + 1 + k))
+        if done == 1:
+            done = piece(shared, out, base, node, k if count > 1 else -1)
+        if done == 1 and not in_leaf:
+            done = remembered(shared, base, out)
+    decref(node)
+    return done
+
+
+def piece(shared: int, out: int, base: int, node: int, k: int) -> int:
+    """Let a view be one of `base`, and output `k` of a Node, -1: its only one: 1; MISS or
+    FAILED.
+    """
+    none, at = word(shared, SHARED.NONE), word(shared, SHARED.TENSOR_NODE)
+    if load_word(out + at) != none:
+        return MISS
+    kin = load_word(out + word(shared, SHARED.TENSOR_KIN))
+    lend(out, word(shared, SHARED.TENSOR_KIN), base)
+    decref(kin)
+    if k < 0:
+        lend(out, at, node)
+        decref(none)
+        return 1
+    edge, index = allocate(word(shared, SHARED.OUTPUT_EDGE), 0), int_of(k)
+    if edge == 0 or index == 0:
+        decref(edge)
+        decref(index)
+        return FAILED
+    lend(edge, word(shared, SHARED.EDGE_NODE), node)
+    give(edge, word(shared, SHARED.EDGE_INDEX), index)
+    give(out, at, edge)
+    decref(none)
+    return 1

@@ -19,10 +19,14 @@ MOST_WRITTEN = 8  # operands that it changes
 MOST_RELEASED = 24  # storages that one record releases
 MOST_OUTPUTS = 6  # of an operator
 MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
+MOST_PARTS = 34  # of the key of such a call, but for two
+MOST_SAME = 7  # the place of the last tensor of a call that may be one of those before
 MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
-OPERATOR, FRONT, GRADIENT, BACKWARD = 0, 1, 2, 3  # kinds of SITEs
-CALL, VIEW, ALIAS, RECORD = 0, 1, 2, 3  # kinds of STEPs
+MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
+MOST_LINE = 24  # words by which a call is known again
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE = range(8)  # of SITEs
+CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
 
@@ -56,6 +60,12 @@ class SHARED(Record):
     SLICE_STOP = field("its stop")
     SLICE_STEP = field("its step")
     ENTRY_VALUE = field("what a with statement says, in its _Entry")
+    ENTRY_OWNER = field("whose it is")
+    ENTRY_KEEP = field("what it keeps")
+    EDGE_INDEX = field("an OutputEdge's index")
+    EDGE_NODE = field("its node")
+    BACKWARD_CODE = field("a Backward's code")
+    BACKWARD_LAST = field("its last")
     # classes and constants
     TENSOR = field("the class Tensor")
     PARAMETER = field("the class Parameter, or 0")
@@ -71,6 +81,11 @@ class SHARED(Record):
     STR = field("the class str")
     DTYPE = field("the class DType")
     ELLIPSIS = field("Ellipsis")
+    OPEN_LIST = field("stands before the tensors of a list in the keys of courses")
+    OPEN_TUPLE = field("before those of a tuple, and before what a tuple has that has slices")
+    CLOSE = field("and behind them")
+    SLICED = field("before start, stop and step of a slice")
+    COPY = field("Tensor.copy_")
     YES = field("stands for True in the keys of courses, where 1 is another")
     NO = field("stands for False there")
     GRAD_NAME = field("'grad', what backward leaves in _extra")
@@ -78,21 +93,36 @@ class SHARED(Record):
     FITTED = field("gives a gradient its input's shape and dtype, or 0")
     ARRIVE = field("adds a gradient to what has arrived, or 0")
     NO_GRAPH = field("False: the gradients' own graph is not wanted")
+    THROUGH = field("calls a function from a frame of flowvm's")
+    STARTED = field("set: not empty while backward begins with something else than ones")
+    BACKWARD = field("the class Backward")
+    COURSE = field("the class of what hooks of a backward keep things in, or 0")
+    GO_ON = field("runs what is left of a backward, or 0")
+    EXPLAIN = field("says whose gradient an error came from, or 0")
+    ADD = field("adds a gradient to the one that is there, or 0")
+    EDGES_NAME = field("'edges'")
+    FORWARD_NAME = field("'forward'")
+    HOOKS_NAME = field("'_hooks'")
     NEW_TUPLE = field("makes a tuple of a class")
     PRUNE = field("takes the views that are gone out of a list of views")
     FLOAT = field("the class float")
     INT = field("the class int")
     BOOL = field("the class bool")
     LIST = field("the class list")
+    DICT = field("the class dict")
+    DEFAULT_DICT = field("the class defaultdict")
     ENTRY = field("the class of what with statements say")
     NONE = field("None")
     KEY_ERROR = field("the class KeyError")
     ATTRIBUTE_ERROR = field("the class AttributeError")
     TYPE_ERROR = field("the class TypeError")
+    EXCEPTION = field("the class Exception")
+    FLOW_ERROR = field("the class FlowError")
     # what issuing touches: see `flowvm.vm.callers.hot`
     HOT = field("the dict `hot` itself")
     COUNTER_NAME = field("'counter', which is another object during a fork")
     LIMIT_NAME = field("'limit'")
+    CLEARED = field("address of how often something was dropped of what is kept of calls")
     RING = field("address of the first record")
     CONTROL = field("address of the control words")
     POP = field("takes a free storage id")
@@ -112,12 +142,24 @@ class SHARED(Record):
     INTERNAL = field("dict: whether a file is flowvm's, by names that were asked for")
     TRUE = field("True")
     FIND_USER = field("finds the user's place from a frame up")
-    USER_LINES = field("what each thread's with statements say of the user's place")
+    PINNED = field("set: not empty while a thread pins the user's place")
+    USER_LINES = field(
+        "what each thread's with statements say of the user's place, and the dict "
+        "of that of the thread that asked last",
+        words=2,
+        by="who has the GIL",
+    )
     ENTRIES_NAME = field("'entries', in which it says so")
     PLACE = field("where a dict is gone through, and what was found", words=2, by="who has the GIL")
     RELEASES_SINCE = field("releases since the Python function made one", by="who has the GIL")
     LAST = field("the number of the record that was published last", by="who has the GIL")
-    RECORDING = field("what each thread's with statements say of whether it records")
+    THREAD = field("the number of the thread that asked last", by="who has the GIL")
+    RECORDING = field(
+        "what each thread's with statements say of whether it records, and such a dict",
+        words=2,
+        by="who has the GIL",
+    )
+    FORGET = field("what they say who do not")
     RECORDED = field("the class of what they say")
     FINISH = field("what is due behind a record: `flowvm.eager.calls.finish_call`")
 
@@ -128,16 +170,28 @@ class SITE(Record):
 
     SHARED = field("address of the SHARED table")
     TWIN = field("the Python function")
-    CACHE = field("dict from metas and attributes to entries")
+    CACHE = field(
+        "dict from metas and attributes to entries, from keys to courses; of START, from "
+        "metas to ones"
+    )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
-    KIND = field("OPERATOR; what follows courses: FRONT or GRADIENT; or BACKWARD")
-    FUNCTION = field("of all but an OPERATOR: makes calls that have no course")
+    KIND = field(
+        "OPERATOR; what follows courses: FRONT or GRADIENT; the engine's loop: BACKWARD; "
+        "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing"
+    )
+    FUNCTION = field(
+        "of all but an OPERATOR: makes calls that have no course; of MODULE, is told of errors"
+    )
     OUTPUTS = field("how many it makes; 0: it writes inputs")
     LIVE = field("how many of them, the first, have a place in the autograd graph")
     INPUTS = field("how many tensors come first")
     ATTRS = field("how many attributes follow")
     SCALARS = field("how many dynamic numbers come last")
-    KINDS = field("their struct codes, a str; 0: the entry has them, last to first")
+    KINDS = field(
+        "their struct codes, a str; 0: the entry has them, last to first; of EACH, the "
+        "name of the count of calls, or 0"
+    )
+    CODES = field("these codes, where KINDS has them", words=MOST_SCALARS)
     CONVERTED = field("1: autocast may convert the inputs")
     OPERATOR = field("the operator, if it has a gradient, else 0")
     SAVES = field("how many operands its gradient needs")
@@ -145,12 +199,37 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    NUMBERED = field("the SITE of `op(tensor, number)`, or 0; of BACKWARD, that of gradients")
+    WAYS = field("address of what calls were last seen to be: a WAYS and WAYs behind it; or 0")
+    NUMBERED = field(
+        "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
+        "START; that of the operator, of EACH"
+    )
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 
 
-@record(words=5 + MOST_ARGUMENTS)
+@record(words=4)
+class WAYS(Record):
+    """An inline cache, in front of a dict; see `flowvm.eager.native.ways`."""
+
+    CLEARED = field("what SHARED.CLEARED had when it was begun", by="who has the GIL")
+    COUNT = field("how many WAYs there are, a power of two")
+    HELD = field("a list with a tuple for each: what its words refer to")
+    TURN = field("how many were seen", by="who has the GIL")
+
+
+@record(words=2 + MOST_LINE)
+class WAY(Record):
+    """A call that was seen, by its line: a number, and addresses of objects, or 0; those with a 1
+    added are of metas of tensors.
+    """
+
+    VALUE = field("the entry, or what courses keep; 0: none", by="who has the GIL")
+    WORDS_OF = field("how many words the line has", by="who has the GIL")
+    LINE = field("they themselves", words=MOST_LINE, by="who has the GIL")
+
+
+@record(words=6 + MOST_ARGUMENTS)
 class COURSE(Record):
     """What a call of a function, with such metas and such other arguments, comes to: its STEPs lie
     behind.  A value is a tensor that the call is given, or that a step makes, by its number.
@@ -158,6 +237,7 @@ class COURSE(Record):
 
     STEPS = field("how many there are")
     TENSORS = field("how many values the call is given")
+    APART = field("1: none of them may share memory")
     RESULT = field("the value that it gives; -1: several")
     RESULTS = field("how many")
     CLASS = field("the class of the tuple that they are in")
@@ -168,9 +248,12 @@ class COURSE(Record):
 class STEP(Record):
     """One thing that a call comes to.  An argument is a value, or an object, by its address."""
 
-    KIND = field("CALL of an operator, VIEW, ALIAS outside of the graph, or RECORD: a Node")
+    KIND = field(
+        "CALL of an operator, VIEW, ALIAS outside of the graph, or RECORD: a Node; INTO: a call "
+        "whose output is a tensor that was there; PIECES: views become one Node's outputs"
+    )
     SITE = field("CALL: the operator's SITE; VIEW, RECORD: what stands for one in its Node")
-    MADE = field("CALL: the entry; VIEW, ALIAS: the meta; RECORD: the output, a value")
+    MADE = field("CALL, INTO: the entry; VIEW, ALIAS: the meta; RECORD: the output, a value")
     OFFSET = field("VIEW, ALIAS: what is added to the operand word")
     ATTRS = field("VIEW, RECORD: the attributes")
     INPUTS = field("how many arguments are inputs")

@@ -573,15 +573,18 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int] = (),
         until: float | None = None,
+        heard: bool = False,
     ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
+
+        `heard`: who listens to this thread's calls was told of it.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
         """
         if hot["dead"]:
             self.release_dead()
-        if hot.get("departed") and (listener := hot["listener"]()) is not None:
+        if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
             listener.refuse()  # who listens has no word for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)

@@ -1,6 +1,9 @@
 """Native backward: what it leaves in `.grad`, and what it leaves to the engine's own loop."""
 
 import gc
+import sys
+import threading
+import traceback
 import weakref
 
 import numpy as np
@@ -12,6 +15,9 @@ from flowvm.autograd import Function, engine
 from flowvm.eager.native import install
 from flowvm.errors import AutogradError
 from flowvm.private.cpython import getrefcount
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import Backward, apart
+from flowvm.vm.machine.words import RING
 
 pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
 
@@ -95,6 +101,7 @@ def by_python(monkeypatch):
 
     class Apart:
         def __enter__(self):
+            monkeypatch.setattr(flow.Tensor, "backward", flow.Tensor.backward.twin)
             monkeypatch.setattr(engine, "_run_usual", lambda *args: None)
             monkeypatch.setattr(engine, "_gradients", lambda node, g: node.operator.grad(node, g))
 
@@ -220,3 +227,150 @@ def test_many_steps_are_native_and_fed_no_misses():
     chain(x, w).backward()
     after = flow.vm.stats()
     assert after["native_hits"] > before["native_hits"]
+
+
+def issued_by(function):
+    """The places of the instructions that a call of `function` issues: codes, and offsets."""
+    flow.vm.sync()
+    first = engine_now()
+    function()
+    return [(hot["codes"][k & RING.SLOT_MASK], hot["lasts"][k & RING.SLOT_MASK])
+            for k in range(first, engine_now())]  # fmt: skip
+
+
+def engine_now():
+    return int(repr(hot["counter"])[6:-1])
+
+
+def test_what_backward_issues_is_the_users_line_and_the_forward_calls():
+    x, w = leaves()
+    for _ in range(3):
+        chain(x, w).backward()
+    y = chain(x, w)
+    seqs = {y._node.seq, y._node.edges[0].seq, y._node.edges[0].edges[0].seq}
+    x.grad = w.grad = None
+    found = [place for place in issued_by(lambda: y.backward()) if place[0] is not None]
+    y = chain(x, w)
+    x.grad = w.grad = None
+    twin = [p for p in issued_by(lambda: flow.Tensor.backward.twin(y)) if p[0] is not None]
+    assert len(found) == len(twin)
+    for (backward, origin), (code, _) in zip(found, twin, strict=True):
+        assert type(backward) is type(code) is Backward
+        assert backward.code.co_name == "<lambda>"
+        assert origin in seqs or apart(backward, origin)[2] < -1
+
+
+def test_regions_end_with_backward_whatever_came():
+    def broken(g):
+        raise ZeroDivisionError
+
+    def at_rest():
+        return flow.is_grad_enabled() and not (hot["unrecorded"] or hot["pinned"])
+
+    for turn in range(5):
+        x, w = leaves()
+        y = x * w
+        y.register_hook(broken)
+        assert at_rest()
+        with pytest.raises(ZeroDivisionError):
+            y.sum().backward()
+        assert at_rest()
+        z = chain(x, w)
+        z.backward()
+        with pytest.raises(AutogradError, match="second time") as error:
+            z.backward()
+        assert at_rest()
+        frames = traceback.extract_tb(error.value.__traceback__)
+        assert [frame.name for frame in frames] == [
+            "test_regions_end_with_backward_whatever_came"
+        ], turn
+        with flow.no_grad():
+            chain(*leaves()) * 2
+        assert at_rest()
+
+
+def test_backward_in_backward_and_what_it_switches():
+    seen = []
+
+    def hook(g):
+        a, b = leaves()
+        assert not flow.is_grad_enabled()
+        with flow.enable_grad():
+            chain(a, b).backward()
+        seen.append(float(a.grad.sum()))
+        assert not flow.is_grad_enabled()
+
+    for _ in range(4):
+        x, w = leaves()
+        y = x @ w
+        y.register_hook(hook)
+        y.relu().sum().backward()
+        np.testing.assert_array_equal(x.grad.numpy(), gradients(chain)[0])
+    assert len(set(seen)) == 1
+
+
+def test_several_threads_go_back_at_once():
+    wanted, failed = gradients(model), []
+
+    def run():
+        for _ in range(30):
+            found = gradients(model)
+            if not all((a == b).all() for a, b in zip(found, wanted, strict=True)):
+                failed.append(found)
+            if not flow.is_grad_enabled():
+                failed.append("not recording")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed
+
+
+def test_calls_of_backward_that_are_none():
+    x = flow.ones(2, requires_grad=True)
+    for wrong in ((), (1,), (None,), (x, x, x, x, x, x, x)):
+        with pytest.raises((TypeError, AttributeError, AutogradError)):
+            flow.Tensor.backward(*wrong)
+    for tensor in (flow.ones(1), object.__new__(flow.Tensor), x, x * 2):
+        with pytest.raises((AutogradError, AttributeError)):
+            tensor.backward()
+    leaf = flow.ones((), requires_grad=True)
+    leaf.backward()
+    assert leaf.grad.item() == 1
+    half = (leaf * 2).to(flow.float64)
+    half.backward()
+    assert leaf.grad.item() == 3
+
+
+def test_ones_that_a_hook_has_written_are_made_anew():
+    for _ in range(3):
+        x = flow.ones(3, requires_grad=True)
+        y = (x * 2).sum()
+        y.register_hook(lambda g: g.mul_(5))
+        y.backward()
+        z = flow.ones(3, requires_grad=True)
+        (z * 2).sum().backward()
+        assert z.grad.tolist() == [2, 2, 2]
+
+
+def test_gradients_of_several_outputs_meet():
+    def pieces(x, w):
+        a, b = (x @ w).chunk(2, 1)
+        c = flow.cat([a * 2, b, a], 1)
+        return (c * c).sum() + flow.stack(w.unbind(), 1)[0].sum()
+
+    found = [gradients(pieces, 2) for _ in range(3)]
+    with_python = flow.Tensor.backward.twin
+    tensors = leaves()
+    for _ in range(2):
+        with_python(pieces(*tensors))
+    for each in found:
+        for values, t in zip(each, tensors, strict=True):
+            np.testing.assert_array_equal(values, t.grad.numpy())

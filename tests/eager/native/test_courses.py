@@ -16,7 +16,7 @@ from flowvm.eager.native import courses, install
 from flowvm.eager.native.objects import native_class
 from flowvm.eager.native.words import SITE
 from flowvm.eager.tensor import Storage, Tensor, base_of
-from flowvm.errors import FlowError
+from flowvm.errors import AutogradError, FlowError
 from flowvm.private.cpython import getrefcount
 from flowvm.vm.callers.hot import hot
 
@@ -77,6 +77,9 @@ CALLS = {
         (x, None), (x, ())]),
     "view": (Tensor.view, lambda x: [(x, -1), (x, 6, 4), (x, (4, 6)), (x, [2, 12]),
         (x, flow.ones(3, 8).shape)]),
+    "unbind": (flow.unbind, lambda x: [(x,), (x, 1), (x, -1)]),
+    "split": (flow.split, lambda x: [(x, 2), (x, 4), (x, [1, 5]), (x, (2, 2), 1), (x, 6)]),
+    "chunk": (flow.chunk, lambda x: [(x, 2), (x, 3, 1)]),
     "reshape": (flow.reshape, lambda x: [(x, (-1,)), (x, (3, 8)), (x, [8, 3])]),
     "t": (flow.t, lambda x: [(x,)]),
     "transpose": (flow.transpose, lambda x: [(x, 0, 1), (x, -1, 0)]),
@@ -281,12 +284,29 @@ def test_random_numbers_are_drawn_each_time():
     assert found.tolist() != call(x).tolist()
 
 
-def test_what_changes_a_tensor_is_no_course():
-    call = steady(lambda x, how=None: x.sum() if how is None else x.add_(1) if how else x.zero_())
-    x = numbers(3)
-    for how in (True, False):
-        assert not followed(call, x, how)[1]
-    assert x.tolist() == [0, 0, 0]
+def test_what_changes_a_tensor_and_goes_on_is_no_course():
+    call = steady(lambda x, how=None: x.add_(1) * 2)
+    x = flow.zeros(3)
+    assert not followed(call, x)[1]
+    assert x.tolist() == [3, 3, 3]
+
+
+def test_a_change_is_the_last_of_a_course():
+    call = steady(lambda x, y: x.add_(y * 2))
+    x, y = flow.zeros(3), flow.ones(3)
+    for turn in range(1, 6):
+        assert call(x, y) is x
+        assert x.tolist() == [2.0 * turn] * 3
+    assert x.version == 5
+    assert followed(call, x, y)[1]
+    w = flow.ones(3, requires_grad=True) * 1  # what is recorded is Python's
+    call(w, y).sum().backward()
+    leaf = flow.ones(3, requires_grad=True)
+    with flow.no_grad():
+        view = leaf[:]
+        assert call(view, y).tolist() == [3, 3, 3]
+    with pytest.raises(AutogradError):
+        call(view, y)
 
 
 def test_tensors_from_elsewhere_are_no_course():
@@ -314,6 +334,113 @@ def test_a_tensor_given_twice():
     assert followed(call, x, y)[0].item() == pytest.approx(x.sum().item())
     assert call(x, x).item() == pytest.approx(float((x.numpy() ** 2).sum()))
     assert followed(call, x, x)[0].item() == pytest.approx(float((x.numpy() ** 2).sum()))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("join", [flow.cat, flow.stack])
+def test_tensors_in_lists(join, grad):
+    call = steady(plain(join))
+    x, y = numbers(4, 3, grad=grad), flow.ones(4, 3)
+    for given in ([x, y], (y, x, y), [x, x], (y,), [x, y, x]):
+        for dim in (0, 1, -1):
+            out, was_followed = followed(call, given, dim)
+            assert was_followed
+            assert told(out) == told(plain(join)(given, dim))
+            assert call(given, dim=dim).tolist() == out.tolist()
+    if grad:
+        (call([x, y, x], 1) * 2).sum().backward()
+        assert x.grad.tolist() == np.full((4, 3), 4).tolist()
+    keys = [courses.key_of((given,), (), []) for given in ([x, y], (x, y), [x, x], [x], x)]
+    assert len(set(keys)) == len(keys)
+
+
+def test_lists_that_are_not_of_tensors_alone_are_the_functions():
+    call, x = steady(lambda *given: x.sum()), numbers(3)
+    for given in ([x, 1], (x, None), [1, x], [[x]], [x] * 40):
+        for _ in range(4):
+            call(given)
+        assert hits(call) == 0
+    half = object.__new__(Tensor)
+    with contextlib.suppress(AttributeError):
+        call([x, half])
+    assert hits(call) == 0
+
+
+def test_a_list_that_is_emptied_meanwhile():
+    """What a finalizer does to the list of a call that follows a course."""
+    call = steady(plain(flow.cat))
+    given = [flow.ones(2, 2), flow.ones(2, 2)]
+    followed(call, given)
+
+    class Dying:
+        def __del__(self):
+            given.clear()
+
+    for _ in range(3):
+        given[:] = [flow.ones(2, 2), flow.ones(2, 2)]
+        dying = Dying()
+        dying.itself = dying
+        del dying
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            with contextlib.suppress(FlowError, IndexError):
+                call(given)
+        finally:
+            gc.set_threshold(*threshold)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_pieces_and_what_they_are_views_of(grad):
+    call = steady(plain(flow.unbind))
+    for of_view in (False, True):
+        for _ in range(4):
+            x = numbers(4, 3, grad=grad)
+            x = (x * 1)[1:] if of_view else x * 1
+            found, wanted = call(x), plain(flow.unbind)(x)
+            for piece, like in zip(found, wanted, strict=True):
+                assert base_of(piece) is base_of(like)
+                assert piece.version == 0
+            with flow.no_grad():
+                assert base_of(call(x)[0]) is base_of(x)
+            found[0].mul_(2) if not grad else None
+            assert x[0].tolist() == found[0].tolist()
+    assert hits(call) > 4
+
+
+def test_results_that_go_into_out():
+    a, b = numbers(3, 3), numbers(3, 3) + 1
+    for _ in range(5):
+        out = flow.zeros(3, 3)
+        view = flow.zeros(4, 3)[1:]
+        assert flow.add(a, b, out=out) is out
+        np.testing.assert_array_equal(out.numpy(), (a + b).numpy())
+        assert out.version == 1
+        flow.matmul(a, b, out=view)
+        np.testing.assert_array_equal(view.numpy(), (a @ b).numpy())
+        same = a.clone()
+        flow.mul(same, b, out=same)
+        np.testing.assert_array_equal(same.numpy(), (a * b).numpy())
+        flow.sub(b, same, out=same.t())  # other places of the same memory
+        np.testing.assert_array_equal(same.numpy().T, (b - a * b).numpy())
+        values, places = flow.zeros(3), flow.zeros(3, dtype=flow.int64)
+        flow.max(a, 1, out=(values, places))
+        np.testing.assert_array_equal(values.numpy(), a.numpy().max(1))
+        np.testing.assert_array_equal(places.numpy(), a.numpy().argmax(1))
+        wide = flow.zeros(3, 3, dtype=flow.float64)
+        flow.add(a, 1.5, out=wide)
+        np.testing.assert_allclose(wide.numpy(), a.numpy() + 1.5, rtol=1e-6)
+        with pytest.raises(AutogradError, match="out="):
+            flow.add(a, b, out=flow.zeros(3, 3, requires_grad=True))
+        both = flow.zeros(6, 3)
+        flow.cat([a, b], out=both)
+        np.testing.assert_array_equal(both.numpy(), flow.cat([a, b]).numpy())
+        with pytest.raises(FlowError, match="shares memory"):
+            flow.cat([a, b], out=a)
+        with pytest.raises(FlowError, match="shares memory"):
+            flow.cat([both[:3], b], out=both)
+        with pytest.warns(UserWarning, match="resized"):
+            assert flow.matmul(a, b, out=flow.ones(2)).shape == (3, 3)
 
 
 def test_no_grad_and_inference_are_other_courses():

@@ -471,7 +471,7 @@ def test_what_dies_is_what_the_twin_lets_go():
     """By `Tensor.__del__` as compiled code; wrong calls of it are the twin's."""
     call = dying.new_call(Tensor.__del__, None)
     site = Table(SITE, None, SHARED=install._shared().address, TWIN=call.twin)
-    dying.activate(call, site.words, install._address_of_death(), site)
+    dying.activate(call, site.words, install._address(install.death), site)
     hot["refill"]()
     x = flow.ones(2)
     view, half = x[0], object.__new__(Tensor)
