@@ -59,13 +59,20 @@ NUMBA = Package(
             "TargetContext",
             "numba.core.base:BaseContext",
             "holds how everything is lowered",
-            ("_defns", "refresh", "insert_user_function", "data_model_manager"),
+            (
+                "_defns",
+                "refresh",
+                "insert_user_function",
+                "data_model_manager",
+                "pair_first",
+                "pair_second",
+            ),
         ),
         Use(
             "OverloadSelector",
             "numba.core.base:OverloadSelector",
-            "remembers how a range is iterated",
-            ("_cache",),
+            "says how an operation is lowered",
+            ("find",),
         ),
         Use(
             "CodeLibrary",
@@ -82,8 +89,8 @@ NUMBA = Package(
         Use(
             "imputils",
             "numba.core.imputils",
-            "registers how a range is counted and a constant is lowered",
-            ("RefType", "iternext_impl", "lower_constant"),
+            "registers how a constant is lowered",
+            ("lower_constant",),
         ),
         Use(
             "cgutils",
@@ -262,11 +269,10 @@ def global_type(context: Any, value: Any) -> Any:
     return context._get_global_type(value)
 
 
-def iterators(context: Any) -> dict[Any, Any]:
-    """Numba's own dict: how iterators of a type go on, by types."""
+def overloads_of(context: Any, name: object) -> Any:
+    """Numba's selector among the ways to lower an operation."""
     NUMBA.require("TargetContext", "OverloadSelector")
-    steps: dict[Any, Any] = context._defns["iternext"]._cache
-    return steps
+    return context._defns[name]
 
 
 def never_finalized(library: Any) -> None:
