@@ -235,6 +235,22 @@ NUMBA = Package(
             ("llvmlite.ir.types:Type.__call__",),
             ("48dfe00c9b31b6b5",),
         ),
+        Use(
+            "phis",
+            "numba.core.byteflow:Flow",
+            "joins the sites of all phis until nothing changes, for the few that are used",
+            ("_prune_phis",),
+            ("numba.core.byteflow:Flow._prune_phis",),
+            ("dc6115c994089051",),
+        ),
+        Use(
+            "withs",
+            "numba.core.interpreter",
+            "looks in each function for what is left of a with statement",
+            ("peep_hole_delete_with_exit",),
+            ("numba.core.interpreter:peep_hole_delete_with_exit",),
+            ("a66950f7060a5ada",),
+        ),
     ),
 )
 
