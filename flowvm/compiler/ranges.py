@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.compiler.lines import Find, Way
-from flowvm.private.numba import overloads_of
+from flowvm.private.numba import NUMBA, overloads_of
 
 ITER, STOP, STEP, COUNT = range(4)  # the parts of an iterator, as Numba has them
 
@@ -110,8 +110,6 @@ def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
 
 
 def _variable(builder: Any, value: Any) -> Any:
-    from flowvm.private.numba import NUMBA
-
     spot = NUMBA.cgutils.alloca_once(builder, value.type)
     builder.store(value, spot)
     return spot
