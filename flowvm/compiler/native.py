@@ -271,7 +271,7 @@ class _Frontend:
         def undo() -> None:
             self.active = active
             for owner, name, _ in self.ways:
-                vars(owner).pop(name, None)  # and Numba's own is the class's
+                owner.__dict__.pop(name, None)  # and Numba's own is the class's
             config.DISABLE_JIT = disabled
 
         return reverting(undo, switch)
