@@ -141,7 +141,7 @@ def entropy_body(kind: Kind) -> Callable[..., int]:
                     top, level = notes[i], notes[rows + i]
                     w = weight[c] if weighted else real(1)
                     value = entropy_of(x[at + k * step + c * base], top, level, w, keep)
-                    if smoothed:
+                    if smoothed and smoothing != 0:  # apart, or LLVM would round the sum elsewhere
                         if stripes:
                             off = offs[k]
                         elif weighted:
