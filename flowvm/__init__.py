@@ -17,16 +17,13 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from flowvm.guards.collection import settle as _settle
 from flowvm.guards.regions import reverting as _reverting
 
-# what is imported stays: to look it over again and again would be an eighth of the time.  So it
-# goes to the oldest generation unseen, as what was frozen does when it thaws.
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
     from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers
 
-    if not gc.get_freeze_count():  # what a program has frozen stays so
-        gc.freeze()
-        gc.unfreeze()
+    _settle()
 
 from flowvm import autograd as autograd
 from flowvm import compiler as compiler

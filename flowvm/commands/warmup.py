@@ -21,11 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+import flowvm.nn.functional as F
 from flowvm.commands import demo, doctor
 from flowvm.compiler import helpers, jit
 from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
+from flowvm.ops.products.cpu.tile import tile_functions
 from flowvm.vm.engine.engine import DEVICES, LARGE, SIGNATURES, make_loop
 from flowvm.vm.watch import sampling
 
@@ -40,6 +42,7 @@ COMMON = (
 
 
 NUMBERS = "numbers"  # what `with_numbers` does
+SIZES = "sizes"  # what `of_other_sizes` does
 CALLS = "calls"  # what native calls need
 SAMPLER = "sampler"  # the profiler's, of issuing threads
 
@@ -137,7 +140,7 @@ def loops() -> list[str]:
 def usual_pieces() -> list[str]:
     """The VM, the self-test of `flowvm doctor`, a step of the demo, and the common ops."""
     tests = (f"test: {name}" for name in doctor.SELF_TESTS)
-    return [*loops(), NUMBERS, *tests, "demo", *COMMON.split()]
+    return [*loops(), NUMBERS, SIZES, *tests, "demo", *COMMON.split()]
 
 
 def every_piece() -> list[str]:
@@ -164,6 +167,8 @@ def run_piece(name: str, all_samples: bool) -> None:
 
     if name == NUMBERS:
         with_numbers()
+    elif name == SIZES:
+        of_other_sizes()
     elif name == CALLS:
         helpers.do(f"{install.__name__}:{install.prepare.__name__}")
     elif name == SAMPLER:
@@ -187,6 +192,17 @@ def with_numbers() -> None:
     x = flow.ones(2, 2)
     for y in (x + 1, x - 1, 1 - x, x * 2, x / 2, 1 / x, x**2, x == 1, x > 0, x >= 0, x < 0, x <= 0):
         str(y)
+
+
+def of_other_sizes() -> None:
+    """Kernels of the usual ops for rows that are longer than those of their samples, and the
+    functions of matrix products that small ones do not call.
+    """
+    tile_functions("float32")
+    x = flow.ones(2, 200, requires_grad=True)
+    for y in (F.softmax(x, 1), F.log_softmax(x, 1), F.cross_entropy(x, flow.tensor([0, 1]))):
+        y.sum().backward()
+    str(x.detach().sort())
 
 
 def run_samples(known: OpSamples, all_samples: bool) -> None:

@@ -38,7 +38,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError
 from flowvm.files.schema import read_json, record, several, text
 from flowvm.guards.apart import apart
+from flowvm.guards.collection import settle
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
@@ -78,12 +79,13 @@ class Stats(NamedTuple):
 
 
 class Lowered(NamedTuple):
-    """LLVM modules of one program, and the name of the C function in the last of them."""
+    """LLVM modules of one program, and the name of its C function."""
 
     modules: list[Any]
     entry: str
     inline: frozenset[str] = frozenset()  # functions inlined whatever their size
     loops_only: bool = False  # a few simple loops: skip the passes that find nothing there
+    written: tuple[Any, ...] = ()  # modules written as they are to run: no passes at all
 
 
 # --- public functions -----------------------------------------------------------------------
@@ -420,6 +422,8 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
+        gc.collect(0)  # what typing made and nobody needs any more
+        settle()  # or soon everything would be looked over, and Numba alone is a tenth of a second
     _counts["compiled"] += 1
     seconds = time.perf_counter() - start
     _counts["compile_seconds"] += seconds
@@ -431,8 +435,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
 
 def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
     """The whole module, the symbols that it imports, and its object file."""
-    module = _linked(lowered, symbol)
-    _optimize(module, lowered.loops_only)
+    module = _linked(lowered, symbol, lambda linked: _optimize(linked, lowered.loops_only))
     return module, _imports(module), _target_machine(3).emit_object(module)
 
 
@@ -443,10 +446,24 @@ def _no_collection() -> reverting:
     return reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable)
 
 
-def _linked(lowered: Lowered, symbol: str) -> Any:
-    """One module of all, in which only the entry, now called `symbol`, can be seen from outside."""
-    module = llvm.parse_assembly(_NO_RUNTIME)
-    for part in lowered.modules:
+def _linked(
+    lowered: Lowered, symbol: str, optimize: Callable[[Any], None] = lambda module: None
+) -> Any:
+    """One module of all, whose entry is now called `symbol`; `optimize` is called with it when it
+    has all but what is written as it is to run.
+    """
+    module = llvm.parse_assembly(_NO_RUNTIME if lowered.modules else "")
+    if lowered.modules:
+        _link(module, lowered.modules, lowered)
+        optimize(module)
+    _link(module, lowered.written, lowered)
+    module.get_function(lowered.entry).name = symbol
+    return module
+
+
+def _link(module: Any, parts: Iterable[Any], lowered: Lowered) -> None:
+    """Parts of a program join the module of all, of which only the entry is seen from outside."""
+    for part in parts:
         module.link_in(part, preserve=True)
     for item in [*module.functions, *module.global_variables]:
         if item.is_declaration:
@@ -457,8 +474,6 @@ def _linked(lowered: Lowered, symbol: str) -> Any:
             item.linkage = "internal"
             if item.name in lowered.inline:
                 item.add_function_attribute("alwaysinline")
-    module.get_function(lowered.entry).name = symbol
-    return module
 
 
 # Kernels own no memory of Numba's, so counting references does nothing.

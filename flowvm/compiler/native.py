@@ -28,15 +28,16 @@ import types as pytypes
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from flowvm.compiler import lines, ranges
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts, unloaded_scipy
 from flowvm.errors import CompileError
+from flowvm.guards.collection import settle
 from flowvm.guards.regions import reverting
 from flowvm.private.numba import (
     NUMBA,
     compiled_by,
     function_compiler,
     global_type,
-    iterators,
     never_finalized,
     parts_of,
 )
@@ -155,15 +156,17 @@ def dispatcher(function: Any) -> Any:
 
 @functools.cache
 def _frontend() -> _Frontend:
-    return _Frontend()
+    frontend = _Frontend()
+    settle()
+    return frontend
 
 
 class _Frontend:
     """Numba's front end: typing and lowering, with the optimization of callees put off to our own
     link.
 
-    Only while this compiles is a plain function or an `Intrinsic` typable, and does a range count
-    as `_next_in_range` says.
+    Only while this compiles is a plain function or an `Intrinsic` typable, and are arrays read and
+    ranges counted as `lines` and `ranges` of this package say.
     """
 
     def __init__(self) -> None:
@@ -173,8 +176,8 @@ class _Frontend:
         self.compiler = function_compiler(_flags, _lowered)
         with NUMBA.lock, unloaded_scipy():
             self.target.target_context.refresh()
-        self.next_of_kind = iterators(self.target.target_context)
-        self.next_in_range = _next_in_range()
+        context = self.target.target_context
+        self.ways = [*lines.ways(context), *ranges.ways(context)]
         self._register()
 
     def options(self, reassociate: bool) -> dict[str, Any]:
@@ -258,17 +261,17 @@ class _Frontend:
         from numba import config
 
         disabled, active = config.DISABLE_JIT, self.active
-        known = self.next_of_kind.copy()
 
         def switch() -> None:
             config.DISABLE_JIT = 0  # kernels cannot run uncompiled
-            self.next_of_kind.update(self.next_in_range)
+            for owner, name, own in self.ways:
+                setattr(owner, name, own)
             self.active = active + 1
 
         def undo() -> None:
             self.active = active
-            self.next_of_kind.clear()
-            self.next_of_kind.update(known)
+            for owner, name, _ in self.ways:
+                owner.__dict__.pop(name, None)  # and Numba's own is the class's
             config.DISABLE_JIT = disabled
 
         return reverting(undo, switch)
@@ -291,35 +294,6 @@ def _lowered(target: Any, compiled: Any) -> Any:
     compiled.library.flowvm_unfinished = True
     target.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
     return compiled
-
-
-def _next_in_range() -> dict[Any, Any]:
-    """How a loop over a range counts, for the types of a range's iterator.
-
-    As Numba has it, but the next number is said not to overflow.  It is used only if it is within
-    the range, so that is true; and with it LLVM knows that x[i] has no negative i where the range
-    begins at 0 or above, which it has to know to vectorize the loop.
-    """
-    from numba import types
-
-    cgutils, imputils = NUMBA.cgutils, NUMBA.imputils
-
-    def made(kind: Any) -> Any:
-        @imputils.iternext_impl(imputils.RefType.UNTRACKED)  # type: ignore[untyped-decorator]
-        def advance(context: Any, builder: Any, signature: Any, args: Any, result: Any) -> None:
-            state = cgutils.create_struct_proxy(kind)(context, builder, args[0])
-            count = builder.load(state.count)
-            result.set_valid(builder.icmp_signed(">", count, count.type(0)))
-            with builder.if_then(result.is_valid()):
-                value = builder.load(state.iter)
-                result.yield_(value)
-                builder.store(builder.sub(count, count.type(1), flags=["nsw"]), state.count)
-                builder.store(builder.add(value, state.step, flags=["nsw"]), state.iter)
-
-        return advance
-
-    kinds = (types.range_iter32_type, types.range_iter64_type)
-    return {(kind,): made(kind) for kind in kinds}
 
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:

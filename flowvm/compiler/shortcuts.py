@@ -26,6 +26,7 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
+from opcode import opmap
 from types import CodeType
 from typing import Any
 
@@ -188,6 +189,51 @@ def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
     return get_function
 
 
+def _prune_phis(self: Any, runner: Any) -> None:
+    """Of each phi that is used, the values it may be and the states they come from.
+
+    Numba joins the sites of every phi, used or not, to those of others until nothing changes.
+    Where it finds several values of one state, any of them is taken; here it is the nearest.
+    """
+    phis: set[str] = set()
+    wanted: set[str] = set()
+    for state in runner.finished:
+        phis.update(state._phis)
+        wanted.update(set(state._phis).intersection(state._used_regs))
+    sites: dict[str, list[tuple[str, Any]]] = {}
+    for state in runner.finished:
+        for phi, value in state._outgoing_phis.items():
+            sites.setdefault(phi, []).append((value, state))
+        state._outgoing_phis.clear()
+    for phi in sorted(wanted):
+        todo, seen = [phi], {phi}
+        for one in todo:  # which grows
+            for value, state in sites.get(one, ()):
+                if value not in phis:
+                    if phi not in state._outgoing_phis:
+                        state._outgoing_phis[phi] = value
+                elif value not in seen:
+                    seen.add(value)
+                    todo.append(value)
+
+
+WITHS = frozenset(
+    opmap[name]
+    for name in ("SETUP_WITH", "BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
+    if name in opmap
+)
+
+
+def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A look over all statements, twice, for what is left of a with statement."""
+
+    def deleted(function: Any) -> Any:
+        has = WITHS.intersection(function.func_id.code.co_code[::2])
+        return plain(function) if has else function
+
+    return deleted
+
+
 def unloaded_scipy() -> contextlib.AbstractContextManager[Any]:
     """Numba loads its own parts inside, and takes SciPy's BLAS to be there where SciPy is; who
     comes to need it loads it then, as without this.
@@ -263,6 +309,15 @@ def _constants() -> list[Replacement]:
     return [(NUMBA.constants, "__call__", lambda kind, value: constant(kind, value))]
 
 
+def _phis() -> list[Replacement]:
+    return [(NUMBA.phis, "_prune_phis", _prune_phis)]
+
+
+def _withs() -> list[Replacement]:
+    owner, name = NUMBA.withs, "peep_hole_delete_with_exit"
+    return [(owner, name, _if_it_has_withs(getattr(owner, name)))]
+
+
 _SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
     ("call_types", _call_types),
     ("variables", _variables),
@@ -275,6 +330,8 @@ _SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
     ("array_likes", _array_likes),
     ("triple", _triple),
     ("constants", _constants),
+    ("phis", _phis),
+    ("withs", _withs),
 )
 
 

@@ -59,13 +59,20 @@ NUMBA = Package(
             "TargetContext",
             "numba.core.base:BaseContext",
             "holds how everything is lowered",
-            ("_defns", "refresh", "insert_user_function", "data_model_manager"),
+            (
+                "_defns",
+                "refresh",
+                "insert_user_function",
+                "data_model_manager",
+                "pair_first",
+                "pair_second",
+            ),
         ),
         Use(
             "OverloadSelector",
             "numba.core.base:OverloadSelector",
-            "remembers how a range is iterated",
-            ("_cache",),
+            "says how an operation is lowered",
+            ("find",),
         ),
         Use(
             "CodeLibrary",
@@ -82,8 +89,8 @@ NUMBA = Package(
         Use(
             "imputils",
             "numba.core.imputils",
-            "registers how a range is counted and a constant is lowered",
-            ("RefType", "iternext_impl", "lower_constant"),
+            "registers how a constant is lowered",
+            ("lower_constant",),
         ),
         Use(
             "cgutils",
@@ -228,6 +235,22 @@ NUMBA = Package(
             ("llvmlite.ir.types:Type.__call__",),
             ("48dfe00c9b31b6b5",),
         ),
+        Use(
+            "phis",
+            "numba.core.byteflow:Flow",
+            "joins the sites of all phis until nothing changes, for the few that are used",
+            ("_prune_phis",),
+            ("numba.core.byteflow:Flow._prune_phis",),
+            ("dc6115c994089051",),
+        ),
+        Use(
+            "withs",
+            "numba.core.interpreter",
+            "looks in each function for what is left of a with statement",
+            ("peep_hole_delete_with_exit",),
+            ("numba.core.interpreter:peep_hole_delete_with_exit",),
+            ("a66950f7060a5ada",),
+        ),
     ),
 )
 
@@ -262,11 +285,10 @@ def global_type(context: Any, value: Any) -> Any:
     return context._get_global_type(value)
 
 
-def iterators(context: Any) -> dict[Any, Any]:
-    """Numba's own dict: how iterators of a type go on, by types."""
+def overloads_of(context: Any, name: object) -> Any:
+    """Numba's selector among the ways to lower an operation."""
     NUMBA.require("TargetContext", "OverloadSelector")
-    steps: dict[Any, Any] = context._defns["iternext"]._cache
-    return steps
+    return context._defns[name]
 
 
 def never_finalized(library: Any) -> None:

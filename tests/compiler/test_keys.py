@@ -23,8 +23,7 @@ from flowvm.errors import CompileError
 from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.cpu import blocks, body_kernel, element_tiles, elementwise_kernel
 from flowvm.ops.planes.cpu import conv_plan, conv_strips
-from flowvm.ops.products.cpu import gemm_kernels
-from flowvm.ops.products.cpu.tile import tile_functions
+from flowvm.ops.products.cpu import gemm_kernels, tile
 from flowvm.vm.machine import lang
 from flowvm.vm.workers import shell
 
@@ -84,7 +83,9 @@ KINDS = {
     "blocks": blocks._kernel.__wrapped__,
     "product": product,
     "product's walk": lambda: gemm_kernels.walker.__wrapped__(PLAN),
-    "tiles": lambda: tile_functions.__wrapped__(FLOAT),
+    "tiles": lambda: [
+        tile._address.__wrapped__(name, FLOAT) for name in tile.TileFunctions._fields
+    ],
     "convolution": convolution,
 }
 

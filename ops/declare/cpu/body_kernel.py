@@ -171,9 +171,8 @@ def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
         for function in module.functions:
             if function.name not in lowered.inline and len(list(function.blocks)) > LARGE:
                 function.add_function_attribute("noinline")
-    *callers, entry = lowered.modules  # what is linked before it is asked for would be left out
-    modules = [*callers, jit.llvm.parse_assembly(str(apart)), entry]
-    return lowered._replace(modules=modules, loops_only=True)
+    written = (jit.llvm.parse_assembly(str(apart)),)
+    return lowered._replace(written=written, loops_only=True)
 
 
 def _signature(b: _Body) -> tuple[Any, ...]:

@@ -187,6 +187,29 @@ def _ranked(values: Array, indices: Array, x: Array, words: Array, n: int, first
             indices[rank] = i
 
 
+def _short_body(
+    values: Array,
+    indices: Array,
+    x: Array,
+    first: int,
+    order: Order,
+    arena: Array,
+    lo: int,
+    hi: int,
+) -> None:
+    """Rows of up to RANKED elements of 32 bits at most, whose keys leave room for their places."""
+    n, o = x.shape[1], at_hand(order)
+    words, packed = arena.view(np.int64), max(width_of(n - 1), 1)
+    for r in range(lo, hi):
+        row = x[r]
+        low = limits_of(row, o)[0]
+        for i in range(n):
+            words[i] = minus(key_of(row[i], o), low) << packed | i
+        for i in range(n, (n + 7) // 8 * 8):
+            words[i] = np.int64(0x7FFFFFFFFFFFFFFF)
+        _ranked(values[r], indices[r], row, words, n, first)
+
+
 def _encode(
     keys: Array, places: Array, x: Array, begin: int, end: int, packed: int, low: int, o: Order
 ) -> None:
@@ -231,7 +254,8 @@ def _spread(
 def _counted(counts: Array, keys: Array, shift: int) -> bool:
     """Where the elements of each digit begin; whether one digit is not that of all."""
     mask = len(counts) - 1
-    counts[:] = 0
+    for d in range(len(counts)):
+        counts[d] = 0
     for i in range(len(keys)):
         counts[np.uint64((keys[i] >> shift) & mask)] += 1
     start = 0
@@ -393,7 +417,8 @@ def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Lau
     if n <= ROW:
         arena = 8 * ((1 << DIGIT) + 4 * (n + 8))
         grain = max(1, 4096 // max(n, 1))
-        return Launch(outputs, _rows_body, views, consts, rows, grain, arena=arena)
+        body = _short_body if n <= RANKED and x.dtype.itemsize <= 4 else _rows_body
+        return Launch(outputs, body, views, consts, rows, grain, arena=arena)
     wide = x.dtype.itemsize == 8
     steps = digits_of(x.dtype.itemsize)
     units = rows * -(-n // block_of(n))

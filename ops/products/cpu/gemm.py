@@ -41,7 +41,7 @@ from flowvm.ops.products.cpu.gemm_kernels import (
     product_body,
     walker,
 )
-from flowvm.ops.products.cpu.gemm_plan import CHUNK, Cut, Product, best_way, cut_up
+from flowvm.ops.products.cpu.gemm_plan import CHUNK, Cut, Product, best_way, cut_up, functions_of
 from flowvm.ops.products.cpu.gemm_whole import whole_body
 from flowvm.ops.products.cpu.tile import START_COLUMN, START_NONE, START_ROWS, tile_functions
 from flowvm.ops.products.cpu.tile_shape import tile_shape
@@ -239,7 +239,8 @@ def _float_launch(
         extra = extra._replace(row=extra.column, column=extra.row)
     cut = cut_up(p, way, items, tile, size, reduced)
     ends = _epilogue(p, way, extra, added, epilogue)
-    last = *tile_functions(dtype), 0, 0, float(epilogue.alpha), float(epilogue.beta)
+    functions = tile_functions(dtype, functions_of(way, swap, cut, reduced))
+    last = *functions, 0, 0, float(epilogue.alpha), float(epilogue.beta)
     plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, last)
     kind = kind_of(plan)
     plan = plan._replace(walk=walker(kind))

@@ -159,3 +159,17 @@ def cut_up(
     packed = items * _up(n, tile.columns) * k * size
     shared = int(pack_b != IN_PLACE and m > tall and packed <= SCRATCH)
     return Cut(pack_a, pack_b, shared, deep, tall, wide)
+
+
+def functions_of(way: int, swap: int, cut: Cut, reduced: bool) -> frozenset[str]:
+    """The names of those of a dtype's `TileFunctions` that a product calls."""
+    if way != TILES:
+        return frozenset(("dots",) if way == DOTS else ("stream",))
+    called = {
+        "tile": True,
+        "copy": cut.pack_a != IN_PLACE or cut.pack_b == COPIED,
+        "transpose": cut.pack_b == TRANSPOSED,
+        "store": reduced and not swap,
+        "store_transposed": bool(swap),
+    }
+    return frozenset(name for name, is_called in called.items() if is_called)

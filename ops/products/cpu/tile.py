@@ -25,6 +25,7 @@ import ctypes
 import functools
 import inspect
 import struct
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.compiler import jit
@@ -58,18 +59,17 @@ class TileFunctions(NamedTuple):
     store_transposed: int
 
 
-@functools.cache
-def tile_functions(dtype: str) -> TileFunctions:
-    """The functions for "float32", "float64" or reduced floats, whose panels are float32; compiled
-    if the cache does not have them.
+def tile_functions(dtype: str, names: Container[str] = TileFunctions._fields) -> TileFunctions:
+    """The functions for "float32", "float64" or reduced floats, whose panels are float32: those in
+    `names`, which are compiled if the cache does not have them, and 0 for the others.
     """
-    shape = tile_shape(dtype)
-    return TileFunctions(
-        *(
-            jit.load(functools.partial(_lowered, name, dtype, shape), f"{name}, {dtype}")
-            for name in TileFunctions._fields
-        )
-    )
+    return TileFunctions(*(_address(n, dtype) if n in names else 0 for n in TileFunctions._fields))
+
+
+@functools.cache
+def _address(name: str, dtype: str) -> int:
+    make = functools.partial(_lowered, name, dtype, tile_shape(dtype))
+    return jit.load(make, f"{name}, {dtype}")
 
 
 def emitted(name: str, dtype: str, shape: TileShape) -> Any:
@@ -88,7 +88,7 @@ def emitted(name: str, dtype: str, shape: TileShape) -> Any:
 
 def _lowered(name: str, dtype: str, shape: TileShape) -> jit.Lowered:
     module = llvm.parse_assembly(str(emitted(name, dtype, shape)))
-    return jit.Lowered([module], "entry", loops_only=True)
+    return jit.Lowered([], "entry", written=(module,))
 
 
 _C: dict[str, Any] = {

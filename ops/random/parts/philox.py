@@ -29,7 +29,9 @@ Long because each distribution has a body, and an op that fills as well as one t
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -185,48 +187,49 @@ def _pair_64(a: int, b: int, c: int, d: int) -> tuple[float, float]:
 
 
 def _normals(
-    out: Array, first: int, blocks: int, wide: bool, mean: Any, std: Any, seed: int, call: int
+    out: Array, first: int, blocks: int, mean: Any, std: Any, seed: int, call: int
 ) -> None:
-    if wide:
-        for k in range(blocks):
-            a, b, c, d = philox(first + k, call, seed)
-            x, y = _pair_64(a, b, c, d)
-            out[2 * k] = mean + std * x
-            out[2 * k + 1] = mean + std * y
-    else:
-        for k in range(blocks):
-            a, b, c, d = philox(first + k, call, seed)
-            x, y = _pair_32(a, b)
-            z, w = _pair_32(c, d)
-            out[4 * k] = mean + std * x
-            out[4 * k + 1] = mean + std * y
-            out[4 * k + 2] = mean + std * z
-            out[4 * k + 3] = mean + std * w
+    for k in range(blocks):
+        a, b, c, d = philox(first + k, call, seed)
+        x, y = _pair_32(a, b)
+        z, w = _pair_32(c, d)
+        out[4 * k] = mean + std * x
+        out[4 * k + 1] = mean + std * y
+        out[4 * k + 2] = mean + std * z
+        out[4 * k + 3] = mean + std * w
 
 
-def _normal_body(
-    out: Array,
-    wide: bool,
-    mean: float,
-    std: float,
-    seed: int,
-    call: int,
-    arena: Array,
-    lo: int,
-    hi: int,
+def _wide_normals(
+    out: Array, first: int, blocks: int, mean: Any, std: Any, seed: int, call: int
 ) -> None:
-    each = 2 if wide else 1
-    a, b = out.dtype.type(mean), out.dtype.type(std)
-    numbers = arena.view(out.dtype)
-    for unit in range(lo, hi):
-        first, start = unit * (STEP // 4), unit * STEP // each
-        y = out[start : start + STEP // each]
-        if len(y) * each == STEP:
-            _normals(y, first, STEP // 4, wide, a, b, seed, call)
-        else:
-            _normals(numbers, first, _rounded(len(y) * each) // 4, wide, a, b, seed, call)
-            for k in range(len(y)):
-                y[k] = numbers[k]
+    for k in range(blocks):
+        a, b, c, d = philox(first + k, call, seed)
+        x, y = _pair_64(a, b, c, d)
+        out[2 * k] = mean + std * x
+        out[2 * k + 1] = mean + std * y
+
+
+@functools.cache
+def _normal_body(wide: bool) -> Callable[..., None]:
+    """`wide`: of float64."""
+    each, fill = (2, _wide_normals) if wide else (1, _normals)
+
+    def normal(
+        out: Array, mean: float, std: float, seed: int, call: int, arena: Array, lo: int, hi: int
+    ) -> None:
+        a, b = out.dtype.type(mean), out.dtype.type(std)
+        numbers = arena.view(out.dtype)
+        for unit in range(lo, hi):
+            first, start = unit * (STEP // 4), unit * STEP // each
+            y = out[start : start + STEP // each]
+            if len(y) * each == STEP:
+                fill(y, first, STEP // 4, a, b, seed, call)
+            else:
+                fill(numbers, first, _rounded(len(y) * each) // 4, a, b, seed, call)
+                for k in range(len(y)):
+                    y[k] = numbers[k]
+
+    return normal
 
 
 def _exponential_32(word: int) -> Any:
@@ -245,38 +248,45 @@ def _exponential_64(high: int, low: int) -> Any:
     return -scalar.log((((high << 21) | (low >> 11)) + 0.5) * 2.0**-53)
 
 
-def _exponentials(
-    out: Array, first: int, blocks: int, wide: bool, scale: Any, seed: int, call: int
-) -> None:
-    if wide:
-        for k in range(blocks):
-            a, b, c, d = philox(first + k, call, seed)
-            out[2 * k] = scale * _exponential_64(a, b)
-            out[2 * k + 1] = scale * _exponential_64(c, d)
-    else:
-        for k in range(blocks):
-            a, b, c, d = philox(first + k, call, seed)
-            out[4 * k] = scale * _exponential_32(a)
-            out[4 * k + 1] = scale * _exponential_32(b)
-            out[4 * k + 2] = scale * _exponential_32(c)
-            out[4 * k + 3] = scale * _exponential_32(d)
+def _exponentials(out: Array, first: int, blocks: int, scale: Any, seed: int, call: int) -> None:
+    for k in range(blocks):
+        a, b, c, d = philox(first + k, call, seed)
+        out[4 * k] = scale * _exponential_32(a)
+        out[4 * k + 1] = scale * _exponential_32(b)
+        out[4 * k + 2] = scale * _exponential_32(c)
+        out[4 * k + 3] = scale * _exponential_32(d)
 
 
-def _exponential_body(
-    out: Array, wide: bool, rate: float, seed: int, call: int, arena: Array, lo: int, hi: int
+def _wide_exponentials(
+    out: Array, first: int, blocks: int, scale: Any, seed: int, call: int
 ) -> None:
-    each = 2 if wide else 1
-    scale = out.dtype.type(1.0 / rate)
-    numbers = arena.view(out.dtype)
-    for unit in range(lo, hi):
-        first, start = unit * (STEP // 4), unit * STEP // each
-        y = out[start : start + STEP // each]
-        if len(y) * each == STEP:
-            _exponentials(y, first, STEP // 4, wide, scale, seed, call)
-        else:
-            _exponentials(numbers, first, _rounded(len(y) * each) // 4, wide, scale, seed, call)
-            for k in range(len(y)):
-                y[k] = numbers[k]
+    for k in range(blocks):
+        a, b, c, d = philox(first + k, call, seed)
+        out[2 * k] = scale * _exponential_64(a, b)
+        out[2 * k + 1] = scale * _exponential_64(c, d)
+
+
+@functools.cache
+def _exponential_body(wide: bool) -> Callable[..., None]:
+    """`wide`: of float64."""
+    each, fill = (2, _wide_exponentials) if wide else (1, _exponentials)
+
+    def exponential(
+        out: Array, rate: float, seed: int, call: int, arena: Array, lo: int, hi: int
+    ) -> None:
+        scale = out.dtype.type(1.0 / rate)
+        numbers = arena.view(out.dtype)
+        for unit in range(lo, hi):
+            first, start = unit * (STEP // 4), unit * STEP // each
+            y = out[start : start + STEP // each]
+            if len(y) * each == STEP:
+                fill(y, first, STEP // 4, scale, seed, call)
+            else:
+                fill(numbers, first, _rounded(len(y) * each) // 4, scale, seed, call)
+                for k in range(len(y)):
+                    y[k] = numbers[k]
+
+    return exponential
 
 
 # --- integers and choices ---------------------------------------------------------------------
@@ -389,22 +399,22 @@ def uniform_into(x: TensorMeta, drop: int) -> Launch:
 
 @op(" -> out", name="randn", scalars=_NORMAL, cuda="random:normal")
 def normal_words(out: TensorMeta) -> Launch:
-    return _launch(_normal_body, out, _words(out.dtype), (out.dtype is float64,))
+    return _launch(_normal_body(out.dtype is float64), out, _words(out.dtype))
 
 
 @op("x! -> ", name="normal_", refills=True, scalars=_NORMAL, cuda="random:normal")
 def normal_into(x: TensorMeta) -> Launch:
-    return _launch(_normal_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
+    return _launch(_normal_body(x.dtype is float64), x, _words(x.dtype), fresh=False)
 
 
 @op(" -> out", name="exponential", scalars=_EXPONENTIAL, cuda="random:exponential")
 def exponential_words(out: TensorMeta) -> Launch:
-    return _launch(_exponential_body, out, _words(out.dtype), (out.dtype is float64,))
+    return _launch(_exponential_body(out.dtype is float64), out, _words(out.dtype))
 
 
 @op("x! -> ", name="exponential_", refills=True, scalars=_EXPONENTIAL, cuda="random:exponential")
 def exponential_into(x: TensorMeta) -> Launch:
-    return _launch(_exponential_body, x, _words(x.dtype), (x.dtype is float64,), fresh=False)
+    return _launch(_exponential_body(x.dtype is float64), x, _words(x.dtype), fresh=False)
 
 
 @op(" -> out", name="randint", scalars=_INTEGERS, cuda="random:integers")

@@ -118,7 +118,7 @@ def _sum_of(name: str) -> RowProgram:
 def _start(p: RowProgram) -> Lines:
     lines = [f"real = {p.rows[0]}.dtype.type", "zero, one, count = real(0), real(1), real(n)"]
     if p.folds[0].join == "largest":
-        lines += ["least = np.finfo(real).min"]
+        lines += [f"least = lowest({p.rows[0]})"]
     if p.heads or p.notes:
         array, names = ("heads", p.heads) if p.heads else ("notes", p.notes)
         lines += [f"rows = len({array}) // {len(names)}"]
@@ -128,26 +128,31 @@ def _start(p: RowProgram) -> Lines:
 @functools.cache
 def rows_body(p: RowProgram) -> Callable[..., None]:
     """Rows of n neighbouring elements, which are the units: body(operands, n, [period], numbers,
-    [arena], lo, hi).  With `down`, a unit is a block of `tall` rows, which leaves its part of the
-    sums over rows in scratch, and a second phase adds the parts up, STRIPE weights a unit.
+    lo, hi).  With `down`, a unit is a block of `tall` rows, which leaves its part of the sums over
+    rows in scratch, and a second phase adds the parts up, STRIPE weights a unit.
     """
-    scope: dict[str, Any] = {"SHORT": SHORT, "PHASE_BITS": PHASE_BITS}
-    wide, period = short_map(p), ["period"] * bool(p.weights)
-    own, memory = ["tall"] * bool(p.down), ["scratch", "arena"] if p.down else ["arena"]
-    parameters = [
-        *operands_of(p), "n", *period, *own, *p.numbers, *(memory if wide or p.down else ()),
-        "lo", "hi",
-    ]  # fmt: skip
+    scope: dict[str, Any] = {"PHASE_BITS": PHASE_BITS}
+    own, memory = ["tall"] * bool(p.down), ["scratch", "arena"] * bool(p.down)
+    period = ["period"] * bool(p.weights)
+    parameters = [*operands_of(p), "n", *period, *own, *p.numbers, *memory, "lo", "hi"]
     lines = _start(p)
     row = _row(p, scope)
     if p.down:
         scope["add_parts"] = _add_parts
         lines += _blocks(p, row)
     else:
-        if wide:
-            lines += ["if n <= FEW:", *inside(_short_rows(p, scope)), "    return"]
         lines += each("hi - lo", ["r = lo + k", *row], "k")
-    scope["FEW"] = FEW
+    return written("body", [f"def body({', '.join(parameters)}):", *inside(lines)], scope)
+
+
+@functools.cache
+def short_body(p: RowProgram) -> Callable[..., None]:
+    """Short rows of n neighbouring elements, of a program with a `short_map`: body(operands, n,
+    arena, lo, hi).
+    """
+    scope: dict[str, Any] = {"SHORT": SHORT}
+    parameters = [*operands_of(p), "n", "arena", "lo", "hi"]
+    lines = [*_start(p), *_short_rows(p, scope)]
     return written("body", [f"def body({', '.join(parameters)}):", *inside(lines)], scope)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.runs import RUN, moments_of, rank, ranked
+from flowvm.ops.rows.cpu.runs import RUN, lowest, moments_of, rank, ranked
 from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log
@@ -30,7 +30,7 @@ def _inverse_root(spread: Any, eps: float) -> Any:
     return 1.0 / np.sqrt(spread + eps)
 
 
-_CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root}
+_CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root, "lowest": lowest}
 
 
 def written(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:

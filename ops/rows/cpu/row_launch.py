@@ -10,7 +10,7 @@ from typing import NamedTuple
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import power_below
-from flowvm.ops.rows.cpu.row_bodies import SHORT, STRIPE, rows_body, short_map
+from flowvm.ops.rows.cpu.row_bodies import FEW, SHORT, STRIPE, rows_body, short_body, short_map
 from flowvm.ops.rows.cpu.row_stripes import parts_body, parts_bytes, stripes_body
 from flowvm.ops.rows.parts.row_program import RowProgram
 
@@ -46,10 +46,11 @@ def row_launch(
         outer, n, inner = 0, max(n, 1), 1
     size = inputs[0].dtype.itemsize
     if inner <= 1 and (n <= LONG or not p.result):
-        body, every = rows_body(p), (n,) * len(views)
+        short = n <= FEW and short_map(p) != ""
+        body, every = short_body(p) if short else rows_body(p), (n,) * len(views)
         if not p.result:
             every = (int(len(p.notes) == 1), *every[1:])
-        arena = SHORT * size if short_map(p) else 0
+        arena = SHORT * size if short else 0
         return Launch(
             outputs, body, views, (n,), outer, _grain(n), arena=arena, blocks=every, plan=rows
         )

@@ -60,7 +60,7 @@ def _joined_parts(p: RowProgram) -> Lines:
         top, factor = p.folds[0].name, ""
         if fold.moved:
             factor = " * " + spelled(fold.moved, {top: "q_[i]", "to": f"{top}_[i]"})
-        start = "0" if fold.join == "sum" else f"np.finfo({to}.dtype).min"
+        start = "0" if fold.join == "sum" else f"lowest({to})"
         one = f"{to}[i] += {of}{factor}"
         if fold.join == "largest":
             one = f"{to}[i] = {of} if {of} > {to}[i] else {to}[i]"
@@ -143,7 +143,7 @@ def parts_body(p: RowProgram) -> Callable[..., None]:
     lines = [
         "real = out.dtype.type",
         "one, count = real(1), real(n)",
-        "least = np.finfo(real).min",
+        "least = lowest(out)",
         "phase, first_unit = lo >> PHASE_BITS, lo & ((1 << PHASE_BITS) - 1)",
         "stripes, parts = (inner + width - 1) // width, (n + tall - 1) // tall",
         "stats = scratch.view(out.dtype)",

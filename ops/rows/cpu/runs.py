@@ -69,6 +69,21 @@ rank = Intrinsic(_rank, _define_rank)  # an integer in the order of the numbers;
 ranked = Intrinsic(_ranked, _define_ranked)  # the number of that rank
 
 
+def _define_lowest() -> Any:
+    def lowest_of(typingctx: Any, x: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            least = float(np.finfo(x.dtype.name).min)
+            return context.get_constant(x.dtype, least)
+
+        return x.dtype(x), codegen
+
+    return lowest_of
+
+
+# the lowest finite number of a float array's dtype, without Numba's table of all that NumPy knows
+lowest = Intrinsic(lambda x: np.finfo(x.dtype).min, _define_lowest)
+
+
 def sum_of(x: Array) -> Any:
     """The sum."""
     total = x.dtype.type(0)

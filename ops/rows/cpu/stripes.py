@@ -33,7 +33,7 @@ def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
     names = elements(p, "i", **{number: f"{number}_[i]" for number in numbers})
     names |= {name: f"{name}[j]" for name in p.weights}
     own = [f"{fold.name}_" for fold in folds]
-    start = {"sum": "0", "largest": f"np.finfo({own[0]}.dtype).min"}
+    start = {"sum": "0", "largest": f"lowest({own[0]})"}
     first = [f"{to}[i] = {start[fold.join]}" for fold, to in zip(folds, own, strict=True)]
     loop = maps_of(p, names, *ofs)
     loop += [f"out_[i] = {p.kept}"] * keeps

@@ -24,13 +24,12 @@ from flowvm.ops.rows.cpu.class_loss_kernels import (
     MEAN,
     NONE,
     SUM,
+    Kind,
     Rows,
-    entropy,
-    entropy_backward,
+    entropy_backward_body,
+    entropy_body,
     likelihood,
     likelihood_backward,
-    weighted_entropy,
-    weighted_entropy_backward,
 )
 from flowvm.ops.rows.softmax import _softmax_backward, softmax
 
@@ -130,7 +129,7 @@ def _entropy_launch(
     loss = x.with_shape(() if reduction != "none" else target.shape)
     return Launch(
         (loss, notes),
-        weighted_entropy if weight else entropy,
+        entropy_body(Kind.of(n, inner, bool(weight), smoothing)),
         _flat(loss, notes, x, target, *weight),
         (Rows(n, inner, size, _REDUCTIONS[reduction], ignore_index, float(smoothing)),),
         units,
@@ -155,7 +154,7 @@ def _entropy_backward_launch(
     units, size = _units(count, n, inner)
     return Launch(
         (x.dense(),),
-        weighted_entropy_backward if weight else entropy_backward,
+        entropy_backward_body(Kind.of(n, inner, bool(weight), 0.0)),
         _flat(x, g, x, target, notes, *weight),
         (Rows(n, inner, size, NONE, ignore_index, float(smoothing)),),
         units,

@@ -87,7 +87,7 @@ def _record(
     scale: float,
 ) -> Attention:  # fmt: skip
     name, size = q.dtype.name, q.dtype.itemsize
-    tile, found = tile_shape(name), tile_functions(name)
+    tile, found = tile_shape(name), tile_functions(name, ("tile", "copy", "transpose"))
     across = ACROSS // tile.columns * tile.columns
     block = max(tile.rows, BLOCK // tile.rows * tile.rows)
     seen: tuple[int, ...] = (0, 0, 0)

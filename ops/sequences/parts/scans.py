@@ -52,7 +52,10 @@ def _recurrence(
     stored = x.dtype.itemsize
     units = max(1, -(-samples // BLOCK))
     block = min(-(-samples // units) + 3 & ~3, max(1, ARENA_BYTES // (gates * stored)))
-    tile, found = tile_shape(x.dtype.name), tile_functions(x.dtype.name)
+    tile, found = (
+        tile_shape(x.dtype.name),
+        tile_functions(x.dtype.name, ("tile", "copy", "transpose")),
+    )
     depth, columns = (gates, size) if back else (size, gates)
     b_step, b_column = (size, 1) if back else (1, size)
     return Recurrence(

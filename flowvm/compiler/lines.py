@@ -1,0 +1,201 @@
+"""How Numba's front end lowers what kernels do most with an array of one dimension without gaps: an
+element, a slice, a view as another dtype.
+
+Numba's own answers are for any number of dimensions, any strides and any step, written as branches
+and small structures in memory, which take it and LLVM as much time as all the rest of a kernel.
+Here are a dozen operations without a branch for the same.  They mean the same, to a negative index,
+a slice that ends beyond the array and the error of a view that does not fit; all else is Numba's.
+
+Private to Numba are the selectors that this stands in for, and the order of a slice's parts.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from flowvm.private.numba import overloads_of
+
+Find = Callable[[Any], Any]  # what lowers an operation, of the types of its arguments
+Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and what that is for flowvm
+
+
+def _is_line(kind: Any) -> bool:
+    from numba import types
+
+    simple = (types.Number, types.Boolean)
+    return (
+        isinstance(kind, types.Array)
+        and kind.ndim == 1
+        and kind.layout == "C"
+        and kind.aligned
+        and isinstance(kind.dtype, simple)
+    )
+
+
+def _field(context: Any, kind: Any, name: str) -> int:
+    """Which of an array's parts, as LLVM has it, that is."""
+    place: int = context.data_model_manager[kind].get_field_position(name)
+    return place
+
+
+def _length(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    return builder.extract_value(array, [_field(context, kind, "shape"), 0])
+
+
+def _with_length(context: Any, builder: Any, kind: Any, array: Any, data: Any, count: Any) -> Any:
+    for name, value in (("data", data), ("nitems", count)):
+        array = builder.insert_value(array, value, _field(context, kind, name))
+    return builder.insert_value(array, count, [_field(context, kind, "shape"), 0])
+
+
+def _wrapped(builder: Any, index: Any, length: Any) -> Any:
+    """A negative index counts from the end."""
+    negative = builder.icmp_signed("<", index, length.type(0))
+    return builder.select(negative, builder.add(index, length), index)
+
+
+def _limit(builder: Any, which: str, a: Any, b: Any) -> Any:
+    from llvmlite import ir
+
+    kind = ir.FunctionType(a.type, [a.type, a.type])
+    return builder.call(builder.module.declare_intrinsic(f"llvm.{which}", [a.type], kind), [a, b])
+
+
+def _element(context: Any, builder: Any, kind: Any, array: Any, place: Any, index: Any) -> Any:
+    """The address of the element at `index`, of Numba's type `place`."""
+    from numba import types
+
+    if place.signed:
+        index = context.cast(builder, index, place, types.intp)
+        index = _wrapped(builder, index, _length(context, builder, kind, array))
+    else:
+        index = context.cast(builder, index, place, types.uintp)
+    return builder.gep(builder.extract_value(array, _field(context, kind, "data")), [index])
+
+
+def _read(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    kind, place = signature.args
+    pointer = _element(context, builder, kind, values[0], place, values[1])
+    return context.unpack_value(builder, kind.dtype, pointer)
+
+
+def _write(context: Any, builder: Any, signature: Any, values: Any) -> None:
+    kind, place, given = signature.args
+    pointer = _element(context, builder, kind, values[0], place, values[1])
+    value = context.cast(builder, values[2], given, kind.dtype)
+    context.pack_value(builder, kind.dtype, value, pointer)
+
+
+def _slice(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """array[start:stop]"""
+    kind, (array, bounds) = signature.args[0], values
+    length = _length(context, builder, kind, array)
+    zero = length.type(0)
+    start, stop = (
+        _limit(builder, "smin", _limit(builder, "smax", _wrapped(builder, b, length), zero), length)
+        for b in (builder.extract_value(bounds, k) for k in (0, 1))
+    )
+    count = _limit(builder, "smax", builder.sub(stop, start), zero)
+    data = builder.gep(builder.extract_value(array, _field(context, kind, "data")), [start])
+    return _with_length(context, builder, kind, array, data, count)
+
+
+def _bounds(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """slice(start, stop) without a step, and what stands for None."""
+    from llvmlite import ir
+    from numba import types
+
+    given = [None if t is types.none else v for t, v in zip(signature.args, values, strict=True)]
+    start, stop = given if len(given) == 2 else (None, given[0])
+    whole = context.get_value_type(types.intp)
+    last = (1 << (whole.width - 1)) - 1
+    made = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+    for k, (value, default) in enumerate(((start, 0), (stop, last), (None, 1))):
+        made = builder.insert_value(made, whole(default) if value is None else value, k)
+    return made
+
+
+def _view(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    """array.view(dtype)"""
+    old, new = signature.args[0], signature.return_type
+    array = values[0]
+    before, after = (context.get_abi_sizeof(context.get_data_type(k.dtype)) for k in (old, new))
+    count = _length(context, builder, old, array)
+    whole = count.type
+    if before != after:
+        size = builder.mul(count, whole(before), flags=["nsw", "nuw"])
+        rest = builder.urem(size, whole(after))
+        with builder.if_then(builder.icmp_unsigned("!=", rest, whole(0)), likely=False):
+            why = f"elements of {after} bytes do not fill an array"
+            context.call_conv.return_user_exc(builder, ValueError, (why,))
+        count = builder.udiv(size, whole(after), flags=["exact"])
+    seen = context.make_array(new)(context, builder)
+    for name in ("meminfo", "parent"):
+        setattr(seen, name, builder.extract_value(array, _field(context, old, name)))
+    data = builder.extract_value(array, _field(context, old, "data"))
+    seen.data = builder.bitcast(data, seen.data.type)
+    seen.nitems, seen.itemsize = count, whole(after)
+    seen.shape = builder.insert_value(seen.shape, count, 0)
+    seen.strides = builder.insert_value(seen.strides, whole(after), 0)
+    return seen._getvalue()
+
+
+# --- which of them an operation is ----------------------------------------------------------------
+
+
+def ways(context: Any) -> list[Way]:
+    """What stands in for Numba's own while flowvm compiles."""
+    known = ((operator.getitem, _reading), (operator.setitem, _writing), (slice, _slicing))
+    selectors = [(overloads_of(context, of), found) for of, found in known]
+    selectors.append((overloads_of(context, "array.view"), _viewing))
+    return [(selector, "find", found(selector.find)) for selector, found in selectors]
+
+
+def _reading(plain: Find) -> Find:
+    """Of `array[place]`."""
+    from numba import types
+
+    def find(kinds: Any) -> Any:
+        array, place = kinds
+        if _is_line(array):
+            if isinstance(place, types.Integer):
+                return _read
+            if isinstance(place, types.SliceType) and not place.has_step:
+                return _slice
+        return plain(kinds)
+
+    return find
+
+
+def _writing(plain: Find) -> Find:
+    """Of `array[place] = value`."""
+    from numba import types
+
+    def find(kinds: Any) -> Any:
+        array, place, value = kinds
+        one = isinstance(place, types.Integer) and isinstance(value, (types.Number, types.Boolean))
+        return _write if one and _is_line(array) else plain(kinds)
+
+    return find
+
+
+def _slicing(plain: Find) -> Find:
+    """Of `start:stop`."""
+    from numba import types
+
+    def find(kinds: Any) -> Any:
+        known = all(isinstance(k, (types.Integer, types.NoneType)) for k in kinds)
+        return _bounds if known and len(kinds) in (1, 2) else plain(kinds)
+
+    return find
+
+
+def _viewing(plain: Find) -> Find:
+    """Of `array.view(dtype)`."""
+
+    def find(kinds: Any) -> Any:
+        return _view if _is_line(kinds[0]) else plain(kinds)
+
+    return find

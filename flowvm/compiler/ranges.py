@@ -1,0 +1,134 @@
+"""How Numba's front end lowers a loop over a range: what there is to count, and counting it.
+
+Numba's own has a branch for a step of 0 and one for either direction, decided where the code runs,
+and keeps each number in a structure in memory of its own.  Nearly every step is written as a
+number, so the way is known here, and nothing is left but a subtraction; a step that is known only
+where the code runs is Numba's.
+
+The next number is said not to overflow.  It is used only if it is within the range, so that is
+true; and with it LLVM knows that x[i] has no negative i where the range begins at 0 or above, which
+it has to know to vectorize the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.compiler.lines import Find, Way
+from flowvm.private.numba import NUMBA, overloads_of
+
+ITER, STOP, STEP, COUNT = range(4)  # the parts of an iterator, as Numba has them
+
+
+def ways(context: Any) -> list[Way]:
+    """What stands in for Numba's own while flowvm compiles."""
+    known = ((range, _range_found), ("getiter", _iterator_found), ("iternext", _next_found))
+    selectors = [(overloads_of(context, of), found) for of, found in known]
+    return [
+        *((selector, "find", found(selector.find)) for selector, found in selectors),
+        (context, "pair_first", lambda builder, pair, kind: builder.extract_value(pair, 0)),
+        (context, "pair_second", lambda builder, pair, kind: builder.extract_value(pair, 1)),
+    ]
+
+
+def _known() -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The ranges and their iterators that this is for, of integers: signed ones."""
+    from numba import types
+
+    kinds = (
+        (types.int32, types.range_state32_type, types.range_iter32_type),
+        (types.int64, types.range_state64_type, types.range_iter64_type),
+    )
+    return {r: whole for whole, r, _ in kinds}, {i: whole for whole, _, i in kinds}
+
+
+def _structure(context: Any, builder: Any, kind: Any, parts: list[Any]) -> Any:
+    from llvmlite import ir
+
+    made = ir.Constant(context.get_value_type(kind), ir.Undefined)
+    for k, part in enumerate(parts):
+        made = builder.insert_value(made, part, k)
+    return made
+
+
+def _range_found(plain: Find) -> Find:
+    def find(kinds: Any) -> Any:
+        lowered = plain(kinds)
+
+        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            if signature.return_type not in _known()[0]:
+                return lowered(context, builder, signature, values)
+            whole = values[0].type
+            start, stop, step = (
+                (whole(0), *values, whole(1))
+                if len(values) == 1
+                else (*values, whole(1))
+                if len(values) == 2
+                else values
+            )
+            result = _structure(context, builder, signature.return_type, [start, stop, step])
+            result.flowvm_range = start, stop, step  # for who iterates it at once
+            return result
+
+        return made
+
+    return find
+
+
+def _iterator_found(plain: Find) -> Find:
+    from llvmlite import ir
+
+    def find(kinds: Any) -> Any:
+        lowered = plain(kinds)
+        if kinds[0] not in _known()[0]:
+            return lowered
+
+        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            start, stop, step = getattr(values[0], "flowvm_range", (None, None, None))
+            if not isinstance(step, ir.Constant) or step.constant == 0:
+                return lowered(context, builder, signature, values)
+            count = _count(builder, start, stop, step)
+            spots = [_variable(builder, value) for value in (start, count)]
+            parts = [spots[0], stop, step, spots[1]]
+            return _structure(context, builder, signature.return_type, parts)
+
+        return made
+
+    return find
+
+
+def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
+    """How many numbers there are; where there are none, 0 or fewer."""
+    whole, by = stop.type, step.constant
+    distance = stop if getattr(start, "constant", None) == 0 else builder.sub(stop, start)
+    if by == 1:
+        return distance
+    rest = builder.srem(distance, step)
+    rest = rest if by > 0 else builder.neg(rest)
+    more = builder.zext(builder.icmp_signed(">", rest, whole(0)), whole)
+    return builder.add(builder.sdiv(distance, step), more)
+
+
+def _variable(builder: Any, value: Any) -> Any:
+    spot = NUMBA.cgutils.alloca_once(builder, value.type)
+    builder.store(value, spot)
+    return spot
+
+
+def _next_found(plain: Find) -> Find:
+    def find(kinds: Any) -> Any:
+        if kinds[0] not in _known()[1]:
+            return plain(kinds)
+
+        def made(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            (iterator,) = values
+            iter_, step, count_ = (builder.extract_value(iterator, k) for k in (ITER, STEP, COUNT))
+            value, count = builder.load(iter_), builder.load(count_)
+            builder.store(builder.sub(count, count.type(1), flags=["nsw"]), count_)
+            builder.store(builder.add(value, step, flags=["nsw"]), iter_)
+            valid = builder.icmp_signed(">", count, count.type(0))
+            return _structure(context, builder, signature.return_type, [value, valid])
+
+        return made
+
+    return find
