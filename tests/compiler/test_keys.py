@@ -231,8 +231,7 @@ FACTS = {
         "flowvm.ops.declare.cpu.text",
         "OPERANDS_AT",
         "WALK",
-        "IN_MEMORY",
-        "STORED",
+        "IN_MEMORY",  # which has the scalars' own
         "PASSED",
     ],
     "functions": [
