@@ -226,7 +226,7 @@ def _plain_move() -> jit.Lowered:
     """`moves.move` as a loop over rows and columns; or that itself, as soon as it is there."""
     names = ["size", "to", "d_row", "d_col", "source", "s_row", "s_col", "rows", "columns"]
     passed = ", ".join(f"i64 %{name}" for name in names)
-    blocks = "".join(_PLAIN_LOOP.replace("#", str(8 * size)) for size in (1, 2, 4, 8))
+    blocks = "".join(_PLAIN_LOOP.replace("#", str(8 * size)) for size in (1, 2, 4, 8, 16))
     text = f"""
 @{_TUNED} = external global i64
 define void @entry({passed}) {{
@@ -246,7 +246,8 @@ plain:
   switch i64 %size, label %end [i64 1, label %row8
     i64 2, label %row16
     i64 4, label %row32
-    i64 8, label %row64]
+    i64 8, label %row64
+    i64 16, label %row128]
 {blocks}
 end:
   ret void

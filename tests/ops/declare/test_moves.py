@@ -39,9 +39,9 @@ def arranged(rng, memory, rows, columns, repeats):
 
 def check(function, seed, sides=SIDES):
     rng = np.random.default_rng(seed)
-    size = int(rng.choice((1, 2, 4, 8)))
+    size = int(rng.choice((1, 2, 4, 8, 16)))
     rows, columns = rng.choice(sides, 2).tolist()
-    words = np.dtype(f"u{size}")
+    words = np.dtype("complex128" if size == 16 else f"u{size}")
     space = 4 * rows * columns + 64
     source = arranged(rng, rng.integers(0, 200, space).astype(words), rows, columns, True)
     memory = rng.integers(0, 200, space).astype(words)
