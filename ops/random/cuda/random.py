@@ -148,9 +148,14 @@ def _normal_32(out: Array, mean: float, std: float, seed: int, call: int) -> Non
         )
 
 
+def _wide(launch: Launch, metas: Metas) -> bool:
+    """Whether numbers of 64 bits are made."""
+    return (launch.outputs or metas)[0].dtype.itemsize == 8
+
+
 def normal(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     """`randn` and `normal_`."""
-    if launch.consts[0]:
+    if _wide(launch, metas):
         return _steps(launch, _normal_64, 2, "ffii")
     return _steps(launch, _normal_32, 4, "ffii")
 
@@ -178,7 +183,7 @@ def _exponential_of_32(out: Array, rate: float, seed: int, call: int) -> None:
 
 def exponential(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
     """`exponential_`, and what `multinomial` draws."""
-    if launch.consts[0]:
+    if _wide(launch, metas):
         return _steps(launch, _exponential_of_64, 2, "fii")
     return _steps(launch, _exponential_of_32, 4, "fii")
 
