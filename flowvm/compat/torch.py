@@ -40,6 +40,8 @@ _ELSEWHERE: Final = {
     "autograd.profiler": "compat.profiler",
     "profiler": "compat.profiler",
     "_dynamo": "compat.dynamo",
+    "_higher_order_ops": "compat.scans",
+    "_higher_order_ops.associative_scan": "compat.scans",
     "_subclasses": "compat.fake",
     "_subclasses.fake_tensor": "compat.fake",
     "distributed.algorithms": "compat.joins",

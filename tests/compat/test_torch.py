@@ -153,6 +153,15 @@ NAMES = [
     "assert unpack_dual(torch.ones(1)).tangent is None",
     "from torch._subclasses.fake_tensor import is_fake; from torch.fx.experimental.proxy_tensor "
     "import get_proxy_mode; assert get_proxy_mode() is None",
+    "from torch._higher_order_ops.associative_scan import associative_scan; import torch\n"
+    "a, b = torch.rand(3, 7, 2, dtype=torch.float64), torch.rand(3, 7, 2, dtype=torch.float64)\n"
+    "f = lambda l, r: (l[0] * r[0], r[0] * l[1] + r[1])\n"
+    "for back in (False, True):\n"
+    "    _, y = associative_scan(f, (a, b), dim=1, reverse=back)\n"
+    "    h = torch.zeros(3, 2, dtype=torch.float64)\n"
+    "    for t in (range(6, -1, -1) if back else range(7)):\n"
+    "        h = a[:, t] * h + b[:, t]\n"
+    "        assert (y[:, t] - h).abs().max() < 1e-12",
     "import torch; assert not torch.onnx.is_in_onnx_export()",
     "import torch; torch.set_default_dtype(torch.float64)\n"
     "assert torch.ones(1).dtype == torch.float64",
