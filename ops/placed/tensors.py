@@ -273,9 +273,8 @@ def to_local(x: Tensor, *, grad_sbp: Any = None, grad_placements: Any = None) ->
     """This rank's part of a global tensor, on the same memory.  ArgumentError on a rank that holds
     nothing of it.
 
-    grad_sbp   what the ranks' gradients are of the global one on the way back: parts where the
-               tensor is split, else each has all of it.  `grad_placements` is the same, by
-               PyTorch's name
+    grad_sbp   what ranks' gradients are on the way back: parts where the tensor is split, else each
+               has all of it.  `grad_placements` is PyTorch's name of it
 
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).to_local()
     tensor([1., 1.])
@@ -316,9 +315,7 @@ def _placed(x: Tensor, device: Any) -> Tensor:
     held = (broadcast,) * len(device.placement.shape)
     own = device.placement.device(device.rank)
     meta = GlobalMeta.make(x._meta.shape, x._meta.dtype, own, held)
-    if not meta.inside:
-        return boxing.hollow(meta)
-    return boxing.global_of(x.contiguous(), meta)
+    return boxing.global_of(x.contiguous(), meta) if meta.inside else boxing.hollow(meta)
 
 
 # what does the work is imported when there is some
