@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import flowvm as flow
-from flowvm.autograd import engine
+from flowvm.autograd import backward, engine
 from flowvm.eager.nodes import Node
 from flowvm.ops.pointwise.parts import unary
 from tools.campaign import autograd as campaign
@@ -41,9 +41,13 @@ def test_nothing_is_found_in_what_is_right(fault):
 @pytest.fixture(autouse=True)
 def planted_where_it_counts(request, monkeypatch):
     """Faults are planted in Python, so Python goes back: native backward would not come by."""
-    if request.node.name.endswith("_is_found"):
+    planted = request.node.name.endswith("_is_found")
+    if planted:
         monkeypatch.setattr(engine, "_run_usual", lambda *ready: None)
         monkeypatch.setattr(engine, "_gradients", lambda node, g: node.operator.grad(node, g))
+        backward._started.add("a fault")  # so that backward does not begin natively, either
+    yield
+    backward._started.discard("a fault")
 
 
 @pytest.fixture

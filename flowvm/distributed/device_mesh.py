@@ -15,6 +15,7 @@ import numpy as np
 
 from flowvm.distributed.groups import init_process_group, is_initialized
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.guards.regions import Mode, Region
 from flowvm.loading.listing import listing
 from flowvm.meta.placements import placement
 from flowvm.ops.shapes.create import tensor
@@ -24,7 +25,7 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 __dir__ = listing(globals())
 
 
-class DeviceMesh:
+class DeviceMesh(Region):
     """An array of ranks: `DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "model"))`.
 
     device_type      "cpu" or "cuda": each rank's own device
@@ -178,12 +179,11 @@ class DeviceMesh:
             raise ArgumentError(f"{what}: {self!r} has no dimension {dim}")
         return dim % self.ndim
 
-    def __enter__(self) -> DeviceMesh:
-        _current.append(self)
-        return self
+    def _mode(self) -> Mode[Any]:
+        return _current
 
-    def __exit__(self, *error: Any) -> None:
-        _current.remove(self)
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return _current, self, self
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
@@ -199,12 +199,12 @@ class DeviceMesh:
 
 
 _named: dict[placement, DeviceMesh] = {}
-_current: list[DeviceMesh] = []
+_current: Mode[DeviceMesh | None] = Mode(None)  # of the `with` around
 
 
 def current_mesh() -> DeviceMesh:
     """The mesh of the `with` around, else of all ranks in one dimension."""
-    return _current[-1] if _current else DeviceMesh.of(placement.all("cpu"))
+    return _current.now() or DeviceMesh.of(placement.all("cpu"))
 
 
 def init_device_mesh(

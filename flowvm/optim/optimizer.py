@@ -261,11 +261,12 @@ class Optimizer:
         for param in params:
             grad = param.grad
             if grad is not None:
-                entry = self.state[param]
+                entry = self.state.get(param)
                 if not entry:
-                    entry.update(self._first_state(param, group))
+                    entry = self._first_state(param, group)
                     for name, value in entry.items():
                         made_for(value, "optim", f"{type(self).__name__} {name}", param)
+                    self.state[param] = entry  # whole, or not there
                 yield param, grad, entry
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:

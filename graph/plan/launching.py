@@ -108,6 +108,8 @@ class _Blocks:
     `ring[0]` is the one that was used longest ago.
     """
 
+    count = 0  # until there is one: an error may end __init__ anywhere
+
     def __init__(self, words: array[int]) -> None:
         self.first = words
         block = self._new()
@@ -138,7 +140,7 @@ class _Blocks:
 
     @protected
     def __del__(self) -> None:  # the engine keeps what launches in flight still need
-        block = self.ring[0]
+        block: Any = self.ring[0] if self.count else None
         for _ in range(self.count):
             if block[0] >= engine.control[CTL.HEAD]:
                 engine.outline.append(block)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowvm.errors import ArgumentError
+from flowvm.guards.regions import Mode
 from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.nn.modules.attention import MultiheadAttention
@@ -161,7 +162,7 @@ def wrapped_below(
     return total
 
 
-_wrapping: list[tuple[Wrapper, dict[str, Any]]] = []
+_wrapping: Mode[tuple[Wrapper, dict[str, Any]] | None] = Mode(None)
 
 
 @contextmanager
@@ -174,11 +175,8 @@ def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: Any) -> Iterator[None
     ...     type(wrap(nn.Linear(1, 1))).__name__
     'FullyShardedDataParallel'
     """
-    _wrapping.append((wrapper_cls, wrapper_kwargs))
-    try:
+    with _wrapping.within((wrapper_cls, wrapper_kwargs)):
         yield
-    finally:
-        _wrapping.pop()
 
 
 def wrap(module: Module, **wrap_overrides: Any) -> Module:
@@ -188,7 +186,8 @@ def wrap(module: Module, **wrap_overrides: Any) -> Module:
     >>> wrap(nn.Identity())
     Identity()
     """
-    if not _wrapping:
+    inside = _wrapping.now()
+    if inside is None:
         return module
-    wrapper, given = _wrapping[-1]
+    wrapper, given = inside
     return wrapper(module, **{**given, **wrap_overrides})

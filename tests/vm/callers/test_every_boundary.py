@@ -20,6 +20,8 @@ from flowvm.autograd.backward import scaled, seeded
 from flowvm.autograd.engine import anomaly
 from flowvm.compiler import jit, progress, shortcuts
 from flowvm.config import config
+from flowvm.distributed.device_mesh import DeviceMesh
+from flowvm.distributed.fsdp.wrap import enable_wrap
 from flowvm.eager import modes
 from flowvm.eager.autocasting import autocasting, autocasting_apart
 from flowvm.func import transforms
@@ -31,6 +33,7 @@ from flowvm.nn.graph import steps, watching
 from flowvm.nn.utils import stateless
 from flowvm.ops.declare.cpu import vector_code
 from flowvm.profiler.front import profiling
+from flowvm.utils.flop_counter import FlopCounterMode
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -92,6 +95,7 @@ def difference(before):
 
 
 ONES = flow.ones(3)
+MESH = DeviceMesh("cpu", [0])
 LAYER = nn.Linear(3, 1)
 WEIGHT = LAYER.weight
 
@@ -157,6 +161,9 @@ MANAGERS = {
     "flowvm.config:Config._for_a_block": lambda: config(tb="full", debug=0),
     "flowvm.profiler.front.profiling:profile": flow.profiler.profile,
     "flowvm.profiler.run.spans:span": lambda: flow.profiler.span("s"),
+    "flowvm.utils.flop_counter:FlopCounterMode": lambda: FlopCounterMode(display=False),
+    "flowvm.distributed.device_mesh:DeviceMesh": lambda: MESH,
+    "flowvm.distributed.fsdp.wrap:enable_wrap": lambda: enable_wrap(wrapper_cls=nn.Identity),
     "flowvm.vm.watch.trace:record": flow.vm.record,
     "flowvm.vm.watch.flight:Flight.at_least": lambda: engine.flight.at_least(2),
     "flowvm.vm.engine.engine:Engine.run_sequentially": flow.vm.sequential,
@@ -174,6 +181,7 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
     "flowvm.random:fork_rng": 60,
     "flowvm.cuda.options:Setting": 60,
     "flowvm.profiler.front.profiling:profile": 40,
+    "flowvm.utils.flop_counter:FlopCounterMode": 40,
     "flowvm.vm.watch.trace:record": 100,
     "flowvm.vm.watch.flight:Flight.at_least": 200,
     "flowvm.vm.engine.engine:Engine.run_sequentially": 40,
@@ -205,6 +213,15 @@ ELSEWHERE = {
     "flowvm.utils.tensorboard:SummaryWriter": "closes another package's file",
     "flowvm.fx.capture:_Examples.around": "two regions",
     "flowvm.fx.recording:Tracing": "notes each of a thousand names before it changes it",
+    "flowvm.compat.profiler:profile": "flow.profiler.profile, opened by start() and step() too",
+    "flowvm.compat.profiler:record_function": "flow.profiler.span",
+    "flowvm.compat.profiler:emit_nvtx": "refuses",
+    "flowvm.overrides:TorchFunctionMode": "refuses",
+    "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.no_sync": "of all ranks: an error "
+    "on one ends the others",
+    "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.state_dict_type": "likewise",
+    "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.summon_full_params": "likewise",
+    "flowvm.distributed.fsdp.states:whole_params": "likewise",
     "flowvm.guards.regions:Region": "the base",
     "flowvm.guards.regions:AroundToo": "a base",
     "flowvm.guards.regions:reverting": "driven by those that are made of it",
