@@ -15,8 +15,7 @@ from flowvm.loading.lazy import lazy, shown
 from flowvm.meta import device
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta
-from flowvm.ranks.lanes import makers
-from flowvm.ranks.world import wires
+from flowvm.ranks.wires import makers, wires
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 

@@ -7,7 +7,6 @@ of a device that is not the CPU are made by who is entered in `makers`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,6 +17,7 @@ from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ranks.wires import makers
 from flowvm.ranks.world import Group, Joined, world
 from flowvm.streams import Stream
 from flowvm.vm.callers.interrupt import protected
@@ -62,7 +62,7 @@ class Lane:
 
 
 # who makes lanes of devices, by their type: of a name, whether for messages, a device
-makers: dict[str, Callable[[str, bool, Device], Lane]] = {"cpu": Lane}
+makers["cpu"] = Lane
 
 
 def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:

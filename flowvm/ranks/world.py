@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,15 +30,10 @@ from flowvm.ranks.clocks import gathered
 from flowvm.ranks.launched import launched_ranks
 from flowvm.ranks.library import handle, mpi
 from flowvm.ranks.watching import LEFT_AFTER, Part, Watcher
+from flowvm.ranks.wires import wires
 from flowvm.ranks.words import ALERT, BOARD_BYTES, HEADER, ROW
 from flowvm.vm.callers.interrupt import protected, waiting
 from flowvm.vm.engine.engine import engine
-
-# what exchanges among a group's ranks on devices that MPI does not reach, by the device's type: it
-# is made of the world, the device, the group's size, this rank's number in it, and what sends bytes
-# from the first of them to all
-wires: dict[str, Callable[..., Part]] = {}
-
 
 _making = held_at_fork(threading.RLock(), Rank.GRAPH)
 

@@ -162,8 +162,8 @@ def op(
             minifloats=half == "bits",
         )
         operator.fallback = _prepared(operator, dense, half)
-        operator.call.__doc__ = infer.__doc__
-        operator.call.__module__ = infer.__module__
+        operator.twin.__doc__ = infer.__doc__
+        operator.twin.__module__ = infer.__module__
         _operators[operator.call] = operator
         return operator.call
 

@@ -143,8 +143,9 @@ def _to_twin(name: str) -> Callable[[Any, Any], None]:
 
 def new_call(twin: Callable[..., Any], begin: Callable[[Any], None] | None) -> Call:
     """A native call, which is its twin until `activate`."""
-    call = native_class()()
-    call.twin, call.begin = twin, begin
+    call: Call = native_class()()
+    object.__setattr__(call, "twin", twin)  # not by the class's own: an import makes many
+    object.__setattr__(call, "begin", begin)
     return call
 
 

@@ -1,0 +1,14 @@
+"""Who exchanges tensors of a device that is not the CPU, by the device's type.
+
+Filled by `flowvm.loading.providers`, which runs at each import: so nothing else is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+makers: dict[str, Callable[..., Any]] = {}  # of lanes: name, for messages or not, device
+# What exchanges among a group's ranks on devices that MPI does not reach: made of the world, the
+# device, the group's size, this rank's number in it, and what sends bytes from the first to all.
+wires: dict[str, Callable[..., Any]] = {}
