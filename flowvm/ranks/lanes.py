@@ -78,7 +78,8 @@ def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
 @protected
 def _lane(way: str, peer: int, device: Device) -> Lane:
     with world().lock:
-        return makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
+        made: Lane = makers[device.type](f"{way}{peer}" if way else "comm", bool(way), device)
+        return made
 
 
 def lane_for(way: str, peer: int, device: Device = cpu) -> Lane:

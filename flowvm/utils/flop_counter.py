@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.guards.regions import Switched
 from flowvm.loading.listing import listing
 from flowvm.profiler.front.profiling import profile
 
@@ -12,7 +11,7 @@ __all__ = ["FlopCounterMode"]
 __dir__ = listing(globals())
 
 
-class FlopCounterMode(Switched):
+class FlopCounterMode(profile):
     """Counts the floating point operations of what is issued inside, 2 a multiplication.
 
     display   print the table at the end, as PyTorch does
@@ -30,25 +29,17 @@ class FlopCounterMode(Switched):
     def __init__(
         self, mods: Any = None, depth: int = 2, display: bool = True, custom_mapping: Any = None
     ) -> None:
+        super().__init__(level=1)
         self._display = display
-        self._profile: profile | None = None
 
-    def _switch(self) -> FlopCounterMode:
-        self._profile = profile(level=1)
-        self._profile.__enter__()
-        return self
-
-    def _undo(self) -> None:
-        assert self._profile is not None
-        self._profile.__exit__(None, None, None)
+    def _left(self, *error: Any) -> None:
+        super()._left(*error)
         if self._display:
             print(self.get_table())
 
     def get_flop_counts(self) -> dict[str, dict[str, int]]:
         """Operations by operator, under "Global"."""
-        if self._profile is None:
-            return {"Global": {}}
-        return {"Global": {r.name: r.flops for r in self._profile.table("op") if r.flops}}
+        return {"Global": {row.name: row.flops for row in self.table("op") if row.flops}}
 
     def get_total_flops(self) -> int:
         """All of them."""
