@@ -683,7 +683,10 @@ class Engine:
         if not (self.running or self.sequential or self.stopped):
             self.start()  # unless the settings want the sequential engine
         if self.running:
-            self.call("wake_scheduler")(self.base)
+            try:
+                self.call("wake_scheduler")(self.base)
+            except ctypes.ArgumentError as error:  # its word for a RecursionError on the way
+                raise RecursionError(str(error)) from None  # who waits wakes the scheduler
         elif self.stepping is not None:
             self.stepping.run(self._run_sequentially)
         else:  # also at interpreter exit, after the threads have left
