@@ -63,7 +63,7 @@ class DeviceMesh(Region):
                 f"dimension of ranks, got {names}"
             )
         self.mesh_dim_names = names
-        if not is_initialized():
+        if _init_backend and not is_initialized():
             init_process_group()
         _named.setdefault(self.flow_placement, self)
 
