@@ -33,7 +33,6 @@ from flowvm.nn.graph import steps, watching
 from flowvm.nn.utils import stateless
 from flowvm.ops.declare.cpu import vector_code
 from flowvm.profiler.front import profiling
-from flowvm.utils.flop_counter import FlopCounterMode
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -161,7 +160,6 @@ MANAGERS = {
     "flowvm.config:Config._for_a_block": lambda: config(tb="full", debug=0),
     "flowvm.profiler.front.profiling:profile": flow.profiler.profile,
     "flowvm.profiler.run.spans:span": lambda: flow.profiler.span("s"),
-    "flowvm.utils.flop_counter:FlopCounterMode": lambda: FlopCounterMode(display=False),
     "flowvm.distributed.device_mesh:DeviceMesh": lambda: MESH,
     "flowvm.distributed.fsdp.wrap:enable_wrap": lambda: enable_wrap(wrapper_cls=nn.Identity),
     "flowvm.vm.watch.trace:record": flow.vm.record,
@@ -181,7 +179,6 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
     "flowvm.random:fork_rng": 60,
     "flowvm.cuda.options:Setting": 60,
     "flowvm.profiler.front.profiling:profile": 40,
-    "flowvm.utils.flop_counter:FlopCounterMode": 40,
     "flowvm.vm.watch.trace:record": 100,
     "flowvm.vm.watch.flight:Flight.at_least": 200,
     "flowvm.vm.engine.engine:Engine.run_sequentially": 40,
@@ -213,6 +210,7 @@ ELSEWHERE = {
     "flowvm.utils.tensorboard:SummaryWriter": "closes another package's file",
     "flowvm.fx.capture:_Examples.around": "two regions",
     "flowvm.fx.recording:Tracing": "notes each of a thousand names before it changes it",
+    "flowvm.utils.flop_counter:FlopCounterMode": "a flow.profiler.profile",
     "flowvm.compat.profiler:profile": "flow.profiler.profile, opened by start() and step() too",
     "flowvm.compat.profiler:record_function": "flow.profiler.span",
     "flowvm.compat.profiler:emit_nvtx": "refuses",
