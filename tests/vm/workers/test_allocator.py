@@ -383,12 +383,18 @@ PLANTED = {
 def test_the_model_finds_what_is_planted(what, seed, monkeypatch):
     name, function = PLANTED[what]
     assert hasattr(allocator, name)
-    rng, program = random.Random(seed), []
-    for _ in range(400):
-        kind = rng.choice(("allocate", "allocate", "release", "release", "trim"))
-        size = rng.choice((rng.randrange(5000), rng.randrange(1, 64) << 18))
-        program.append((kind, rng.randrange(STREAMS), size))
-    play(monkeypatch, program, 1 << 40)
-    monkeypatch.setattr(allocator, name, function)
-    with pytest.raises((AssertionError, KeyError)):
+    rng = random.Random(seed)
+    for _ in range(5):  # a program in some does not come by the fault
+        program = []
+        for _ in range(400):
+            kind = rng.choice(("allocate", "allocate", "release", "release", "trim"))
+            size = rng.choice((rng.randrange(5000), rng.randrange(1, 64) << 18))
+            program.append((kind, rng.randrange(STREAMS), size))
         play(monkeypatch, program, 1 << 40)
+        with monkeypatch.context() as planted:
+            planted.setattr(allocator, name, function)
+            try:
+                play(monkeypatch, program, 1 << 40)
+            except (AssertionError, KeyError):
+                return
+    pytest.fail(f"{what}: not found")
