@@ -115,6 +115,14 @@ def check_tensor_parallel_modules():
         for (path, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
             grad = p.grad.full_tensor() if isinstance(p, DTensor) else p.grad
             assert np.allclose(grad.numpy(), q.grad.numpy(), atol=1e-3), (name, path)
+    style = tp.RowwiseParallel()  # of an embedding first: what it takes of a linear is another
+    tp.parallelize_module(nn.Embedding(10, 4), mesh, style)
+    flow.manual_seed(0)
+    whole, linear = flow.tensor(numbers(3, 4 * SIZE)), nn.Linear(4 * SIZE, 2)
+    wanted = linear(whole).detach().numpy()
+    part = whole[:, 4 * RANK : 4 * RANK + 4]
+    linear = tp.parallelize_module(copy.deepcopy(linear), mesh, style)
+    assert np.allclose(linear(part).detach().numpy(), wanted, atol=1e-5)
     with pytest.raises(flow.errors.ArgumentError, match="no module of Sequential is called"):
         tp.parallelize_module(_mlp(), mesh, {"7": tp.ColwiseParallel()})
     with pytest.raises(flow.errors.ArgumentTypeError, match="takes Linear and Embedding"):

@@ -9,7 +9,6 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
-from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError, DeviceError, ValuelessError
 
 # Some sample asks for values: how many elements come out, or which computation is to be made.
@@ -22,17 +21,7 @@ ASKS = {
     "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
     "shifted_chebyshev_polynomial_w", "unique", "unique_consecutive",
 }  # fmt: skip
-TAKES_NO_TENSOR = {
-    "arange", "bartlett_window", "blackman_window", "hamming_window", "hann_window",
-    "kaiser_window", "linspace", "logspace", "range",
-}  # fmt: skip
-NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in TAKES_NO_TENSOR]
-
-
-def tensors_in(result):
-    if isinstance(result, Tensor):
-        return [result]
-    return [t for r in result for t in tensors_in(r)] if isinstance(result, (list, tuple)) else []
+NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in op_calls.NO_TENSOR]
 
 
 def metas(tensors):
@@ -50,7 +39,7 @@ def called(op, sample, device):
         return made[-1]
 
     args, kwargs = op_calls.mapped(sample.args, tensor), op_calls.mapped(sample.kwargs, tensor)
-    out = tensors_in(op.function(*args, **kwargs))
+    out = op_calls.tensors_in(op.function(*args, **kwargs))
     assert {t.device.type for t in out} <= {device}
     outs, leaves = [t for t in out if t.requires_grad], [t for t in made if t.requires_grad]
     upstream = [flow.ones_like(t) for t in outs]

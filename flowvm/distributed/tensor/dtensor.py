@@ -12,7 +12,7 @@ from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
 from flowvm.distributed.tensor.placement_types import Placement, as_placements
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.meta.placements import Sbps, as_sbps, broadcast, here, placement
+from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, here, placement
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
@@ -270,7 +270,7 @@ def compute_local_shape_and_global_offset(
     held = _sbps(placements, mesh.flow_placement, len(shape))
     for s, n, k in zip(held, mesh.shape, place, strict=True):
         if s.is_split:
-            each, more = divmod(shape[s.dim], n)
-            offset[s.dim] += k * each + min(k, more)
-            shape[s.dim] = each + (k < more)
+            begin, end = cut(shape[s.dim], n, k)
+            offset[s.dim] += begin
+            shape[s.dim] = end - begin
     return tuple(shape), tuple(offset)

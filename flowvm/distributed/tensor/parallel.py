@@ -73,10 +73,18 @@ class _OfWeights(ParallelStyle):
     """A style of Linear and Embedding: where parameters are cut, and the layouts."""
 
     cuts: Mapping[type[Module], Mapping[str, Placement]]
-    wanted: Mapping[type[Module], Placement]  # how the input is to be held
+    wanted: Mapping[type[Module], Placement]  # how the input is to be held, and local ones are
+    usual: Placement  # how the output is held
 
-    def __init__(self, inputs: Layouts, outputs: Layouts, use_local_output: bool) -> None:
-        self.inputs, self.outputs, self.local = inputs, outputs, use_local_output
+    def __init__(
+        self,
+        *,
+        input_layouts: Layouts = None,
+        output_layouts: Layouts = None,
+        use_local_output: bool = True,
+    ) -> None:
+        self.inputs, self.local = input_layouts, use_local_output
+        self.outputs = output_layouts or self.usual
 
     def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
         _one_dimension(self, mesh)
@@ -89,11 +97,11 @@ class _OfWeights(ParallelStyle):
             if parameter is not None:
                 where = self.cuts[kind].get(name, Replicate())
                 setattr(module, name, distribute_tensor(parameter, mesh, [where]))
-        wanted = self.wanted[kind]
-        outputs = self.outputs
+        wanted, outputs = self.wanted[kind], self.outputs
+        inputs = self.inputs or wanted
 
         def before(module: Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-            return (_held(given[0], self.inputs, wanted, mesh), *given[1:])
+            return (_held(given[0], inputs, wanted, mesh), *given[1:])
 
         def after(module: Module, given: tuple[Any, ...], found: Any) -> Any:
             return _held(found, None, outputs, mesh, self.local)
@@ -121,17 +129,7 @@ class ColwiseParallel(_OfWeights):
         Linear: {"weight": Shard(0), "bias": Shard(0)}, Embedding: {"weight": Shard(1)},
     }  # fmt: skip
     wanted = {Linear: Replicate(), Embedding: Replicate()}  # noqa: RUF012
-
-    def __init__(
-        self,
-        *,
-        input_layouts: Layouts = None,
-        output_layouts: Layouts = None,
-        use_local_output: bool = True,
-    ) -> None:
-        super().__init__(
-            input_layouts or Replicate(), output_layouts or Shard(-1), use_local_output
-        )
+    usual = Shard(-1)
 
 
 class RowwiseParallel(_OfWeights):
@@ -153,20 +151,7 @@ class RowwiseParallel(_OfWeights):
         Linear: {"weight": Shard(1)}, Embedding: {"weight": Shard(0)},
     }  # fmt: skip
     wanted = {Linear: Shard(-1), Embedding: Replicate()}  # noqa: RUF012
-
-    def __init__(
-        self,
-        *,
-        input_layouts: Layouts = None,
-        output_layouts: Layouts = None,
-        use_local_output: bool = True,
-    ) -> None:
-        super().__init__(input_layouts, output_layouts or Replicate(), use_local_output)
-
-    def _apply(self, module: Module, mesh: DeviceMesh) -> Module:
-        if self.inputs is None:
-            self.inputs = Replicate() if isinstance(module, Embedding) else Shard(-1)
-        return super()._apply(module, mesh)
+    usual = Replicate()
 
 
 class SequenceParallel(ParallelStyle):

@@ -42,6 +42,20 @@ def is_public(module: types.ModuleType) -> bool:
     return len(place) == 2 and place[0] not in ROOMS_WITHOUT_PUBLIC_OPS
 
 
+# These take no tensor: what is said of tensors elsewhere is not said of their samples.
+NO_TENSOR = {
+    "arange", "bartlett_window", "blackman_window", "hamming_window", "hann_window",
+    "kaiser_window", "linspace", "logspace", "range",
+}  # fmt: skip
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    """The tensors in a result."""
+    if isinstance(result, Tensor):
+        return [result]
+    return [t for r in result for t in tensors_in(r)] if isinstance(result, (list, tuple)) else []
+
+
 def all_samples() -> list[Any]:
     """(name, samples), the name unique; in the order of the names."""
     seen: dict[str, int] = {}

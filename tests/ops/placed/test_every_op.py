@@ -14,23 +14,11 @@ import ranks
 
 import flowvm as flow
 from flowvm.eager.interpreter import operators
-from flowvm.eager.tensor import Tensor
 from flowvm.meta import placements
 from flowvm.ops.placed import choosing
 
-# takes no tensor: `placement=` is tested in test_tensors.py
-NO_TENSOR = {
-    "arange", "bartlett_window", "blackman_window", "hamming_window", "hann_window",
-    "kaiser_window", "linspace", "logspace", "range",
-}  # fmt: skip
-NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in NO_TENSOR]
-
-
-def listed(result):
-    """The tensors in a result."""
-    if isinstance(result, Tensor):
-        return [result]
-    return [t for r in result for t in listed(r)] if isinstance(result, (list, tuple)) else []
+# `placement=` of what takes no tensor is tested in test_tensors.py
+NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in op_calls.NO_TENSOR]
 
 
 def called(op, sample, make):
@@ -43,7 +31,7 @@ def called(op, sample, make):
 
     args = op_calls.mapped(sample.args, tensor)
     kwargs = op_calls.mapped(sample.kwargs, tensor)
-    return made, listed(op.function(*args, **kwargs))
+    return made, op_calls.tensors_in(op.function(*args, **kwargs))
 
 
 def gradients(made, results, upstream):
