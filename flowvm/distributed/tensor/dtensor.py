@@ -89,13 +89,23 @@ class DTensor(metaclass=_Kind):
 
 
 def _mesh(x: Tensor) -> DeviceMesh:
-    """The mesh that holds a global tensor.  A local one has no such attribute."""
+    """The mesh that holds a global tensor.  A local one has no such attribute.
+
+    >>> import flowvm.distributed.tensor as dt
+    >>> dt.ones(2, device_mesh=dt.init_device_mesh("cpu", (1,))).device_mesh.shape
+    (1,)
+    """
     return DeviceMesh.of(_placed(x, "device_mesh").placement)
 
 
 def _placements(x: Tensor) -> tuple[Placement, ...]:
     """What the ranks hold of a global tensor, one for each dimension of the mesh.  A local one has
     no such attribute.
+
+    >>> import flowvm.distributed.tensor as dt
+    >>> mesh = dt.init_device_mesh("cpu", (1,))
+    >>> dt.ones(2, device_mesh=mesh, placements=[dt.Shard(0)]).placements
+    (Shard(dim=0),)
     """
     return as_placements(_placed(x, "placements").sbp)
 
@@ -118,6 +128,11 @@ def _redistribute(
     """The same values held otherwise; `to_global` by PyTorch's names.
 
     `async_op` is taken: whoever reads waits.  ArgumentTypeError for a local tensor.
+
+    >>> import flowvm.distributed.tensor as dt
+    >>> x = dt.ones(2, device_mesh=dt.init_device_mesh("cpu", (1,)))
+    >>> x.redistribute(placements=[dt.Shard(0)]).placements
+    (Shard(dim=0),)
     """
     meta = _global_meta(x, "redistribute")
     mesh = DeviceMesh.of(meta.placement) if device_mesh is None else device_mesh
@@ -134,6 +149,11 @@ def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = Non
     grad_placements   how each rank's gradient is held, replicated by default
 
     ArgumentTypeError for a local tensor.
+
+    >>> import flowvm.distributed.tensor as dt
+    >>> x = dt.ones(2, device_mesh=dt.init_device_mesh("cpu", (1,)), placements=[dt.Shard(0)])
+    >>> x.full_tensor().tolist()
+    [1.0, 1.0]
     """
     whole = (broadcast,) * len(_global_meta(x, "full_tensor").sbp)
     return x.to_global(sbp=whole).to_local(grad_sbp=grad_placements)  # type: ignore[no-any-return]
