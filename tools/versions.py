@@ -40,7 +40,8 @@ TESTS = (
     "hypothesis>=6.100",
     "mpmath>=1.3",
 )
-CUDA = "numba-cuda>=0.30.4,<0.31"  # the simulator needs it, and greenlet
+# the simulator needs them, and greenlet
+CUDA = "numba-cuda>=0.30.4,<0.31", "nvidia-cuda-runtime>=13,<14"
 MIDDLE = ("numpy==2.2.*", "numba==0.67.*", "scipy==1.15.*")
 SHOWN = ("numpy", "numba", "llvmlite", "scipy", "rich", "safetensors", "numba-cuda")
 
@@ -112,9 +113,9 @@ def _version(python: str) -> str:
 def requirements(packages: str) -> list[str]:
     """What pip is asked for: the dependencies of pyproject.toml, or their lower bounds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    newest = [*project["dependencies"], CUDA]
+    newest = [*project["dependencies"], *CUDA]
     if packages == "oldest":
-        return [*map(lowest, project["dependencies"]), CUDA]
+        return [*map(lowest, project["dependencies"]), *CUDA]
     return [*newest, *MIDDLE] if packages == "middle" else newest
 
 

@@ -253,9 +253,22 @@ def private_names(every: bool = False) -> Iterator[Check]:
             yield Check(OK, "private", f"{text}: {package.version}")
         else:
             yield Check(INFO, "private", f"{text}: {package.version}; tested: {package.versions}")
+        reasons = {why for *_, why in standings}
+        if len(reasons) == 1 and "" not in reasons:  # it cannot be imported
+            yield Check(
+                INFO, "private", f"{package.distribution}: {reasons.pop()}", _whole(package)
+            )
+            continue
         for use, verdict, why in standings:
             if every or verdict != OK:
                 yield _private(package, use, verdict, why)
+
+
+def _whole(package: Any) -> str:
+    """What to do about a package of whose names none is there."""
+    if package.distribution == "numba-cuda":
+        return "for CUDA, pip install 'numba-cuda[cu12]' or 'numba-cuda[cu13]', with its libraries"
+    return f"pip install --force-reinstall {package.distribution}"
 
 
 def _private(package: Any, use: Any, verdict: str, why: str) -> Check:

@@ -24,7 +24,7 @@ from flowvm.private.frames import why_not
 from flowvm.private.objects import places_are_found
 from flowvm.private.table import Package, Use
 
-TESTED = ("3.11.7", "3.12.1", "3.13.0")
+TESTED = ("3.11.7", "3.12.1", "3.13.0", "3.14.10")
 
 
 # --- reference counts -------------------------------------------------------------------------

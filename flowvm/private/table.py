@@ -173,7 +173,7 @@ class Package:
             if use.replaces and digest_of(use.replaces) not in use.sources:
                 return None, f"{', '.join(use.replaces)} reads otherwise"
             return place, use.probe() if use.probe is not None else ""
-        except (ImportError, AttributeError, OSError, TypeError) as error:
+        except Exception as error:  # a module that is imported may raise anything
             return None, f"{type(error).__name__}: {error}"
 
 

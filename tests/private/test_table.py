@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -201,6 +202,34 @@ def test_a_scipy_without_openblas_is_told_by_doctor_alone(monkeypatch):
     (skipped,) = [check for check in private_names() if "skipped" in check.text]
     assert skipped.verdict == INFO
     assert "no OpenBLAS of its own" in skipped.text
+
+
+UNFOUND = """
+import sys
+class Fails:
+    def find_spec(self, name, path=None, target=None):
+        if name == "numba.cuda":
+            raise RuntimeError("no libcudart.so")
+sys.meta_path.insert(0, Fails())
+import flowvm as flow
+from flowvm.commands.doctor import private_names
+print(*private_names(), sep="\\n")
+try:
+    flow.ones(2, device="cuda")
+except flow.errors.DeviceError as error:
+    print(error)
+"""
+
+
+def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
+    """Its import raises what it likes where CUDA's runtime is not found, in the simulator too."""
+    environment = {**os.environ, "FLOWVM_CUDA_DRIVER": "simulator"}
+    said = subprocess.run(
+        [sys.executable, "-c", UNFOUND], env=environment, capture_output=True, text=True, timeout=60
+    )
+    lines = [line for line in said.stdout.splitlines() if "libcudart" in line]
+    assert [INFO in line for line in lines] == [True, False], said
+    assert "cannot be imported (no libcudart.so)" in lines[1]
 
 
 def test_numpy_keeps_its_names_while_numba_cuda_is_imported():

@@ -274,8 +274,8 @@ def choose_simulator() -> None:
         )
     try:
         import numba.cuda  # noqa: F401
-    except ImportError as error:
+    except Exception as error:  # where CUDA's runtime is not found, cuda-bindings has its own
         raise DeviceError(
             f"FLOWVM_CUDA_DRIVER=simulator runs kernels with numba-cuda, which cannot be imported "
-            f"({error}); pip install 'numba-cuda[cu12]'"
+            f"({str(error).strip()}); pip install 'numba-cuda[cu12]' or 'numba-cuda[cu13]'"
         ) from None
