@@ -91,6 +91,17 @@ def check_all_reduce_of_any_shape_and_strides():
     same(x, before)
 
 
+def check_memory_of_what_is_exchanged_is_had_again():
+    def exchanges(times: int) -> int:
+        for _ in range(times):
+            c.all_reduce_(flow.ones(1 << 18))  # a block of 1 MiB, of the allocator's slabs
+            c.all_reduce(flow.ones(1 << 18))
+            flow.vm.sync()
+        return flow.vm.stats()["reserved_bytes"]
+
+    assert exchanges(20) == exchanges(4)
+
+
 def check_float16_sums_are_rounded_once():
     x = flow.full((5,), 2048.0 if RANK == 0 else 1.0, dtype=flow.float16)
     wanted = np.float16(2048 + SIZE - 1)  # one at a time, each 1 would be lost
