@@ -1,7 +1,8 @@
 """Processes that compile for this one what it can do without for a while.
 
 A helper
-- has the lowest priority;
+- has the lowest priority, until it is seen that other programs leave it next to nothing: then it
+  begins anew with one that is low (a process may not raise its own);
 - ends with its parent, however that ends: it watches the pipe that is its stdin;
 - does its jobs one after another, and whatever a job compiles is in the cache from then on; so what
   a short program begins a later one goes on with.  Of several programs that begin at one time only
@@ -21,6 +22,7 @@ import os
 import select
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,11 @@ else:  # when something is to be made, and not with flowvm
     tempfile = lazy("tempfile")
 
 GLANCE_S = 1.0  # between two looks whether the parent is there, whose pipe a fork of it may hold
+# Under 20 busy processes the lowest priority was a hundredth of a core, and the VM of a program
+# that trained for minutes was never compiled.
+LOWEST, LOW = 19, 5  # of `nice`
+STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
+PRESSING = "--pressing="  # in front of the jobs, with the parent: it has begun anew
 _START = """
 import sys, json
 sys.path[:] = json.loads(sys.argv[1])
@@ -153,8 +160,13 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def main(jobs: Sequence[str]) -> None:
     """Do the jobs, unless the process that wants them ends first."""
-    os.nice(19)
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    pressing = jobs[0].startswith(PRESSING)
+    parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
+    jobs, worker = jobs[pressing:], threading.get_ident()
+    # the watching thread keeps its priority, with which it can begin anew
+    watched = (parent, worker, jobs, pressing)
+    threading.Thread(target=_watch, args=watched, daemon=True).start()
+    os.nice(LOW if pressing else LOWEST)
     for job in jobs:
         do(job)
 
@@ -166,21 +178,39 @@ def do(job: str) -> None:
         getattr(importlib.import_module(module), name)(*argument)
 
 
-def _end_with_parent(parent: int) -> None:
+def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> None:
+    """End with the parent; begin anew where `worker`, a thread, is starved."""
+    clock = time.pthread_getcpuclockid(worker)
+    began, used = time.monotonic(), time.clock_gettime(clock)
     while os.getppid() == parent:
         if select.select([sys.stdin], [], [], GLANCE_S)[0]:
             break  # nothing is ever written to it: it was closed
+        now, uses = time.monotonic(), time.clock_gettime(clock)
+        if _queues:
+            began, used = now, uses
+        elif not pressing and now - began >= STARVED_S:
+            if uses - used < STARVED * (now - began):
+                jobs = [f"{PRESSING}{parent}", *jobs]
+                again = [sys.executable, "-P", "-c", _START, sys.argv[1], *jobs]
+                os.execv(sys.executable, again)  # with this thread's priority; the pipe stays
+            began, used = now, uses
     os._exit(1)
+
+
+_queues = False  # whether the thread that works waits for another process
 
 
 @contextlib.contextmanager
 def _alone(name: str) -> Iterator[None]:
     """No other process does this meanwhile; without that, where there can be no locks."""
+    global _queues
     lock = -1
     with contextlib.suppress(OSError):
         flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
         lock = os.open(jit.cache_dir() / f"{name}.lock", flags, 0o600)
+        _queues = True
         fcntl.flock(lock, fcntl.LOCK_EX)
+    _queues = False
     try:
         yield
     finally:

@@ -314,3 +314,31 @@ def test_a_thread_never_runs_a_loop_of_python(monkeypatch: pytest.MonkeyPatch) -
     engine._start_worker(engine.streams - 1)
     assert started
     assert all(target is engine.loops.native["worker_loop"] for target in started)
+
+
+STARVED = """
+import os, threading
+from pathlib import Path
+def note(folder):
+    # which uses no core, as one that other programs leave none
+    path = Path(folder, "notes")
+    before = path.read_text() if path.exists() else ""
+    path.write_text(f"{before}{os.getpid()} {os.nice(0)}\\n")
+    if not before:
+        threading.Event().wait(60)
+"""
+
+
+def test_a_helper_that_gets_no_core_begins_anew_with_a_higher_priority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "starved_job.py").write_text(STARVED)
+    monkeypatch.syspath_prepend(tmp_path)
+    helper = helpers.Helper([f"starved_job:note:{tmp_path}"])
+    assert helper.process.wait(timeout=60) == 0
+    (first, lowest), (second, low) = map(str.split, (tmp_path / "notes").read_text().splitlines())
+    assert int(first) == int(second) == helper.process.pid
+    assert (int(lowest), int(low)) == (
+        min(19, os.nice(0) + helpers.LOWEST),
+        min(19, os.nice(0) + helpers.LOW),
+    )
