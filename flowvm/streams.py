@@ -19,6 +19,7 @@ from flowvm.config import config
 from flowvm.eager import modes
 from flowvm.errors import ArgumentTypeError
 from flowvm.loading.listing import listing
+from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.numbers import Numbers
@@ -32,7 +33,7 @@ _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary
 _count = itertools.count(1)
 
 
-class Stream:
+class Stream(Unique):
     """A queue of instructions that runs beside the others: `s = flow.Stream("loader")`.
 
     VMError when as many streams as the VM has are in use.

@@ -34,6 +34,7 @@ from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
 from flowvm.meta.meta import TensorMeta
+from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.engine import engine
@@ -63,7 +64,7 @@ operators: weakref.WeakSet[Operator] = weakref.WeakSet()  # all there are
 
 
 @dataclass(eq=False)
-class Operator:
+class Operator(Unique):
     """A kind of instruction.  `flowvm.ops.declare.registry` makes them from declarations."""
 
     name: str

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, alias
-from flowvm.errors import AutogradError
+from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
@@ -28,6 +28,10 @@ class Node:
     )  # fmt: skip
     is_leaf = False
     index = 0
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError("a grad_fn can be neither copied nor pickled; detach the tensor")
+
     extra: Any  # hooks and the like; unset where there are none
 
     def __init__(

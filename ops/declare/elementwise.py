@@ -61,6 +61,7 @@ from flowvm.meta.dtype import (
     uint64,
 )
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.meta.unique import Unique
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -73,7 +74,7 @@ COMPLEX = (complex, np.complexfloating)
 TYPES = ("promote", "number", "float", "bool", "logical", "int")
 
 
-class Elementwise:
+class Elementwise(Unique):
     """An elementwise op; calling it is the op.
 
     Attributes: `name`, `call` (fast, tensors only), `into`.
@@ -110,6 +111,9 @@ class Elementwise:
         self.operator = self._variant("t" * len(args))
         self.call = self.operator.call
         _operators[self.call] = self.operator
+
+    def __reduce__(self) -> Any:
+        return declared, (self.name, _declared[self.name].index(self))
 
     # --- calling ------------------------------------------------------------------------------
 
@@ -645,8 +649,26 @@ def elementwise(
         name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
     )
     function.twin = twin
+    _declared.setdefault(name, []).append(function)
     function.__doc__ = function.call.__doc__ = doc
     return function
+
+
+_declared: dict[str, list[Elementwise]] = {}
+
+
+def declared(name: str, place: int) -> Elementwise:
+    """The elementwise op that was declared by this name as number `place`, from 0; pickled ops are
+    found so.
+
+    ArgumentError where there is none: a process that unpickles must have declared it, too.
+
+    >>> flow.ops.declare.elementwise.declared("tanh", 0) is flow.tanh
+    True
+    """
+    if place >= len(_declared.get(name, ())):
+        raise ArgumentError(f"no elementwise op {name!r} was declared in this process")
+    return _declared[name][place]
 
 
 @cache

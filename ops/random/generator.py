@@ -115,8 +115,17 @@ class Generator:
             chosen = self._seed
         return (chosen - (1 << 64) if chosen >> 63 else chosen), call
 
+    def __reduce__(self) -> Any:
+        return _generator_at, (type(self), str(self.device), self.position())
+
     def __repr__(self) -> str:
         return f"Generator(seed={self._seed}, calls={self._calls})"
+
+
+def _generator_at(kind: type[Generator], device: str, position: tuple[int, int]) -> Generator:
+    generator = kind(device)
+    generator.go_to(position)
+    return generator
 
 
 default_generator = Generator()

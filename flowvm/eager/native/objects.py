@@ -17,6 +17,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.eager.tensor import Tensor
+from flowvm.meta.unique import Unique
 from flowvm.private.objects import api_address, api_function
 
 # of Py_TPFLAGS: METHOD_DESCRIPTOR, HAVE_VECTORCALL, HAVE_GC, DEFAULT
@@ -26,7 +28,7 @@ _CLEAR, _GET, _TRAVERSE, _MEMBERS = 51, 54, 71, 72
 _SSIZE, _READONLY = 19, 1  # T_PYSSIZET, READONLY
 
 
-class Call:
+class Call(Unique):
     """The base of native calls.
 
     twin   the generated Python function
@@ -64,14 +66,9 @@ class Call:
     def __repr__(self) -> str:
         return f"<native call {self.twin.__name__}>"
 
-    def __reduce__(self) -> str:
-        return self.twin.__qualname__  # as functions are pickled
-
-    def __copy__(self) -> Call:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Call:
-        return self
+    def __reduce__(self) -> Any:  # as functions are pickled, and methods
+        name = self.twin.__qualname__
+        return (getattr, (Tensor, name)) if getattr(Tensor, name, None) is self else name
 
     @property
     def __signature__(self) -> inspect.Signature:
