@@ -113,7 +113,7 @@ class Elementwise(Unique):
         _operators[self.call] = self.operator
 
     def __reduce__(self) -> Any:
-        return declared, (self.name, _declared[self.name].index(self))
+        return declared, (self.name, _named(self.name).index(self))
 
     # --- calling ------------------------------------------------------------------------------
 
@@ -649,12 +649,14 @@ def elementwise(
         name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
     )
     function.twin = twin
-    _declared.setdefault(name, []).append(function)
     function.__doc__ = function.call.__doc__ = doc
     return function
 
 
-_declared: dict[str, list[Elementwise]] = {}
+def _named(name: str) -> list[Elementwise]:
+    """Those of this name, in the order in which they were declared."""
+    forms = [op.form for op in _operators.values() if op.name == name and op.form]
+    return [form[0] for form in forms]
 
 
 def declared(name: str, place: int) -> Elementwise:
@@ -666,9 +668,10 @@ def declared(name: str, place: int) -> Elementwise:
     >>> flow.ops.declare.elementwise.declared("tanh", 0) is flow.tanh
     True
     """
-    if place >= len(_declared.get(name, ())):
+    ops = _named(name)
+    if place >= len(ops):
         raise ArgumentError(f"no elementwise op {name!r} was declared in this process")
-    return _declared[name][place]
+    return ops[place]
 
 
 @cache
