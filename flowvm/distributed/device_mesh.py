@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ class DeviceMesh(Region):
         self.mesh_dim_names = names
         if _init_backend and not is_initialized():
             init_process_group()
+        self._parent: tuple[DeviceMesh, tuple[int, ...]] | None = None  # cut from it, along these
         _named.setdefault(self.flow_placement, self)
 
     @staticmethod
@@ -146,11 +148,38 @@ class DeviceMesh(Region):
         axes = [self._axis("DeviceMesh[...]", name) for name in listed]
         if len(axes) == self.ndim and axes == sorted(axes):
             return self
-        place = self._place("DeviceMesh[...]")
-        at = tuple(slice(None) if a in axes else p for a, p in enumerate(place))
-        kept = [a for a in range(self.ndim) if a in axes]
-        ranks = self.flow_placement.ranks[at].transpose([kept.index(a) for a in axes])
-        return DeviceMesh(self.device_type, ranks, mesh_dim_names=listed)
+        ranks = self._ranks_along(axes, self._place("DeviceMesh[...]"))
+        made = DeviceMesh(self.device_type, ranks, mesh_dim_names=listed)
+        root, outer = self._origin()
+        made._parent = root, tuple(outer[a] for a in axes)
+        return made
+
+    def _origin(self) -> tuple[DeviceMesh, tuple[int, ...]]:
+        """The mesh that this one was cut from, and which of its dimensions these are; itself."""
+        return self._parent or (self, tuple(range(self.ndim)))
+
+    def _behind(self, where: placement) -> DeviceMesh | None:
+        """The mesh whose first dimensions are those of `where` and whose last ones are these, of
+        the mesh that both were cut from; None where that is none.
+        """
+        root, own = self._origin()
+        place = root._place("DeviceMesh")
+        free = [a for a in range(root.ndim) if a not in own]
+        for outer in permutations(free, len(where.shape)):
+            line, axes = root._ranks_along(outer, place), (*outer, *own)
+            if line.shape == where.shape and tuple(line.ravel().tolist()) == where.flat:
+                names = root.mesh_dim_names
+                return DeviceMesh(
+                    self.device_type, root._ranks_along(axes, place),
+                    mesh_dim_names=None if names is None else [names[a] for a in axes],
+                )  # fmt: skip
+        return None
+
+    def _ranks_along(self, axes: Sequence[int], place: Sequence[int]) -> Any:
+        """The ranks along some dimensions, in that order, that the one at `place` stands with."""
+        kept = sorted(axes)
+        at = tuple(slice(None) if a in kept else p for a, p in enumerate(place))
+        return self.flow_placement.ranks[at].transpose([kept.index(a) for a in axes])
 
     def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
         """All its ranks in one dimension."""

@@ -307,21 +307,25 @@ def _cat(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Let
 
 
 def _normalize(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
-    """Rows or samples are apart.  Their statistics, (2, rows), lie one sample behind the other."""
+    """Rows or samples are apart.  The statistics of rows have their dimensions; those of samples,
+    (2, groups), lie one sample behind the other.
+    """
     if attrs[0] not in ("layer", "group", "instance") or len(attrs) != 4:
         return None
     backward = op.name == "normalize_backward"
     x = metas[1] if backward else metas[0]
-    inner = len(attrs[1]) if attrs[0] == "layer" else x.ndim - 1
-    if x.ndim - inner < 1:
+    rows = attrs[0] == "layer"
+    lead = x.ndim - len(attrs[1]) if rows else 1
+    if lead < 1:
         return None
-    tall, stats = ("n", *[None] * (x.ndim - 1)), (None, "n")
+    apart = tuple(f"d{i}" for i in range(lead))
+    tall, stats = (*apart, *[None] * (x.ndim - lead)), (None, *apart)
     rest = tuple((None,) * m.ndim for m in (metas[3:] if backward else metas[1:]))
-    even = frozenset("n")
+    even = frozenset(() if rows else apart)
     if not backward:
         return Letters((tall, *rest), (tall, stats), even=even)
     small = tuple((None,) * m.ndim for m in outs[1:])
-    return Letters((tall, tall, stats, *rest), (tall, *small), frozenset("n"), even=even)
+    return Letters((tall, tall, stats, *rest), (tall, *small), frozenset(apart), even=even)
 
 
 # --- attention ------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from flowvm.distributed.fsdp import (
 )
 from flowvm.distributed.fsdp.wrap import ModuleWrapPolicy, size_based_auto_wrap_policy
 from flowvm.distributed.tensor import DTensor, Replicate, Shard
+from flowvm.distributed.tensor import parallel as tp
 from flowvm.ranks.world import rank, world_size
 
 FSDP = FullyShardedDataParallel
@@ -140,6 +141,36 @@ def check_rows_of_ranks_have_the_same():
     net = shard(model(), mesh=mesh)
     agree(net, train(net, own), alone())
     assert net.head.weight.placements == (Replicate(), Shard(0))
+
+
+def check_tensor_parallel_modules_are_cut_further():
+    data = 2 if SIZE == 4 else 1
+    pair = dt.init_device_mesh("cpu", (data, SIZE // data), mesh_dim_names=("data", "model"))
+
+    def rows(a: np.ndarray) -> np.ndarray:
+        k, each = pair.get_local_rank("data"), len(a) // data
+        return a[k * each : (k + 1) * each]
+
+    styles = {
+        "blocks.*.up": tp.ColwiseParallel(use_local_output=False),
+        "blocks.*.down": tp.RowwiseParallel(),
+    }
+    _, expected = alone()
+    for given in ({}, {"reshard_after_forward": True}, {"reshard_after_forward": False}):
+        net = tp.parallelize_module(model(), pair["model"], styles)
+        shard(net, mesh=pair["data"], **given)
+        seen = np.array(train(net, rows))
+        losses = flow.tensor(seen[:, 0])
+        dist.all_reduce(losses, op=dist.ReduceOp.AVG)
+        np.testing.assert_allclose(losses.numpy(), [a for a, _ in expected], rtol=2e-5)
+        np.testing.assert_allclose(seen[:, 1], [b for _, b in expected], rtol=2e-5)
+    weight = net.blocks[0].up.weight
+    assert weight.device_mesh.mesh.tolist() == pair.mesh.T.tolist()
+    assert weight.placements == (Shard(0), Shard(0))
+    for mesh in (None, pair) if SIZE > 1 else ():
+        other = tp.parallelize_module(model(), pair["model"], styles)
+        with pytest.raises(flow.errors.ArgumentError, match='mesh=pair\\["data"\\]'):
+            shard(other, mesh=mesh)
 
 
 def check_other_dimensions_are_cut():

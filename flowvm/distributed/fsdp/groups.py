@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowvm.autograd.function import Function, once_differentiable
 from flowvm.autograd.graph import some_saved_tensors_hooks
@@ -32,13 +32,14 @@ from flowvm.eager.modes import current_course, current_recorder, grad_enabled, r
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import AutogradError
 from flowvm.guards.regions import Mode, reverting
+from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
-from flowvm.meta.placements import placement, sizes
+from flowvm.meta.placements import Sbps, placement, sizes
 from flowvm.nn.module import Module
 from flowvm.nn.parallel.distributed import tensors_in
 from flowvm.nn.parameter import Parameter
 from flowvm.ops.collectives.collectives import all_gather, all_reduce, reduce_scatter
-from flowvm.ops.placed.boxing import global_of, part_of
+from flowvm.ops.placed.boxing import boxed, global_of, part_of
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group, rank
 from flowvm.vm.machine.words import OPERAND
@@ -52,16 +53,42 @@ def outermost() -> bool:
     return _running.now() is None
 
 
+class Beside(NamedTuple):
+    """What a parameter was before it was cut: a global tensor of `meta`, on other ranks than those
+    among which it is cut; `where` has their dimensions first, then these.
+    """
+
+    meta: GlobalMeta
+    where: placement
+
+    def cut(self, sbps: Sbps) -> GlobalMeta:
+        """What the cut parameter is, held as `sbps` along the dimensions behind its own."""
+        m = self.meta
+        return GlobalMeta.make(m.shape, m.dtype, self.where.device(rank()), (*m.sbp, *sbps))
+
+    def whole(self, local: Tensor) -> Tensor:
+        """The parameter as it was, of its part here."""
+        m = self.meta
+        return global_of(local, GlobalMeta.make(m.shape, local._meta.dtype, m.device, m.sbp))
+
+    def part(self, g: Tensor) -> Tensor:
+        """This rank's part of a gradient, which may be held otherwise."""
+        return part_of(boxed(g, self.meta.sbp))
+
+
 class ParameterGroup:
     """See the module's docstring.
 
     params    cut among the ranks along `axis` of the placement; None: whole on every rank
+    beside    of each, what it was if that was no local tensor: a tensor parallel module's.  What is
+              called whole here is then the part that the rank has of it
     places    where modules have them: (module, name, which)
     """
 
     def __init__(
         self,
         params: list[Parameter],
+        beside: list[Beside | None],
         places: list[tuple[Module, str, int]],
         where: placement,
         axis: int | None,
@@ -69,6 +96,7 @@ class ParameterGroup:
         policy: MixedPrecisionPolicy,
     ) -> None:
         self.params, self.places, self.policy = params, places, policy
+        self.beside = beside
         self.reshard_after_forward = reshard  # None: unless no other group's forward runs
         self.reshard_after_backward = self.unshards_in_backward = True
         self.syncs = True
@@ -87,11 +115,12 @@ class ParameterGroup:
             self.others = [Group.of(sorted(where.group(a, rank()))) for a in axes]
         self.ranks = 1 if self.group is None else self.group.size
         self.cuts = []
-        for p in params:
+        for p, other in zip(params, beside, strict=True):
             m: Any = p._meta
-            dim = 0 if axis is None else m.sbp[axis].dim
-            lengths = sizes(m.shape[dim], self.ranks) if m.ndim else (1,)
-            self.cuts.append(Cut(tuple(m.shape), dim, lengths))
+            shape = m.shape if other is None else other.meta.local.shape
+            dim = 0 if axis is None else m.sbp[axis - len(where.shape)].dim
+            lengths = sizes(shape[dim], self.ranks) if m.ndim else (1,)
+            self.cuts.append(Cut(tuple(shape), dim, lengths))
 
     # --- gathering ----------------------------------------------------------------------------
 
@@ -101,13 +130,14 @@ class ParameterGroup:
         return current_recorder(), now
 
     def whole(self) -> list[Tensor]:
-        """The whole parameters as local tensors outside the graph, gathered unless they are here
-        already.
+        """The whole parameters outside the graph, gathered unless they are here already: local
+        tensors, and those of tensor parallel modules as they were.
         """
         stand = self._stand()
         if self._whole is None or self._made_at != stand:
             with recording(False):
-                self._whole = self._gathered()
+                pairs = zip(self._gathered(), self.beside, strict=True)
+                self._whole = [t if other is None else other.whole(t) for t, other in pairs]
             self._made_at = stand
         return self._whole
 
@@ -233,6 +263,8 @@ class ParameterGroup:
         due = dict(self.pending)
         for i, g in enumerate(grads):
             if g is not None and self.params[i].requires_grad:
+                other = self.beside[i]
+                g = g if other is None else other.part(g)
                 g = g if self.policy.reduce_dtype is None else g.to(self.policy.reduce_dtype)
                 due[i] = due[i] + g if i in due else g
         found: list[Tensor | None] = [None] * len(self.params)

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
-from flowvm.distributed.fsdp.groups import ParameterGroup
+from flowvm.distributed.fsdp.groups import Beside, ParameterGroup
 from flowvm.distributed.fsdp.policies import MixedPrecisionPolicy, OffloadPolicy
 from flowvm.distributed.tensor.placement_types import Shard
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.placements import Sbps, broadcast, split
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter, set_data
+from flowvm.ops.placed.boxing import global_of, part_of
 
 M = TypeVar("M", bound=Module)
 
@@ -235,6 +236,7 @@ def grouped(
     left_out = {id(p) for p in ignored}
     places: list[tuple[Module, str, int]] = []
     params: list[Parameter] = []
+    beside: list[Beside | None] = []
     which: dict[int, int] = {}
     for top in modules:
         for inner in top.modules():
@@ -247,7 +249,7 @@ def grouped(
                 if p is None or id(p) in left_out:
                     continue
                 if id(p) not in which:
-                    _checked(p, f"{path}.{name}" if path else name, whole)
+                    beside.append(_checked(p, f"{path}.{name}" if path else name, mesh, whole))
                     which[id(p)] = len(params)
                     params.append(p)
                 place = (inner, name, which[id(p)])
@@ -255,24 +257,21 @@ def grouped(
                     places.append(place)
     where = mesh.flow_placement
     axis = None if whole else len(where.shape) - 1
-    for p in params:
+    for p, other in zip(params, beside, strict=True):
         held = [broadcast] * len(where.shape)
         if axis is not None:
             held[axis] = split(_dim(cuts, p))
-        local = p.detach()
-        all_of_it = local.to_global(where, (broadcast,) * len(held), check_meta=False)
+        local = p.detach() if other is None else part_of(p)
+        new = local.to_global(where, (broadcast,) * len(held), check_meta=False)
         sbps: Sbps = tuple(held)
-        set_data(
-            p, all_of_it if sbps == all_of_it.sbp else all_of_it.to_global(sbp=sbps, copy=True)
-        )
-    return ParameterGroup(params, places, where, axis, reshard, policy)
+        if sbps != new.sbp:
+            new = new.to_global(sbp=sbps, copy=True)
+        set_data(p, new if other is None else global_of(part_of(new), other.cut(sbps)))
+    return ParameterGroup(params, beside, places, where, axis, reshard, policy)
 
 
-def _checked(p: Parameter, name: str, whole: bool) -> None:
-    if p.is_global:
-        raise ArgumentError(
-            f"fully_shard: parameter {name} is global already, on {p.placement!r} as {p.sbp}"
-        )
+def _checked(p: Parameter, name: str, mesh: DeviceMesh, whole: bool) -> Beside | None:
+    """Of a parameter that is global already, how: it is cut further."""
     if p.ndim == 0 and not whole:
         raise ArgumentError(
             f"fully_shard doesn't support scalar parameters. Change {name} to a 1D tensor with "
@@ -280,6 +279,17 @@ def _checked(p: Parameter, name: str, whole: bool) -> None:
         )
     if p.grad is not None:
         raise ArgumentError(f"fully_shard: parameter {name} has a gradient; shard before backward")
+    if not p.is_global:
+        return None
+    meta: Any = p._meta
+    both = mesh._behind(meta.placement)
+    if both is None or meta.has_partial:
+        raise ArgumentError(
+            f"fully_shard: parameter {name} is global already, on {p.placement!r} as {p.sbp}; "
+            f"what tensor parallel modules have is cut further along another dimension of one "
+            f'mesh: mesh=pair["data"] where they were made parallel on pair["model"]'
+        )
+    return Beside(meta.with_sbp(meta.sbp), both.flow_placement)
 
 
 def _dim(cuts: Callable[[Parameter], Any] | None, p: Parameter) -> int:
@@ -321,8 +331,12 @@ def fully_shard(
     offload_policy         is taken: the parameters of a mesh of CPUs lie in their memory
     ignored_params         parameters that stay as they are: each rank's own
 
+    Parameters that `parallelize_module` has made global on another dimension of the same mesh are
+    cut further, and while the module runs they are what it had made of them; their placement then
+    has that dimension first.
+
     ArgumentError for a module that is sharded already, a mesh of three dimensions, parameters that
-    are global already, have gradients or are 0-d.  Zhao et al., "PyTorch FSDP", 2023.
+    are global on other ranks, have gradients or are 0-d.  Zhao et al., "PyTorch FSDP", 2023.
 
     >>> from flowvm.distributed.fsdp import fully_shard
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))

@@ -11,6 +11,7 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
 from flowvm.loading.listing import listing
+from flowvm.meta.placements import broadcast
 
 __all__ = [
     "clip_grad_norm",
@@ -111,20 +112,38 @@ def clip_grads_with_norm_(
 
 def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
     scale = (float(max_norm) / (total + 1e-6)).clamp(max=1.0)
+    there: dict[Any, Tensor] = {}  # on each placement, if the norm is of several
     for grad in grads:
-        grad.mul_(scale.to(grad.dtype))
+        own = scale
+        if grad.is_global and not scale.is_global:
+            where = grad.placement
+            if where not in there:
+                every = (broadcast,) * len(where.shape)
+                there[where] = scale.to_global(where, every, check_meta=False)
+            own = there[where]
+        grad.mul_(own.to(grad.dtype))
 
 
 def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     total: Tensor
     if order == math.inf:
-        total = ops.amax(ops.stack([ops.amax(ops.abs(grad)) for grad in grads]))
+        total = ops.amax(_stacked([ops.amax(ops.abs(grad)) for grad in grads]))
     elif order == 2.0:
-        total = ops.sqrt(ops.sum(ops.stack([_square(grad) for grad in grads])))
+        total = ops.sqrt(ops.sum(_stacked([_square(grad) for grad in grads])))
     else:
-        powers = ops.stack([ops.sum(ops.abs(grad) ** order) for grad in grads])
+        powers = _stacked([ops.sum(ops.abs(grad) ** order) for grad in grads])
         total = ops.sum(powers) ** (1.0 / order)
     return total
+
+
+def _stacked(parts: list[Tensor]) -> Tensor:
+    """0-d tensors as one; of several placements, or of one and local ones, as a local tensor."""
+    if len({part.placement if part.is_global else None for part in parts}) > 1:
+        parts = [
+            part.to_global(sbp=(broadcast,) * len(part.sbp)).to_local() if part.is_global else part
+            for part in parts
+        ]
+    return ops.stack(parts)
 
 
 def _square(grad: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ The gradient of x is D(g * weight), where D(h) = rstd * (h - M(h) - xhat * M(h *
 averages over the group.  D is an op as well, symmetric in h and v, and its gradient is again made
 of D: derivatives of every order are exact.  One instruction forward and one backward: that has the
 gradients of weight and bias too.  `stats` (2, groups), the means and variances, is a constant for
-autograd, which reads it as part of x.
+autograd, which reads it as part of x.  Of layer norm it has the dimensions of the rows in the place
+of groups, so that it can be cut among ranks along each of them, as x is.
 
 Long because the ops, D and D's gradient define each other.
 """
@@ -37,7 +38,10 @@ def _forward(
 ) -> Launch:
     check_norm(x, kind, size, center, **weights)
     inputs = x, *weights.values()
-    outputs = x.dense(), x.with_shape((2, groups_of(x, kind, size)))
+    groups = (
+        x.shape[: x.ndim - len(size)] if isinstance(size, tuple) else (groups_of(x, kind, size),)
+    )
+    outputs = x.dense(), x.with_shape((2, *groups))
     return forward_launch(outputs, inputs, kind, size, eps, center, False)
 
 
