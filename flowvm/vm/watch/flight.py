@@ -250,6 +250,7 @@ class Flight:
     def after_fork_in_child(self) -> None:
         """This thread has another number."""
         self.sampling.after_fork_in_child()
+        self.scopes.after_fork_in_child()
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
 
     def forget(self, before: int) -> None:
