@@ -19,7 +19,7 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch import offcpu
 from flowvm.vm.watch.flight import HostWait
 from flowvm.vm.watch.sampling import Sampling
-from tests.profiler.analysis.test_stalls import again, spin_here
+from tests.profiler.analysis.test_stalls import again
 
 
 def sleeping() -> None:
@@ -102,7 +102,6 @@ def test_a_loss_lies_where_the_thread_was_seen_not_to_run() -> None:
     assert of(30, ended=380) == [(350, 380)]
 
 
-@again
 def test_what_was_lost_before_a_profile_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the thread waited for the GIL while the recorder was switched on."""
 
@@ -119,10 +118,8 @@ def test_what_was_lost_before_a_profile_is_not_its(monkeypatch: pytest.MonkeyPat
         watch()
 
     monkeypatch.setattr(flight.sampling, "watch", late)
-    flow.ones(3)  # compiled
     with flow.profiler.profile() as p:
-        spin_here()
         flow.ones(3)
         flow.vm.sync()
-    assert p.run.wall < 10**10
-    assert p.bound.get("gil", 0.0) < 0.8, p.bound
+    lost = [w for w in flight.waits if w.since and w.ended - w.begun > 9 * 10**9][-1]
+    assert lost.ended <= p.run.begun
