@@ -158,7 +158,8 @@ class Profile:
     @cached_property
     def host(self) -> list[Spent]:
         """What the host's part of that path went to, by line, most first: "python" (your own),
-        "asleep", "loader", "capture", "flowvm" (its dispatch); from level 2 on, else empty.
+        "asleep", "loader", "capture", "import", "flowvm" (its dispatch); from level 2 on, else
+        empty.
         """
         return hosting.spent(self.run, self.observed)
 

@@ -33,9 +33,12 @@ _ROOMS = (
     (f"{os.sep}graph{os.sep}capture{os.sep}", "capture"),
     (f"{os.sep}graph{os.sep}passes{os.sep}", "capture"),
     (f"{os.sep}graph{os.sep}plan{os.sep}", "capture"),
+    (os.path.join("flowvm", "compiler") + os.sep, "jit"),  # also what looks for what is kept
+    (os.path.join("flowvm", "loading", "lazy.py"), "import"),
 )
 # files of the library in which a thread waits for something else than the GIL
 _WAITING = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
+_IMPORTING = "<frozen importlib._bootstrap"  # the code that imports modules
 # rooms in which a thread waits for nothing but in waits of the VM's
 _NEVER_WAITING = tuple(os.path.join("flowvm", room) + os.sep for room in ("eager", "vm"))
 _APART = os.path.join("flowvm", "guards", "apart.py")  # waits for the thread that compiles
@@ -139,6 +142,9 @@ def _state(
     A thread sleeps in what it has called.  One that does not run between two calls, or in one that
     waits for nothing but in waits of the VM's, as issuing does, is kept from running.
     """
+    there = frames[: len(inner) + 1]  # and the line's own: of a program's import it is the importer
+    if any(code.co_filename.startswith(_IMPORTING) for code, _ in there):
+        return "import"
     files = [code.co_filename for code, _ in inner if is_internal(code.co_filename)]
     for folder, state in _ROOMS:
         if any(folder in file for file in files):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import importlib
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.compiler import jit
 from flowvm.profiler.run.placing import Off, placed
 from flowvm.profiler.run.samples import _state
 from flowvm.vm.engine.engine import engine
@@ -57,6 +59,22 @@ def test_flowvms_own_waits_only_in_waits_that_are_noted() -> None:
     assert _state([saving], [saving, mine], False, True) == "flowvm"
     waiting = at(threading.Event.wait.__code__, "CALL")
     assert _state([waiting], [waiting, mine], False, True) == "asleep"
+
+
+def test_a_kernel_that_is_looked_for_is_no_dispatch() -> None:
+    lowering, mine = type(engine).make_room.__code__, at(sleeping.__code__, "CALL")
+    inner = [(jit.load.__code__, 2), (lowering, 2)]
+    assert _state(inner, [*inner, mine], False, False) == "jit"
+    assert _state(inner[1:], [*inner[1:], mine], False, False) == "flowvm"
+
+
+def test_imports_are_called_that() -> None:
+    loading = importlib._bootstrap._find_and_load.__code__, 2  # type: ignore[attr-defined]
+    mine = at(sleeping.__code__, "CALL")
+    assert _state([loading], [loading, mine], False, False) == "import"
+    assert _state([], [loading], False, True) == "import"
+    inside = flow.save.__code__, 2
+    assert _state([inside, loading], [inside, loading, mine], False, False) == "import"
 
 
 @again
