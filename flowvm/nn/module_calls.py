@@ -14,10 +14,12 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import count
 from threading import get_ident
 from types import FrameType
 from typing import Any
 
+from flowvm.eager.native.driving import noting
 from flowvm.errors import FlowError
 from flowvm.guards.forks import held_at_fork
 from flowvm.nn.hooks import call_with_hooks, hooked
@@ -52,7 +54,7 @@ def forget(asker: object) -> None:
 
 
 def _install() -> None:
-    call: Call = _noted if _level >= 2 else _plain
+    call: Call = _call if _level >= 2 else _plain
     for maker in dict.fromkeys(_askers.values()):
         call = maker(call)
     Module.__call__ = call  # type: ignore[method-assign]
@@ -68,6 +70,10 @@ class Paths:
         self.known: dict[int, str] = {}
         self._dying: dict[int, weakref.ref[Module]] = {}
         self._roots: dict[str, set[int]] = {}  # numbers of living modules that are nobody's
+        self.numbers: dict[int, int] = {}  # of their paths, by identity
+        self.names: dict[int, str] = {}  # every path that there ever was, by number
+        self._numbered: dict[str, int] = {}
+        self._next = count()
 
     def add(self, module: Module, root: Module | None) -> str:
         """The path of a module that is not known, called inside `root` or, if that is None, by the
@@ -93,16 +99,23 @@ class Paths:
                 self._name(module, below, None)
 
     def _name(self, module: Module, path: str, root: tuple[set[int], int] | None) -> None:
-        known, dying, key = self.known, self._dying, id(module)
+        known, numbers, dying, key = self.known, self.numbers, self._dying, id(module)
 
         def gone(ref: weakref.ref[Module]) -> None:
             if root is not None:
                 root[0].discard(root[1])
             if dying.get(key) is ref:
                 known.pop(key, None)
+                numbers.pop(key, None)
                 dying.pop(key, None)
 
         known[key] = path
+        number = self._numbered.get(path)
+        if number is None:  # two threads may give it one each
+            number = next(self._next)
+            self.names[number] = path
+            self._numbered[path] = number
+        numbers[key] = number
         for own in (module._parameters, module._buffers):
             for name, tensor in own.items():
                 if tensor is not None:
@@ -116,9 +129,10 @@ _note, _known = engine.flight.scopes.calls.append, paths.known
 
 
 def _noted(self: Module, input: Any = NOTHING, /, *args: Any, **kwargs: Any) -> Any:
-    """`Module.__call__`, noted when it is over: in one place, for a function more, and two notes in
-    place of one, would each be felt.  What comes next is read as `issued` does, whose question
-    whether it may be is asked when this is installed.
+    """`Module.__call__`, noted when it is over: where calls are not native, and what those leave.
+    In one place, for a function more, and two notes in place of one, would each be felt.  What
+    comes next is read as `issued` does, whose question whether it may be is asked when this is
+    installed.
     """
     path = _known.get(id(self)) or paths.add(self, _outermost())
     first = next_of(hot["counter"])
@@ -137,6 +151,15 @@ def _noted(self: Module, input: Any = NOTHING, /, *args: Any, **kwargs: Any) -> 
         _note((first, next_of(hot["counter"]), get_ident(), path))
 
 
+def _added(module: Module) -> int:
+    """The number of the path of a module that is not known, for its native call."""
+    paths.add(module, _outermost())
+    return paths.numbers[id(module)]
+
+
+_call = noting(_noted, _plain, leave, hooked, paths.numbers, _added)
+
+
 def _calls_of(frame: FrameType | None) -> Iterator[dict[str, Any]]:
     """The variables of the noted calls that run in a frame or around it, the innermost first."""
     while frame is not None:
@@ -150,7 +173,7 @@ def _outermost() -> Module | None:
     root: Module | None = None
     for call in _calls_of(sys._getframe(2)):
         root = call["self"]
-    return root
+    return engine.flight.scopes.outermost() if root is None else root
 
 
 def _running() -> list[tuple[int, int, int, str]]:
@@ -163,7 +186,7 @@ def _running() -> list[tuple[int, int, int, str]]:
     ]
 
 
-engine.flight.scopes.running = _running
+engine.flight.scopes.running, engine.flight.scopes.names = _running, paths.names
 
 
 def _on_level(level: int) -> None:

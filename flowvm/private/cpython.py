@@ -261,6 +261,37 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
     raise ValueError(f"{code.co_name} stores no {first}, or calls no {last} behind it")
 
 
+# These only move references, or the place in the code: no function runs that could wait.
+_MOVING: Final = ("JUMP", "RESUME", "LOAD_FAST", "LOAD_CONST", "COPY", "SWAP", "NOP", "PUSH_NULL")
+
+
+def calls_nothing(code: CodeType, last: int) -> bool:
+    """Whether the instruction at an offset is one that nothing is called by: a thread that is found
+    there and does not run has no core, or waits for the GIL.
+    """
+    steps = code.co_code
+    if not 0 <= last < len(steps):
+        return False
+    name = dis.opname[steps[last]]
+    return name.startswith(_MOVING) and name != "COPY_FREE_VARS"
+
+
+def _moving() -> str:
+    """A loop without a body is at its jump, or takes the next number; a call is a call."""
+
+    def loop() -> None:
+        for _ in range(3):
+            pass
+
+    def called() -> int:
+        return sys._getframe().f_lasti
+
+    jumps = [i.offset for i in dis.get_instructions(loop) if i.opname == "JUMP_BACKWARD"]
+    if not jumps or not all(calls_nothing(loop.__code__, at) for at in jumps):
+        return f"a loop has no jump backward that is known for one: {jumps}"
+    return "a call is said to call nothing" if calls_nothing(called.__code__, called()) else ""
+
+
 def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
     value = instruction.argval
     return value if isinstance(value, tuple) else (value,)
@@ -335,6 +366,7 @@ CPYTHON = Package(
         ),
         Use("counter", "itertools:count", "says how much was issued", probe=_counter),
         Use("loads", "dis:get_instructions", "says which names a graph depends on", probe=_loads),
+        Use("moving", "dis:opname", "says what keeps a thread from running", probe=_moving),
         Use("raises", "dis:get_instructions", "says which kernels may fail", probe=_raises),
         Use("unpacks", "dis:get_instructions", "traces what is unpacked", probe=_unpacks),
         Use("imports", "dis:opmap", "says what compiled code imports", probe=_imports),

@@ -7,6 +7,7 @@ refers to is looked for in it.  Used by native calls (`flowvm.eager.native`).
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from types import CodeType
 from typing import Any, Final
@@ -29,7 +30,7 @@ def place_of(holder: object, value: object, size: int) -> int:
     It is looked for, so nothing is assumed of how CPython lays objects out, but that `id` is an
     object's address.  VMError if it is there not once.
     """
-    words = [ctypes.c_ssize_t.from_address(id(holder) + at).value for at in range(0, size, 8)]
+    words = [_word(holder, at) for at in range(0, size, 8)]
     places = [8 * k for k, word in enumerate(words) if word == id(value)]
     if len(places) != 1:
         raise VMError(f"a {type(holder).__name__} refers {len(places)} times to {value!r:.40}")
@@ -70,6 +71,25 @@ def slice_places() -> tuple[int, int, int]:
     return start, stop, step
 
 
+def counter_place() -> int:
+    """Where an `itertools.count` has the number that it hands out next."""
+    first = 0x5EED_0F_C0_07
+    counter = itertools.count(first)
+    places = list[int]()
+    for number in (first, first + 1):
+        words = range(0, itertools.count.__basicsize__, 8)
+        found = [at for at in words if _word(counter, at) == number]
+        places += found if len(found) == 1 else [-1]
+        next(counter)
+    if places[0] != places[1] or places[0] < 0:
+        raise VMError(f"a counter has its next number at {places}")
+    return places[0]
+
+
+def _word(holder: object, at: int) -> int:
+    return ctypes.c_ssize_t.from_address(id(holder) + at).value
+
+
 def places_are_found() -> str:
     """Why what an object refers to is not found in it, or ""."""
 
@@ -79,12 +99,16 @@ def places_are_found() -> str:
     try:
         places = class_place(), slot_place(Sample, "a"), slot_place(Sample, "b"), file_name_place()
         slice_places()
+        counter_place()
     except VMError as error:
         return str(error)
     sample: Any = Sample()
     sample.b = places
-    found = ctypes.c_ssize_t.from_address(id(sample) + places[2]).value
-    return "" if found == id(places) else "a slot is somewhere else in each instance"
+    return (
+        ""
+        if _word(sample, places[2]) == id(places)
+        else "a slot is somewhere else in each instance"
+    )
 
 
 def api_function(name: str, signature: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import random
@@ -13,11 +14,26 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
+from flowvm.eager.native import install
+from flowvm.nn import module_calls
 from flowvm.nn.module_calls import Paths
 from flowvm.profiler import profile
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, behind
-from flowvm.vm.callers.scopes import NEVER, Scopes
+from flowvm.vm.callers.scopes import CALLS, NESTED, NEVER, NOTES, OPEN, OVER, Scopes
 from flowvm.vm.engine.engine import engine
+
+
+@pytest.fixture(params=["native", "python"], autouse=True)
+def calls(request: Any, monkeypatch: Any) -> str:
+    """Calls that are noted by compiled code, and by the function that says what they mean."""
+    kind: str = request.param
+    if kind == "native":
+        if not install.wanted():
+            pytest.skip("calls are Python's")
+        install.settle()
+    else:
+        monkeypatch.setattr(module_calls, "_call", module_calls._noted)
+    return kind
 
 
 class Block(nn.Module):
@@ -216,6 +232,84 @@ def test_a_call_that_is_not_over_is_known() -> None:
     assert path.startswith("Sequential")
     assert path.endswith(".1")
     assert "linear" in seen[0][path.removesuffix("1") + "0"]
+
+
+def test_every_call_is_noted_where_it_is_said_to_be(calls: str) -> None:
+    """Once paths are known, and hooks or not: the other way costs six times as much a call."""
+    net, x = Stack(), flow.ones(4, 8)
+    hooked = nn.Sequential(nn.ReLU())
+    hooked[0].register_forward_hook(lambda *_: None)
+    with engine.flight.at_least(2):
+        hooked(net(x))
+        scopes = engine.flight.scopes
+        before = scopes.native(0), list(scopes.calls)
+        hooked(net(x))
+        added = [scopes.native(0)[len(before[0]) :], list(scopes.calls)[len(before[1]) :]]
+    if calls == "python":
+        added.reverse()
+    assert added[1] == []
+    names = [path.partition(".")[2] for *_, path in added[0]]
+    block = "norm", "fc", ""
+    assert names[:6] == [f"layers.{k}.{n}".rstrip(".") for k in (0, 1) for n in block]
+    assert len(names) == 9
+
+
+def test_calls_deeper_than_there_is_room_for_are_noted_too(calls: str) -> None:
+    net, x, scopes = Stack(), flow.ones(4, 8), engine.flight.scopes
+    if calls == "python":
+        return
+    with profile() as p:
+        net(x)
+        free, scopes.notes[NOTES.FREE] = scopes.notes[NOTES.FREE], 0
+        try:
+            net(x)
+        finally:
+            scopes.notes[NOTES.FREE] = free
+    found = [row.module.partition(".")[2] for row in p.query("op == 'linear'", limit=None)]
+    assert sorted(found) == ["layers.0.fc"] * 2 + ["layers.1.fc"] * 2
+
+
+def test_a_call_in_flight_when_the_level_falls_is_as_any_other() -> None:
+    class Falling(nn.Module):
+        def forward(self, x: Any) -> Any:
+            flow.profiler.level = 1
+            return x.exp()
+
+    before = flow.profiler.level
+    net = nn.Sequential(nn.ReLU(), Falling())
+    try:
+        flow.profiler.level = 2
+        net(flow.ones(3))
+    finally:
+        flow.profiler.level = before
+    scopes = engine.flight.scopes
+    assert scopes.notes is None or not scopes._open()[:, OPEN.TICKET].any()
+
+
+def test_what_native_calls_note() -> None:
+    """More of them than are remembered, some in others and of no length; what runs; a fork."""
+    scopes, me = Scopes(), threading.get_ident()
+    scopes.names = {0: "outer", 1: "inner"}
+    words = scopes.take_notes()
+    for k in range(2):
+        at = NOTES.OVER + OVER.WORDS * ((CALLS + k) % CALLS)
+        words[at : at + OVER.WORDS] = [50, 60, me, 1 - k]
+    words[NOTES.COUNT] = CALLS + 2
+    rows = [NOTES.RUNNING + OPEN.WORDS * k for k in range(3)]
+    for at, thread, path in zip(rows, (me, me + 1, me), (0, 0, 1), strict=True):
+        words[at : at + OPEN.WORDS - 1] = [at, 70, thread, path, id(scopes)]
+    over = [(50, 60, me, "inner"), (50, 60, me, "outer")]
+    assert scopes.native(0) == [*over, (70, NEVER, me, "inner"), (70, NEVER, me, "outer")]
+    assert scopes.native(60) == scopes.native(0)[2:]
+    assert scopes.outermost() is scopes
+    scopes.after_fork_in_child()
+    assert len(scopes.native(60)) == 2
+    free, address = 0, words[NOTES.FREE]
+    begin = ctypes.addressof(words)
+    while address:
+        assert words[(address - begin) // 8 + OPEN.TICKET] == 0
+        free, address = free + 1, words[(address - begin) // 8 + OPEN.NEXT]
+    assert free == NESTED - 2
 
 
 class Step(nn.Graph):

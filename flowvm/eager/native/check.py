@@ -8,8 +8,10 @@ Long because what stands for the VM, and what is compared by it, belong together
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import struct
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +19,13 @@ from typing import Any
 from flowvm.eager.calls import call_function
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
-from flowvm.eager.native.words import COURSE, FRONT, SITE, STEP, UNRECORDED, VIEW
+from flowvm.eager.native.words import COURSE, FRONT, NOTED, SITE, STEP, UNRECORDED, VIEW
 from flowvm.eager.nodes import Node
 from flowvm.guards.regions import Mode
 from flowvm.private.cpython import getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
+from flowvm.vm.callers.scopes import NEVER, NOTES, Scopes
 from flowvm.vm.machine.words import CTL, RING
 
 _TIMES = 40  # calls by which counts of references are compared
@@ -345,6 +348,68 @@ def trouble_at_regions(address: int) -> str:
         seen.clear()
         counts.append([getrefcount(part) for part in (value, inside, None)])
     return "" if counts[1] == counts[2] else f"references before and after regions: {counts}"
+
+
+def trouble_at_modules(address: int) -> str:
+    """The same for calls of modules that are noted: what is noted of one in another, of one that
+    fails, and of one that still runs.
+    """
+    apart, scopes, seen, value = Apart(), Scopes(), list[Any](), object()
+    apart.names["counter"] = itertools.count(1000)
+
+    class Called:
+        def __init__(self, inner: Any = None) -> None:
+            self.inner = inner
+
+        def forward(self, fails: bool) -> Any:
+            next(apart.names["counter"])
+            if self.inner is not None:
+                call(self.inner, fails)
+                next(apart.names["counter"])
+            seen.append((scopes.native(0), scopes.outermost()))
+            if fails:
+                raise LookupError
+            return value
+
+    inner = Called()
+    outer = Called(inner)
+    known, added = {id(outer): 7}, list[Any]()
+
+    def add(module: Any) -> int:
+        added.append((module, scopes.outermost()))
+        known[id(module)] = 8
+        return 8
+
+    scopes.names = {7: "outer", 8: "inner"}
+    words, shared = scopes.take_notes(), shared_table(apart.names)
+    words[NOTES.KNOWN], words[NOTES.ADD] = id(known), id(add)
+    facts = {"TWIN": seen.append, "FUNCTION": seen.append, "KIND": NOTED, "CACHE": []}
+    site = Table(SITE, shared, SHARED=shared.address, NUMBERED=ctypes.addressof(words), **facts)
+    call: Any = new_call(seen.append, None)
+    activate(call, site.words, address, site)
+    me, counts = threading.get_ident(), []
+    for turn in range(3):
+        for fails in (False, True) * _TIMES:
+            try:
+                if call(outer, fails) is not value or fails:
+                    return "a module that is noted gives something else"
+            except LookupError:
+                if not fails:
+                    return "a module that is noted fails"
+        counts.append([getrefcount(x) for x in (value, inner, outer, apart.names["counter"], None)])
+        if turn == 0:
+            run = (1000, NEVER, me, "outer")
+            first = seen[0] == ([(1001, NEVER, me, "inner"), run], outer)
+            over = scopes.native(0)[:4] == [
+                (1001, 1002, me, "inner"), (1000, 1003, me, "outer"),
+                (1004, 1005, me, "inner"), (1003, 1005, me, "outer"),
+            ]  # fmt: skip
+            if not first or not over or seen[1] != ([(1001, 1002, me, "inner"), run], outer):
+                return f"of calls of modules is noted {seen[:2]}, {scopes.native(0)[:4]}"
+        seen.clear()
+    if added != [(inner, outer)]:
+        return f"paths are asked for of {added}"
+    return "" if counts[1] == counts[2] else f"references before and after modules: {counts}"
 
 
 def trouble_at_death(address: int) -> str:

@@ -104,6 +104,7 @@ weak_reference = _external("PyWeakref_NewRef", "int64(int64, int64)")
 # threads: the state of this one, and a number that no other has
 this_thread = _external("PyThreadState_Get", "int64()")
 thread_number = _external("PyThreadState_GetID", "int64(int64)")
+thread_ident = _external("PyThread_get_thread_ident", "int64()")  # threading.get_ident()
 # frames; borrowed: `this_frame`; new: `frame_code`, `frame_before`, 0 where there is none
 this_frame = _external("PyEval_GetFrame", "int64()")
 frame_code = _external("PyFrame_GetCode", "int64(int64)")

@@ -4,6 +4,7 @@ of modules.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +15,9 @@ from flowvm.eager.native.courses import Courses, courses_of
 from flowvm.eager.native.entries import around
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import Table
-from flowvm.eager.native.words import BACKWARD, EACH, MODULE, START, UNRECORDED
+from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, SITE, START, UNRECORDED
+from flowvm.vm.callers.scopes import NOTES
+from flowvm.vm.engine.engine import engine
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -61,6 +64,32 @@ def forwarding(function: Function, hooked: list[Any], leave: Callable[..., None]
 
     def table() -> Table:
         return install.front_table(function, leave, MODULE, hooked, "")
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table, made_by=around))
+    return call  # type: ignore[no-any-return]
+
+
+def noting(
+    function: Function,
+    plain: Callable[..., Any],
+    leave: Callable[..., None],
+    hooked: list[Any],
+    known: dict[int, int],
+    add: Callable[[Any], int],
+) -> Function:
+    """`plain`, which `forwarding` made, as `function` calls it: natively, and noted in the NOTES of
+    the engine.  `known` has the numbers of modules' paths by their addresses, `add` makes one.
+    """
+    if not install.wanted():
+        return function
+
+    def table() -> Table:
+        words = engine.flight.scopes.take_notes()
+        words[NOTES.KNOWN], words[NOTES.ADD], words[NOTES.PLAIN] = id(known), id(add), id(plain)
+        site = install.front_table(function, leave, NOTED, hooked, "")
+        site.words[SITE.NUMBERED] = ctypes.addressof(words)
+        site.kept = site.kept[0], {**site.kept[1], "notes": (words, known, add, plain)}
+        return site
 
     call: Any = new_call(function, functools.partial(install.begin_with, table, made_by=around))
     return call  # type: ignore[no-any-return]

@@ -12,7 +12,7 @@ from flowvm.eager.native.call import issued
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
 from flowvm.eager.native.each import called_for_each
 from flowvm.eager.native.following import by_course
-from flowvm.eager.native.modules import module_called
+from flowvm.eager.native.modules import module_called, module_noted
 from flowvm.eager.native.reading import class_of, is_tensor
 from flowvm.eager.native.starting import started, unrecorded
 from flowvm.eager.native.words import (
@@ -23,6 +23,7 @@ from flowvm.eager.native.words import (
     LEARN,
     MISS,
     MODULE,
+    NOTED,
     OPERATOR,
     SHARED,
     SITE,
@@ -69,8 +70,11 @@ def around(site_at: int) -> Callable[[int, int, int, int], int]:
 
     def call(self: int, args: int, count: int, names: int) -> int:
         site = load_word(self + site_at)
-        if word(site, SITE.KIND) == MODULE:
+        kind = word(site, SITE.KIND)
+        if kind == MODULE:
             result = module_called(site, args, count & COUNT, names)
+        elif kind == NOTED:
+            result = module_noted(site, args, count, names)
         else:
             result = unrecorded(site, args, count, names)
         if result != MISS:

@@ -35,6 +35,7 @@ from flowvm.eager.native.check import (
     trouble,
     trouble_at_courses,
     trouble_at_death,
+    trouble_at_modules,
     trouble_at_pins,
     trouble_at_regions,
     trouble_at_release,
@@ -351,6 +352,7 @@ def tested() -> str:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
         calls = calls or trouble_at_regions(_address(around))
+        calls = calls or trouble_at_modules(_address(around))
         return calls or trouble_at_death(_address(death))
     except FlowError as error:
         return str(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,13 @@ from flowvm.guards.regions import _Entry
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.private.cpython import getrefcount
-from flowvm.private.objects import class_place, file_name_place, slice_places, slot_place
+from flowvm.private.objects import (
+    class_place,
+    counter_place,
+    file_name_place,
+    slice_places,
+    slot_place,
+)
 from flowvm.vm.callers.lines import Backward
 from flowvm.vm.machine.record import Record, fields_of
 from flowvm.vm.machine.words import RING
@@ -90,6 +97,7 @@ def shared_table(names: dict[str, Any]) -> Table:
     leaf = names.get("AccumulateGrad")
     for slot in ("after", "hooks", "tensor"):
         places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
+    places["COUNTER_AT"] = counter_place()
     for part, place in zip(("START", "STOP", "STEP"), slice_places(), strict=True):
         places[f"SLICE_{part}"] = place
     ring, control = (_address(names[name]) for name in ("ring", "control"))
@@ -122,6 +130,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         HOOKS_NAME="_hooks",
         EXCEPTION=Exception,
         FLOW_ERROR=FlowError,
+        COUNTER=itertools.count,
         SLICE=slice,
         TUPLE=tuple,
         SIZE=Size,

@@ -25,7 +25,7 @@ MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_LINE = 24  # words by which a call is known again
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE = range(8)  # of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED = range(9)  # of SITEs
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -56,6 +56,7 @@ class SHARED(Record):
     LEAF_AFTER = field("an AccumulateGrad's after")
     LEAF_HOOKS = field("its hooks")
     LEAF_TENSOR = field("its tensor, a weak reference")
+    COUNTER_AT = field("the number that a counter hands out next")
     SLICE_START = field("a slice's start")
     SLICE_STOP = field("its stop")
     SLICE_STEP = field("its step")
@@ -73,6 +74,7 @@ class SHARED(Record):
     NODE = field("the class Node")
     OUTPUT_EDGE = field("the class OutputEdge")
     LEAF = field("the class AccumulateGrad, or 0")
+    COUNTER = field("the class itertools.count")
     SLICE = field("the class slice")
     TUPLE = field("the class tuple")
     SIZE = field("the class Size")
@@ -180,7 +182,8 @@ class SITE(Record):
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing"
     )
     FUNCTION = field(
-        "of all but an OPERATOR: makes calls that have no course; of MODULE, is told of errors"
+        "of all but an OPERATOR: makes calls that have no course; of MODULE and NOTED, is told of "
+        "errors"
     )
     OUTPUTS = field("how many it makes; 0: it writes inputs")
     LIVE = field("how many of them, the first, have a place in the autograd graph")
@@ -202,7 +205,7 @@ class SITE(Record):
     WAYS = field("address of what calls were last seen to be: a WAYS and WAYs behind it; or 0")
     NUMBERED = field(
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
-        "START; that of the operator, of EACH"
+        "START; that of the operator, of EACH; of NOTED the NOTES"
     )
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")

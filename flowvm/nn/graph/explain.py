@@ -35,11 +35,14 @@ again: list[str] = []  # names of this process's graphs, each as often as it was
 
 @dataclass
 class Happened:
-    """One capture: the facts of its call, what made it necessary, and the user's line."""
+    """One capture: the facts of its call, what made it necessary, the user's line, and how many
+    seconds it took with all that is made of it.
+    """
 
     facts: dict[str, str]
     why: str
     where: str
+    took: float
 
 
 class History:
@@ -62,14 +65,17 @@ class History:
         differences = [_fact_differences(old.facts, facts) for old in reversed(self.happened)]
         return _summed(min(differences, key=len)) or "a call like one whose plan was dropped"
 
-    def add(self, name: str, facts: dict[str, str], why: str | None, plans: int) -> None:
-        """Note a capture, and say that it is not the first."""
+    def add(
+        self, name: str, facts: dict[str, str], why: str | None, plans: int, took: float
+    ) -> None:
+        """Note a capture that took so many seconds, and say that it is not the first."""
         code, last = find_user(sys._getframe(1))
         place = _line_of(code, last)
-        self.happened.append(Happened(facts, why or "", _short(place)))
+        self.happened.append(Happened(facts, why or "", _short(place), took))
         if why:
             again.append(name)
-            warn(f"graph {name} was captured again (plan {plans}): {why}", RecaptureWarning, place)
+            said = f"graph {name} was captured again (plan {plans}, {_ms(took)}): {why}"
+            warn(said, RecaptureWarning, place)
 
     def drop(self, name: str, most: int) -> None:
         """Note that the Plan that was not used for longest went."""
@@ -83,13 +89,17 @@ class History:
     def lines(self) -> list[str]:
         """What `explain` says."""
         lines = [
-            f"captured again: {one.why}" + f"  {one.where}" * bool(one.where)
+            f"captured again: {one.why}  {_ms(one.took)}" + f"  {one.where}" * bool(one.where)
             for one in self.happened
             if one.why
         ]
         if self.dropped:
             lines.append(f"dropped for want of use: {self.dropped}")
         return lines
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
 
 
 def call_facts(

@@ -35,6 +35,7 @@ import copy
 import functools
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
@@ -270,7 +271,7 @@ class Graph(GraphBuild):
     def _compile(
         self, key: Any, structure: Any, leaves: list[Tensor]
     ) -> Compiled | Segmented | Landed | None:
-        there = self._landing.priors(leaves)[1]
+        begun, there = time.monotonic(), self._landing.priors(leaves)[1]
         facts = call_facts(structure, leaves, grad_enabled(), self.config, self._optimizers, there)
         paths = {id(module): path for path, module in reversed([*self._modules()])}
         why = self._history.reason(facts, self._plans.get(key, ()), paths)
@@ -293,7 +294,7 @@ class Graph(GraphBuild):
         same = self._plans.setdefault(key, [])
         same.insert(0, compiled)
         del same[MAX_PLANS:]
-        self._history.add(self.name, facts, why, len(self.plans))
+        self._history.add(self.name, facts, why, len(self.plans), time.monotonic() - begun)
         self._status.done(sum(len(plan.tasks) for plan in compiled.plans), lambda: repr(self))
         if len(self._plans) > MAX_PLANS:
             self._plans.popitem(last=False)

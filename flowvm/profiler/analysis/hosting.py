@@ -23,6 +23,7 @@ OWN = (
     "loader",
     "capture",
     "flowvm",
+    "import",
 )  # of SAMPLED: the thread was in no wait of the VM's
 
 
@@ -50,7 +51,7 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
         if not len(every) or not len(begin):
             continue
         for one in _summed(run, every, overlaps(run.sample_times, begin, end)):
-            kept = cause == "gil" and one.state not in ("asleep", "loader", "capture")
+            kept = cause == "gil" and one.state not in ("asleep", "loader", "capture", "import")
             state = "gil" if kept else one.state
             before = found.get((state, one.line))
             spot = one.spot if before is None or before.time < one.time else before.spot

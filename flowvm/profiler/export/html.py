@@ -26,6 +26,7 @@ from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.flame import BY
 from flowvm.profiler.views.holders import NEVER
 from flowvm.profiler.views.memory_parts import PARTS, course_of, in_words
+from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]
@@ -64,6 +65,18 @@ def _filled(name: str, **parts: str) -> str:
 
 def _asset(name: str) -> str:
     return (resources.files("flowvm.profiler.export") / "assets" / name).read_text("utf-8")
+
+
+def _bound(profile: Any, summaries: list[Any]) -> list[tuple[str, float, str]]:
+    """What had the path: a word, its share, and the cause that it is coloured as; of one process as
+    finely as its summary tells it, of several by cause.
+    """
+    if len(summaries) > 1:
+        return [(cause, share, cause) for cause, share in profile.bound.items()]
+    return [
+        (WORDS[part.cause][0], part.share, part.cause if part.cause in CAUSES else "host")
+        for part in summaries[0].parts
+    ]
 
 
 class _Page:
@@ -109,7 +122,12 @@ class _Page:
             f"recorder level {run.info.get('level', '?')}",
             "wall": max(1, run.wall),
             "floor": profile.floor.length,
-            "bound": list(profile.bound.items()),
+            "bound": _bound(profile, summaries),
+            "mostly": [
+                f"{name}{one.mostly}"
+                for name, one in zip(named, summaries, strict=True)
+                if one.mostly
+            ],
             "path": sum(s.end - s.begin for s in profile.observed),
             "advice": [
                 f"{name}{said}"

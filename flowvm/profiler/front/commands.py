@@ -16,6 +16,7 @@ from flowvm.errors import ArgumentError
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.profiling import load, profile
 from flowvm.vm.callers import tracebacks
+from flowvm.vm.callers.lines import INTERNAL
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import checking
@@ -87,6 +88,9 @@ def add_parsers(commands: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     sys.argv = [args.program, *args.arguments]
+    started = getattr(sys.modules["__main__"], "__file__", None)
+    if started and Path(started).stem == "flowvm":  # the command's own file is nobody's program
+        INTERNAL[started] = True
     code = 0
     with profile(level=args.level) as recording:
         try:

@@ -64,8 +64,9 @@ def load_ipython_extension(shell: Any) -> None:
         """%flowtop [SECONDS]: look at the VM for so long (10), or until it is interrupted."""
         try:
             seconds = float(line or 10)
-        except ValueError as error:
-            raise _usage(error) from None
+        except ValueError:
+            said = f"%flowtop {line}: give seconds, as in %flowtop 5, or nothing"
+            raise _usage(ValueError(said)) from None
         if shell.__class__.__name__ != "ZMQInteractiveShell":
             watcher = Watcher()
             watcher.look()

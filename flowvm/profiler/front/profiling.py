@@ -158,7 +158,8 @@ class Profile:
     @cached_property
     def host(self) -> list[Spent]:
         """What the host's part of that path went to, by line, most first: "python" (your own),
-        "asleep", "loader", "capture", "flowvm" (its dispatch); from level 2 on, else empty.
+        "asleep", "loader", "capture", "import", "flowvm" (its dispatch); from level 2 on, else
+        empty.
         """
         return hosting.spent(self.run, self.observed)
 
@@ -494,6 +495,7 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         self._uncompiled = engine.uncompiled
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
+        engine.flight.begin_wait()  # what was lost until now is not the run's
         self._begun = time.monotonic_ns()
         return self
 
@@ -506,6 +508,7 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         error: BaseException | None = None,
         traceback: TracebackType | None = None,
     ) -> None:
+        engine.flight.begin_wait()  # what is lost from now on is not the run's
         left = time.monotonic_ns()
         engine.wait_idle()
         self.run = _collected(self._since, self._begun, left)

@@ -19,7 +19,7 @@ from flowvm.profiler.run.placing import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.samples import add_samples
+from flowvm.profiler.run.samples import add_samples, off_processor
 from flowvm.vm.callers.lines import UNKNOWN, expression, short_position
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
@@ -137,7 +137,7 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
     times, opened, clock = place_on_devices(
         times, seen.stream, kind, edges, int(engine.words[CTL.DEVICES]), seen.devices.times
     )
-    waits = placed(seen.waits, times[:, TIMES.index("issued")])
+    waits = placed(seen.waits, times[:, TIMES.index("issued")], off_processor(samples))
     happened = times[times > 0]
     run = Run(
         begun=begun or (int(happened.min()) if len(happened) else 0),

@@ -35,7 +35,7 @@ from flowvm.vm.watch.flight import TIMES
 CAUSES = ("sync", "credit", "jit", "gil")
 # what an issuing thread was seen doing: the user's Python, nothing, a DataLoader's work or waiting
 # for it, capturing a graph, flowvm's own Python, or one of the above
-SAMPLED = ("python", "asleep", "loader", "capture", "flowvm", *CAUSES)
+SAMPLED = ("python", "asleep", "loader", "capture", "flowvm", *CAUSES, "import")
 
 # name -> (dtype, what it is).  Times are nanoseconds of the monotonic clock.
 COLUMNS: dict[str, tuple[str, str]] = {

@@ -1,11 +1,15 @@
 """Where in its stretch a loss of unknown place lies: a `gil` wait says how much, not when.
 
 An issuing thread looks at its clocks every so many instructions; what it lost between two looks
-was lost where it issued nothing.  So the loss goes into the longest pauses between instructions of
-that stretch, the longest first, each time up to the pause's end.  Its length stays what it was.
+was lost where it was seen not to run (`flowvm.profiler.run.samples`), and else where it issued
+nothing.  So the loss goes there, the longest first, each time up to the end; and what is left into
+the longest pauses between instructions of that stretch.  Its length stays what it was.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,23 +17,48 @@ from flowvm.profiler.run.run import Array
 from flowvm.vm.watch.flight import HostWait
 
 
-def placed(waits: list[HostWait], issued: Array) -> list[HostWait]:
-    """The waits, with losses where nothing was issued; `issued` are times, in any order."""
+class Off(NamedTuple):
+    """From `begun` to `ended` a thread was off its processor for so many `lost` nanoseconds."""
+
+    begun: int
+    ended: int
+    lost: int
+
+
+def placed(
+    waits: list[HostWait], issued: Array, off: Mapping[int, Sequence[Off]] | None = None
+) -> list[HostWait]:
+    """The waits, with losses where threads did not run or issued nothing; `issued` are times, in
+    any order, `off` is what was seen, by thread.
+    """
     moments = np.sort(issued[issued > 0])
     places = []
     for wait in waits:
-        places += _placed(wait, moments) if wait.since else [wait]
+        seen = (off or {}).get(wait.thread, ())
+        places += _placed(wait, moments, seen) if wait.since else [wait]
     return places
 
 
-def _placed(wait: HostWait, moments: Array) -> list[HostWait]:
+def _placed(wait: HostWait, moments: Array, off: Sequence[Off]) -> list[HostWait]:
     """One loss, in as many parts as it takes; what is as long as its stretch stays as it is."""
+    left, parts = wait.ended - wait.begun, list[HostWait]()
+    taken = list[tuple[int, int]]()
+    for one in sorted(off, key=lambda o: -o.lost):
+        ended = min(one.ended, wait.ended)
+        part = min(left, one.lost, ended - max(one.begun, wait.since))
+        if part > 0:
+            parts.append(wait._replace(begun=ended - part, ended=ended, since=0))
+            taken.append((ended - part, ended))
+            left -= part
     first, last = np.searchsorted(moments, [wait.since, wait.ended], side="right")
-    borders = np.concatenate(([wait.since], moments[first:last], [wait.ended]))
+    edges = [edge for pair in taken for edge in pair]
+    borders = np.unique(np.concatenate(([wait.since], moments[first:last], edges, [wait.ended])))
     pauses = np.diff(borders)
-    left, parts = wait.ended - wait.begun, []
+    free = np.ones(len(pauses), bool)
+    for begun, ended in taken:
+        free &= (borders[:-1] >= ended) | (borders[1:] <= begun)
     for k in np.argsort(-pauses, kind="stable").tolist():
-        part = min(left, int(pauses[k]))
+        part = min(left, int(pauses[k])) if free[k] else 0
         if part > 0:
             ended = int(borders[k + 1])
             parts.append(wait._replace(begun=ended - part, ended=ended, since=0))

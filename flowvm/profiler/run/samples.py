@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from flowvm.private.cpython import calls_nothing
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
+from flowvm.profiler.run.placing import Off
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.watch.sampling import Sample
@@ -31,9 +33,14 @@ _ROOMS = (
     (f"{os.sep}graph{os.sep}capture{os.sep}", "capture"),
     (f"{os.sep}graph{os.sep}passes{os.sep}", "capture"),
     (f"{os.sep}graph{os.sep}plan{os.sep}", "capture"),
+    (os.path.join("flowvm", "compiler") + os.sep, "jit"),  # also what looks for what is kept
+    (os.path.join("flowvm", "loading", "lazy.py"), "import"),
 )
 # files of the library in which a thread waits for something else than the GIL
 _WAITING = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
+_IMPORTING = "<frozen importlib._bootstrap"  # the code that imports modules
+# rooms in which a thread waits for nothing but in waits of the VM's
+_NEVER_WAITING = tuple(os.path.join("flowvm", room) + os.sep for room in ("eager", "vm"))
 _APART = os.path.join("flowvm", "guards", "apart.py")  # waits for the thread that compiles
 Frames = tuple[tuple[CodeType | None, int], ...]
 
@@ -57,6 +64,19 @@ def is_library(filename: str) -> bool:
     return filename.startswith(("<frozen", *_library()))
 
 
+def off_processor(seen: Sequence[Sample]) -> dict[int, list[Off]]:
+    """By thread, when it was seen not to run, but for what waits for other threads."""
+    found: dict[int, list[Off]] = {}
+    last: dict[int, Sample] = {}
+    for sample in seen:
+        before, last[sample.thread] = last.get(sample.thread), sample
+        frames = [(code, at) for code, at in sample.frames if code is not None]
+        if before is not None and _slept(before, sample) and not _waits(frames):
+            lost = sample.time - before.time - (sample.used - before.used)
+            found.setdefault(sample.thread, []).append(Off(before.time, sample.time, lost))
+    return found
+
+
 def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
     """Fill the columns of samples, which begin with `sample_`; of what was before the run, none."""
     issuing = set(np.unique(run.spot).tolist())
@@ -73,7 +93,7 @@ def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
         k = _mine(frames)
         line, spot = (lines.at(*frames[k]), lines.spot(*frames[k])) if k >= 0 else (-1, -1)
         inner = frames[:k] if k >= 0 else frames
-        state = _state(inner, spot in issuing and k == 0, _slept(before, sample))
+        state = _state(inner, frames, spot in issuing and k == 0, _slept(before, sample))
         state = _waited(run, sample, (begin + end) // 2, state, inner, run.spots)
         own = [frame for frame in frames if not is_internal(frame[0].co_filename)]
         stack = tuple(n for frame in own for n in (lines.at(*frame), lines.spot(*frame)))
@@ -101,18 +121,36 @@ def _mine(frames: list[tuple[CodeType, int]]) -> int:
     return outside
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _cannot_wait(code: CodeType, last: int) -> bool:
+    name = code.co_filename
+    own = is_internal(name) and any(room in name for room in _NEVER_WAITING)
+    return own or calls_nothing(code, last)
+
+
 def _slept(before: Sample | None, sample: Sample) -> bool:
     if before is None or sample.time <= before.time:
         return False
     return (sample.used - before.used) / (sample.time - before.time) < ASLEEP
 
 
-def _state(inner: list[tuple[CodeType, int]], issues: bool, slept: bool) -> str:
-    """What the time of a sample went to, by the frames that the user's line has called."""
+def _state(
+    inner: list[tuple[CodeType, int]], frames: list[tuple[CodeType, int]], issues: bool, slept: bool
+) -> str:
+    """What the time of a sample went to, by the frames that the user's line has called.
+
+    A thread sleeps in what it has called.  One that does not run between two calls, or in one that
+    waits for nothing but in waits of the VM's, as issuing does, is kept from running.
+    """
+    there = frames[: len(inner) + 1]  # and the line's own: of a program's import it is the importer
+    if any(code.co_filename.startswith(_IMPORTING) for code, _ in there):
+        return "import"
     files = [code.co_filename for code, _ in inner if is_internal(code.co_filename)]
     for folder, state in _ROOMS:
         if any(folder in file for file in files):
             return state
+    if slept and (issues or (frames and _cannot_wait(*frames[0]))):
+        return "gil"
     if issues or files:
         return "flowvm"
     return "asleep" if slept else "python"

@@ -201,6 +201,15 @@ def _captured(f: Facts) -> str:
     )
 
 
+def _imported(f: Facts) -> str:
+    part = f.first
+    at = f"{part.where} imports modules" if part.where else "importing modules"
+    return (
+        f"{at}, {percent(part.share)} of the path, once a process: import them before what is to "
+        f"be measured; without it {f.without(part.share * f.p.run.wall)}"
+    )
+
+
 def _kept(f: Facts) -> str:
     part = f.first
     gain = f.without(part.share * f.p.run.wall)
@@ -224,6 +233,7 @@ ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
     ("asleep", _asleep),
     ("loader", _loading),
     ("capture", _captured),
+    ("import", _imported),
     ("flowvm", _by_graph),
     ("host", "Python is {share} of the path: flow.compile or nn.Graph replays what is issued in "
              "it; profile(level=2) tells its own time from flowvm's"),

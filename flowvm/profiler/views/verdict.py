@@ -20,6 +20,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "python": ("your Python", "YOUR PYTHON", "your own code"),
     "asleep": ("asleep", "ASLEEP", "a sleep, a read, another thread"),
     "loader": ("loader", "LOADER", "the DataLoader's next batch"),
+    "import": ("imports", "IMPORTING", "modules were imported"),
     "flowvm": ("dispatch", "HOST DISPATCH", "flowvm issues op by op"),
     "capture": ("capture", "CAPTURING", "a graph was captured and compiled"),
     "host": ("host", "HOST DISPATCH", "Python"),

@@ -3,7 +3,10 @@
 From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
 instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
 the module of an instruction looks for the innermost call around it, among those that are over and
-those that still run (`running`, which `flowvm.nn.module_calls` knows).
+those that still run.
+
+Calls that are native (`flowvm.eager.native.modules`) note it in NOTES, all others in `calls`, and
+of these `running`, which `flowvm.nn.module_calls` knows, says which still run.
 
 Instructions do not say which thread issued them.  Where modules run in several threads at once,
 what was issued meanwhile is nobody's; what a thread without modules issues while another runs one
@@ -13,19 +16,61 @@ counts as that module's.
 from __future__ import annotations
 
 import collections
+import ctypes
+import sys
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, TypedDict
 
 import numpy as np
 
 from flowvm.vm.callers.lines import NO_ORIGIN, UNKNOWN, Backward, apart, behind
+from flowvm.vm.machine.record import Record, field, record
 from flowvm.vm.machine.words import REC
 
-CALLS = 1 << 16
+CALLS = 1 << 16  # that are remembered
+NESTED = 1 << 10  # native ones that may run at once, in all threads; others are not native
 NEVER = (1 << 63) - 1  # where a call ends that still runs
 NEAR = 4  # instructions of flowvm's own that may come behind the last one of a call
 Array = np.ndarray[Any, Any]
 Place = tuple[Any, int]  # code object and offset; None and 0 where that is not known any more
+
+
+@record(words=6, by="who has the GIL")
+class OPEN(Record):
+    """A native call that runs."""
+
+    TICKET = field("which one this is, of all that began; 0: nobody has these words")
+    FIRST = field("the number of the instruction that came next when it began")
+    THREAD = field("whose, as `threading.get_ident` says")
+    PATH = field("the number of its path")
+    MODULE = field("the address of the module")
+    NEXT = field("the address of the next OPEN that nobody has, or 0")
+
+
+@record(words=4, by="who has the GIL")
+class OVER(Record):
+    """A native call that is over: as OPEN, and what came next when it ended."""
+
+    FIRST = field("the first instruction")
+    LAST = field("the first one behind it")
+    THREAD = field("whose")
+    PATH = field("the number of its path")
+
+
+@record(by="who has the GIL")
+class NOTES(Record):
+    """Of the calls that are native."""
+
+    COUNT = field("how many are over")
+    BEGUN = field("how many began")
+    FREE = field("the address of an OPEN that nobody has, or 0")
+    KNOWN = field("dict from addresses of modules to numbers of paths", by="who makes it")
+    ADD = field("gives the number of a module's path", by="who makes it")
+    PLAIN = field("what calls modules that have hooks", by="who makes it")
+    RUNNING = field("those that run", words=NESTED * 6)
+    OVER = field("those that are over, the last CALLS of them", words=CALLS * 4)
+    WORDS = 6 + NESTED * 6 + CALLS * 4
 
 
 class Places(TypedDict):
@@ -50,6 +95,68 @@ class Scopes:
         # each behind those inside of it
         self.calls: collections.deque[Call] = collections.deque(maxlen=CALLS)
         self.running: Callable[[], list[Call]] = list
+        self.notes: Any = None  # NOTES, once calls are native
+        self.names: dict[int, str] = {}  # the paths that it has the numbers of
+
+    def take_notes(self) -> Any:
+        """NOTES for native calls, a ctypes array."""
+        if self.notes is None:
+            self.notes = (ctypes.c_int64 * NOTES.WORDS)()
+            self._free_all_but(())
+        return self.notes
+
+    def _free_all_but(self, kept: tuple[int, ...]) -> None:
+        """Let nobody have the OPENs but those that begin at these words."""
+        words, following = self.notes, 0
+        for at in range(NOTES.RUNNING, NOTES.OVER, OPEN.WORDS):
+            if at not in kept:
+                words[at + OPEN.TICKET], words[at + OPEN.NEXT] = 0, following
+                following = ctypes.addressof(words) + 8 * at
+        words[NOTES.FREE] = following
+
+    def after_fork_in_child(self) -> None:
+        """Of what ran only what this thread is in goes on."""
+        if self.notes is not None:
+            rows = enumerate(self._open())
+            mine = [k for k, row in rows if row[OPEN.TICKET] and row[OPEN.THREAD] == get_ident()]
+            self._free_all_but(tuple(NOTES.RUNNING + k * OPEN.WORDS for k in mine))
+
+    def _open(self) -> Array:
+        """The OPENs, as they are at one moment."""
+        at = ctypes.addressof(self.notes) + 8 * NOTES.RUNNING
+        rows = np.frombuffer(ctypes.string_at(at, 8 * NESTED * OPEN.WORDS), np.int64)
+        return rows.reshape(NESTED, OPEN.WORDS)
+
+    def outermost(self) -> Any:
+        """The module of this thread's native call that began first, or None."""
+        if self.notes is None:
+            return None
+        mine = [
+            r for r in self._open().tolist() if r[OPEN.TICKET] and r[OPEN.THREAD] == get_ident()
+        ]
+        if not mine:
+            return None
+        return ctypes.cast(min(mine)[OPEN.MODULE], ctypes.py_object).value
+
+    def native(self, oldest: int) -> list[Call]:
+        """The native calls that issued instructions `oldest` or later, each behind those inside of
+        it.
+        """
+        if self.notes is None:
+            return []
+        # one copy, which nobody else runs beside: a call is over or runs
+        whole = np.frombuffer(ctypes.string_at(self.notes, ctypes.sizeof(self.notes)), np.int64)
+        rows = whole[NOTES.OVER :].reshape(CALLS, OVER.WORDS)
+        count = int(whole[NOTES.COUNT])
+        rows = np.roll(rows, -count, axis=0) if count > CALLS else rows[:count]
+        rows = rows[rows[:, OVER.LAST] > oldest]
+        now = whole[NOTES.RUNNING : NOTES.OVER].reshape(NESTED, OPEN.WORDS)
+        alive = list(sys._current_frames())
+        now = now[(now[:, OPEN.TICKET] > 0) & np.isin(now[:, OPEN.THREAD], alive)]
+        now = now[np.argsort(-now[:, OPEN.TICKET])]
+        found = [(first, last, t, self.names[n]) for first, last, t, n in rows.tolist()]
+        columns = now[:, [OPEN.FIRST, OPEN.THREAD, OPEN.PATH]].tolist()
+        return found + [(first, NEVER, t, self.names[n]) for first, t, n in columns]
 
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
         """For each instruction the number of its module in a list of paths, whose first is "".
@@ -62,7 +169,8 @@ class Scopes:
         numbers: dict[str, int] = {"": 0}
         threads: dict[int, list[tuple[int, int, int]]] = {}
         running = self.running()  # first: what ends meanwhile is there twice, and not never
-        for first, last, thread, path in [*self.calls, *running]:
+        oldest = int(at[at >= 0].min(initial=NEVER))
+        for first, last, thread, path in [*self.native(oldest), *self.calls, *running]:
             number = numbers.setdefault(path, len(numbers))
             threads.setdefault(thread, []).append((first, last, number))
         found, known = np.zeros(len(at), np.int64), np.zeros(len(at), np.int64)

@@ -14,8 +14,8 @@ What each level records:
         every 256th, and wherever an issuing thread waits, the thread's own clock sets it right
     2   a time of its own for every event, each task of a graph's replay, which modules run
         (`flowvm.vm.callers.scopes`), the helpers that took part in a kernel, and issuing threads
-        look at their clocks every 32 instructions (of such as take less than 2 us each, at up to
-        256, so that it is every 50 to 100 us) and around every `sync`: what they lost is `gil`;
+        look at their clocks every 32 instructions (of such as take less than 4 us each, at up to
+        256, so that it is every 100 to 200 us) and around every `sync`: what they lost is `gil`;
         what they are doing is seen a thousand times a second (`flowvm.vm.watch.sampling`)
     3   and at every instruction, whose Python stack is kept; of a device's, when it began and ended
         by the device's own clock (`flowvm.vm.workers.device_times`)
@@ -69,7 +69,7 @@ WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
 READINGS = 4  # of two clocks, of which the closest is taken
 # from level 2 on, instructions between two looks at the time they were issued at: the least; more
-# where looks would be less than LEAST apart, for less than that off the processor is no `gil`
+# where looks would be less than two LEAST apart: less than one off the processor is no `gil`
 EXACT_EVERY = 32
 Array = np.ndarray[Any, Any]
 
@@ -250,6 +250,7 @@ class Flight:
     def after_fork_in_child(self) -> None:
         """This thread has another number."""
         self.sampling.after_fork_in_child()
+        self.scopes.after_fork_in_child()
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
 
     def forget(self, before: int) -> None:
@@ -266,9 +267,9 @@ class Flight:
         if level >= 2:
             now = self.offcpu.look()
             since, self.noted = now - self.noted, now
-            if since < LEAST:
+            if since < 2 * LEAST:
                 self.exact = min(2 * self.exact, EVERY)
-            elif since > 2 * LEAST:
+            elif since > 4 * LEAST:
                 self.exact = max(self.exact // 2, EXACT_EVERY)
         else:
             now = time.monotonic_ns()

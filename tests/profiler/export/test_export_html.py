@@ -17,8 +17,10 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError
+from flowvm.private import frames
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.export.html import html
+from flowvm.profiler.views.verdict import WORDS
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic, three_ranks
 from tools import browser
@@ -98,6 +100,26 @@ def test_what_failed_is_on_the_page(tmp_path):
         dom = dumped(page, tmp_path)
         assert "failed     #" in dom
         assert '<div class="critical">failed</div>' in dom
+
+
+@pytest.mark.skipif(bool(frames.why_not()), reason="threads are looked at more seldom")
+def test_whoever_wasted_the_time_is_on_the_page(tmp_path):
+    """As in the terminal: what the host's time was, the line that had it, and its heat."""
+    with profile() as p:
+        flow.ones(3)
+        time.sleep(0.05)
+        flow.vm.sync()
+    page = html(p)
+    data, first = data_of(page), p.summary().parts[0]
+    assert data["bound"][0] == [WORDS[first.cause][0], first.share, "host"]
+    assert data["mostly"] == [p.summary().mostly]
+    if first.cause == "asleep" and CHROMIUM:  # the machine had a core for it
+        dom = dumped(page, tmp_path)
+        assert "bound by asleep" in dom
+        assert "mostly test_export_html.py:" in dom
+        asleep = next(row for row in data["tables"]["line"] if row["name"] == first.line)
+        assert asleep["host"] > 40_000_000
+        assert re.search(r'class="heat" style="--heat: ?100%;?">time\.sleep\(0\.05\)', dom)
 
 
 def test_an_empty_run_has_a_page():

@@ -136,6 +136,7 @@ def test_mistakes_are_one_line(shell, capsys, cell):
     said = capsys.readouterr()
     assert (said.out + said.err).startswith("UsageError: ")
     assert (said.out + said.err).count("\n") == 1
+    assert not cell.startswith("%flowtop") or "give seconds" in said.out + said.err
 
 
 def test_flowtop_shows_the_screen(shell, capsys):

@@ -1,15 +1,16 @@
 // The verdict: what bound the run, and tables.
 {
   const shares = el("div", { class: "share", "aria-hidden": "true" });
-  for (const [cause, share] of D.bound) {
+  for (const [name, share, cause] of D.bound) {
     if (share > 0.001) {
-      shares.append(el("div", { title: cause + " " + (100 * share).toFixed(1) + " %",
+      shares.append(el("div", { title: name + " " + (100 * share).toFixed(1) + " %",
         style: `width:${100 * share}%;background:var(--${cause})` }));
     }
   }
   const words = D.bound.filter(([, s]) => s >= 0.005)
     .map(([c, s]) => c + " " + (100 * s).toFixed(0) + " %").join(" · ");
   $("verdict").append(el("h2", { class: "verdict" }, (D.ranks ? `${D.parts.length} ranks, ` : "") + "bound by " + words), shares, ...ranked(),
+    ...D.mostly.map((text) => el("p", { class: "mostly" }, "mostly " + text)),
     ...D.wrong.map((text) => el("p", { class: "critical" }, text)),
     el("p", {}, `wall ${ms(D.wall)} ms · floor ${ms(D.floor)} ms if streams were unlimited and `
       + "Python took no time"),
@@ -18,11 +19,11 @@
   for (const [by, rows] of Object.entries(D.tables)) {
     const last = (row) => (by === "line" ? D.sources[row.name] || "" : row.hottest);
     $("verdict").append(el("h3", {}, "by " + by), table(
-      [by, "n", "run ms", "on path", "", "dep ms", "queue", "sched",
+      [by, "n", "run ms", "on path", "", "dep ms", "queue", "sched", "host ms",
         by === "line" ? "code" : "hottest line"],
       rows.slice(0, 20).map((r) => [go(r.name || "(none)", () => search(r.name)), r.count,
         ms(r.run), (100 * r.path / D.path).toFixed(1) + " %", meter(r.path / D.path, 80),
-        ms(r.dep), ms(r.queue), ms(r.sched), last(r)])));
+        ms(r.dep), ms(r.queue), ms(r.sched), r.host ? ms(r.host) : "-", last(r)])));
   }
 }
 function ranked() { // what each rank did, who was late and for how long the others waited

@@ -1,0 +1,143 @@
+"""What a sample of an issuing thread is said to have gone to, by where the thread was."""
+
+from __future__ import annotations
+
+import dis
+import importlib
+import sys
+import threading
+import time
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm.compiler import jit
+from flowvm.profiler.run.placing import Off, placed
+from flowvm.profiler.run.samples import _state
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch import offcpu
+from flowvm.vm.watch.flight import HostWait
+from flowvm.vm.watch.sampling import Sampling
+from tests.profiler.analysis.test_stalls import again
+
+
+def sleeping() -> None:
+    for _ in range(3):
+        time.sleep(1)
+
+
+def at(code: CodeType, name: str) -> tuple[CodeType, int]:
+    """The place of the last instruction of that name."""
+    return code, [i.offset for i in dis.get_instructions(code) if i.opname == name][-1]
+
+
+def test_what_does_not_run_between_two_calls_is_kept_from_it() -> None:
+    """A sleep is in a call; who has no core, or not the GIL, is anywhere."""
+    code = sleeping.__code__
+    for place, slept, state in (
+        (at(code, "CALL"), True, "asleep"),
+        (at(code, "CALL"), False, "python"),
+        (at(code, "JUMP_BACKWARD"), True, "gil"),
+        (at(code, "JUMP_BACKWARD"), False, "python"),
+        (at(code, "RESUME"), True, "gil"),
+    ):
+        assert _state([], [place], False, slept) == state
+    issues = at(code, "CALL")
+    assert _state([], [issues], True, True) == "gil"
+    assert _state([], [issues], True, False) == "flowvm"
+
+
+def test_flowvms_own_waits_only_in_waits_that_are_noted() -> None:
+    issuing = at(type(engine).make_room.__code__, "RESUME")[0], 2
+    saving = flow.save.__code__, 2
+    mine = at(sleeping.__code__, "CALL")
+    assert _state([issuing], [issuing, mine], False, True) == "gil"
+    assert _state([issuing], [issuing, mine], False, False) == "flowvm"
+    assert _state([saving], [saving, mine], False, True) == "flowvm"
+    waiting = at(threading.Event.wait.__code__, "CALL")
+    assert _state([waiting], [waiting, mine], False, True) == "asleep"
+
+
+def test_a_kernel_that_is_looked_for_is_no_dispatch() -> None:
+    lowering, mine = type(engine).make_room.__code__, at(sleeping.__code__, "CALL")
+    inner = [(jit.load.__code__, 2), (lowering, 2)]
+    assert _state(inner, [*inner, mine], False, False) == "jit"
+    assert _state(inner[1:], [*inner[1:], mine], False, False) == "flowvm"
+
+
+def test_imports_are_called_that() -> None:
+    loading = importlib._bootstrap._find_and_load.__code__, 2  # type: ignore[attr-defined]
+    mine = at(sleeping.__code__, "CALL")
+    assert _state([loading], [loading, mine], False, False) == "import"
+    assert _state([], [loading], False, True) == "import"
+    inside = flow.save.__code__, 2
+    assert _state([inside, loading], [inside, loading, mine], False, False) == "import"
+
+
+@again
+def test_to_look_for_what_was_lost_loses_nothing() -> None:
+    """Others that want the GIL do not get it in between, which would be 5 ms each time."""
+    count, leave, before = [0], list[int](), sys.getswitchinterval()
+
+    def other() -> None:
+        while not leave:
+            count[0] += 1
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        while not count[0]:
+            time.sleep(0)
+        sys.setswitchinterval(0.1)
+        time.sleep(0)  # from here on nobody takes it for so long
+        own, began = threading.get_native_id(), count[0]
+        for _ in range(50):
+            assert offcpu._ready(own) >= 0
+        assert count[0] == began
+    finally:
+        leave.append(1)
+        sys.setswitchinterval(before)
+        thread.join()
+
+
+def test_a_loss_lies_where_the_thread_was_seen_not_to_run() -> None:
+    """In the longest of these first; what is left, in pauses of issuing; of other threads none."""
+    seen = {1: [Off(100, 200, 60), Off(300, 400, 90)], 2: [Off(500, 600, 100)]}
+    issued = np.array([650, 700, 990])
+
+    def of(lost: int, since: int = 50, ended: int = 1000) -> list[tuple[int, int]]:
+        wait = HostWait("gil", ended - lost, ended, 1, since=since)
+        return [(x.begun, x.ended) for x in placed([wait], issued, seen)]
+
+    assert of(50) == [(350, 400)]
+    assert of(120) == [(310, 400), (170, 200)]
+    assert of(200) == [(310, 400), (140, 200), (940, 990)]
+    assert sum(e - b for b, e in of(900)) == 900
+    assert of(50, since=350) == [(350, 400)]
+    assert of(30, ended=380) == [(350, 380)]
+
+
+def test_what_was_lost_before_a_profile_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the thread waited for the GIL while the recorder was switched on."""
+
+    def elsewhere(clocks: Any, now: int) -> int:
+        clocks.due = now + 10**9
+        return 10**12
+
+    flight = engine.flight
+    monkeypatch.setattr(offcpu._Clocks, "elsewhere", elsewhere)
+    watch = Sampling.watch.__get__(flight.sampling)
+
+    def late() -> None:
+        flight.offcpu.threads.clocks.wall -= 10**10
+        watch()
+
+    monkeypatch.setattr(flight.sampling, "watch", late)
+    with flow.profiler.profile() as p:
+        flow.ones(3)
+        flow.vm.sync()
+    lost = [w for w in flight.waits if w.since and w.ended - w.begun > 9 * 10**9][-1]
+    assert lost.ended <= p.run.begun
