@@ -13,8 +13,9 @@ A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they a
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process
   see no change.
-- Callees are typed and lowered, never optimized on their own: that happens once, after the link
-  (`flowvm.compiler.jit`).
+- Callees are typed and lowered, and optimized once, after the link (`flowvm.compiler.jit`).  Those
+  that are inlined always, before anything is looked at, are simplified on their own first, or LLVM
+  would not find how to vectorize the loops that they end up in; it finds that of the others itself.
 
 What of Numba is private stands in `flowvm.private.numba`.
 
@@ -40,6 +41,7 @@ from flowvm.private.numba import (
     global_type,
     never_finalized,
     parts_of,
+    simplify,
 )
 
 
@@ -242,6 +244,8 @@ class _Frontend:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
+        if not _inlined_always(function):  # the program's entry has it inlined
+            simplify(compiled.library)
         modules: list[Any] = []
         _collect(compiled.library, modules, set())
         name = compiled.fndesc.llvm_func_name
@@ -251,7 +255,7 @@ class _Frontend:
         helpers = frozenset(
             cres.fndesc.llvm_func_name
             for dispatcher in self.dispatchers.values()
-            if dispatcher.py_func.__globals__.get("INLINE_ALWAYS")
+            if _inlined_always(dispatcher.py_func)
             for cres in dispatcher.overloads.values()
         )
         result_type = compiled.signature.return_type
@@ -277,6 +281,10 @@ class _Frontend:
         return reverting(undo, switch)
 
 
+def _inlined_always(function: Any) -> bool:
+    return bool(function.__globals__.get("INLINE_ALWAYS"))
+
+
 def _flags(flags: Any) -> Any:
     """Stop after lowering: no wrappers, no optimization, no code."""
     flags.no_cpython_wrapper = True
@@ -285,8 +293,10 @@ def _flags(flags: Any) -> Any:
     return settled_flags(flags)
 
 
-def _lowered(target: Any, compiled: Any) -> Any:
+def _lowered(target: Any, function: Any, compiled: Any) -> Any:
     """A lowered function, ready to be called by others."""
+    if _inlined_always(function):
+        simplify(compiled.library)
     # Numba keys a callee by its entry point, which must be a builtin method, and would finalize its
     # library when a caller uses it.
     compiled = compiled._replace(entry_point=[].append)

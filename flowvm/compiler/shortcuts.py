@@ -3,8 +3,7 @@
 A cold start spends most of its time in Numba, and much of that on the same few questions: which of
 twenty templates types `int64 + int64`, what a set of flags hashes to, which variables a statement
 names, how large an LLVM type is; and on counting references to memory that kernels never own.  What
-LLVM gets means the same, with and without all this; passes over single functions are kept, since
-without them it vectorizes some loops otherwise.
+LLVM gets means the same, with and without all this.
 
 Invariants
 - Answers are Numba's own: what is remembered is a function of what it is remembered by.
@@ -161,13 +160,8 @@ def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
     return run_pass
 
 
-def _optimize_defined(self: Any, module: Any) -> None:
-    """LLVM's passes over single functions, made once a module."""
-    module.data_layout = self._codegen._data_layout
-    manager, builder = self._codegen._function_pass_manager()
-    for function in module.functions:
-        if not function.is_declaration:
-            manager.run(function, builder)
+def _put_off(self: Any, module: Any) -> None:
+    """No passes here: who lowers says which functions have some of their own."""
 
 
 def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -290,7 +284,7 @@ def _passes() -> list[Replacement]:
 
 
 def _function_passes() -> list[Replacement]:
-    return [(NUMBA.function_passes, "_optimize_functions", _optimize_defined)]
+    return [(NUMBA.function_passes, "_optimize_functions", _put_off)]
 
 
 def _array_likes() -> list[Replacement]:

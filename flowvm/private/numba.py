@@ -36,7 +36,7 @@ NUMBA = Package(
             "FunctionCompiler",
             "numba.core.dispatcher:_FunctionCompiler",
             "types and lowers a function",
-            ("_customize_flags", "_compile_core", "compile", "targetdescr", "locals"),
+            ("_customize_flags", "_compile_core", "compile", "py_func", "targetdescr", "locals"),
         ),
         Use(
             "Compiler",
@@ -78,7 +78,13 @@ NUMBA = Package(
             "CodeLibrary",
             "numba.core.codegen:CPUCodeLibrary",
             "holds the LLVM module of a function and the libraries that it calls",
-            ("_final_module", "_linking_libraries", "_ensure_finalized", "_get_module_for_linking"),
+            (
+                "_codegen",
+                "_final_module",
+                "_linking_libraries",
+                "_ensure_finalized",
+                "_get_module_for_linking",
+            ),
         ),
         Use("runtime", "numba.core.runtime:rtsys", "is the library that native code may not need"),
         Use(
@@ -206,7 +212,7 @@ NUMBA = Package(
         Use(
             "function_passes",
             "numba.core.codegen:CPUCodeLibrary",
-            "makes LLVM's passes anew for each function, and for those that are only declared",
+            "runs LLVM's passes over every function, which the program they are linked to has again",
             ("_optimize_functions",),
             ("numba.core.codegen:CPUCodeLibrary._optimize_functions",),
             ("ca7ac205f58da4ef",),
@@ -255,9 +261,11 @@ NUMBA = Package(
 )
 
 
-def function_compiler(flags: Callable[[Any], Any], lowered: Callable[[Any, Any], Any]) -> type[Any]:
+def function_compiler(
+    flags: Callable[[Any], Any], lowered: Callable[[Any, Any, Any], Any]
+) -> type[Any]:
     """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
-    `lowered(target, result)` answers what is made of the result once it is lowered.
+    `lowered(target, function, result)` answers what is made of the result once it is lowered.
     """
     base: Any = NUMBA.FunctionCompiler
 
@@ -267,7 +275,7 @@ def function_compiler(flags: Callable[[Any], Any], lowered: Callable[[Any, Any],
 
         def _compile_core(self, args: Any, return_type: Any) -> Any:
             compiled = super()._compile_core(args, return_type)
-            return lowered(self.targetdescr.target_context, compiled)
+            return lowered(self.targetdescr.target_context, self.py_func, compiled)
 
     return FunctionCompiler
 
@@ -294,6 +302,17 @@ def overloads_of(context: Any, name: object) -> Any:
 def never_finalized(library: Any) -> None:
     """Let no caller of a library generate its code."""
     library._ensure_finalized = lambda: None
+
+
+def simplify(library: Any) -> None:
+    """Run LLVM's passes over the single functions of a library, as Numba would."""
+    NUMBA.require("CodeLibrary")
+    module, codegen = library._final_module, library._codegen
+    module.data_layout = codegen._data_layout
+    manager, builder = codegen._function_pass_manager()
+    for function in module.functions:
+        if not function.is_declaration:
+            manager.run(function, builder)
 
 
 def parts_of(library: Any, finished: bool) -> tuple[Any, list[Any]]:

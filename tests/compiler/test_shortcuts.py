@@ -8,6 +8,7 @@ import pytest
 
 from flowvm.compiler import jit, native, shortcuts
 from flowvm.errors import CompileError
+from flowvm.private.numba import NUMBA
 
 
 def helper(x, y):
@@ -43,10 +44,31 @@ def test_the_code_is_the_same(monkeypatch):
     from numba.core.compiler import Compiler
 
     quick = code()
+    # which functions have passes of their own is no shortcut: see `flowvm.compiler.native`
+    monkeypatch.setattr(NUMBA.function_passes, "_optimize_functions", lambda *_: None)
     monkeypatch.setattr(native, "shortcuts", contextlib.nullcontext)
     monkeypatch.setattr(native, "pipeline", lambda: Compiler)
     monkeypatch.setattr(native, "settled_flags", lambda flags: flags)
     assert quick.splitlines() == code().splitlines()
+
+
+def test_only_what_is_inlined_first_is_simplified_alone(monkeypatch):
+    from numba import types
+
+    seen = []
+
+    def simplify(library):
+        seen.append(library.name)
+        plain(library)
+
+    plain = native.simplify
+    monkeypatch.setattr(native, "simplify", simplify)
+    native._Frontend().lower(kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False)
+    assert [name for name in seen if "helper" in name] == []
+    assert len(seen) == 1
+    monkeypatch.setitem(helper.__globals__, "INLINE_ALWAYS", True)
+    native._Frontend().lower(kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False)
+    assert len(seen) == 3
 
 
 def test_numba_is_itself_afterwards():
