@@ -144,12 +144,6 @@ def test_random_numbers_of_a_fork_are_not_missed() -> None:
     assert flow.rand(3).tolist() == first
 
 
-def test_overrides_there_are_none() -> None:
-    assert not flow.overrides.has_torch_function((flow.ones(1),))
-    assert flow.overrides.is_tensor_like(flow.ones(1))
-    assert not flow.overrides.is_tensor_like(np.ones(1))
-
-
 def test_an_op_of_ones_own() -> None:
     @flow.library.custom_op("mine::cube", mutates_args=())
     def cube(x: flow.Tensor) -> flow.Tensor:
