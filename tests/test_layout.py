@@ -41,9 +41,9 @@ LAYERS = (
     ("autograd",),
     ("graph",),
     (
-        "amp", "distributions", "fft", "files", "foreach", "func", "futures", "fx", "jit",
-        "library", "linalg", "nn", "onnx", "optim", "overrides", "sbp", "serialization",
-        "settings", "signal", "special", "testing", "utils",
+        "amp", "custom_ops", "distributions", "fft", "files", "foreach", "func", "futures", "fx",
+        "jit", "library", "linalg", "nn", "onnx", "op_checks", "optim", "overrides", "sbp",
+        "schemas", "serialization", "settings", "signal", "special", "testing", "utils",
     ),
     ("lowrank",),
     ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
