@@ -3,9 +3,10 @@
 A class that defines `__torch_function__(cls, func, types, args, kwargs)` is asked in the place of a
 public function, method or property that is called with an instance of it; a `TorchFunctionMode`
 that is entered is asked of every call on its thread.  Of a subclass of Tensor flowvm knows when it
-is made; of a class that is none, such as one that only looks like a tensor, when this module was
-imported before the call.  How: `flowvm.eager.overriding`.  What costs nothing while nobody takes
-calls over costs two Python calls for each that is no native one from then on, 0.2 us or so.
+is made; of a class that is none, such as one that only looks like a tensor, once `begin`,
+`has_torch_function` or the like was called: before that a call with it is an error that says so.
+How: `flowvm.eager.overriding`.  Nothing costs anything while nobody takes calls over; from then on
+each call that is no native one costs two more calls of Python functions, 0.2 us or so.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "DisableTorchFunction",
     "DisableTorchFunctionSubclass",
     "TorchFunctionMode",
+    "begin",
     "enable_reentrant_dispatch",
     "get_default_nowrap_functions",
     "get_ignored_functions",
@@ -132,6 +134,7 @@ def has_torch_function(relevant_args: Iterable[Any]) -> bool:
     >>> flow.overrides.has_torch_function((flow.ones(2), 3))
     False
     """
+    begin()
     return bool(overriding.open_modes() or overriding.overriding(relevant_args))
 
 
@@ -172,6 +175,7 @@ def handle_torch_function(
     >>> twice(Own()), twice(flow.ones(1))
     ('twice', tensor([2.]))
     """
+    begin()
     return overriding.overridden(
         public_api, overriding.overriding(relevant_args), args, dict(kwargs)
     )
@@ -392,6 +396,3 @@ def is_tensor_method_or_property(func: Any) -> bool:
         (public, function) for _, owner, function, public in _surface() if owner is Tensor
     )
     return any(found is func or found == func for found in of_tensor)
-
-
-begin()

@@ -65,9 +65,7 @@ def test_without_values_and_without_a_fake():
 
 def test_lists_and_several_outputs():
     @library.custom_op("mine::sums", mutates_args=())
-    def sums(
-        xs: Sequence[flow.Tensor], by: flow.Tensor | None
-    ) -> tuple[flow.Tensor, flow.Tensor]:
+    def sums(xs: Sequence[flow.Tensor], by: flow.Tensor | None) -> tuple[flow.Tensor, flow.Tensor]:
         total = xs[0] + xs[1]
         return total, total * (2 if by is None else by)
 

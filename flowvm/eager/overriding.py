@@ -1,7 +1,7 @@
 """Calls that classes and modes take over: `__torch_function__`, by PyTorch's rules.
 
 Nothing of it stands in the way of a call until somebody may take calls over: until a subclass of
-Tensor is made that may, a mode is entered, or `flowvm.overrides` is imported.  Then the code of
+Tensor is made that may, a mode is entered, or `begin` is called.  Then the code of
 each public Python function is exchanged (`give_way`) for one that asks first, so every reference to
 the function sees it.  Native calls stay as they are: they take whole Tensors and Parameters alone,
 leave all else to the Python functions behind them, and leave them everything while a mode is open,
@@ -41,7 +41,11 @@ def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
 
 
 def begin() -> None:
-    """From now on public functions ask."""
+    """From now on public functions ask whom they are called with: for classes that are no
+    subclasses of Tensor, of which nobody hears when they are made.
+
+    >>> flow.overrides.begin()
+    """
     global _begun
     if _begun:
         return
@@ -112,6 +116,15 @@ def open_modes() -> tuple[Any, ...]:
     """The modes that are asked on this thread."""
     stack = modes.now()
     return () if stack and unasked.now() == ALL else stack
+
+
+def hint(value: Any) -> str:
+    """The end of a message about what is no tensor: what to do where it has a
+    `__torch_function__`.
+    """
+    if hasattr(type(value), "__torch_function__"):
+        return "; call flowvm.overrides.begin() once for its __torch_function__ to be asked"
+    return ""
 
 
 # --- functions that ask ---------------------------------------------------------------------------

@@ -121,6 +121,7 @@ ENABLED = flow.set_grad_enabled(True)
 
 # what is entered: by the name of the class or function it is
 MANAGERS = {
+    "flowvm.func.forward_ad:dual_level": flow.func.forward_ad.dual_level,
     "flowvm.overrides:BaseTorchFunctionMode": overrides.BaseTorchFunctionMode,
     "flowvm.overrides:TorchFunctionMode": overrides.BaseTorchFunctionMode,
     "flowvm.overrides:DisableTorchFunctionSubclass": overrides.DisableTorchFunctionSubclass,
