@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from flowvm import jit as jit
     from flowvm import library as library
     from flowvm import linalg as linalg
+    from flowvm import masked as masked
     from flowvm import memory as memory
     from flowvm import mps as mps
     from flowvm import multiprocessing as multiprocessing
@@ -182,9 +183,9 @@ newaxis = None
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
     "distributions", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
-    "linalg", "lowrank", "memory", "mps", "multiprocessing", "nn", "onnx", "optim", "overrides",
-    "profiler", "random", "return_types", "sbp", "signal", "sparse", "special", "testing", "utils",
-    "xpu",
+    "linalg", "lowrank", "masked", "memory", "mps", "multiprocessing", "nn", "onnx", "optim",
+    "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse", "special",
+    "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",

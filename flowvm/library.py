@@ -1,8 +1,11 @@
-"""`flow.library`: an op of one's own, under PyTorch's name.
+"""`flow.library`: ops of one's own, under PyTorch's names: a schema, a function for each device or
+for all, one for tensors without values, a gradient.
 
-`custom_op` gives a function its name and lets `register_autograd` add a gradient to it.  It runs as
-the Python function that it is, in captures too; shapes come from running it, so register_fake is
-taken and not needed.  A kernel of one's own is declared with `flow.ops.op` (CONTRIBUTING.md).
+An op here is a Python function that others find by its name, as `torch.ops.space.name` too
+(`flowvm.compat`).  What `custom_op` makes computes outside of the graph, as there: gradients are
+what `register_autograd` says.  What `Library.impl` gives for CompositeImplicitAutograd, or for one
+device, is differentiated through, as far as it is made of ops.  A kernel of one's own is declared
+with `flow.ops.op` (CONTRIBUTING.md).
 """
 
 from __future__ import annotations
@@ -11,70 +14,143 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.autograd import Function
-from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError
+from flowvm.custom_ops import COMPOSITE, KEYS, CustomOpDef, defined, forget, known
+from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
 from flowvm.loading.listing import listing
+from flowvm.op_checks import CHECKS
+from flowvm.schemas import infer_schema, parsed
 
-__all__ = ["CustomOp", "custom_op", "register_autograd", "register_fake"]
+__all__ = [
+    "CustomOpDef",
+    "Library",
+    "custom_op",
+    "define",
+    "fallthrough_kernel",
+    "impl",
+    "impl_abstract",
+    "infer_schema",
+    "opcheck",
+    "register_autocast",
+    "register_autograd",
+    "register_fake",
+    "register_kernel",
+    "register_vmap",
+]
 __dir__ = listing(globals())
 
 
-class CustomOp:
-    """A function with a name, and perhaps a gradient.
+class Library:
+    """Ops of a name space: "DEF" and "FRAGMENT" define some, "IMPL" gives functions of those that
+    others define.
 
-    >>> @flow.library.custom_op("own::twice", mutates_args=())
-    ... def twice(x: flow.Tensor) -> flow.Tensor:
-    ...     return x * 2
-    >>> twice(flow.tensor([1, 2]))
-    tensor([2, 4])
+    >>> lib = flow.library.Library("mine", "DEF")
+    >>> lib.define("plus(Tensor x, float y=1.0) -> Tensor")
+    'plus'
+    >>> lib.impl("plus", lambda x, y=1.0: x + y, "CompositeImplicitAutograd")
+    >>> flow.library.opcheck("mine::plus", (flow.ones(2),))["test_schema"]
+    'SUCCESS'
     """
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name, self.function = name, function
-        self._backward: Callable[..., Any] | None = None
-        self._setup: Callable[..., Any] | None = None
-        functools.update_wrapper(self, function)
+    def __init__(self, ns: str, kind: str, dispatch_key: str = "") -> None:
+        if kind not in ("DEF", "IMPL", "FRAGMENT"):
+            raise ArgumentError(f"a library is of kind DEF, IMPL or FRAGMENT, got {kind!r}")
+        if kind != "IMPL" and ns in ("aten", "prims", "prim"):
+            raise ArgumentError(f"{ns!r} is a reserved name space; take another")
+        self.ns, self.kind, self.dispatch_key = ns, kind, dispatch_key
+        self._made: list[tuple[CustomOpDef, str]] = []
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._backward is None:
-            return self.function(*args, **kwargs)
-        if kwargs:
-            raise ArgumentTypeError(f"{self.name}: an op with a gradient takes no keywords")
-        return self._differentiable().apply(*args)
+    def __repr__(self) -> str:
+        return f"Library(kind={self.kind}, ns={self.ns}, dispatch_key={self.dispatch_key})>"
 
-    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Taken: what the op gives is known from running it."""
-        return function
-
-    def register_autograd(
-        self, backward: Callable[..., Any], *, setup_context: Callable[..., Any] | None = None
-    ) -> None:
-        """`backward(ctx, *grads)` gives a gradient for each argument; `setup_context(ctx, inputs,
-        output)` keeps what it needs, in ctx.
+    def define(self, schema: str, alias_analysis: str = "", *, tags: Any = ()) -> str:
+        """Define an op; its name.  ArgumentError for one that there is, or a text that is no
+        schema.
         """
-        self._backward, self._setup = backward, setup_context
+        if self.kind == "IMPL":
+            raise ArgumentError("a library of kind IMPL defines no ops; FRAGMENT does")
+        found = parsed(schema)
+        name = found.name.removeprefix(f"{self.ns}::")
+        op = defined(found._replace(name=f"{self.ns}::{name}"), outside=False)
+        self._made.append((op, ""))
+        return name
 
-    def _differentiable(self) -> type[Function]:
-        op = self
+    def impl(
+        self,
+        op_name: Any,
+        fn: Callable[..., Any],
+        dispatch_key: str = "",
+        *,
+        with_keyset: bool = False,
+        allow_override: bool = False,
+    ) -> None:
+        """Give an op its function for a dispatch key: CPU, CUDA, Meta, Autograd,
+        CompositeExplicitAutograd, or CompositeImplicitAutograd, which is the default.
+        """
+        if not callable(fn):
+            raise ArgumentTypeError(f"impl: a function is needed, got {type(fn).__name__}")
+        name = op_name.name if hasattr(op_name, "name") else op_name
+        op = known(name if "::" in name else f"{self.ns}::{name}")
+        key = dispatch_key or self.dispatch_key or COMPOSITE[0]
+        key = "Autograd" if key.startswith("Autograd") else key
+        if key in op.functions and not allow_override:
+            raise ArgumentError(f"{op.name} has a function for {key} already")
+        op.functions[key] = fn
+        self._made.append((op, key))
 
-        class Made(Function):
-            @staticmethod
-            def forward(ctx: Any, *args: Any) -> Any:
-                output = op.function(*args)
-                if op._setup is not None:
-                    op._setup(ctx, args, output)
-                return output
-
-            @staticmethod
-            def backward(ctx: Any, *grads: Tensor) -> Any:
-                return op._backward(ctx, *grads) if op._backward is not None else None
-
-        Made.__name__ = self.name.rpartition("::")[2]
-        return Made
+    def _destroy(self) -> None:
+        """Take back what was defined and given."""
+        for op, key in self._made:
+            if key:
+                op.functions.pop(key, None)
+            else:
+                forget(op)
+        self._made.clear()
 
 
-_known: dict[str, CustomOp] = {}
+_kept = Library("", "FRAGMENT")  # what functions here define
+
+
+def define(qualname: str, schema: str, *, lib: Library | None = None, tags: Any = ()) -> Any:
+    """Define the op "space::name" with the schema "(Tensor x) -> Tensor".
+
+    >>> flow.library.define("own::ninefold", "(Tensor x) -> Tensor")
+    >>> @flow.library.impl("own::ninefold", "cpu")
+    ... def ninefold(x):
+    ...     return x * 9
+    >>> flow.library.opcheck("own::ninefold", (flow.ones(2),), test_utils="test_schema")
+    {'test_schema': 'SUCCESS'}
+    """
+    (lib or _kept)._made.append((defined(parsed(qualname + schema), outside=False), ""))
+
+
+def impl(
+    qualname: Any, types: Any, func: Callable[..., Any] | None = None, *, lib: Library | None = None
+) -> Any:
+    """Give an op its function for device types, "default" for all; a decorator without `func`.
+
+    >>> flow.library.define("own::negated", "(Tensor x) -> Tensor")
+    >>> flow.library.impl("own::negated", "default", lambda x: -x)
+    """
+    if isinstance(qualname, Library):  # as lib, name, dispatch key
+        return lambda function: qualname.impl(types, function, func or "") or function  # type: ignore[arg-type,func-returns-value]
+    if func is None:
+        return lambda function: impl(qualname, types, function, lib=lib) or function
+    op = known(qualname)
+    for kind in (types,) if isinstance(types, str) else types:
+        if kind not in KEYS:
+            raise ArgumentError(f"{op.name}: no device type {kind!r}; one of {sorted(KEYS)}")
+        op.functions[KEYS[kind]] = func
+        (lib or _kept)._made.append((op, KEYS[kind]))
+    return None
+
+
+def fallthrough_kernel(*args: Any) -> Any:
+    """ModeError: a key without a function is passed over here.
+
+    >>> flow.library.fallthrough_kernel.__name__
+    'fallthrough_kernel'
+    """
+    raise ModeError("fallthrough_kernel is not called; leave the key without a function")
 
 
 def custom_op(
@@ -82,12 +158,13 @@ def custom_op(
     fn: Callable[..., Any] | None = None,
     /,
     *,
-    mutates_args: Any = (),
+    mutates_args: Any,
     device_types: Any = None,
     schema: str | None = None,
+    tags: Any = None,
 ) -> Any:
-    """`fn` as an op called "space::name", or a decorator.  What it changes, where it runs and its
-    schema are taken: it is Python, so each call finds out.
+    """`fn` as the op "space::name", or a decorator: `mutates_args` are the names of tensors that it
+    changes, `device_types` where it runs, its schema is that of its annotations.
 
     >>> @flow.library.custom_op("own::thrice", mutates_args=())
     ... def thrice(x: flow.Tensor) -> flow.Tensor:
@@ -96,35 +173,51 @@ def custom_op(
     tensor([3, 6])
     """
     if fn is None:
-        return lambda function: custom_op(name, function)
-    op = _known[name] = CustomOp(name, fn)
+        return lambda function: custom_op(
+            name, function, mutates_args=mutates_args, device_types=device_types, schema=schema
+        )
+    text = schema or infer_schema(fn, mutates_args=mutates_args)
+    op = defined(parsed(name + text), outside=True)
+    op.register_kernel(device_types, fn)
+    op._init_fn = fn
+    functools.update_wrapper(op, fn)
     return op
 
 
-def register_fake(
-    op: str | CustomOp, func: Callable[..., Any] | None = None, /, **kwargs: Any
-) -> Any:
-    """Taken: what an op gives is known from running it.
+def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any = None) -> Any:
+    """See CustomOpDef.register_kernel.
+
+    >>> flow.library.define("own::half", "(Tensor x) -> Tensor")
+    >>> _ = flow.library.register_kernel("own::half", "cpu", lambda x: x / 2)
+    """
+    return known(op).register_kernel(device_types, func)
+
+
+def register_fake(op: Any, func: Any = None, /, *, lib: Any = None, **kwargs: Any) -> Any:
+    """`func` gives, for tensors without values, such as the op would give.
 
     >>> @flow.library.custom_op("own::same", mutates_args=())
     ... def same(x: flow.Tensor) -> flow.Tensor:
     ...     return x.clone()
     >>> _ = flow.library.register_fake("own::same", lambda x: flow.empty_like(x))
-    >>> same(flow.ones(2))
-    tensor([1., 1.])
+    >>> same(flow.ones(2, device="meta")).shape
+    flow.Size([2])
     """
-    return func if func is not None else lambda function: function
+    return known(op).register_fake if func is None else known(op).register_fake(func)
+
+
+impl_abstract = register_fake
 
 
 def register_autograd(
-    op: str | CustomOp,
+    op: Any,
     backward: Callable[..., Any],
     /,
     *,
     setup_context: Callable[..., Any] | None = None,
     lib: Any = None,
 ) -> None:
-    """See CustomOp.register_autograd.  ArgumentTypeError for a name that custom_op did not make.
+    """See CustomOpDef.register_autograd.
 
     >>> @flow.library.custom_op("own::tenfold", mutates_args=())
     ... def tenfold(x: flow.Tensor) -> flow.Tensor:
@@ -135,7 +228,73 @@ def register_autograd(
     >>> x.grad
     tensor([10., 10.])
     """
-    found = _known.get(op) if isinstance(op, str) else op
-    if found is None:
-        raise ArgumentTypeError(f"there is no op {op!r}: make it with custom_op")
-    found.register_autograd(backward, setup_context=setup_context)
+    known(op).register_autograd(backward, setup_context=setup_context)
+
+
+def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
+    """Taken: vmap calls an op for each sample.
+
+    >>> flow.library.define("own::kept", "(Tensor x) -> Tensor")
+    >>> _ = flow.library.register_vmap("own::kept", lambda info, dims, x: (x, 0))
+    """
+    return known(op).register_vmap(func)
+
+
+def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Any = None) -> None:
+    """See CustomOpDef.register_autocast.
+
+    >>> @flow.library.custom_op("own::copied", mutates_args=())
+    ... def copied(x: flow.Tensor) -> flow.Tensor:
+    ...     return x.clone()
+    >>> flow.library.register_autocast("own::copied", "cpu", flow.bfloat16)
+    >>> with flow.autocast("cpu"):
+    ...     copied(flow.ones(2)).dtype
+    flow.bfloat16
+    """
+    known(op).register_autocast(device_type, cast_inputs)
+
+
+# --- checking -------------------------------------------------------------------------------------
+
+
+def opcheck(
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    test_utils: Any = (
+        "test_schema",
+        "test_autograd_registration",
+        "test_faketensor",
+        "test_aot_dispatch_dynamic",
+    ),
+    raise_exception: bool = True,
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> dict[str, Any]:
+    """Whether an op is as it says, for these arguments: it changes what its schema says and nothing
+    else; it has a gradient if an argument wants one; its fake gives what it gives, but for values.
+
+    The result of each test, "SUCCESS" or the error; the first error, if `raise_exception`.
+
+    >>> @flow.library.custom_op("own::spoilt", mutates_args=())
+    ... def spoilt(x: flow.Tensor) -> flow.Tensor:
+    ...     return x.mul_(2).clone()
+    >>> flow.library.opcheck(spoilt, (flow.ones(2),), test_utils="test_schema")
+    Traceback (most recent call last):
+        ...
+    flowvm.errors.ArgumentError: own::spoilt changes its argument x, and its schema does not say so
+    """
+    found = known(op)
+    results: dict[str, Any] = {}
+    for name in (test_utils,) if isinstance(test_utils, str) else test_utils:
+        if name not in CHECKS:
+            raise ArgumentError(f"opcheck: no test {name!r}; there are {', '.join(CHECKS)}")
+        try:
+            CHECKS[name](found, args, kwargs or {}, atol, rtol)
+            results[name] = "SUCCESS"
+        except Exception as error:
+            if raise_exception:
+                raise
+            results[name] = error
+    return results

@@ -1,76 +1,398 @@
-"""`flow.overrides`: ops have no `__torch_function__`; what asks for one hears so."""
+"""`flow.overrides`: calls that classes and modes take over, by `__torch_function__`.
+
+A class that defines `__torch_function__(cls, func, types, args, kwargs)` is asked in the place of a
+public function, method or property that is called with an instance of it; a `TorchFunctionMode`
+that is entered is asked of every call on its thread.  Of a subclass of Tensor flowvm knows when it
+is made; of a class that is none, such as one that only looks like a tensor, once `begin`,
+`has_torch_function` or the like was called: before that a call with it is an error that says so.
+How: `flowvm.eager.overriding`.  Nothing costs anything while nobody takes calls over; from then on
+each call that is no native one costs two more calls of Python functions, 0.2 us or so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, NoReturn
+import functools
+import inspect
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any, Final
 
+from flowvm import autograd, fft, linalg, ops, special
+from flowvm.eager import overriding
+from flowvm.eager.overriding import ALL, SUBCLASSES, begin, give_way, modes, unasked, unwrapped
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, ModeError
+from flowvm.guards.regions import Mode, Region
 from flowvm.loading.listing import listing
+from flowvm.meta.dtype import result_type
+from flowvm.nn import functional, init
+from flowvm.ops.declare.elementwise import Elementwise
 
 __all__ = [
+    "BaseTorchFunctionMode",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
     "TorchFunctionMode",
+    "begin",
+    "enable_reentrant_dispatch",
+    "get_default_nowrap_functions",
+    "get_ignored_functions",
     "get_overridable_functions",
+    "get_testing_overrides",
     "handle_torch_function",
     "has_torch_function",
     "has_torch_function_unary",
     "has_torch_function_variadic",
     "is_tensor_like",
     "is_tensor_method_or_property",
+    "resolve_name",
+    "wrap_torch_function",
 ]
 __dir__ = listing(globals())
 
+_flow: Final = sys.modules["flowvm"]
+# what asks nobody: of the library, not of a tensor
+_IGNORED: Final = frozenset({
+    "default_generator", "elementwise", "from_dlpack", "get_rng_state", "initial_seed",
+    "is_storage", "is_tensor", "manual_seed", "op", "samples", "seed", "set_default_tensor_type",
+    "set_rng_state", "typename",
+})  # fmt: skip
+_OF_TENSOR_IGNORED: Final = frozenset({
+    "__array_namespace__", "__class_getitem__", "__copy__", "__del__", "__dir__", "__getattr__",
+    "__getstate__", "__hash__", "__init__", "__init_subclass__", "__iter__", "__new__",
+    "__reduce__", "__setattr__", "__setstate__", "__str__", "__torch_function__", "as_subclass",
+    "bump", "extra", "storage", "version",
+})  # fmt: skip
+# an operator is the method that PyTorch names
+_OPERATORS: Final = {
+    "__abs__": "abs", "__add__": "add", "__iadd__": "add_", "__idiv__": "div_",
+    "__ifloordiv__": "floor_divide_", "__imod__": "remainder_", "__imul__": "mul_",
+    "__isub__": "sub_", "__itruediv__": "div_", "__ge__": "ge", "__gt__": "gt", "__le__": "le",
+    "__lt__": "lt", "__matmul__": "matmul", "__mod__": "remainder", "__mul__": "mul",
+    "__ne__": "ne", "__neg__": "neg", "__pos__": "positive", "__radd__": "add", "__rmul__": "mul",
+    "__sub__": "sub", "__truediv__": "div",
+}  # fmt: skip
+_PLACES: Final = {
+    "flow.nn.functional": functional,
+    "flow.nn.init": init,
+    "flow.linalg": linalg,
+    "flow.fft": fft,
+    "flow.special": special,
+}
+
+
+def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
+    """What gives way: (name, whom it belongs to, what is called, what is known as it)."""
+    found: Any
+    for name in ops.__all__:
+        found = getattr(ops, name)
+        if name not in _IGNORED and not isinstance(found, type) and callable(found):
+            yield f"flow.{name}", _flow, found, found
+    for place, module in _PLACES.items():
+        for name in module.__all__:
+            found = getattr(module, name)
+            if not isinstance(found, type) and callable(found):
+                yield f"{place}.{name}", module, found, found
+    for found in (autograd.backward, autograd.grad):
+        yield f"flow.autograd.{found.__name__}", autograd, found, found
+    yield "flow.result_type", _flow, result_type, result_type
+    names = vars(Tensor)
+    for name in sorted(names, key=lambda n: n.startswith("__")):
+        found = names[name]
+        hidden = name.startswith("_") and not name.startswith("__")
+        if hidden or name in _OF_TENSOR_IGNORED:
+            continue
+        if isinstance(found, property):
+            ways = (("__get__", found.fget), ("__set__", found.fset), ("__delete__", found.fdel))
+            for way, function in ways:
+                if function is not None:
+                    yield f"flow.Tensor.{name}.{way}", Tensor, function, getattr(found, way)
+        elif callable(found) and not isinstance(found, type):
+            yield f"flow.Tensor.{name}", Tensor, found, names[_OPERATORS.get(name, name)]
+
+
+def surface_gives_way() -> None:
+    """Let all public functions ask whom they may ask."""
+    give_way(Elementwise.__call__, None, objects=True)
+    for _, _, function, public in _surface():
+        if not isinstance(function, Elementwise):
+            give_way(function, public)
+    unwrapped.update(get_default_nowrap_functions())
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether one of the arguments changes what ops do: never."""
-    return False
+    """Whether a mode, or the class of one of the arguments, may take a call over.
+
+    >>> class Own(flow.Tensor):
+    ...     pass
+    >>> flow.overrides.has_torch_function((flow.ones(2).as_subclass(Own),))
+    True
+    >>> flow.overrides.has_torch_function((flow.ones(2), 3))
+    False
+    """
+    begin()
+    return bool(overriding.open_modes() or overriding.overriding(relevant_args))
 
 
 def has_torch_function_unary(arg: Any) -> bool:
-    """Whether the argument changes what ops do: never."""
-    return False
+    """`has_torch_function((arg,))`.
+
+    >>> flow.overrides.has_torch_function_unary(flow.ones(2))
+    False
+    """
+    return has_torch_function((arg,))
 
 
 def has_torch_function_variadic(*args: Any) -> bool:
-    """Whether one of the arguments changes what ops do: never."""
-    return False
+    """`has_torch_function(args)`.
+
+    >>> flow.overrides.has_torch_function_variadic(flow.ones(2), flow.ones(3))
+    False
+    """
+    return has_torch_function(args)
 
 
-def handle_torch_function(*args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentTypeError: no argument changes what ops do."""
-    raise ArgumentTypeError(
-        "flowvm's ops cannot be overridden by their arguments: has_torch_function() is False"
+def handle_torch_function(
+    public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What the mode that is entered, or the classes of `relevant_args`, answer in the place of
+    `public_api(*args, **kwargs)`: for functions of a program's own that give way, too.
+
+    ArgumentTypeError if all of them answer NotImplemented, or there is none to ask.
+
+    >>> class Own:
+    ...     @classmethod
+    ...     def __torch_function__(cls, func, types, args=(), kwargs=None):
+    ...         return func.__name__
+    >>> def twice(x):
+    ...     if flow.overrides.has_torch_function_unary(x):
+    ...         return flow.overrides.handle_torch_function(twice, (x,), x)
+    ...     return x * 2
+    >>> twice(Own()), twice(flow.ones(1))
+    ('twice', tensor([2.]))
+    """
+    begin()
+    return overriding.overridden(
+        public_api, overriding.overriding(relevant_args), args, dict(kwargs)
     )
 
 
-def is_tensor_like(inp: Any) -> bool:
-    """Whether it is a tensor."""
-    return isinstance(inp, Tensor)
+def wrap_torch_function(
+    dispatcher: Callable[..., Iterable[Any]],
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator of a function that gives way to what `dispatcher(*args, **kwargs)` gives of its
+    arguments.
 
-
-def is_tensor_method_or_property(func: Any) -> bool:
-    """Whether it is found on tensors."""
-    return any(found is func for found in vars(Tensor).values())
-
-
-class TorchFunctionMode:
-    """A base of PyTorch's, so that programs may define what they would do at each call; no such
-    mode can be entered here.
-
-    ModeError from `with`.
+    >>> @flow.overrides.wrap_torch_function(lambda x: (x,))
+    ... def twice(x):
+    ...     return x * 2
+    >>> twice(flow.ones(2))
+    tensor([2., 2.])
     """
 
-    def __enter__(self) -> NoReturn:
-        raise ModeError(
-            f"{type(self).__name__}: calls of ops cannot be taken over; flow.fx.symbolic_trace and "
-            f"make_fx record them"
-        )
+    def around(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            relevant = tuple(dispatcher(*args, **kwargs))
+            if has_torch_function(relevant):
+                return handle_torch_function(call, relevant, *args, **kwargs)
+            return function(*args, **kwargs)
 
-    def __exit__(self, *error: object) -> None:
-        """Never reached."""
+        return call
+
+    return around
+
+
+# --- modes ----------------------------------------------------------------------------------------
+
+
+class TorchFunctionMode(Region):
+    """Inside `with Mode():` each call of a public function on this thread is
+    `mode.__torch_function__(func, types, args, kwargs)`, which runs outside of the mode.
+
+    >>> class Names(flow.overrides.TorchFunctionMode):
+    ...     def __torch_function__(self, func, types, args=(), kwargs=None):
+    ...         print(func.__name__)
+    ...         return func(*args, **(kwargs or {}))
+    >>> with Names():
+    ...     _ = flow.ones(2).sum()
+    ones
+    sum
+    """
+
+    def _mode(self) -> Mode[Any]:
+        return modes
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        begin()
+        return modes, (*modes.now(), self), self
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """NotImplementedError: a mode defines it."""
+        raise NotImplementedError(f"{type(self).__name__} defines no __torch_function__")
+
+    @classmethod
+    def push(cls, *args: Any, **kwargs: Any) -> TorchFunctionMode:
+        """A mode made of the arguments."""
+        return cls(*args, **kwargs)
+
+
+class BaseTorchFunctionMode(TorchFunctionMode):
+    """A mode that makes each call as it is.
+
+    >>> with flow.overrides.BaseTorchFunctionMode():
+    ...     print(flow.ones(2) + 1)
+    tensor([2., 2.])
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The call."""
+        return func(*args, **(kwargs or {}))
+
+
+class DisableTorchFunctionSubclass(Region):
+    """Inside, no class is asked; modes are.
+
+    >>> class Own(flow.Tensor):
+    ...     pass
+    >>> x = flow.ones(2).as_subclass(Own)
+    >>> with flow.overrides.DisableTorchFunctionSubclass():
+    ...     type(x + 1) is flow.Tensor
+    True
+    """
+
+    level = SUBCLASSES
+
+    def _mode(self) -> Mode[Any]:
+        return unasked
+
+    def _switch(self) -> tuple[Mode[Any], Any, Any]:
+        return unasked, max(unasked.now(), self.level), self
+
+
+class DisableTorchFunction(DisableTorchFunctionSubclass):
+    """Inside, no class is asked, and no mode.
+
+    >>> with flow.overrides.DisableTorchFunction():
+    ...     flow.ones(2) + 1
+    tensor([2., 2.])
+    """
+
+    level = ALL
+
+
+def enable_reentrant_dispatch() -> Region:
+    """For a with statement: what was not asked is asked again.
+
+    >>> with flow.overrides.enable_reentrant_dispatch():
+    ...     flow.ones(2) + 1
+    tensor([2., 2.])
+    """
+    return unasked.to(0)
+
+
+def _get_current_function_mode() -> Any:
+    stack = modes.now()
+    return stack[-1] if stack else None
+
+
+def _get_current_function_mode_stack() -> list[Any]:
+    return list(modes.now())
+
+
+# --- what there is --------------------------------------------------------------------------------
+
+
+@functools.cache
+def _names() -> dict[Any, str]:
+    names: dict[Any, str] = {}
+    for name, _, _, public in _surface():
+        names.setdefault(public, name)
+    return names
+
+
+def resolve_name(f: Any) -> str | None:
+    """The name of a function that gives way, as a program writes it; None of others.
+
+    >>> flow.overrides.resolve_name(flow.Tensor.shape.__get__)
+    'flow.Tensor.shape.__get__'
+    """
+    return _names().get(f)
 
 
 def get_overridable_functions() -> dict[Any, list[Any]]:
-    """Functions that arguments can override: none."""
-    return {}
+    """The functions that give way, by the module or class that has them.
+
+    >>> flow.add in flow.overrides.get_overridable_functions()[flow]
+    True
+    """
+    found: dict[Any, list[Any]] = {}
+    for _, owner, _, public in _surface():
+        found.setdefault(owner, []).append(public)
+    return {owner: list(dict.fromkeys(functions)) for owner, functions in found.items()}
+
+
+def get_testing_overrides() -> dict[Any, Any]:
+    """For each function that gives way one of the same parameters, which gives -1.
+
+    >>> flow.overrides.get_testing_overrides()[flow.exp](flow.ones(2))
+    -1
+    """
+    found: dict[Any, Any] = {}
+    for public in _names():
+
+        def dummy(*args: Any, **kwargs: Any) -> int:
+            return -1
+
+        with suppress(TypeError, ValueError):  # a property's method has none
+            dummy.__signature__ = inspect.signature(public)  # type: ignore[attr-defined]
+        found[public] = dummy
+    return found
+
+
+def get_ignored_functions() -> set[Any]:
+    """Public functions that ask nobody.
+
+    >>> flow.is_tensor in flow.overrides.get_ignored_functions()
+    True
+    """
+    functions = (getattr(ops, name, None) for name in _IGNORED)
+    methods = (getattr(Tensor, name, None) for name in _OF_TENSOR_IGNORED)
+    return {f for f in itertools.chain(functions, methods) if callable(f)}
+
+
+def get_default_nowrap_functions() -> set[Any]:
+    """Functions whose results `Tensor.__torch_function__` leaves as they are.
+
+    >>> flow.Tensor.grad.__get__ in flow.overrides.get_default_nowrap_functions()
+    True
+    """
+    names: dict[str, Any] = dict(vars(Tensor))
+    return {names[name].__get__ for name in ("_base", "grad") if name in names}
+
+
+def is_tensor_like(inp: Any) -> bool:
+    """Whether it is a tensor, or its class may take calls over.
+
+    >>> flow.overrides.is_tensor_like(flow.ones(2)), flow.overrides.is_tensor_like([1.0])
+    (True, False)
+    """
+    return isinstance(inp, Tensor) or hasattr(inp, "__torch_function__")
+
+
+def is_tensor_method_or_property(func: Any) -> bool:
+    """Whether it is a method of Tensor, or what reads or writes a property of it.
+
+    >>> flow.overrides.is_tensor_method_or_property(flow.Tensor.add)
+    True
+    >>> flow.overrides.is_tensor_method_or_property(flow.nn.functional.dropout)
+    False
+    """
+    of_tensor = itertools.chain.from_iterable(
+        (public, function) for _, owner, function, public in _surface() if owner is Tensor
+    )
+    return any(found is func or found == func for found in of_tensor)

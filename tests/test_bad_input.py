@@ -11,6 +11,7 @@ import pytest
 
 import flowvm as flow
 from flowvm import errors, nn
+from flowvm.nn import functional as F
 from flowvm.ops import Launch, op
 
 X = np.arange(12.0, dtype=np.float32).reshape(3, 4)
@@ -186,3 +187,34 @@ def test_errors_in_threads_stay_there():
         thread.join()
     assert len(seen) == 4
     works()
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: F.max_pool1d(flow.ones(0, 10), 1), "only the batch may have no elements"),
+        (lambda: F.max_pool3d(flow.ones(0, 1, 2, 10), 1), "only the batch may have no elements"),
+        (lambda: F.avg_pool2d(flow.ones(2, 0, 2), 1), "only the batch may have no elements"),
+        (lambda: flow.narrow(flow.ones(3), 0, flow.tensor(True), 1), "start is an integer"),
+        (
+            lambda: flow.complex(*[flow.ones(2, dtype=flow.float64)] * 2, out=flow.empty(2) * 1j),
+            "out is complex128",
+        ),
+        (
+            lambda: flow.optim.Adam([flow.ones(2) * 1j], fused=True),
+            "requires all the params to be floating point",
+        ),
+        (
+            lambda: F.fractional_max_pool2d(
+                flow.ones(2, 3, 6, 6), 2, 3, _random_samples=flow.rand(1, 3, 2)
+            ),
+            "_random_samples has shape",
+        ),
+    ],
+)
+def test_what_pytorchs_samples_of_errors_found(call, match):
+    with pytest.raises(flow.FlowError, match=match):
+        call()
+    assert F.max_pool1d(flow.ones(0, 2, 2), 1).shape == (0, 2, 2)
+    samples = flow.rand(2, 3, 2)  # more than the batch has
+    assert F.fractional_max_pool2d(flow.ones(3, 6, 6), 2, 3, _random_samples=samples).ndim == 3

@@ -144,30 +144,6 @@ def test_random_numbers_of_a_fork_are_not_missed() -> None:
     assert flow.rand(3).tolist() == first
 
 
-def test_overrides_there_are_none() -> None:
-    assert not flow.overrides.has_torch_function((flow.ones(1),))
-    assert flow.overrides.is_tensor_like(flow.ones(1))
-    assert not flow.overrides.is_tensor_like(np.ones(1))
-
-
-def test_an_op_of_ones_own() -> None:
-    @flow.library.custom_op("mine::cube", mutates_args=())
-    def cube(x: flow.Tensor) -> flow.Tensor:
-        return x**3
-
-    flow.library.register_autograd(
-        cube,
-        lambda ctx, g: g * 3 * ctx.saved_tensors[0] ** 2,
-        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
-    )
-    x = flow.tensor([2.0], requires_grad=True)
-    cube(x).sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [12.0]
-    with pytest.raises(TypeError, match="no op 'mine::square'"):
-        flow.library.register_autograd("mine::square", lambda ctx, g: g)
-
-
 def ends_well(i: int, limit: int) -> None:
     assert float(flow.ones(3).sum()) == 3.0
     if i >= limit:

@@ -1,26 +1,68 @@
-"""`torch._subclasses.fake_tensor`: tensors without values are on the meta device here, and are of
-no class of their own.
+"""`torch._subclasses.fake_tensor`: tensors without values are on the meta device here, and a
+FakeTensorMode is a mode of calls in which all tensors are.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from flowvm.errors import ModeError
+from flowvm.eager.overriding import ALL, unasked
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError
 from flowvm.fx import make_fx as make_fx
+from flowvm.meta.device import Device
+from flowvm.overrides import TorchFunctionMode
+from flowvm.utils._pytree import tree_map
 
 
-class FakeTensor:
-    """No tensor is one."""
+class _Fakes(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Tensor) and value._meta.device.type == "meta"
 
 
-class FakeTensorMode:
-    """Not here: make tensors on the meta device, `with flow.device("meta"):`."""
+class FakeTensor(metaclass=_Fakes):
+    """A tensor on the meta device is one: it has a shape, and no values."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise ModeError(
-            "FakeTensorMode: tensors without values are made by `with flow.device('meta'):`"
-        )
+
+class FakeTensorMode(TorchFunctionMode):
+    """Inside, functions make tensors without values, on whichever device they are asked for, and
+    compute shapes and dtypes; `from_tensor` gives such a one of a tensor.
+
+    allow_non_fake_inputs   tensors with values may be arguments, and count as fakes of them; else
+                            they are a TypeError
+    The other arguments are taken: there are no symbolic shapes.
+    """
+
+    def __init__(self, *, allow_non_fake_inputs: bool = False, **taken: Any) -> None:
+        self.allow_non_fake_inputs = allow_non_fake_inputs
+
+    def from_tensor(self, tensor: Tensor, **taken: Any) -> Tensor:
+        """A tensor of this shape and dtype without values."""
+        with unasked.within(ALL):
+            fake: Tensor = tensor.to("meta")
+        return fake
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """The call, of fakes."""
+        if getattr(func, "__name__", "") in ("__get__", "__repr__"):
+            return func(*args, **(kwargs or {}))
+
+        def fake(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value._meta.device.type == "meta":
+                return value
+            if not self.allow_non_fake_inputs:
+                raise ArgumentTypeError(
+                    f"{getattr(func, '__name__', func)}: FakeTensorMode takes tensors of its own; "
+                    f"make them by mode.from_tensor(x), or the mode with "
+                    f"allow_non_fake_inputs=True"
+                )
+            return self.from_tensor(value)
+
+        args, kwargs = tree_map(fake, (args, dict(kwargs or {})))
+        if kwargs.get("device") is not None:
+            kwargs["device"] = Device("meta")
+        with Device("meta"):
+            return func(*args, **kwargs)
 
 
 def get_proxy_mode() -> Any:
@@ -29,5 +71,5 @@ def get_proxy_mode() -> Any:
 
 
 def is_fake(x: object) -> bool:
-    """False."""
-    return False
+    """Whether it is a tensor without values."""
+    return isinstance(x, FakeTensor)

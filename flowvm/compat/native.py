@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.accelerator import current_accelerator
+from flowvm.eager.overriding import disabled as _disabled_torch_function_impl  # noqa: F401
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError
 from flowvm.jit import ScriptFunction as ScriptFunction
@@ -12,6 +13,8 @@ from flowvm.jit import ScriptModule as ScriptModule
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType
 from flowvm.ops import Generator as Generator
+from flowvm.overrides import DisableTorchFunction as DisableTorchFunction
+from flowvm.overrides import DisableTorchFunctionSubclass as DisableTorchFunctionSubclass
 
 
 class Graph:
@@ -65,11 +68,6 @@ class PyTorchFileReader:
 def _are_functorch_transforms_active() -> bool:
     """False: transforms are functions here, and no mode."""
     return False
-
-
-def _disabled_torch_function_impl(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """The call itself: no class changes what ops do."""
-    return func(*args, **(kwargs or {}))
 
 
 def _log_api_usage_once(event: str) -> None:

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import flowvm
+from flowvm.custom_ops import CustomOpDef, find
 from flowvm.errors import MissingNameError
 
 
@@ -21,10 +22,15 @@ def called(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 class OpOverload:
-    """`torch.ops.aten.add.Tensor`, which calls `flow.add`."""
+    """`torch.ops.aten.add.Tensor`, which calls `flow.add`, or an op of one's own."""
 
     def __init__(self, name: str, overload: str, function: Any) -> None:
         self.name, self.overload, self.function = name, overload, function
+
+    @property
+    def _schema(self) -> Any:
+        """The schema of an op of one's own."""
+        return self.function.schema
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return called(self, args, kwargs)
@@ -42,6 +48,8 @@ class OpOverloadPacket:
     def __getattr__(self, overload: str) -> OpOverload:
         if overload.startswith("__"):
             raise AttributeError(overload)
+        if isinstance(self.function, CustomOpDef) and overload != "default":
+            raise MissingNameError(f"{self.name} has one overload, default", overload)
         made = OpOverload(self.name, overload, self.function)
         setattr(self, overload, made)
         return made
@@ -49,17 +57,24 @@ class OpOverloadPacket:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return called(self, args, kwargs)
 
+    def overloads(self) -> list[str]:
+        """The names of its overloads, as far as they are known: functions here are one."""
+        return ["default"]
+
     def __repr__(self) -> str:
         return f"<OpOverloadPacket(op='{self.name}')>"
 
 
 class Namespace:
-    """`torch.ops.aten`, or another one, of whose names flowvm has none."""
+    """`torch.ops.aten`, or another one, which has ops of one's own (`flow.library`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __getattr__(self, name: str) -> OpOverloadPacket:
+        own = find(f"{self.name}::{name}")
+        if own is not None:  # not kept: it may be taken back
+            return OpOverloadPacket(f"{self.name}.{name}", own)
         places: tuple[Any, ...] = ()
         if self.name in ("aten", "prims") and not name.startswith("__"):
             places = (flowvm, flowvm.nn.functional, flowvm.Tensor)

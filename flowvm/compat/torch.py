@@ -36,7 +36,7 @@ _ELSEWHERE: Final = {
     "__config__": "compat.build",
     "_dynamo.eval_frame": "compat.dynamo",
     "_tensor_str": "compat.tensor_str",
-    "autograd.forward_ad": "compat.forward_ad",
+    "autograd.forward_ad": "func.forward_ad",
     "autograd.profiler": "compat.profiler",
     "profiler": "compat.profiler",
     "_dynamo": "compat.dynamo",

@@ -266,6 +266,15 @@ def _written(op: Callee) -> Callable[..., Any]:
     return call
 
 
+def behind_call(call: FunctionType, other: FunctionType) -> None:
+    """`other` has the code and the variables of `call`, whose own code is exchanged next: where it
+    is not written yet, `other` is who will be.
+    """
+    own = dict(zip(call.__code__.co_freevars, call.__closure__ or (), strict=True))
+    if "op" in own and _unwritten.get(id(own["op"].cell_contents)) is call:
+        _unwritten[id(own["op"].cell_contents)] = other
+
+
 @functools.cache
 def _unwritten_maker(own: str, count: int) -> Callable[..., Any]:
     """Makes functions that issue calls with so many parameters, before they are written.  They are

@@ -26,6 +26,7 @@ from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live
 from flowvm.eager.modes import current_listener, current_recorder, placed
 from flowvm.eager.native.install import callable_of
+from flowvm.eager.overriding import hint
 from flowvm.eager.placed import Globals, is_placed, local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
@@ -142,7 +143,7 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
         if not isinstance(t, Tensor):
             raise ArgumentTypeError(
                 f"{op.name}: argument {name!r} must be a Tensor, got {type(t).__name__} "
-                f"({short(t)}); make one with flow.tensor(...)"
+                f"({short(t)}); make one with flow.tensor(...){hint(t)}"
             )
     metas = tuple(t._meta for t in tensors)
     if len({m.device for m in metas}) > 1:

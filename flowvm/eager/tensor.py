@@ -365,6 +365,18 @@ class Tensor:
         """
         return 0 if self._storage is None else self._storage.version
 
+    _version = version
+
+    @property
+    def _base(self) -> Tensor | None:
+        """The tensor that it is a view of, None if of none."""
+        base = base_of(self)
+        return None if base is self else base
+
+    def _is_view(self) -> bool:
+        """Whether it is a view of another tensor."""
+        return base_of(self) is not self
+
     def bump(self) -> None:
         """Count an in-place change.
 

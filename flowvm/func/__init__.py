@@ -5,6 +5,7 @@ they say of nested arguments.
 Not here: `flow.autograd.functional`, whose functions take a point rather than give a function.
 """
 
+from flowvm.func import forward_ad
 from flowvm.func.batching import vmap
 from flowvm.func.stateless import functional_call, stack_module_state
 from flowvm.func.transforms import (
@@ -20,6 +21,7 @@ from flowvm.func.transforms import (
 from flowvm.loading.listing import listing
 
 __all__ = [
+    "forward_ad",
     "functional_call",
     "grad",
     "grad_and_value",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
+from flowvm.eager import overriding
 from flowvm.eager.interpreter import Invocation, Operator, lowerings
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
@@ -20,7 +21,7 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
-    from flowvm import array_api, memory
+    from flowvm import array_api, memory, overrides
     from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
     from flowvm.ops.declare import valueless
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 else:
     array_api = lazy("flowvm.array_api")
     memory = lazy("flowvm.memory")
+    overrides = lazy("flowvm.overrides")
     amp = lazy("flowvm.cuda.amp")
     lanes = lazy("flowvm.cuda.lanes")
     runtime = lazy("flowvm.cuda.driver.runtime")
@@ -71,6 +73,11 @@ def _about_memory(stream: int) -> str:
     return memory.report(stream)
 
 
+def _give_way() -> None:
+    """Public functions are to ask whom they may ask."""
+    overrides.surface_gives_way()
+
+
 def _trace_screen(trace: Trace, width: int) -> Any:
     """A trace in colours."""
     return traces.trace_screen(trace, width)
@@ -88,6 +95,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
 
 
 compiler.captured.append(_captured)
+overriding.on_first.append(_give_way)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 lowerings["meta"] = _lower_for_meta

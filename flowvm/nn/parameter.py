@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowvm import ops
 from flowvm.eager.native.install import take_parameters
+from flowvm.eager.overriding import disabled, take_no_calls
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.loading.listing import listing
@@ -37,6 +38,8 @@ class Parameter(Tensor):
     tensor([1., 2.], requires_grad=True)
     """
 
+    __torch_function__ = disabled
+
     def __new__(cls, data: Tensor | None = None, requires_grad: bool = True) -> Parameter:
         if data is None:
             data = ops.empty(0)
@@ -60,6 +63,7 @@ class Parameter(Tensor):
 
 
 take_parameters(Parameter)
+take_no_calls(Parameter)
 
 
 class Buffer(Tensor):
@@ -74,6 +78,7 @@ class Buffer(Tensor):
     (OrderedDict([('scale', tensor(2.))]), [])
     """
 
+    __torch_function__ = disabled
     persistent: bool
 
     def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Buffer:
@@ -151,6 +156,7 @@ class UninitializedBuffer(_Uninitialized, Tensor):
     True
     """
 
+    __torch_function__ = disabled
     cls_to_become = Buffer
 
     def __new__(

@@ -368,6 +368,13 @@ def _check_flags(group: Group) -> None:
         )
     if group.get("fused") and group.get("foreach"):
         raise InvalidValueError("`fused` and `foreach` cannot be `True` together.")
+    if group.get("fused"):
+        for param in group["params"]:
+            if not param.is_floating_point():
+                raise InvalidValueError(
+                    f"`fused=True` requires all the params to be floating point Tensors, got "
+                    f"{param.dtype}"
+                )
 
 
 def _number(key: Any) -> Any:

@@ -38,6 +38,7 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.native.install import Function, fronted
 from flowvm.eager.nodes import Node
+from flowvm.eager.overriding import hint
 from flowvm.eager.placed import is_placed
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias, base_of
@@ -216,6 +217,7 @@ class Elementwise(Unique):
             raise ArgumentTypeError(
                 f"{self.name} needs a Tensor among its arguments, got "
                 + ", ".join(type(a).__name__ for a in args)
+                + next(filter(None, map(hint, args)), "")
             )
         numbers = []
         for name, a in zip(self.args, args, strict=True):
@@ -224,10 +226,12 @@ class Elementwise(Unique):
             if isinstance(a, Live):
                 a = freeze(a)
             if not isinstance(a, NUMBERS):
-                hint = "; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else ""
+                other = (
+                    "; flow.from_numpy makes a Tensor of it" if isinstance(a, np.ndarray) else ""
+                )
                 raise ArgumentTypeError(
                     f"{self.name}: argument {name!r} must be a Tensor or a number, "
-                    f"got {type(a).__name__}{hint}"
+                    f"got {type(a).__name__}{other}{hint(a)}"
                 )
             numbers.append(a.item() if isinstance(a, np.generic) else a)
         kinds = tuple(plain_type(n) for n in numbers)

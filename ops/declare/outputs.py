@@ -26,7 +26,7 @@ _PLACE = "_storage", "_ref", "_meta"
 Result = TypeVar("Result")
 
 # where PyTorch wants out's dtype to be the result's, and where out may not be an argument's memory
-EXACT = {"aminmax", "gather", "index_select", "kthvalue", "multinomial", "take"}
+EXACT = {"aminmax", "complex", "gather", "index_select", "kthvalue", "multinomial", "take"}
 APART = {"bernoulli", "cat", "gather", "index_select", "kthvalue", "masked_select", "take"}
 
 

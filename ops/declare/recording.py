@@ -15,6 +15,7 @@ from typing import Any
 from flowvm.eager.interpreter import Invocation, Operator, short
 from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.nodes import Node
+from flowvm.eager.overriding import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.meta.dtype import DType
@@ -163,6 +164,6 @@ def need_tensor(name: str, argument: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor):
         raise ArgumentTypeError(
             f"{name}: argument {argument!r} must be a Tensor, got {type(value).__name__}; "
-            f"make one with flow.tensor(...)"
+            f"make one with flow.tensor(...){hint(value)}"
         )
     return value

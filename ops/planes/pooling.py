@@ -58,6 +58,10 @@ def window_sizes(
 ) -> Sizes:  # fmt: skip
     """Of input, output, kernel, stride, padding and dilation, when they fit."""
     space = _check(name, n, input)
+    if 0 in input._meta.shape[-n - 1 :]:
+        raise ShapeError(
+            f"{name}: only the batch may have no elements, got input of shape {tuple(input.shape)}"
+        )
     kernel = _numbers(name, "kernel_size", kernel_size, n, 1)
     given = stride is not None and not (isinstance(stride, tuple) and stride == ())
     steps = _numbers(name, "stride", stride, n, 1) if given else kernel

@@ -13,8 +13,9 @@ import numpy as np
 
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import OutOfRangeError, ShapeError
+from flowvm.errors import DTypeError, OutOfRangeError, ShapeError
 from flowvm.guards.kept import remembered
+from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.core import copy_, view_of
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole, wrap_dim
@@ -101,6 +102,8 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     at = wrap_dim("narrow", dim, x._meta.ndim)
     size = x._meta.shape[at]
     if type(start) is not int or type(length) is not int:
+        if getattr(getattr(start, "_meta", None), "dtype", None) is bool_:
+            raise DTypeError("narrow: start is an integer, or a 0-d tensor of one, got bool")
         start, length = whole("narrow", "start", start), whole("narrow", "length", length)
     first = start + size if start < 0 else start
     if not 0 <= first <= size:

@@ -151,6 +151,15 @@ NAMES = [
     "from torch.overrides import TorchFunctionMode; from torch._C import _TensorMeta",
     "from torch.autograd.forward_ad import unpack_dual; import torch\n"
     "assert unpack_dual(torch.ones(1)).tangent is None",
+    "from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode; import torch\n"
+    "real = torch.ones(3)\n"
+    "with FakeTensorMode() as mode:\n"
+    "    x = mode.from_tensor(torch.ones(2, 3)); y = x @ torch.randn(3, 4, device='cpu')\n"
+    "    assert y.shape == (2, 4); assert isinstance(y, FakeTensor)\n"
+    "    assert torch.nn.Linear(3, 5)(x).is_meta\n"
+    "    try: x + real\n"
+    "    except TypeError: pass\n"
+    "    else: raise AssertionError",
     "from torch._subclasses.fake_tensor import is_fake; from torch.fx.experimental.proxy_tensor "
     "import get_proxy_mode; assert get_proxy_mode() is None",
     "from torch._higher_order_ops.associative_scan import associative_scan; import torch\n"

@@ -230,10 +230,11 @@ def _fractional(
             )
     if samples is None:
         samples = ops.rand((*lead, n), dtype=input.dtype, device=input.device)
-    elif tuple(samples.shape) != (*lead, n):
+    elif samples.ndim != 3 or samples.shape[0] < lead[0] or samples.shape[1:] != (lead[1], n):
         raise ShapeError(
             f"{name}: _random_samples has shape {(*lead, n)}, got {tuple(samples.shape)}"
         )
+    samples = samples[: lead[0]]
     places: Tensor | None = None
     for d in range(n):
         # as in PyTorch the width's sample comes first, but in three dimensions the depth's

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm import nn
+from flowvm import nn, overrides
 from flowvm.autograd import node_listeners
 from flowvm.autograd.backward import scaled, seeded
 from flowvm.autograd.engine import anomaly
@@ -121,6 +121,11 @@ ENABLED = flow.set_grad_enabled(True)
 
 # what is entered: by the name of the class or function it is
 MANAGERS = {
+    "flowvm.func.forward_ad:dual_level": flow.func.forward_ad.dual_level,
+    "flowvm.overrides:BaseTorchFunctionMode": overrides.BaseTorchFunctionMode,
+    "flowvm.overrides:TorchFunctionMode": overrides.BaseTorchFunctionMode,
+    "flowvm.overrides:DisableTorchFunctionSubclass": overrides.DisableTorchFunctionSubclass,
+    "flowvm.overrides:DisableTorchFunction": overrides.DisableTorchFunction,
     "autograd.modes:no_grad": flow.no_grad,
     "autograd.modes:no_grad again": lambda: KEPT,
     "autograd.modes:enable_grad": flow.enable_grad,
@@ -214,7 +219,6 @@ ELSEWHERE = {
     "flowvm.compat.profiler:profile": "flow.profiler.profile, opened by start() and step() too",
     "flowvm.compat.profiler:record_function": "flow.profiler.span",
     "flowvm.compat.profiler:emit_nvtx": "refuses",
-    "flowvm.overrides:TorchFunctionMode": "refuses",
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.no_sync": "of all ranks: an error "
     "on one ends the others",
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.state_dict_type": "likewise",

@@ -1,0 +1,255 @@
+"""Calls that classes and modes take over: `__torch_function__`, by PyTorch's rules.
+
+Nothing of it stands in the way of a call until somebody may take calls over: until a subclass of
+Tensor is made that may, a mode is entered, or `begin` is called.  Then the code of
+each public Python function is exchanged (`give_way`) for one that asks first, so every reference to
+the function sees it.  Native calls stay as they are: they take whole Tensors and Parameters alone,
+leave all else to the Python functions behind them, and leave them everything while a mode is open,
+which is among what calls depart from.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
+from typing import Any, Final
+
+from flowvm.eager.calls import behind_call
+from flowvm.eager.modes import departing
+from flowvm.eager.native.objects import Call
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentTypeError
+from flowvm.guards.forks import held_at_fork
+from flowvm.guards.regions import Mode
+
+SUBCLASSES, ALL = 1, 2  # what is not asked in a region
+modes: Mode[tuple[Any, ...]] = Mode((), departing())  # those that are entered, innermost last
+unasked: Mode[int] = Mode(0)
+on_first: list[Callable[[], None]] = []  # who has the public functions give way
+_USUAL: Final = {Tensor, int, float, bool, complex, str, type(None), slice, type(Ellipsis)}
+_begun = False
+_beginning = held_at_fork(threading.RLock())
+_given_way: dict[FunctionType, FunctionType] = {}  # by function: what it did before
+
+
+def disabled(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """The `__torch_function__` of a class that takes no calls over."""
+    return func(*args, **(kwargs or {}))
+
+
+def begin() -> None:
+    """From now on public functions ask whom they are called with: for classes that are no
+    subclasses of Tensor, of which nobody hears when they are made.
+
+    >>> flow.overrides.begin()
+    """
+    global _begun
+    if _begun:
+        return
+    with _beginning:
+        if not _begun:
+            _begun = True
+            for function in on_first:
+                function()
+
+
+# --- whom to ask ----------------------------------------------------------------------------------
+
+
+def overriding(values: Iterable[Any]) -> list[Any]:
+    """Of the values, and those in lists and tuples among them, one of each class that may take a
+    call over: in order, but subclasses before what they are made of.
+    """
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in _USUAL:
+            continue
+        if kind is list or kind is tuple:
+            for inner in value:
+                if type(inner) not in _USUAL:
+                    _enter(found, inner)
+        else:
+            _enter(found, value)
+    return found
+
+
+def _enter(found: list[Any], value: Any) -> None:
+    kind = type(value)
+    asked = getattr(kind, "__torch_function__", None)
+    if asked is None or asked is disabled or any(type(other) is kind for other in found):
+        return
+    if unasked.now():
+        return
+    place = next((k for k, o in enumerate(found) if issubclass(kind, type(o))), len(found))
+    found.insert(place, value)
+
+
+def overridden(public: Any, found: Sequence[Any], args: Any, kwargs: Any) -> Any:
+    """What the innermost mode, or one of `found`, answers in the place of `public(*args)`.
+
+    ArgumentTypeError if all answer NotImplemented.
+    """
+    types = tuple(map(type, found))
+    stack = open_modes()
+    if stack:
+        with modes.within(stack[:-1]):
+            result = stack[-1].__torch_function__(public, types, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    for value in found:
+        result = value.__torch_function__(public, types, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    names = [kind.__name__ for kind in types]
+    mode = f", nor in mode {type(stack[-1]).__name__}" if stack else ""
+    raise ArgumentTypeError(
+        f"{getattr(public, '__name__', public)}: no implementation found on types that implement "
+        f"__torch_function__: {names}{mode}; each answered NotImplemented"
+    )
+
+
+def open_modes() -> tuple[Any, ...]:
+    """The modes that are asked on this thread."""
+    stack = modes.now()
+    return () if stack and unasked.now() == ALL else stack
+
+
+def hint(value: Any) -> str:
+    """The end of a message about what is no tensor: what to do where it has a
+    `__torch_function__`.
+    """
+    if hasattr(type(value), "__torch_function__"):
+        return "; call flowvm.overrides.begin() once for its __torch_function__ to be asked"
+    return ""
+
+
+# --- functions that ask ---------------------------------------------------------------------------
+
+
+def _answer(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
+    """A call of a function that has given way."""
+    if not modes.inside and _USUAL.issuperset(map(type, args)) and not kwargs:
+        return original(*args)  # nearly all
+    found = overriding((*args, *kwargs.values()) if kwargs else args)
+    if found or open_modes():
+        return overridden(public, found, args, kwargs)
+    return original(*args, **kwargs)
+
+
+def _answer_of_object(original: Any, public: Any, args: Any, kwargs: Any) -> Any:
+    """The same of a class whose objects are the public functions."""
+    found = overriding((*args[1:], *kwargs.values()))
+    if found or open_modes():
+        return overridden(args[0], found, args[1:], kwargs)
+    return original(*args, **kwargs)
+
+
+def give_way(function: Any, public: Any, objects: bool = False) -> None:
+    """Let `function`, which is Python's or a native call, ask before it does anything; it is known
+    to who is asked as `public`.  `objects`: it is the `__call__` of a class of functions.
+    """
+    while isinstance(function, Call):
+        function = function.twin
+    if not isinstance(function, FunctionType) or function in _given_way:
+        return
+    code = function.__code__
+    original = FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    original.__kwdefaults__ = function.__kwdefaults__
+    original.__dict__.update(function.__dict__)
+    behind_call(function, original)
+    answer = _answer_of_object if objects else _answer
+    stands_for = dict(zip(_MARKS, (answer, original, public), strict=True))
+    asking = _asking(len(code.co_freevars))
+    consts = tuple(stands_for.get(c, c) if type(c) is int else c for c in asking.co_consts)
+    _given_way[function] = original
+    if not hasattr(function, "__wrapped__"):
+        function.__dict__["__signature__"] = inspect.signature(original)
+    function.__code__ = asking.replace(
+        co_consts=consts,
+        co_name=code.co_name,
+        co_filename=code.co_filename,
+        co_firstlineno=code.co_firstlineno,
+    )
+
+
+_MARKS: Final = (100_001, 100_002, 100_003)  # constants of a code that others are put in place of
+
+
+@functools.cache
+def _asking(count: int) -> Any:
+    """The code of a function that asks; code is exchanged for one with as many free variables."""
+    own = "".join(f"a{k}, " for k in range(count))
+    answer, original, public = _MARKS
+    text = f"""
+def make({own}):
+    def call(*args, **kwargs):
+        answer = {answer}
+        return answer({original}, {public}, args, kwargs)
+        ({own})
+    return call
+"""
+    made: dict[str, Any] = {}
+    exec(compile(text, "<flowvm asking>", "exec"), made)
+    return made["make"](*range(count)).__code__
+
+
+# --- tensors --------------------------------------------------------------------------------------
+
+
+def converted(result: Any, cls: type[Tensor]) -> Any:
+    """A result, and those in a tuple or list, as instances of `cls`."""
+    if cls is Tensor:
+        return result
+    if isinstance(result, Tensor) and not isinstance(result, cls):
+        same: Any = result
+        return same.as_subclass(cls)
+    if isinstance(result, (tuple, list)) and any(isinstance(r, Tensor) for r in result):
+        parts = [converted(r, cls) for r in result]
+        kind: Any = type(result)
+        if kind in (tuple, list):
+            return kind(parts)
+        return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    return result
+
+
+unwrapped: set[Any] = set()  # functions whose results stay what they are
+
+
+def _torch_function(
+    cls: type[Tensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    """What `func(*args, **kwargs)` gives, its tensors as `cls`; NotImplemented where a class among
+    `types` is none of those that `cls` is made of.
+
+    >>> class Named(flow.Tensor):
+    ...     pass
+    >>> type(flow.ones(2).as_subclass(Named) + 1).__name__
+    'Named'
+    """
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    with unasked.within(max(unasked.now(), SUBCLASSES)):
+        result = func(*args, **(kwargs or {}))
+    return result if func in unwrapped else converted(result, cls)
+
+
+def _init_subclass(cls: type[Any], /, **kwargs: Any) -> None:
+    super(Tensor, cls).__init_subclass__(**kwargs)
+    if getattr(cls, "__torch_function__", None) is not disabled:
+        begin()
+
+
+_torch_function.__name__ = _torch_function.__qualname__ = "__torch_function__"
+setattr(Tensor, "__torch_function__", classmethod(_torch_function))  # noqa: B010 - for mypy
+setattr(Tensor, "__init_subclass__", classmethod(_init_subclass))  # noqa: B010
+
+
+def take_no_calls(kind: type[Tensor]) -> None:
+    """Instances of exactly this class never take a call over: they are not looked at."""
+    _USUAL.add(kind)

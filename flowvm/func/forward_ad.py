@@ -1,0 +1,250 @@
+"""Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through whatever is
+computed of them.
+
+A dual is a Tensor of a class of its own, which takes calls over (`flowvm.eager.overriding`): each
+public function that is called with one gives `flow.func.jvp` of itself, two backwards.  So a
+function has a tangent where it can be differentiated twice, and a function with several steps is
+one call.  What a program's own `autograd.Function` gives has no tangent.
+
+    with forward_ad.dual_level():
+        y = f(forward_ad.make_dual(x, t))
+        derivative = forward_ad.unpack_dual(y).tangent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowvm.autograd import no_grad
+from flowvm.eager.overriding import SUBCLASSES, begin, disabled, unasked
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
+from flowvm.func.transforms import jvp
+from flowvm.guards.regions import Mode, Switched
+from flowvm.loading.listing import listing
+from flowvm.utils._pytree import tree_flatten, tree_unflatten
+
+__all__ = [
+    "UnpackedDualTensor",
+    "dual_level",
+    "enter_dual_level",
+    "exit_dual_level",
+    "make_dual",
+    "unpack_dual",
+]
+__dir__ = listing(globals())
+
+_levels: Mode[Any] = Mode(None)  # the innermost level of a thread, an object of its own
+
+
+class _Level:
+    """A level that is open; what was made in it has a tangent for as long as it is."""
+
+    open = True
+
+
+class UnpackedDualTensor(NamedTuple):
+    """What `unpack_dual` gives.
+
+    >>> flow.func.forward_ad.unpack_dual(flow.ones(1)).tangent is None
+    True
+    """
+
+    primal: Tensor
+    tangent: Tensor | None
+
+
+class DualTensor(Tensor):
+    """A tensor with a tangent."""
+
+    primal: Tensor
+    tangent: Tensor
+    level: Any
+    __torch_function__ = disabled  # while the class is made, or functions would ask from now on
+
+    def __repr__(self) -> str:
+        with unasked.within(SUBCLASSES):
+            return f"{repr(self.primal)[:-1]}, tangent={self.tangent!r})"
+
+
+def _torch_function(
+    cls: type[DualTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
+) -> Any:
+    """What `func` gives of the values, with its derivative in the direction of the tangents."""
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    with unasked.within(SUBCLASSES):
+        return _pushed(func, args, kwargs or {})
+
+
+setattr(DualTensor, "__torch_function__", classmethod(_torch_function))  # noqa: B010
+
+
+_GETTERS = ("requires_grad", "grad_fn", "is_leaf", "grad")
+_OF_THE_VALUE = {vars(Tensor)[name].__get__ for name in _GETTERS}
+_SETITEM = vars(Tensor)["__setitem__"]
+
+
+def _changes(func: Any) -> bool:
+    """Whether it changes its first argument."""
+    name = getattr(func, "__name__", "")
+    inplace = name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
+    return func is _SETITEM or inplace or (name[-1:] == "_" and not name.startswith("__"))
+
+
+def _mapped(result: Any, function: Callable[[Tensor], Any]) -> Any:
+    """A result with `function` of its tensors, which are given in order."""
+    if isinstance(result, Tensor):
+        return function(result)
+    if isinstance(result, (tuple, list)):
+        parts = [_mapped(r, function) for r in result]
+        kind: Any = type(result)
+        return kind._make(parts) if hasattr(kind, "_make") else kind(parts)
+    if type(result) is dict:
+        return {key: _mapped(value, function) for key, value in result.items()}
+    return result
+
+
+def _pushed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    flat, shape = tree_flatten((args, kwargs))
+    duals = list({id(x): x for x in flat if isinstance(x, DualTensor) and x.level.open}.values())
+    places = [next((k for k, d in enumerate(duals) if d is x), None) for x in flat]
+    values = [x.primal if isinstance(x, DualTensor) else x for x in flat]
+    if not duals or func in _OF_THE_VALUE:
+        inner, names = tree_unflatten(values, shape)
+        return func(*inner, **names)
+    changes, results = _changes(func), list[Any]()
+
+    def call(*primals: Tensor) -> list[Tensor]:
+        given = [v if k is None else primals[k] for k, v in zip(places, values, strict=True)]
+        if changes:
+            given[0] = given[0].clone()  # a leaf is not changed in place
+        inner, names = tree_unflatten(given, shape)
+        result = func(*inner, **names)
+        results[:] = [given[0] if func is _SETITEM else result]
+        outs: list[Tensor] = []
+        _mapped(results[0], lambda t: outs.append(t) if t.requires_grad else None)
+        return outs
+
+    outs, slopes = jvp(call, tuple(d.primal for d in duals), tuple(d.tangent for d in duals))
+    level, pairs = duals[0].level, iter(zip(outs, slopes, strict=True))
+    if changes:
+        return _changed(flat[0], values[0], results[0], outs, slopes)
+    return _mapped(
+        results[0], lambda t: _dual(*next(pairs), level) if t.requires_grad else t.detach()
+    )
+
+
+def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> Any:
+    """A change in place: of the values, and of the tangent."""
+    with no_grad():
+        value.copy_(outs[0] if outs else result)
+    if isinstance(target, DualTensor):
+        target.tangent = slopes[0] if slopes else target.tangent.new_zeros(target.tangent.shape)
+        return target
+    if not slopes:
+        return target
+    raise ModeError(
+        "a tensor without a tangent is changed in place by a dual one: make it dual first, with a "
+        "tangent of zeros"
+    )
+
+
+def _dual(primal: Tensor, tangent: Tensor, level: Any) -> DualTensor:
+    made: Any = primal.as_subclass(DualTensor)
+    made.primal, made.tangent, made.level = primal, tangent, level
+    return made  # type: ignore[no-any-return]
+
+
+def _open_level() -> Any:
+    level = _levels.now()
+    return level if level is not None and level.open else None
+
+
+class dual_level(Switched):  # noqa: N801 - PyTorch's name
+    """For a with statement: duals may be made inside, and have lost their tangents at its end.  One
+    level at a time, as in PyTorch.
+
+    >>> ad = flow.func.forward_ad
+    >>> with ad.dual_level():
+    ...     y = ad.make_dual(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 0.0])) ** 2
+    ...     ad.unpack_dual(y).tangent
+    tensor([2., 0.])
+    """
+
+    _level: Any = None
+
+    def _switch(self) -> Any:
+        self._level = enter_dual_level()
+        return self._level
+
+    def _undo(self) -> None:
+        if self._level is not None:
+            self._level.open = False
+
+
+def enter_dual_level() -> Any:
+    """Open a level, until `exit_dual_level`; the level.  ModeError if one is open.
+
+    >>> level = flow.func.forward_ad.enter_dual_level()
+    >>> flow.func.forward_ad.exit_dual_level(level=level)
+    """
+    if _open_level() is not None:
+        raise ModeError("nested forward mode AD is not supported: a level is open already")
+    begin()
+    level = _Level()
+    _levels.set(level)
+    return level
+
+
+def exit_dual_level(*, level: Any = None) -> None:
+    """Close the level.  ModeError if none is open, or another.
+
+    >>> flow.func.forward_ad.exit_dual_level(level=flow.func.forward_ad.enter_dual_level())
+    """
+    found = _open_level()
+    if found is None or (level is not None and level is not found):
+        raise ModeError("exit_dual_level: this level is not open")
+    found.open = False
+
+
+def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
+    """A tensor with these values that carries this tangent, of one shape and dtype.
+
+    ModeError outside of `dual_level`.
+
+    >>> ad = flow.func.forward_ad
+    >>> with ad.dual_level():
+    ...     ad.make_dual(flow.ones(2), flow.zeros(2))
+    tensor([1., 1.], tangent=tensor([0., 0.]))
+    """
+    found = _open_level()
+    if found is None:
+        raise ModeError("make_dual: no level is open; write `with dual_level():` around it")
+    if not isinstance(tensor, Tensor) or not isinstance(tangent, Tensor):
+        raise ArgumentTypeError("make_dual: a tensor and a tangent that is a tensor are needed")
+    if not tensor.dtype.inexact:
+        raise ArgumentError(f"make_dual: a floating point tensor is needed, got {tensor.dtype}")
+    if tensor.shape != tangent.shape or tensor.dtype is not tangent.dtype:
+        raise ArgumentError(
+            f"make_dual: the tangent is {tangent.dtype} {tuple(tangent.shape)}, and the tensor "
+            f"{tensor.dtype} {tuple(tensor.shape)}"
+        )
+    with unasked.within(SUBCLASSES):
+        if isinstance(tensor, DualTensor):
+            tensor = tensor.primal
+        same: Any = tensor
+        return _dual(same, tangent, found)
+
+
+def unpack_dual(tensor: Any, *, level: Any = None) -> UnpackedDualTensor:
+    """The values and the tangent, None if it carries none.
+
+    >>> flow.func.forward_ad.unpack_dual(flow.ones(1)).primal
+    tensor([1.])
+    """
+    if not isinstance(tensor, DualTensor):
+        return UnpackedDualTensor(tensor, None)
+    open_now = tensor.level.open and tensor.level is _open_level()
+    return UnpackedDualTensor(tensor.primal, tensor.tangent if open_now else None)
