@@ -9,8 +9,8 @@ bytecode before it had: so these are all moments at which an exception can come,
 
 Not among them: finalizers, whose exceptions CPython ignores; and those at which nothing can come
 without a trace function, since neither a signal is looked at nor memory allocated, where they
-matter: between taking a sequence number from its counter and storing it, between the end of a
-block and the release of the lock that it is under, and in front of a NOP, which CPython leaves out
+matter: between taking a sequence number from its counter and storing it, between taking a lock and
+the block that is under it, or its end and the lock's release, and in front of a NOP, which CPython leaves out
 of the blocks that an exception would leave.  Nor those in the simulator of a GPU, which
 stands for a driver that is no Python.
 """
@@ -57,7 +57,7 @@ def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  
         known[code] |= {step.offset for step in steps if step.opname == "NOP"}
         line = 0
         for step in steps:
-            line = step.starts_line or line
+            line = (step.positions and step.positions.lineno) or line
             if _LOCKED.search(linecache.getline(code.co_filename, line)):
                 known[code].add(step.offset)
     return known[code]

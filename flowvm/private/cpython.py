@@ -261,6 +261,19 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
     raise ValueError(f"{code.co_name} stores no {first}, or calls no {last} behind it")
 
 
+def enters_block(code: CodeType, last: int) -> bool:
+    """Whether the instruction at an offset calls the `__enter__` of a `with`.  As of 3.14 that is a
+    call like any other, behind which a signal's handler may raise: outside of the block still, so
+    nothing would release what was taken.
+    """
+    steps = code.co_code
+    return (
+        2 <= last < len(steps)
+        and dis.opname[steps[last]].startswith("CALL")
+        and dis.opname[steps[last - 2]] == "LOAD_SPECIAL"
+    )
+
+
 # These only move references, or the place in the code: no function runs that could wait.
 _MOVING: Final = ("JUMP", "RESUME", "LOAD_FAST", "LOAD_CONST", "COPY", "SWAP", "NOP", "PUSH_NULL")
 

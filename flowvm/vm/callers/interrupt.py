@@ -3,7 +3,8 @@
 KeyboardInterrupt may come between any two bytecodes.  What switches something is made so that
 nothing is left behind (`flowvm.guards.regions`).  But in a `__del__` and in callbacks of weak
 references and the garbage collection it would be swallowed, and between a storage's id and the
-tensor that owns it memory would be lost: there it is put off until a millisecond later.
+tensor that owns it memory would be lost: there it is put off until a millisecond later.  So it is
+on CPython 3.14 between an `__enter__` and its block, anybody's, where a lock would stay taken.
 
 Where that is, functions say themselves: `protected` and `waiting` register the code that runs, so a
 function may be renamed, moved or generated.
@@ -24,6 +25,7 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from flowvm.guards import regions
+from flowvm.private.cpython import enters_block
 from flowvm.vm.callers.lines import INTERNAL
 
 # CPython ignores what comes in their frames
@@ -63,6 +65,9 @@ def is_waiting(code: CodeType) -> bool:
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
+    if frame is not None and enters_block(frame.f_code, frame.f_lasti):
+        _thread.start_new_thread(_interrupt_again, (signum,))
+        return
     at, collecting = frame, {getattr(call, "__code__", None) for call in gc.callbacks}
     while at is not None:
         code = at.f_code
