@@ -127,7 +127,7 @@ def test_an_interrupt_in_front_of_a_compiles_thread_waits_for_none():
     part = interrupts._parts().by_name["compiling"]
     names = set()
     for k in range(0, part.calls):
-        where, problem = interrupts.boundaries.interrupted(part.run, 6, KeyboardInterrupt, k)
+        where, problem = interrupts.boundaries.interrupted(part.run, 4, KeyboardInterrupt, k)
         assert not problem
         names.add(where.split(" ")[1] if where else "")
     assert "apart" in names

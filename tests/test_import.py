@@ -23,7 +23,8 @@ from flowvm.eager.interpreter import Operator
 from flowvm.errors import ShapeError
 
 HEAVY = ("IPython", "cupy", "numba", "rich", "safetensors", "scipy", "torch")
-BUDGET = 450_000  # calls and returns while it is imported, NumPy's not counted
+# calls and returns while it is imported, NumPy's not counted; the dataclasses of 3.14 have more
+BUDGET = 450_000 if sys.version_info < (3, 14) else 500_000
 
 
 @pytest.fixture(scope="module")

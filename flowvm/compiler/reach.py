@@ -349,7 +349,7 @@ def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
 _OF_EVERY_CLASS = {
     "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__",
     "__parameters__", "__orig_bases__", "__abstractmethods__", "__match_args__", "__hash__",
-    "__firstlineno__", "__static_attributes__",
+    "__firstlineno__", "__static_attributes__", "__annotate_func__", "__annotations_cache__",
 }  # fmt: skip
 
 

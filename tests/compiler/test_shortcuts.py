@@ -63,11 +63,15 @@ def test_only_what_is_inlined_first_is_simplified_alone(monkeypatch):
 
     plain = native.simplify
     monkeypatch.setattr(native, "simplify", simplify)
-    native._Frontend().lower(kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False)
+    native._Frontend().lower(
+        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False
+    )
     assert [name for name in seen if "helper" in name] == []
     assert len(seen) == 1
     monkeypatch.setitem(helper.__globals__, "INLINE_ALWAYS", True)
-    native._Frontend().lower(kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False)
+    native._Frontend().lower(
+        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False
+    )
     assert len(seen) == 3
 
 

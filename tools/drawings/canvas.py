@@ -6,6 +6,7 @@ is fetched; the ground is part of the drawing, so a page's colour does not matte
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -33,7 +34,7 @@ HEAD = 7  # of an arrow
 
 def width_of(text: str, size: str = "text") -> float:
     """How wide a text may be, in the drawing's units."""
-    em = sum(0.36 if c in "il.,:;|' " else 0.9 if c in "mwMW@" else 0.66 for c in text)
+    em = math.fsum(0.36 if c in "il.,:;|' " else 0.9 if c in "mwMW@" else 0.66 for c in text)
     return em * SIZES[size]
 
 
