@@ -1,8 +1,7 @@
 """The campaign of interrupts: a case of it, and that it finds what is planted."""
 
-from __future__ import annotations
-
 import contextlib
+import itertools
 import sys
 import threading
 
@@ -126,8 +125,8 @@ def test_an_interrupt_in_front_of_a_compiles_thread_waits_for_none():
     """It waited for ever for the answer of a thread that was not started."""
     part = interrupts._parts().by_name["compiling"]
     names = set()
-    for k in range(0, part.calls):
-        where, problem = interrupts.boundaries.interrupted(part.run, 4, KeyboardInterrupt, k)
+    for k, at in itertools.product(range(part.calls), (3, 6)):
+        where, problem = interrupts.boundaries.interrupted(part.run, at, KeyboardInterrupt, k)
         assert not problem
         names.add(where.split(" ")[1] if where else "")
     assert "apart" in names

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from flowvm.vm.machine.words import ENT, INS, OPERAND, RING
 from tools.drawings import array
 from tools.drawings.canvas import Canvas
@@ -41,9 +43,9 @@ def threads() -> Canvas:
         names = [name for name, thread in THREADS.items() if thread[2] == side]
         heights = {n: [middles[row.name] for row in rows if n in row.writers] for n in names}
         low = 0.0
-        for name in sorted(names, key=lambda n: sum(heights[n]) / len(heights[n])):
+        for name in sorted(names, key=lambda n: math.fsum(heights[n]) / len(heights[n])):
             lines, colour, _ = THREADS[name]
-            y = max(low, sum(heights[name]) / len(heights[name]))
+            y = max(low, math.fsum(heights[name]) / len(heights[name]))
             low = y + 90  # the next one's box is below
             x, start, edge, bend = 20, 210, left, left - 28
             if side == "right":

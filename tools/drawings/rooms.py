@@ -9,6 +9,7 @@ files import is not counted: they collect public names.
 from __future__ import annotations
 
 import ast
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -158,10 +159,10 @@ class _Group:
         for column, right in reversed([*zip(self.columns, self.columns[1:], strict=False)]):
             order = {r: k for k, r in enumerate(right)}
             means = {r: [order[b] for a, b in self.arrows if a == r and b in order] for r in column}
-            column.sort(key=lambda r: sum(means[r]) / len(means[r]) if means[r] else 99)
+            column.sort(key=lambda r: math.fsum(means[r]) / len(means[r]) if means[r] else 99)
         self.widths = {r: width_of(text) + 20 for r, text in self.rooms.items()}
         wide = [max(self.widths[r] for r in column) + GAP for column in self.columns]
-        self.width = max(sum(wide) - GAP + 28, width_of(name) + 40)
+        self.width = max(math.fsum(wide) - GAP + 28, width_of(name) + 40)
         tallest = max((len(column) for column in self.columns), default=0)
         self.height = 34.0 + (STEP * tallest + 2 if tallest else 0)
         self.x = self.y = 0.0
@@ -219,7 +220,7 @@ def rooms() -> Canvas:
     y = 74.0
     for level in range(max(levels.values()), -1, -1):
         row = [groups[g] for g in sorted(groups) if levels[g] == level]
-        spare = WIDTH - sum(g.width for g in row)
+        spare = WIDTH - math.fsum(g.width for g in row)
         x, tall = 0.0, max(g.height for g in row)
         for box in row:
             x += spare / (len(row) + 1)
