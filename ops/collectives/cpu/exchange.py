@@ -25,7 +25,7 @@ from flowvm.launch import Launch, View
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.exchanges import Exchange
-from flowvm.ops.collectives.parts.standing import begin, different, text_words
+from flowvm.ops.collectives.parts.standing import all_came, begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
 from flowvm.ranks.watching import ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ALERT, ROW
@@ -52,6 +52,7 @@ TESTS = 8  # in a row: a small message is there within them
 LOOK = 64  # tests between two looks at the board
 # a nap costs a small message its latency; without naps a wait takes the core from kernels
 POLLS, NAP_US = 1024, 30
+LONG_NAP_US = 120  # while another rank has not come: a look costs the core some 10 us
 LONG_NS, CROWDED_NS = 20_000, 100_000_000  # a yield that was long, and what it is remembered for
 
 
@@ -174,7 +175,8 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
                 return FAILED
         now = clock()
         if tests > POLLS or now < alert[ALERT.CROWDED]:
-            futex_wait(words, FLAG, 0, NAP_US)
+            came = all_came(members, t.members, seq)
+            futex_wait(words, FLAG, 0, NAP_US if came else LONG_NAP_US)
             continue
         sched_yield()
         after = clock()
