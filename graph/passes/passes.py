@@ -112,13 +112,19 @@ def eliminate_dead_code(graph: LogicalGraph) -> LogicalGraph:
 def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
     """Read the source of a copy instead of the copy, where nobody could tell.
 
-    The copy and its source must not be written after it; and an output stays apart from inputs,
-    variables and other outputs, because the user may write to it.
+    The copy and its source must not be written after it, or the source is a temporary that nobody
+    touches any more: a gradient that becomes `.grad` and is summed over ranks in its place.  And an
+    output stays apart from inputs, variables and other outputs, because the user may write to it.
     """
     last_write: dict[Buffer, int] = {}
+    last_use: dict[Buffer, int] = {}
+    repeats: dict[Buffer, set[int]] = {}
     for place, node in enumerate(graph.nodes):
         for operand in node.written():
             last_write[operand.buffer] = place
+        for _, operand in node.accesses():
+            last_use[operand.buffer] = place
+            repeats.setdefault(operand.buffer, set()).add(node.repeat)
     shown = {operand.buffer for operand in graph.outputs}
     moved: dict[Buffer, Operand] = {}
     kept = []
@@ -127,15 +133,24 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
             kept.append(node)
             continue
         (source,), (out,) = node.inputs, node.outputs
-        same = source.meta == out.meta and last_write[out.buffer] == place and not source.step
-        quiet = last_write.get(source.buffer, -1) < place
-        apart = out.buffer not in shown or (
-            source.buffer.kind is BufferKind.TEMPORARY and source.buffer not in shown
+        temporary = source.buffer.kind is BufferKind.TEMPORARY and source.buffer not in shown
+        same = source.meta == out.meta and not source.step
+        quiet = last_write[out.buffer] == place and last_write.get(source.buffer, -1) < place
+        left = (
+            temporary
+            and last_use[source.buffer] == place
+            and source.buffer not in moved  # what it stands for is not left
+            and len(repeats[source.buffer] | repeats[out.buffer]) == 1
         )
-        if same and quiet and apart:
+        apart = out.buffer not in shown or temporary
+        if same and (quiet or left) and apart:
             moved[out.buffer] = source
             if out.buffer in shown:
                 shown.add(source.buffer)
+            used = source.buffer
+            while used in moved:
+                used = moved[used].buffer
+            last_use[used] = max(last_use[used], last_use[out.buffer])
         else:
             kept.append(node)
     return rebuilt(graph, kept, moved)

@@ -55,6 +55,10 @@ def test_dead_code_keeps_in_place_changes_of_what_is_read():
 def test_copies_nobody_can_tell_from_their_source_go():
     assert names(PASSES["copies"](captured(lambda x: (x * 2).clone() + 1, X))) == ["mul", "add"]
     assert names(PASSES["copies"](captured(lambda x: (x * 2).clone().clone(), X))) == ["mul"]
+    left = captured(lambda x: (x * 2).clone().add_(1), X)  # nobody touches the source any more
+    after = PASSES["copies"](left)
+    assert names(after) == ["mul", "add"]
+    np.testing.assert_array_equal(interpret(after, [X])[0].numpy(), X.numpy() * 2 + 1)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +67,18 @@ def test_copies_nobody_can_tell_from_their_source_go():
         lambda x: x.clone(),
         lambda x: (lambda y: (y, y.clone()))(x * 2),
         lambda x: (lambda y, z: (y.add_(1), z)[1] + 0)(*(lambda y: (y, y.clone()))(x * 2)),
-        lambda x: (lambda z: z.add_(1))((x * 2).clone()),
+        lambda x: (lambda y: (y.clone().add_(1), y + 0)[0])(x * 2) * 1,
+        lambda x: (lambda y: (lambda a, b: (b.add_(1), a + b)[1])(y.clone(), y.clone()))(x * 2),
         lambda x: (x * 2).expand(2, 3).clone(),
     ],
-    ids=["of an input", "two outputs", "source written", "copy written", "other strides"],
+    ids=[
+        "of an input",
+        "two outputs",
+        "source written",
+        "source read",
+        "two copies",
+        "other strides",
+    ],
 )
 def test_copies_that_could_be_told_stay(function):
     before = captured(function, X)
