@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import flowvm as flow
 from flowvm.vm.machine.words import CTL, STR
 from flowvm.vm.workers import shell
 from tests.vm.bench import Bench
@@ -42,3 +45,12 @@ def test_who_slept_for_nothing_sleeps_on(loop: str, monkeypatch: pytest.MonkeyPa
     assert getattr(rules, loop)(bench.array.ctypes.data, *ENTERED[loop]) == 0
     assert 0 < polled[0] <= 40
     assert polled[1:] == [0] * 4
+
+
+def test_threads_of_the_vm_sleep_for_as_long_as_they_say() -> None:
+    assert flow.ones(2).sum().item() == 2  # they run
+    names = ("flowvm-sched", "flowvm-w:cpu")
+    found = {t.name: t.native_id for t in threading.enumerate() if t.name in names}
+    assert set(found) == set(names)
+    for number in found.values():
+        assert int(Path(f"/proc/{number}/timerslack_ns").read_text()) <= 1000
