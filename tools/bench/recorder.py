@@ -89,7 +89,7 @@ def results(rounds: int) -> Iterator[Result]:
     for name, analyse, most in (
         ("summary", lambda p: (p.table("op"), p.lanes, p.floor, p.memory_of()), 1),
         ("observed path", lambda p: p.observed, 1),
-        ("HTML page", html, 5),
+        ("HTML page", html, 2),
     ):
         best = float("inf")
         for _ in range(max(1, rounds // 2)):

@@ -157,6 +157,17 @@ UNCOMPILED = (
 )
 
 
+def _unseen(f: Facts) -> str:
+    """A graph would help if flowvm's own part of it were large, which is not known."""
+    more = "profile(level=2) says"
+    if f.p.run.info.get("level", 1) >= 2:
+        more = "it was too short to be seen; a longer run says"
+    return (
+        f"Python is {percent(f.first.share)} of the path: {more} whether that is your own code, a "
+        f"sleep, or flowvm issuing op by op, which flow.compile and nn.Graph do away with"
+    )
+
+
 def _by_graph(f: Facts) -> str:
     """A graph replays without Python what flowvm's own would issue op by op."""
     part = f.first
@@ -235,8 +246,7 @@ ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
     ("capture", _captured),
     ("import", _imported),
     ("flowvm", _by_graph),
-    ("host", "Python is {share} of the path: flow.compile or nn.Graph replays what is issued in "
-             "it; profile(level=2) tells its own time from flowvm's"),
+    ("host", _unseen),
     ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
     ("gil", _kept),
     ("credit", _full),

@@ -61,7 +61,8 @@ def test_what_the_screen_says(small):
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        ("host", "Python is 25 % of the path: flow.compile"),
+        ("host", "Python is 25 % of the path: it was too short to be seen"),
+        ("import", "train.py:9 f(x) imports modules, 25 % of the path, once a process"),
         ("python", "train.py:9 f(x) is your own Python: without it 7.00 → 5.25 ms; a graph would"),
         ("asleep", "train.py:9 f(x) sleeps or waits for something outside flowvm: without it 7.00"),
         ("loader", "train.py:9 f(x) waits for its next batch: more num_workers"),
@@ -79,6 +80,12 @@ def test_advice_is_that_of_the_largest_cause(small, cause, words):
     said = list(advice(Facts(small, "op", [part], [], None)))
     assert said.pop().startswith("model.py:21 waited")  # whatever the cause is
     assert [text[: len(words)] for text in said] == ([words] if words else [])
+
+
+def test_a_graph_is_advised_where_it_is_known_to_help(small):
+    small.run.info["level"] = 1
+    (said, _) = advice(Facts(small, "op", [Part("host", 0.25, "", "", "", 0)], [], None))
+    assert said.startswith("Python is 25 % of the path: profile(level=2) says whether that is your")
 
 
 def test_the_text(small):
