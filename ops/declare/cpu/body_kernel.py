@@ -156,7 +156,8 @@ def _kernel(b: _Body) -> int:
         if not b.counts:
             text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
             text += "declare void @llvm.assume(i1)\n"
-        return _with_apart(jit.linked(inner, text), apart)
+        loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
+        return _with_apart(jit.linked(inner, text, loops_only=loops_only), apart)
 
     return jit.load(make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}")
 
