@@ -48,7 +48,9 @@ def _lay_out_outputs(gs: Array, g: Array, t: Tiles, unit: int, work: int) -> Non
     group, _, _, o0, o1 = _channels(t, unit)
     n0, segments, z, q0 = _place(t, work)
     size, space, span = (t.output_h, t.output_w), t.output_h * t.output_w, t.span
-    zero, none, one = gs.dtype.type(0), np.int64(0), np.int64(1)  # as literals they are a type
+    zero = gs.dtype.type(0)
+    none: Any = np.int64(0)  # as literals they are types, and `lay_out` would be compiled for them
+    one: Any = np.int64(1)
     at = 0
     for o in range(o0, o1):
         for s in range(segments):
@@ -86,7 +88,8 @@ def _lay_out_inputs(
 
 def _columns(t: Tiles) -> int:
     """Columns of the tiles of a block of input channels."""
-    return _tiles(t, np.int64(1), t.block_c)[1] * t.columns
+    one: Any = np.int64(1)
+    return _tiles(t, one, t.block_c)[1] * t.columns
 
 
 def _table(arena: Array, t: Tiles) -> Array:
