@@ -162,6 +162,11 @@ def lower(
     return _frontend().lower(function, args, result, reassociate, simplified)
 
 
+def forget(names: frozenset[str]) -> None:
+    """Lower anew for the next program what calls LLVM functions of these names: one has them."""
+    _frontend().forget(names)
+
+
 def dispatcher(function: Any) -> Any:
     """`function` as a Numba dispatcher for compiled functions to call; Python cannot call it."""
     return _frontend().dispatcher(function)
@@ -273,6 +278,16 @@ class _Frontend:
         )
         result_type = compiled.signature.return_type
         return LoweredFunction(name, modules, result_type, returns, types[2:], helpers)
+
+    def forget(self, names: frozenset[str]) -> None:
+        for key, dispatcher in list(self.dispatchers.items()):
+            modules: list[Any] = []
+            seen: set[int] = set()
+            for compiled in dispatcher.overloads.values():
+                _collect(compiled.library, modules, seen)
+            called = (f.name for m in modules for f in m.functions if f.is_declaration)
+            if not names.isdisjoint(called):
+                del self.dispatchers[key]
 
     def _is_simplified(self, function: Any, all_are: bool) -> bool:
         return all_are or _inlined_always(function)

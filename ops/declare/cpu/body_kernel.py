@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.compiler.native import LoweredFunction, forget, lower
 from flowvm.launch import Const, View
 from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, converted
 from flowvm.ops.declare.cpu.vector_code import functions_apart
@@ -152,6 +152,8 @@ def _kernel(b: _Body) -> int:
     def make() -> jit.Lowered:
         with functions_apart() as apart:
             inner = lower(b.function, _signature(b), reassociate=b.reassociate)
+        if apart.functions:
+            forget(frozenset(f.name for f in apart.functions))
         text = _text(b, inner)
         if not b.counts:
             text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
