@@ -115,7 +115,7 @@ def _maker(
 ) -> Callable[[], Lowered]:
     def make() -> Lowered:
         args, result = NUMBA.normalize_signature(signature)
-        return c_function(lower(function, args, result, reassociate=reassociate))
+        return c_function(lower(function, args, result, reassociate=reassociate, simplified=True))
 
     return make
 

@@ -8,7 +8,9 @@ An `Overloaded` picks one of several plain functions by the dtypes it is called 
 keep their Python meaning where Python runs them.
 
 A module whose `INLINE_ALWAYS` is true has its functions inlined wherever they are called; one whose
-`REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.
+`REASSOCIATE` is true lets LLVM reorder the sums written in them, which vectorizes these.  A body
+of a module whose `LOOPS_ONLY` is true is loops that become vectors: LLVM neither unrolls them nor
+looks for vectors elsewhere, which takes longer than all else where there are many.
 
 Invariants
 - Numba treats plain functions this way only while `lower` runs; other users of Numba in the process
@@ -145,10 +147,24 @@ class LoweredFunction(NamedTuple):
 
 
 def lower(
-    function: Any, args: tuple[Any, ...], result: Any = None, *, reassociate: bool = False
+    function: Any,
+    args: tuple[Any, ...],
+    result: Any = None,
+    *,
+    reassociate: bool = False,
+    simplified: bool = False,
 ) -> LoweredFunction:
-    """Type and lower `function` for Numba types `args`; `result` None lets Numba infer it."""
-    return _frontend().lower(function, args, result, reassociate)
+    """Type and lower `function` for Numba types `args`; `result` None lets Numba infer it.
+
+    `simplified`: all that it calls is simplified on its own first, which takes a fifth longer and
+    makes branches of a few nanoseconds quicker.
+    """
+    return _frontend().lower(function, args, result, reassociate, simplified)
+
+
+def forget(names: frozenset[str]) -> None:
+    """Lower anew for the next program what calls LLVM functions of these names: one has them."""
+    _frontend().forget(names)
 
 
 def dispatcher(function: Any) -> Any:
@@ -175,7 +191,8 @@ class _Frontend:
         self.target = NUMBA.target
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
-        self.compiler = function_compiler(_flags, _lowered)
+        self.simplified = False  # what `lower` was told
+        self.compiler = function_compiler(_flags, self._lowered)
         with NUMBA.lock, unloaded_scipy():
             self.target.target_context.refresh()
         context = self.target.target_context
@@ -222,20 +239,21 @@ class _Frontend:
         return types.Dispatcher(self.dispatcher(function))
 
     def dispatcher(self, function: Any) -> Any:
-        if function not in self.dispatchers:
+        key = function, self.simplified
+        if key not in self.dispatchers:
             options = self.options(bool(function.__globals__.get("REASSOCIATE")))
-            self.dispatchers[function] = compiled_by(
+            self.dispatchers[key] = compiled_by(
                 function,
                 options,
                 lambda types: self.compiler(function, self.target, options, types, pipeline()),
             )
-        return self.dispatchers[function]
+        return self.dispatchers[key]
 
     def lower(
-        self, function: Any, args: tuple[Any, ...], result: Any, reassociate: bool
+        self, function: Any, args: tuple[Any, ...], result: Any, reassociate: bool, simplified: bool
     ) -> LoweredFunction:
         compiler = self.compiler(function, self.target, self.options(reassociate), {}, pipeline())
-        with NUMBA.lock, self._compiling(), shortcuts():
+        with NUMBA.lock, self._compiling(simplified), shortcuts():
             self.target.typing_context.refresh()
             self.target.target_context.refresh()
             try:
@@ -244,7 +262,7 @@ class _Frontend:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
-        if not _inlined_always(function):  # the program's entry has it inlined
+        if not self._is_simplified(function, simplified):  # the program's entry has it inlined
             simplify(compiled.library)
         modules: list[Any] = []
         _collect(compiled.library, modules, set())
@@ -261,19 +279,45 @@ class _Frontend:
         result_type = compiled.signature.return_type
         return LoweredFunction(name, modules, result_type, returns, types[2:], helpers)
 
-    def _compiling(self) -> reverting:
+    def forget(self, names: frozenset[str]) -> None:
+        for key, dispatcher in list(self.dispatchers.items()):
+            modules: list[Any] = []
+            seen: set[int] = set()
+            for compiled in dispatcher.overloads.values():
+                _collect(compiled.library, modules, seen)
+            called = (f.name for m in modules for f in m.functions if f.is_declaration)
+            if not names.isdisjoint(called):
+                del self.dispatchers[key]
+
+    def _is_simplified(self, function: Any, all_are: bool) -> bool:
+        return all_are or _inlined_always(function)
+
+    def _lowered(self, target: Any, function: Any, compiled: Any) -> Any:
+        """A lowered function, ready to be called by others."""
+        if self._is_simplified(function, self.simplified):
+            simplify(compiled.library)
+        # Numba keys a callee by its entry point, which must be a builtin method, and would finalize
+        # its library when a caller uses it.
+        compiled = compiled._replace(entry_point=[].append)
+        never_finalized(compiled.library)
+        compiled.library.flowvm_unfinished = True
+        target.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
+        return compiled
+
+    def _compiling(self, simplified: bool) -> reverting:
         from numba import config
 
-        disabled, active = config.DISABLE_JIT, self.active
+        disabled, active, before = config.DISABLE_JIT, self.active, self.simplified
 
         def switch() -> None:
             config.DISABLE_JIT = 0  # kernels cannot run uncompiled
             for owner, name, own in self.ways:
                 setattr(owner, name, own)
             self.active = active + 1
+            self.simplified = simplified
 
         def undo() -> None:
-            self.active = active
+            self.active, self.simplified = active, before
             for owner, name, _ in self.ways:
                 owner.__dict__.pop(name, None)  # and Numba's own is the class's
             config.DISABLE_JIT = disabled
@@ -291,19 +335,6 @@ def _flags(flags: Any) -> Any:
     flags.no_cfunc_wrapper = True
     flags.no_compile = True
     return settled_flags(flags)
-
-
-def _lowered(target: Any, function: Any, compiled: Any) -> Any:
-    """A lowered function, ready to be called by others."""
-    if _inlined_always(function):
-        simplify(compiled.library)
-    # Numba keys a callee by its entry point, which must be a builtin method, and would finalize its
-    # library when a caller uses it.
-    compiled = compiled._replace(entry_point=[].append)
-    never_finalized(compiled.library)
-    compiled.library.flowvm_unfinished = True
-    target.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])
-    return compiled
 
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:

@@ -178,7 +178,7 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
 
 
 # what Numba's front end asks the module of a function for
-_MODULE_OPTIONS = {"INLINE_ALWAYS", "REASSOCIATE"}
+_MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE"}
 
 
 def _in_cell(cell: pytypes.CellType) -> Any:

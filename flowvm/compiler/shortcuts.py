@@ -11,7 +11,8 @@ Invariants
   compiler lock meanwhile, so other users of Numba in the process see no change.
 
 - A shortcut is taken only where Numba reads as it did when the shortcut was written
-  (`flowvm.private.table`); without it, the same code is compiled slower.
+  (`flowvm.private.table`); without it, the same code is compiled slower, or where functions are
+  simplified twice (`function_passes`), code that means the same.
 
 Private to Numba are the shortcuts in the table of `flowvm.private.numba`, the attributes that are
 replaced here, and `_impl_keys` and `_values` of what they are replaced on.

@@ -212,7 +212,7 @@ NUMBA = Package(
         Use(
             "function_passes",
             "numba.core.codegen:CPUCodeLibrary",
-            "runs LLVM's passes over every function, which the program they are linked to has again",
+            "runs LLVM's passes over every function, and the whole program has them again",
             ("_optimize_functions",),
             ("numba.core.codegen:CPUCodeLibrary._optimize_functions",),
             ("ca7ac205f58da4ef",),

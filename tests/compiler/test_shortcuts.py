@@ -34,7 +34,7 @@ def code():
     from numba import types
 
     args = (types.float32[::1], types.int64[::1], types.int64, types.int64, types.float64)
-    lowered = native._Frontend().lower(kernel, args, types.int64, False)
+    lowered = native._Frontend().lower(kernel, args, types.int64, False, False)
     module = jit._linked(jit.c_function(lowered), "kernel")
     jit._optimize(module, False)
     return jit._target_machine(3).emit_assembly(module)
@@ -64,15 +64,20 @@ def test_only_what_is_inlined_first_is_simplified_alone(monkeypatch):
     plain = native.simplify
     monkeypatch.setattr(native, "simplify", simplify)
     native._Frontend().lower(
-        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False
+        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, False
     )
     assert [name for name in seen if "helper" in name] == []
     assert len(seen) == 1
     monkeypatch.setitem(helper.__globals__, "INLINE_ALWAYS", True)
     native._Frontend().lower(
-        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False
+        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, False
     )
     assert len(seen) == 3
+    monkeypatch.delitem(helper.__globals__, "INLINE_ALWAYS")
+    native._Frontend().lower(
+        kernel, (types.float32[::1], types.int64[::1]) + (types.int64,) * 3, None, False, True
+    )
+    assert len(seen) == 5
 
 
 def test_numba_is_itself_afterwards():

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.compiler.native import LoweredFunction, lower
+from flowvm.compiler.native import LoweredFunction, forget, lower
 from flowvm.launch import Const, View
 from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, converted
 from flowvm.ops.declare.cpu.vector_code import functions_apart
@@ -152,11 +152,14 @@ def _kernel(b: _Body) -> int:
     def make() -> jit.Lowered:
         with functions_apart() as apart:
             inner = lower(b.function, _signature(b), reassociate=b.reassociate)
+        if apart.functions:
+            forget(frozenset(f.name for f in apart.functions))
         text = _text(b, inner)
         if not b.counts:
             text = text.replace("entry:\n", f"entry:\n{_ASSUME}", 1)
             text += "declare void @llvm.assume(i1)\n"
-        return _with_apart(jit.linked(inner, text), apart)
+        loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
+        return _with_apart(jit.linked(inner, text, loops_only=loops_only), apart)
 
     return jit.load(make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}")
 

@@ -49,6 +49,8 @@ def _lay_out_outputs(gs: Array, g: Array, t: Tiles, unit: int, work: int) -> Non
     n0, segments, z, q0 = _place(t, work)
     size, space, span = (t.output_h, t.output_w), t.output_h * t.output_w, t.span
     zero = gs.dtype.type(0)
+    none: Any = np.int64(0)  # as literals they are types, and `lay_out` would be compiled for them
+    one: Any = np.int64(1)
     at = 0
     for o in range(o0, o1):
         for s in range(segments):
@@ -56,7 +58,7 @@ def _lay_out_outputs(gs: Array, g: Array, t: Tiles, unit: int, work: int) -> Non
             plane = (channel * t.output_d + z) * space
             lay_out(
                 gs[at + s * span : at + (s + 1) * span], g[plane : plane + space], size, t.wide,
-                q0, (0, 0), (1, 1), zero,
+                q0, (none, none), (one, one), zero,
             )  # fmt: skip
         at += t.segments * span
     left = (o1 - o0 + t.rows - 1) // t.rows * t.rows - (o1 - o0)
@@ -86,7 +88,8 @@ def _lay_out_inputs(
 
 def _columns(t: Tiles) -> int:
     """Columns of the tiles of a block of input channels."""
-    return _tiles(t, 1, t.block_c)[1] * t.columns
+    one: Any = np.int64(1)
+    return _tiles(t, one, t.block_c)[1] * t.columns
 
 
 def _table(arena: Array, t: Tiles) -> Array:

@@ -15,8 +15,11 @@ Invariant: what a unit does depends on the consts alone, so no split of the unit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from flowvm.ops.rows.cpu.states import cut_of, memory_of
 from flowvm.ops.rows.parts.fold_programs import Reduced
@@ -31,6 +34,7 @@ Array = Any
 Arrays = Any
 
 
+@functools.cache  # rows and columns have one, which is compiled once
 def _merging(p: Reduced) -> Callable[..., None]:
     """Results [lo, hi) from partials [outer, segments, inner]."""
     join, results, count = p.join, p.results, len(p.kinds)
@@ -97,7 +101,8 @@ def rows_body(p: Reduced, segment: Callable[..., Any]) -> Callable[..., None]:
         if lo >> ARG.PHASE_BITS != 0:
             first = lo & ((1 << ARG.PHASE_BITS) - 1)
             single = memory_in(arena, 1)
-            merge(outs, partials, single, segments, 1, t.extra, first, first + hi - lo)
+            one = np.int64(1)  # as a literal it is a type, and `merge` would be compiled for it
+            merge(outs, partials, single, segments, one, t.extra, first, first + hi - lo)
             return
         m = lo // segments
         own = lo - m * segments

@@ -23,6 +23,7 @@ from flowvm.ops.rows.cpu.stripes import begin_of, moments_by_four, stripe_result
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
+LOOPS_ONLY = True  # for flowvm.compiler.native: a block's loops are as long as a stripe is wide
 Array = Any
 UNIT_MASK = (1 << PHASE_BITS) - 1
 COEFFICIENTS = 4  # numbers of a column that phase 2 needs

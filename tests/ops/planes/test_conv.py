@@ -273,6 +273,17 @@ def test_a_kernel_without_elements():
         flow.conv2d(flow.ones(1, 1, 4, 4), flow.ones(1, 1, 0, 3))
 
 
+def test_a_tile_written_apart_is_written_for_each_program(tmp_path):
+    reals, table, words = (Operand(d, 1, True) for d in ("float32", "int32", "uint8"))
+    operands = [reals, reals, reals, reals, table, words, words]
+    jit.set_cache_dir(tmp_path)
+    try:
+        for body in (_strip_of_one, _strip_of_two):
+            assert body_kernel(body, operands, "iiii") != 0
+    finally:
+        jit.set_cache_dir(None)
+
+
 # --- the tiles against their Python ------------------------------------------------------------
 
 
@@ -281,6 +292,14 @@ def _strip(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, h
         c[2:], a[3:], b[5:], table[1:], plus[1:], spots.view(np.int32), masks.view(np.uint16),
         StripSize(rows, depth, vectors, 16 * vectors, kind),
     )  # fmt: skip
+
+
+def _strip_of_one(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, hi):
+    _strip(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, hi)
+
+
+def _strip_of_two(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, lo, hi):
+    _strip(c, a, b, plus, table, spots, masks, rows, depth, kind, vectors, hi, lo)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
