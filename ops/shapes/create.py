@@ -266,15 +266,36 @@ def from_file(
 
 
 class _Lent:
-    """An array whose memory a tensor uses: read-only until the storage is gone."""
+    """An array whose memory a tensor uses: read-only until the storage is gone, if it can be made
+    writeable again.  One on memory of which NumPy knows no more, as PyTorch's, cannot.
+    """
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        array.flags.writeable = False
+        self.array, self.locked = array, _unlockable(array)
+        if self.locked:
+            array.flags.writeable = False
 
     @protected
     def __del__(self) -> None:
-        self.array.flags.writeable = True
+        if self.locked:
+            self.array.flags.writeable = True
+
+
+def _unlockable(array: np.ndarray[Any, Any]) -> bool:
+    """Whether NumPy would make it writeable: what it is a view of owns memory that is, or lends
+    it by the buffer protocol.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.owndata:
+            return True
+        if base is not array and base.flags.writeable and base.base is None:
+            return True
+        base = base.base
+    try:
+        return not memoryview(base).readonly
+    except TypeError:
+        return False
 
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
