@@ -233,6 +233,15 @@ def test_what_pytorchs_samples_of_errors_found(call, match):
         ),
         (lambda: flow.meshgrid(flow.ones(2), flow.tensor([1])), "all axes have one dtype"),
         (lambda: flow.cartesian_prod(flow.ones(2), flow.tensor([1])), "all axes have one dtype"),
+        (lambda: nn.LSTM(3, 5, bias=1), "bias should be of type bool, got 1"),
+        (lambda: nn.GRU(3, 5, batch_first="False"), "batch_first should be of type bool"),
+        (lambda: nn.RNN(0, 5), "input_size must be at least 1"),
+        (lambda: nn.HuberLoss(delta=1j), "delta must be a float or int"),
+        (lambda: nn.BatchNorm1d(2, eps=0.0)(flow.ones(2, 2)), "eps must be positive in training"),
+        (
+            lambda: F.cross_entropy(flow.ones(2, 3), flow.ones(2, 3), ignore_index=1),
+            "ignore_index=1 is for class indices",
+        ),
     ],
 )
 def test_what_expressions_beside_pytorchs_found(call, match):
