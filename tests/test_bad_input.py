@@ -218,3 +218,44 @@ def test_what_pytorchs_samples_of_errors_found(call, match):
     assert F.max_pool1d(flow.ones(0, 2, 2), 1).shape == (0, 2, 2)
     samples = flow.rand(2, 3, 2)  # more than the batch has
     assert F.fractional_max_pool2d(flow.ones(3, 6, 6), 2, 3, _random_samples=samples).ndim == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "match"),
+    [
+        (lambda: True - flow.ones(2), "sub of a bool"),
+        (lambda: flow.tensor([1, 2]) - True, "sub of a bool"),
+        (lambda: flow.tensor([1, 2]).sub_(True), "sub of a bool"),
+        (lambda: flow.rsub(flow.ones(2), True), "sub of a bool"),
+        (
+            lambda: flow.addcdiv(flow.ones(2), *[flow.tensor([1, 2])] * 2),
+            "integers are not divided",
+        ),
+        (lambda: flow.meshgrid(flow.ones(2), flow.tensor([1])), "all axes have one dtype"),
+        (lambda: flow.cartesian_prod(flow.ones(2), flow.tensor([1])), "all axes have one dtype"),
+        (lambda: nn.LSTM(3, 5, bias=1), "bias should be of type bool, got 1"),
+        (lambda: nn.GRU(3, 5, batch_first="False"), "batch_first should be of type bool"),
+        (lambda: nn.RNN(0, 5), "input_size must be at least 1"),
+        (lambda: nn.HuberLoss(delta=1j), "delta must be a float or int"),
+        (lambda: nn.BatchNorm1d(2, eps=0.0)(flow.ones(2, 2)), "eps must be positive in training"),
+        (
+            lambda: F.cross_entropy(flow.ones(2, 3), flow.ones(2, 3), ignore_index=1),
+            "ignore_index=1 is for class indices",
+        ),
+    ],
+)
+def test_what_expressions_beside_pytorchs_found(call, match):
+    with pytest.raises(flow.FlowError, match=match):
+        call()
+
+
+def test_uint8_is_a_mask():
+    x, mask = flow.arange(6.0).reshape(3, 2), flow.tensor([0, 2, 1], dtype=flow.uint8)
+    with pytest.warns(UserWarning, match="for a mask"):
+        assert x[mask].tolist() == [[2.0, 3.0], [4.0, 5.0]]
+    with pytest.warns(UserWarning, match="for a mask"):
+        x[mask, 0] = 9.0
+    assert x.tolist() == [[0.0, 1.0], [9.0, 3.0], [9.0, 5.0]]
+    with pytest.warns(UserWarning, match="for a mask"):
+        x[mask] = 0.0
+    assert x.sum().item() == 1.0

@@ -76,6 +76,7 @@ SPACES = {
     "fx": Space(flow.fx, True),
     "jit": Space(flow.jit, True),
     "library": Space(flow.library, True),
+    "overrides": Space(flow.overrides, True),
     "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),

@@ -405,10 +405,10 @@ class Elementwise(Unique):
         common = result_type_of(*voters)
         if self.types == "float" and not common.inexact:
             common = get_default_dtype()
-        if self.types == "number" and any(m.dtype is bool_ for m in metas):
+        if self.types == "number" and (any(m.dtype is bool_ for m in metas) or bool in kinds):
             raise DTypeError(
-                f"{self.name} of a bool tensor is not defined; logical_not, logical_xor or "
-                f".to(flow.int64) may be meant"
+                f"{self.name} of a bool, or of a bool tensor, is not defined; logical_not, "
+                f"logical_xor or .to(flow.int64) may be meant"
             )
         if self.types == "int" and common.inexact:
             raise DTypeError(f"{self.name} is for integers and bools, got {common.name}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +36,7 @@ from flowvm.errors import (
 )
 from flowvm.launch import Launch, View
 from flowvm.meta.device import cpu
-from flowvm.meta.dtype import bool_, int64
+from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _copy, cast, sum_to
 from flowvm.ops.declare.recording import Recorded, need_tensor
@@ -157,8 +158,17 @@ class _Advanced:
 
 
 def _as_index(key: Any) -> Any:
-    """Lists and arrays as tensors; 0-d integer arrays and NumPy's numbers as Python's."""
+    """Lists and arrays as tensors; 0-d integer arrays and NumPy's numbers as Python's.  Tensors of
+    uint8 are masks, as in PyTorch, which warns of it.
+    """
     if isinstance(key, Tensor):
+        if key._meta.dtype is uint8:
+            warnings.warn(
+                "indexing with uint8 takes the tensor for a mask; write .to(flow.bool), or "
+                ".to(flow.int64) for places",
+                stacklevel=4,
+            )
+            return key.to(bool_)
         return key
     if isinstance(key, (np.bool_, np.integer)):
         return key.item()

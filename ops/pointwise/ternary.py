@@ -219,14 +219,14 @@ def addcmul(
 def addcdiv(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
-    """`input + value * tensor1 / tensor2`.  DTypeError unless one is a float tensor.
+    """`input + value * tensor1 / tensor2`.  DTypeError unless tensor1 or tensor2 is a float tensor.
 
     >>> flow.addcdiv(flow.ones(2), flow.tensor([4.0, 6.0]), flow.tensor([2.0, 2.0]), value=0.5)
     tensor([2.0000, 2.5000])
     """
     for name, t in (("input", input), ("tensor1", tensor1), ("tensor2", tensor2)):
         need_tensor("addcdiv", name, t)
-    if not any(t._meta.dtype.inexact for t in (input, tensor1, tensor2)):
+    if not any(t._meta.dtype.inexact for t in (tensor1, tensor2)):
         raise DTypeError("addcdiv: integers are not divided here; convert one argument to a float")
     total: Tensor = _addcdiv(input, value, tensor1, tensor2, out=out)
     return total

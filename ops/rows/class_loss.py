@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import DTypeError, ShapeError
+from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import float32, int64
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -139,6 +139,11 @@ def cross_entropy(
         out: Tensor = cross_entropy(input.to(float32), soft, wide, **options).to(meta.dtype)
         return out
     if target._meta.dtype.is_floating_point:
+        if ignore_index >= 0:
+            raise ArgumentError(
+                f"cross_entropy: ignore_index={ignore_index} is for class indices, and the target "
+                f"has probabilities"
+            )
         return _with_probabilities(input, target, weight, reduction, label_smoothing)
     ignore_index = whole("cross_entropy", "ignore_index", ignore_index)
     target = _indices("cross_entropy", target)

@@ -139,6 +139,8 @@ def batch_norm(
     """
     if not training:
         return _by_given("batch_norm", input, running_mean, running_var, weight, bias, eps)
+    if eps <= 0:
+        raise ArgumentError(f"batch_norm: eps must be positive in training, got {eps}")
     if running_mean is None or running_var is None or input._meta.numel == 0:
         return _normalized(input, weight, bias, "batch", 0, eps, True)[0]
     weight, bias = _both(input, weight, bias)

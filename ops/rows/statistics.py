@@ -10,13 +10,13 @@ import numpy as np
 from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentTypeError, ShapeError
-from flowvm.meta.dtype import DType, as_dtype
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from flowvm.meta.dtype import DType, as_dtype, float64, int64, uint64
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.pointwise.compare import isinf, where
+from flowvm.ops.pointwise.compare import bitwise_xor, isinf, where
 from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.pointwise.math import exp, log, sign
 from flowvm.ops.pointwise.parts.unary import back
@@ -24,9 +24,10 @@ from flowvm.ops.rows.moments import floats_only, root_of
 from flowvm.ops.rows.parts.folds import Fold, count_up, magnitude_up, square_up
 from flowvm.ops.rows.reduce import amax, amin, dims_of, spread, sum
 from flowvm.ops.shapes.complex_parts import real
+from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["logsumexp", "trace", "vector_norm"]
+__all__ = ["hash_tensor", "logsumexp", "trace", "vector_norm"]
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -214,3 +215,43 @@ samples(
     np.trace,
     errors=((lambda flow: flow.trace(flow.ones(2)), RuntimeError),),
 )
+
+
+def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode: int = 0) -> Tensor:
+    """The exclusive or of the bits of all elements, or of those along `dim`, as uint64: of floats
+    as float64, of all else as int64.  `mode` is 0, as there is no other.
+
+    ShapeError for no elements without `dim`, DTypeError for complex numbers.
+
+    >>> flow.hash_tensor(flow.tensor([1, 2, 4])), flow.hash_tensor(flow.tensor([[1, 3], [4, 4]]), 1)
+    (tensor(7, dtype=uint64), tensor([2, 0], dtype=uint64))
+    """
+    x = need_tensor("hash_tensor", "input", input)
+    if mode != 0:
+        raise ArgumentError(f"hash_tensor: mode is 0, got {mode!r}")
+    if x.dtype.is_complex:
+        raise DTypeError(f"hash_tensor is not defined for {x.dtype.name}; take view_as_real first")
+    given = None if dim is None or dim in ((), []) else dim
+    if given is None and x.numel() == 0:
+        raise ShapeError("hash_tensor: of no elements there is none; give dim")
+    dims = dims_of("hash_tensor", x, given)
+    bits: Any = x.detach().to(float64).view(int64) if x.is_floating_point() else x.to(int64)
+    others = tuple(d for d in range(x.ndim) if d not in dims)
+    kept = tuple(x.shape[d] for d in others)
+    bits = (
+        bits.permute(*others, *dims).reshape(*kept, math.prod(x.shape[d] for d in dims))
+        if x.ndim
+        else bits.reshape(1)
+    )
+    if bits.shape[-1] == 0:
+        raise ShapeError(f"hash_tensor: dimension {dim} has no elements")
+    while (n := bits.shape[-1]) > 1:  # halves on each other; what is left over stays
+        half = n // 2
+        folded = bitwise_xor(bits[..., :half], bits[..., half : 2 * half])
+        bits = cat([folded, bits[..., 2 * half :]], -1) if n % 2 else folded
+    shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keepdim else list(kept)
+    found: Tensor = bits.reshape(shape).view(uint64)
+    return found
+
+
+method()(hash_tensor)

@@ -5,6 +5,7 @@ Data is copied, except by `from_numpy`, which shares memory where that is safe.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
 from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
+from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 from flowvm.vm.callers.interrupt import protected
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 else:
     exchange = lazy("flowvm.cuda.exchange")
 
-__all__ = ["as_tensor", "asarray", "from_numpy", "frombuffer", "tensor"]
+__all__ = ["as_tensor", "asarray", "from_file", "from_numpy", "frombuffer", "tensor"]
 
 # --- from data --------------------------------------------------------------------------------
 
@@ -217,16 +219,83 @@ def frombuffer(
     return finished(adopt_array(array.copy(), dtype=kind), requires_grad)
 
 
+def from_file(
+    filename: Any, shared: bool | None = None, size: int = 0, *, dtype: Any = None,
+    layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
+) -> Tensor:  # fmt: skip
+    """A vector of `size` elements on the bytes of a file, which is mapped into memory.
+
+    shared    changes go to the file, which is made, or made longer, where it is too short; else
+              they are the tensor's alone, and the file must have so many bytes.  What was issued
+              is done behind `flow.vm.sync()`
+
+    ArgumentError if it has not, or for a dtype that NumPy has not; OSError as `open` has it.
+
+    >>> import tempfile
+    >>> path = tempfile.mktemp()
+    >>> x = flow.from_file(path, shared=True, size=3, dtype=flow.int32)
+    >>> x[1] = 7
+    >>> flow.from_file(path, size=3, dtype=flow.int32)
+    tensor([0, 7, 0], dtype=int32)
+    """
+    kind = get_default_dtype() if dtype is None else as_dtype(dtype)
+    count = whole("from_file", "size", size)
+    if kind is not as_dtype(np.dtype(kind.storage)):
+        raise ArgumentError(f"from_file: NumPy has no {kind.name}; read integers, and view them")
+    if count < 0:
+        raise ArgumentError(f"from_file: size is at least 0, got {count}")
+    need, path = count * kind.itemsize, os.fspath(filename)
+    way = "rb" if not shared else "r+b" if os.path.exists(path) else "w+b"
+    with open(path, way) as file:
+        held = os.fstat(file.fileno()).st_size
+        if held < need and not shared:
+            raise ArgumentError(
+                f"from_file: {path} has {held} bytes, and {count} elements of {kind.name} are "
+                f"{need}; shared=True makes it longer"
+            )
+        if held < need:
+            file.truncate(need)
+        if count == 0:
+            return finished(adopt_array(np.empty(0, kind.storage), dtype=kind), requires_grad)
+        array = np.memmap(file, kind.storage, "r+" if shared else "c", shape=(count,))
+    whole_file = np.asarray(array)
+    made = finished(adopt_array(whole_file, _Lent(whole_file)), False)
+    if device is not None and as_device(device) is not made._meta.device:
+        made = made.to(device)
+    return finished(made, requires_grad)
+
+
 class _Lent:
-    """An array whose memory a tensor uses: read-only until the storage is gone."""
+    """An array whose memory a tensor uses: read-only until the storage is gone, if it can be made
+    writeable again.  One on memory of which NumPy knows no more, as PyTorch's, cannot.
+    """
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
-        array.flags.writeable = False
+        self.array, self.locked = array, _unlockable(array)
+        if self.locked:
+            array.flags.writeable = False
 
     @protected
     def __del__(self) -> None:
-        self.array.flags.writeable = True
+        if self.locked:
+            self.array.flags.writeable = True
+
+
+def _unlockable(array: np.ndarray[Any, Any]) -> bool:
+    """Whether NumPy would make it writeable: what it is a view of owns memory that is, or lends
+    it by the buffer protocol.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.owndata:
+            return True
+        if base is not array and base.flags.writeable and base.base is None:
+            return True
+        base = base.base
+    try:
+        return not memoryview(base).readonly
+    except TypeError:
+        return False
 
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:

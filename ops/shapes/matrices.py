@@ -11,7 +11,7 @@ import numpy as np
 
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, bits
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
@@ -286,6 +286,10 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     for axis in axes:
         if need_tensor("meshgrid", "tensors", axis)._meta.ndim > 1:
             raise ShapeError(f"meshgrid: axes are vectors, got shape {tuple(axis.shape)}")
+        if axis._meta.dtype is not axes[0]._meta.dtype:
+            raise DTypeError(
+                f"meshgrid: all axes have one dtype, got {axes[0].dtype} and {axis.dtype}"
+            )
     swap = indexing == "xy" and len(axes) > 1
     if swap:
         axes[:2] = axes[1::-1]

@@ -49,6 +49,13 @@ def probability(owner: object, name: str, value: float) -> float:
     return float(value)
 
 
+def flag(owner: object, name: str, value: bool) -> bool:
+    """`value`, which is True or False: a number in its place is most likely another argument."""
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(f"{_name(owner)}: {name} should be of type bool, got {value!r}")
+    return value
+
+
 def choice(owner: object, name: str, value: str, allowed: tuple[str, ...]) -> str:
     """`value`, which is one of `allowed`."""
     if value not in allowed:

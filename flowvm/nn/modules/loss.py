@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, InvalidValueError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ShapeError
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.nn import functional as F
@@ -100,6 +100,8 @@ class HuberLoss(_Loss):
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
+        if not isinstance(delta, (int, float)):
+            raise ArgumentTypeError(f"HuberLoss: delta must be a float or int, got {delta!r}")
         self.delta = delta
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

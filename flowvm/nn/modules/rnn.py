@@ -17,7 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import init
 from flowvm.nn.module import Module
-from flowvm.nn.modules._check import integer, probability
+from flowvm.nn.modules._check import flag, integer, probability
 from flowvm.nn.parameter import Parameter
 from flowvm.nn.utils.rnn import PackedSequence
 
@@ -67,11 +67,11 @@ class RNNBase(Module):
         if mode not in _FUNCTIONS:
             raise ArgumentError(f"{self}: mode must be one of {list(_FUNCTIONS)}, got {mode!r}")
         self.mode = mode
-        self.input_size = integer(self, "input_size", input_size)
+        self.input_size = integer(self, "input_size", input_size, 1)
         self.hidden_size = integer(self, "hidden_size", hidden_size, 1)
         self.num_layers = integer(self, "num_layers", num_layers, 1)
-        self.bias = bias
-        self.batch_first = batch_first
+        self.bias = flag(self, "bias", bias)
+        self.batch_first = flag(self, "batch_first", batch_first)
         self.dropout = probability(self, "dropout", dropout)
         self.bidirectional = bidirectional
         self.proj_size = integer(self, "proj_size", proj_size)

@@ -206,3 +206,22 @@ def test_ramps_of_complex_numbers_keep_fractions():
     np.testing.assert_allclose(powers.numpy(), [10**0.5, 10**1j])
     with pytest.raises(TypeError, match="cannot be float32"):
         flow.linspace(1j, 2, 3, dtype=flow.float32)
+
+
+def test_memory_that_numpy_knows_nothing_of(recwarn):
+    """An array on it cannot be locked, for it could not be unlocked."""
+    torch = pytest.importorskip("torch")
+    theirs = torch.arange(3.0)
+    array = theirs.numpy()
+    x = flow.from_numpy(array)
+    x.add_(1)
+    assert x.tolist() == [1.0, 2.0, 3.0]
+    assert theirs.tolist() == [1.0, 2.0, 3.0]
+    del x
+    array[0] = 5.0
+    assert not recwarn.list
+
+    mine = np.arange(3.0)
+    x = flow.from_numpy(view := mine[1:])
+    assert not view.flags.writeable
+    assert x.tolist() == [1.0, 2.0]
