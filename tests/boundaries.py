@@ -10,8 +10,8 @@ bytecode before it had: so these are all moments at which an exception can come,
 Not among them: finalizers, whose exceptions CPython ignores; and those at which nothing can come
 without a trace function, since neither a signal is looked at nor memory allocated, where they
 matter: between taking a sequence number from its counter and storing it, between taking a lock and
-the block that is under it, or its end and the lock's release, and in front of a NOP, which CPython leaves out
-of the blocks that an exception would leave.  Nor those in the simulator of a GPU, which
+the block that is under it, or its end and the lock's release, and in front of a NOP, which CPython
+leaves out of the blocks that an exception would leave.  Nor those in the simulator of a GPU, which
 stands for a driver that is no Python.
 """
 
