@@ -132,6 +132,14 @@ def _may_write(folder: Path) -> bool:
     return False
 
 
+def bury() -> None:
+    """Let the system forget those that have ended: till then it lists them, as defunct."""
+    for helper in list(_helpers):
+        if not helper.is_at_work():
+            with contextlib.suppress(ValueError):  # somebody else was here
+                _helpers.remove(helper)
+
+
 def stop() -> None:
     """Nobody wants what is being made any more: this process ends."""
     global _own

@@ -19,6 +19,7 @@ from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from flowvm.compiler import helpers
 from flowvm.config import config, say
 from flowvm.loading.lazy import lazy
 from flowvm.vm.machine.words import CTL, STR
@@ -88,6 +89,7 @@ class Watch:
             seconds = min(LOOK_S, config.watchdog / 4 if config.watchdog else LOOK_S)
             try:
                 self._serve(seconds)
+                helpers.bury()
                 if config.watchdog:
                     self.look(seconds)
             except Exception as error:  # no descriptors or no memory left: there may be some later
