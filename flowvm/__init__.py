@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from flowvm import datasets as datasets
     from flowvm import distributed as distributed
     from flowvm import distributions as distributions
+    from flowvm import env as env
     from flowvm import fft as fft
     from flowvm import func as func
     from flowvm import futures as futures
@@ -182,7 +183,7 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
-    "distributions", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
+    "distributions", "env", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
     "linalg", "lowrank", "masked", "memory", "mps", "multiprocessing", "nn", "onnx", "optim",
     "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse", "special",
     "testing", "utils", "xpu",
@@ -277,6 +278,7 @@ __all__ = [
     "dtype",
     "e",
     "enable_grad",
+    "env",
     "explain",
     "finfo",
     "float",
