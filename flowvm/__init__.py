@@ -207,12 +207,21 @@ _LAZY_NAMES = {
     "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
+    **dict.fromkeys(
+        (
+            "cast", "contiguous", "div_", "erfinv_", "expand", "global_to_global", "gt_",
+            "index_add_", "lerp_", "local_to_global", "masked_fill_", "new_empty", "new_full",
+            "new_ones", "new_zeros", "normal_", "repeat", "to_global", "to_local", "view",
+        ),
+        "flowvm.methods",
+    ),
     **dict.fromkeys(("lobpcg", "pca_lowrank", "svd_lowrank"), "flowvm.lowrank"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
     **dict.fromkeys(
         (
             "bilinear", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
-            "pairwise_distance", "poisson_nll_loss", "triplet_margin_loss",
+            "pairwise_distance", "poisson_nll_loss", "quick_gelu", "square_relu",
+            "triplet_margin_loss",
         ),
         "flowvm.nn.functional",
     ),
