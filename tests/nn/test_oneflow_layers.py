@@ -98,3 +98,60 @@ def test_fused_mlp_drops_in_training():
         nn.FusedMLP(4, [8, 8], 2, [0.5])
     with pytest.raises(ValueError, match="p"):
         nn.FusedMLP(4, [8], 2, [1.5])
+
+
+def test_dropout_of_a_generator():
+    layer = nn.Dropout(0.5, generator=flow.Generator().manual_seed(3))
+    first = layer(flow.ones(50))
+    flow.manual_seed(1)
+    layer.generator.manual_seed(3)
+    assert flow.equal(layer(flow.ones(50)), first)
+    assert not flow.equal(layer(flow.ones(50)), first)
+    again = F.dropout(flow.ones(50), 0.5, generator=flow.Generator().manual_seed(3))
+    assert flow.equal(again, first)
+    before = flow.get_rng_state()
+    layer(flow.ones(50))
+    assert flow.equal(flow.get_rng_state(), before)
+    with pytest.raises(TypeError, match="int"):
+        F.dropout(flow.ones(2), generator=3)
+
+
+def test_pixel_shuffle_of_two_factors(rng):
+    x = rng.normal(size=(2, 12, 3, 4))
+    out = nn.PixelShuffle(h_upscale_factor=2, w_upscale_factor=3)(flow.tensor(x))
+    expected = x.reshape(2, 2, 2, 3, 3, 4).transpose(0, 1, 4, 2, 5, 3).reshape(2, 2, 6, 12)
+    np.testing.assert_array_equal(out.numpy(), expected)
+    same = nn.PixelShuffle(2)(flow.tensor(x))
+    np.testing.assert_array_equal(same.numpy(), F.pixel_shuffle(flow.tensor(x), (2, 2)).numpy())
+    for given in ({}, {"h_upscale_factor": 2}, {"upscale_factor": 2, "w_upscale_factor": 2}):
+        with pytest.raises(ValueError, match="give upscale_factor, or"):
+            nn.PixelShuffle(**given)
+    with pytest.raises(ValueError, match="12 channels"):
+        F.pixel_shuffle(flow.tensor(x), (5, 1))
+    with pytest.raises(ValueError, match="pair"):
+        F.pixel_shuffle(flow.tensor(x), (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "kind"), [(1, 0, "int64"), (5, -2, "int64"), (0.9, 0.1, "float32")]
+)
+def test_one_hot_of_other_values(on, off, kind):
+    at = np.array([[0, 2], [1, 1]])
+    out = F.one_hot(flow.tensor(at), 3, on, off)
+    assert out.dtype is getattr(flow, kind)
+    np.testing.assert_allclose(out.numpy(), np.where(np.eye(3)[at] == 1, on, off), 1e-6)
+    assert F.one_hot(flow.tensor(at), on_value=on, off_value=off).shape == (2, 2, 3)
+
+
+def test_keywords():
+    x = flow.tensor([[0, 1], [2, 0]])
+    rows, columns = flow.nonzero(x, True)
+    assert rows.tolist() == [0, 1]
+    assert columns.tolist() == [1, 0]
+    assert flow.nonzero(x, False).tolist() == [[0, 1], [1, 0]]
+    here = flow.placement("cpu", [0])
+    window = flow.hann_window(8, placement=here, sbp=flow.sbp.split(0))
+    assert window.sbp == (flow.sbp.split(0),)
+    np.testing.assert_allclose(window.to_local().numpy(), np.hanning(9)[:-1], 1e-6)
+    with pytest.raises(TypeError, match="needs sbp"):
+        flow.hamming_window(8, placement=here)
