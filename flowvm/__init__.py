@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from flowvm import datasets as datasets
     from flowvm import distributed as distributed
     from flowvm import distributions as distributions
+    from flowvm import env as env
     from flowvm import fft as fft
     from flowvm import func as func
     from flowvm import futures as futures
@@ -182,7 +183,7 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
-    "distributions", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
+    "distributions", "env", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
     "linalg", "lowrank", "masked", "memory", "mps", "multiprocessing", "nn", "onnx", "optim",
     "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse", "special",
     "testing", "utils", "xpu",
@@ -206,12 +207,21 @@ _LAZY_NAMES = {
     "_softmax_backward_data": "flowvm.ops.rows.softmax",
     "save": "flowvm.serialization",
     "load": "flowvm.serialization",
+    **dict.fromkeys(
+        (
+            "cast", "contiguous", "div_", "erfinv_", "expand", "global_to_global", "gt_",
+            "index_add_", "lerp_", "local_to_global", "masked_fill_", "new_empty", "new_full",
+            "new_ones", "new_zeros", "normal_", "repeat", "to_global", "to_local", "view",
+        ),
+        "flowvm.methods",
+    ),
     **dict.fromkeys(("lobpcg", "pca_lowrank", "svd_lowrank"), "flowvm.lowrank"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
     **dict.fromkeys(
         (
             "bilinear", "cosine_embedding_loss", "hinge_embedding_loss", "margin_ranking_loss",
-            "pairwise_distance", "poisson_nll_loss", "triplet_margin_loss",
+            "pairwise_distance", "poisson_nll_loss", "quick_gelu", "square_relu",
+            "triplet_margin_loss",
         ),
         "flowvm.nn.functional",
     ),
@@ -277,6 +287,7 @@ __all__ = [
     "dtype",
     "e",
     "enable_grad",
+    "env",
     "explain",
     "finfo",
     "float",

@@ -21,6 +21,7 @@ from flowvm.ops.linalg import systems as _lapack
 from flowvm.ops.linalg.classic import *  # noqa: F403
 from flowvm.ops.linalg.powers import *  # noqa: F403
 from flowvm.ops.linalg.systems import *  # noqa: F403
+from flowvm.ops.places import coordinates as _coordinates
 from flowvm.ops.places import counting as _counting
 from flowvm.ops.places import embedding as _tables
 from flowvm.ops.places import embedding_bag as _bags
@@ -35,6 +36,7 @@ from flowvm.ops.places import scatter_reduce as _scatter_reduce
 from flowvm.ops.places import search as _searching
 from flowvm.ops.places import sort as _sorting
 from flowvm.ops.places import unique as _unique
+from flowvm.ops.places.coordinates import *  # noqa: F403
 from flowvm.ops.places.counting import *  # noqa: F403
 from flowvm.ops.places.embedding import *  # noqa: F403
 from flowvm.ops.places.embedding_bag import *  # noqa: F403
@@ -192,6 +194,7 @@ __all__ += _closed_range.__all__
 __all__ += _compare.__all__
 __all__ += _conv.__all__
 __all__ += _ctc_loss.__all__
+__all__ += _coordinates.__all__
 __all__ += _counting.__all__
 __all__ += _covariance.__all__
 __all__ += _create.__all__

@@ -42,11 +42,12 @@ LAYERS = (
     ("graph",),
     (
         "amp", "custom_ops", "distributions", "fft", "files", "foreach", "func", "futures", "fx",
-        "jit", "library", "linalg", "masked", "nn", "onnx", "op_checks", "optim", "overrides",
-        "sbp", "schemas", "serialization", "settings", "signal", "special", "testing", "utils",
+        "jit", "library", "linalg", "masked", "methods", "nn", "onnx", "op_checks", "optim",
+        "overrides", "sbp", "schemas", "serialization", "settings", "signal", "special", "testing",
+        "utils",
     ),
     ("lowrank",),
-    ("array_api", "comm", "cuda.amp", "distributed", "hub", "multiprocessing", "sparse"),
+    ("array_api", "comm", "cuda.amp", "distributed", "env", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
     ("", "__main__", "commands", "compat", "datasets", "loading"),
 )
@@ -114,7 +115,7 @@ FACES = {
         "distributed.device_mesh", "distributed.functional", "distributed.tensor.parallel",
         "distributed.tensor.placement_types",
         "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
-        "distributions.transforms", "errors", "fft", "func.forward_ad", "futures",
+        "distributions.transforms", "env", "errors", "fft", "func.forward_ad", "futures",
         "fx.capture", "fx.graph",
         "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.passes.shape_prop", "fx.proxy", "fx.recording",
@@ -132,7 +133,7 @@ FACES = {
         "settings",
         "signal.windows", "special", "streams", "testing", "utils.checkpoint",
         "utils.data.distributed", "utils.dlpack", "utils.flop_counter", "utils.hooks",
-        "utils.tensorboard", "xpu",
+        "utils.tensor", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 

@@ -34,6 +34,7 @@ import flowvm.distributions.utils
 import flowvm.nn.attention.flex_attention
 import flowvm.utils.dlpack
 import flowvm.utils.flop_counter
+import flowvm.utils.tensor
 from flowvm import nn
 
 
@@ -60,6 +61,8 @@ SPACES = {
     "func.forward_ad": Space(flow.func.forward_ad, True),
     "autograd": Space(flow.autograd, True),
     "distributions": Space(flow.distributions, True),
+    "env": Space(flow.env, True),
+    "utils.tensor": Space(flowvm.utils.tensor, True),
     "utils.data": Space(flow.utils.data, True),
     "nn.attention.flex_attention": Space(nn.attention.flex_attention, True),
     "nn.utils": Space(nn.utils, True),

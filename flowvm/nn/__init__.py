@@ -31,6 +31,7 @@ from flowvm.nn.modules.activation import (
     LogSoftmax,
     Mish,
     PReLU,
+    QuickGELU,
     ReLU,
     ReLU6,
     RReLU,
@@ -42,6 +43,7 @@ from flowvm.nn.modules.activation import (
     Softplus,
     Softshrink,
     Softsign,
+    SquareReLU,
     Tanh,
     Tanhshrink,
     Threshold,
@@ -90,10 +92,11 @@ from flowvm.nn.modules.lazy import (
     LazyInstanceNorm3d,
     LazyLinear,
 )
-from flowvm.nn.modules.linear import Bilinear, Flatten, Linear, Unflatten
+from flowvm.nn.modules.linear import Bilinear, Flatten, FusedMLP, Linear, Unflatten
 from flowvm.nn.modules.loss import (
     BCELoss,
     BCEWithLogitsLoss,
+    CombinedMarginLoss,
     CosineEmbeddingLoss,
     CrossEntropyLoss,
     CTCLoss,
@@ -121,6 +124,7 @@ from flowvm.nn.modules.normalization import (
     GroupNorm,
     LayerNorm,
     LocalResponseNorm,
+    RMSLayerNorm,
     RMSNorm,
 )
 from flowvm.nn.modules.padding import (
@@ -216,6 +220,7 @@ __all__ = [
     "CircularPad1d",
     "CircularPad2d",
     "CircularPad3d",
+    "CombinedMarginLoss",
     "ConstantPad1d",
     "ConstantPad2d",
     "ConstantPad3d",
@@ -241,6 +246,7 @@ __all__ = [
     "Fold",
     "FractionalMaxPool2d",
     "FractionalMaxPool3d",
+    "FusedMLP",
     "GRUCell",
     "GaussianNLLLoss",
     "Graph",
@@ -308,6 +314,8 @@ __all__ = [
     "PixelShuffle",
     "PixelUnshuffle",
     "PoissonNLLLoss",
+    "QuickGELU",
+    "RMSLayerNorm",
     "RMSNorm",
     "RNNBase",
     "RNNCell",
@@ -332,6 +340,7 @@ __all__ = [
     "Softplus",
     "Softshrink",
     "Softsign",
+    "SquareReLU",
     "SyncBatchNorm",
     "Tanh",
     "Tanhshrink",

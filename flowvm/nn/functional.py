@@ -17,11 +17,13 @@ from flowvm.nn.composites.activations import (
     hardtanh_,
     leaky_relu_,
     log_softmax,
+    quick_gelu,
     rrelu,
     rrelu_,
     selu_,
     softmax,
     softmin,
+    square_relu,
     threshold_,
 )
 from flowvm.nn.composites.attention import multi_head_attention_forward
@@ -50,6 +52,7 @@ from flowvm.nn.composites.losses import (
     multilabel_soft_margin_loss,
     poisson_nll_loss,
     soft_margin_loss,
+    sparse_softmax_cross_entropy,
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
@@ -252,6 +255,7 @@ __all__ = [
     "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
+    "quick_gelu",
     "relu",
     "relu6",
     "relu_",
@@ -270,6 +274,8 @@ __all__ = [
     "softplus",
     "softshrink",
     "softsign",
+    "sparse_softmax_cross_entropy",
+    "square_relu",
     "tanh",
     "tanhshrink",
     "threshold",

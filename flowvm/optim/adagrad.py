@@ -44,6 +44,7 @@ class RMSprop(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
         differentiable: bool = False,
+        contiguous_params: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -56,6 +57,7 @@ class RMSprop(Optimizer):
             "foreach": foreach,
             "maximize": maximize,
             "differentiable": differentiable,
+            "contiguous_params": contiguous_params,
         }
         super().__init__(params, defaults)
 
@@ -127,6 +129,7 @@ class Adagrad(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        contiguous_params: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -138,6 +141,7 @@ class Adagrad(Optimizer):
             "maximize": maximize,
             "differentiable": differentiable,
             "fused": fused,
+            "contiguous_params": contiguous_params,
         }
         super().__init__(params, defaults)
 
@@ -191,6 +195,7 @@ class Adadelta(Optimizer):
         capturable: bool = False,
         maximize: bool = False,
         differentiable: bool = False,
+        contiguous_params: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -201,6 +206,7 @@ class Adadelta(Optimizer):
             "capturable": capturable,
             "foreach": foreach,
             "differentiable": differentiable,
+            "contiguous_params": contiguous_params,
         }
         super().__init__(params, defaults)
 

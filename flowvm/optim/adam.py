@@ -17,7 +17,8 @@ class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + eps), m and v the bias-corrected moments of the gradient.
 
     weight_decay is added to the gradient, or with decoupled_weight_decay shrinks the parameter;
-    amsgrad divides by the largest v so far; maximize climbs. See Optimizer for the other flags.
+    amsgrad divides by the largest v so far; maximize climbs; do_bias_correction=False, OneFlow's,
+    leaves the moments as they are. See Optimizer for the other flags.
 
     Kingma and Ba, "Adam: a method for stochastic optimization", 2015.
 
@@ -48,6 +49,8 @@ class Adam(Optimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
+        do_bias_correction: bool = True,
+        contiguous_params: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -61,6 +64,8 @@ class Adam(Optimizer):
             "differentiable": differentiable,
             "fused": fused,
             "decoupled_weight_decay": decoupled_weight_decay,
+            "do_bias_correction": do_bias_correction,
+            "contiguous_params": contiguous_params,
         }
         super().__init__(params, defaults)
 
@@ -74,23 +79,26 @@ class Adam(Optimizer):
         beta1, beta2 = group["betas"]
         amsgrad, maximize = group["amsgrad"], group["maximize"]
         decoupled = group["decoupled_weight_decay"]
+        corrected = group.get("do_bias_correction", True)  # PyTorch's saved groups lack it
         left = group["params"]
         if not amsgrad:
-            left = _each(left, self.state, decoupled, maximize, lr, beta1, beta2, eps, decay)
+            left = _each(
+                left, self.state, decoupled, maximize, corrected, lr, beta1, beta2, eps, decay
+            )
         for param, grad, entry in self._with_state(left, group):
             step = entry["step"] = entry["step"] + 1
             mean, square = entry["exp_avg"], entry["exp_avg_sq"]
             if not amsgrad:
                 ops.adam_step_(
                     param, grad, mean, square,
-                    decoupled, maximize, lr, beta1, beta2, eps, decay, step,
+                    decoupled, maximize, corrected, lr, beta1, beta2, eps, decay, step,
                 )  # fmt: skip
                 continue
             if "max_exp_avg_sq" not in entry:
                 entry["max_exp_avg_sq"] = ops.zeros_like(mean)
             ops.amsgrad_step_(
                 param, grad, mean, square, entry["max_exp_avg_sq"],
-                decoupled, maximize, lr, beta1, beta2, eps, decay, step,
+                decoupled, maximize, corrected, lr, beta1, beta2, eps, decay, step,
             )  # fmt: skip
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:
@@ -125,11 +133,14 @@ class AdamW(Adam):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        do_bias_correction: bool = True,
+        contiguous_params: bool = False,
     ) -> None:
         super().__init__(
             params, lr, betas, eps, weight_decay, amsgrad,
             foreach=foreach, maximize=maximize, capturable=capturable,
             differentiable=differentiable, fused=fused, decoupled_weight_decay=True,
+            do_bias_correction=do_bias_correction, contiguous_params=contiguous_params,
         )  # fmt: skip
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:

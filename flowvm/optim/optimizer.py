@@ -66,10 +66,10 @@ class Optimizer:
     optimizer cannot be a graph's, or is empty.
 
     PyTorch's flags of how a step is computed are taken and kept in the groups: `foreach` and
-    `fused` choose nothing, for a step is one instruction a parameter and one task in a graph, and
-    `capturable` nothing, for graphs find step counts anew.  `differentiable=True` is turned down:
-    steps are not recorded for autograd.  A learning rate may be a tensor of one element; each
-    step reads it, so it waits for it, and graphs turn it down.
+    `fused` choose nothing, for a step is one instruction a parameter and one task in a graph, nor
+    does OneFlow's `contiguous_params`, and `capturable` nothing, for graphs find step counts anew.
+    `differentiable=True` is turned down: steps are not recorded for autograd.  A learning rate may
+    be a tensor of one element; each step reads it, so it waits for it, and graphs turn it down.
 
     >>> class Halved(flow.optim.Optimizer):
     ...     def __init__(self, params):

@@ -46,6 +46,7 @@ class SGD(Optimizer):
         foreach: bool | None = None,
         differentiable: bool = False,
         fused: bool | None = None,
+        contiguous_params: bool = False,
     ) -> None:
         defaults: dict[str, Any] = {
             "lr": lr,
@@ -57,6 +58,7 @@ class SGD(Optimizer):
             "foreach": foreach,
             "differentiable": differentiable,
             "fused": fused,
+            "contiguous_params": contiguous_params,
         }
         super().__init__(params, defaults)
 

@@ -42,7 +42,7 @@ class World:
     """The ranks that were launched together; made by `world`."""
 
     def __init__(self) -> None:
-        self.rank, self.size = 0, 1
+        self.rank, self.size, self.hosts = 0, 1, 1
         self.mpi: Any = None
         self.control: Any = None  # a communicator of all, which no collective uses
         self.fault = ""  # why nothing is exchanged any more
@@ -81,6 +81,7 @@ class World:
         window = self.mpi.Win.Allocate_shared(BOARD_BYTES, 1, comm=node)
         self.kept += [node, window]
         ranks = node.allgather(self.rank)
+        self.hosts = self.control.allreduce(int(min(ranks) == self.rank))
         for place, number in enumerate(ranks):
             self.boards[number] = window.Shared_query(place)[0].address
         _words(self.boards[self.rank], BOARD_BYTES // 8)[:] = 0

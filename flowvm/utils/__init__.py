@@ -10,12 +10,13 @@ from flowvm.loading.listing import listing
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:
-    from flowvm.utils import _pytree, cpp_extension, dlpack, tensorboard
+    from flowvm.utils import _pytree, cpp_extension, dlpack, tensor, tensorboard
 else:
     _pytree = lazy("flowvm.utils._pytree")
     cpp_extension = lazy("flowvm.utils.cpp_extension")
     dlpack = lazy("flowvm.utils.dlpack")
+    tensor = lazy("flowvm.utils.tensor")
     tensorboard = lazy("flowvm.utils.tensorboard")
 
-__all__ = ["checkpoint", "cpp_extension", "data", "dlpack", "tensorboard"]
+__all__ = ["checkpoint", "cpp_extension", "data", "dlpack", "tensor", "tensorboard"]
 __dir__ = listing(globals())

@@ -88,7 +88,7 @@ def _indices(x: Tensor) -> Tensor:
 
 @method()
 @with_out
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
+def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
     """The indices of the elements that are not zero: int64 of shape (count, ndim), in C order.
 
     as_tuple   a tuple of one 1-d tensor for each dimension instead, as indexing takes it

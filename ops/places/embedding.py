@@ -11,7 +11,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
-from flowvm.meta.dtype import int64
+from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -19,6 +19,7 @@ from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.gather import positions_of, spread, take_slices
 from flowvm.ops.places.scatter import index_copy_
 from flowvm.ops.places.unique import unique
+from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.views import unsqueeze
 
 __all__ = ["embedding", "one_hot"]
@@ -47,10 +48,13 @@ def _one_hot(index: TensorMeta, classes: int) -> Launch:
     return Launch((out,), _one_hot_body, views, (), m, max(1, GRAIN // max(classes, 1)))
 
 
-def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+def one_hot(
+    tensor: Tensor, num_classes: int = -1, on_value: float = 1, off_value: float = 0
+) -> Tensor:
     """A new last dimension of size `num_classes` with 1 at the index and 0 elsewhere; int64.
 
-    -1 takes the largest index plus one, which waits for the tensor.
+    -1 takes the largest index plus one, which waits for the tensor.  OneFlow's `on_value` and
+    `off_value` stand for 1 and 0: floats make a tensor of the default dtype.
 
     >>> F.one_hot(flow.tensor([0, 2]), 3)
     tensor([[1, 0, 0],
@@ -71,7 +75,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     if num_classes < 1:
         raise ArgumentError(f"one_hot: num_classes must be positive, got {num_classes}")
     out: Tensor = _one_hot(tensor, int(num_classes))
-    return out
+    if (on_value, off_value) == (1, 0) and isinstance(on_value, int) and isinstance(off_value, int):
+        return out
+    chosen: Tensor = where(out.to(bool_), on_value, off_value)
+    return chosen
 
 
 def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:

@@ -26,21 +26,25 @@ def _image(name: str, input: Tensor) -> tuple[tuple[int, ...], int, int, int]:
     return shape[:-3], shape[-3], shape[-2], shape[-1]
 
 
-def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
-    """(..., C * r * r, H, W) to (..., C, H * r, W * r); r * r channels become pixels.
+def pixel_shuffle(input: Tensor, upscale_factor: int | tuple[int, int]) -> Tensor:
+    """(..., C * r * r, H, W) to (..., C, H * r, W * r); r * r channels become pixels.  A pair has
+    the factors of H and W.
 
     >>> flow.pixel_shuffle(flow.arange(4).view(1, 4, 1, 1), 2)
     tensor([[[[0, 1],
               [2, 3]]]])
     """
     lead, c, h, w = _image("pixel_shuffle", input)
-    r = _factor("pixel_shuffle", "upscale_factor", upscale_factor)
-    if c % (r * r):
-        raise ShapeError(f"pixel_shuffle: {c} channels cannot be divided by {r} * {r}")
+    pair = upscale_factor if isinstance(upscale_factor, tuple) else (upscale_factor,) * 2
+    if len(pair) != 2:
+        raise ArgumentError(f"pixel_shuffle: upscale_factor is one or a pair, got {pair}")
+    down, across = (_factor("pixel_shuffle", "upscale_factor", r) for r in pair)
+    if c % (down * across):
+        raise ShapeError(f"pixel_shuffle: {c} channels cannot be divided by {down} * {across}")
     n = len(lead)
-    parts = input.reshape(*lead, c // (r * r), r, r, h, w)
+    parts = input.reshape(*lead, c // (down * across), down, across, h, w)
     moved = parts.permute(*range(n), n, n + 3, n + 1, n + 4, n + 2)
-    out: Tensor = moved.reshape(*lead, c // (r * r), h * r, w * r)
+    out: Tensor = moved.reshape(*lead, c // (down * across), h * down, w * across)
     return out
 
 

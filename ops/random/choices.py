@@ -15,7 +15,7 @@ from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.places.search import searchsorted
-from flowvm.ops.random.generator import Generator, default_generator, drawn_from
+from flowvm.ops.random.generator import Generator, drawn_from
 from flowvm.ops.random.parts.philox import (
     bernoulli_into,
     bernoulli_words,
@@ -115,9 +115,16 @@ def multinomial(
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+def dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    generator: Generator | None = None,
+) -> Tensor:
     """`input` with each element 0 with probability `p`, else divided by 1 - p; `input` itself
-    unless `training`.
+    unless `training`.  Its random words are those of `generator`, or of all.
 
     No mask is kept: the gradient makes the same random words again.
 
@@ -132,7 +139,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         return x
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"dropout is for floats, got {x.dtype.name}")
-    dropped: Tensor = dropout_words(x, chance, *default_generator.draw())
+    dropped: Tensor = dropout_words(x, chance, *drawn_from(generator))
     if not inplace:
         return dropped
     whole: Tensor = x.copy_(dropped)

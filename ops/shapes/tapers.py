@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.placed import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.device import as_device
@@ -73,10 +74,11 @@ def kaiser(beta: float) -> Callable[[Array, float], Array]:
     return shape
 
 
+@takes_placement
 def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """sin(pi k / N) ** 2 for k from 0 on: N is `window_length`, or one less unless `periodic`.
 
-    `options` are those of `flow.zeros`: dtype, device, requires_grad, and so on.
+    `options` are those of `flow.zeros`: dtype, device, placement and sbp, requires_grad, and so on.
 
     >>> flow.hann_window(4)
     tensor([0.0000, 0.5000, 1.0000, 0.5000])
@@ -84,6 +86,7 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
     return made("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
 
 
+@takes_placement
 def hamming_window(
     window_length: int,
     periodic: bool = True,
@@ -99,6 +102,7 @@ def hamming_window(
     return made("hamming_window", window_length, periodic, cosines(alpha, beta), options)
 
 
+@takes_placement
 def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`.
 
@@ -108,6 +112,7 @@ def blackman_window(window_length: int, periodic: bool = True, **options: Any) -
     return made("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
 
 
+@takes_placement
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`.
 
@@ -117,6 +122,7 @@ def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -
     return made("bartlett_window", window_length, periodic, triangle, options)
 
 
+@takes_placement
 def kaiser_window(
     window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any
 ) -> Tensor:

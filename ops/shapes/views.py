@@ -30,6 +30,7 @@ from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.vm.machine.words import OPERAND
 
 __all__ = [
+    "broadcast_like",
     "broadcast_tensors",
     "broadcast_to",
     "flatten",
@@ -495,6 +496,30 @@ def expand_as(x: Tensor, other: Tensor) -> Tensor:
             [2, 2, 2]])
     """
     return expand(x, other._meta.shape)
+
+
+def broadcast_like(
+    input: Tensor, like_tensor: Tensor, broadcast_axes: Sequence[int] = ()
+) -> Tensor:
+    """OneFlow's: `input` seen in the shape of `like_tensor`, without a copy.
+
+    broadcast_axes   the dimensions of `like_tensor` that `input` lacks, or has of size 1; without
+                     them it lacks the first ones
+
+    ShapeError where that is no such view, OutOfRangeError for an axis that is not there.
+
+    >>> x = flow.tensor([1, 2])
+    >>> flow.broadcast_like(x, flow.ones(2, 3), broadcast_axes=[1])
+    tensor([[1, 1, 1],
+            [2, 2, 2]])
+    """
+    x: Any = need_tensor("broadcast_like", "input", input)
+    shape = need_tensor("broadcast_like", "like_tensor", like_tensor)._meta.shape
+    axes = {wrap_dim("broadcast_like", axis, len(shape)) for axis in broadcast_axes or ()}
+    if axes and x.ndim == len(shape) - len(axes):
+        for axis in sorted(axes):
+            x = unsqueeze(x, axis)
+    return expand(x, *shape)
 
 
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:

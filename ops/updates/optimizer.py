@@ -63,18 +63,16 @@ sgd_momentum_step_ = update(
     """,
 )
 
-_ADAM_NUMBERS = (
-    "decoupled: int, maximize: int, lr: float, beta1: float, beta2: float, eps: float, "
-    "weight_decay: float, step: int"
-)
+_ADAM_RATES = "lr: float, beta1: float, beta2: float, eps: float, weight_decay: float, step: int"
+_ADAM_NUMBERS = f"decoupled: int, maximize: int, corrected: int, {_ADAM_RATES}"
 _ADAM_ONCE = """
     sign = -1.0 if maximize else 1.0
     shrink = 1.0 - lr * weight_decay if decoupled else 1.0
     decay = 0.0 if decoupled else weight_decay
     new1 = 1.0 - beta1
     new2 = 1.0 - beta2
-    size = lr / (1.0 - beta1**step)
-    spread = sqrt(1.0 - beta2**step)
+    size = lr / (1.0 - beta1**step) if corrected else lr
+    spread = sqrt(1.0 - beta2**step) if corrected else 1.0
 """
 
 adam_step_ = update(
@@ -88,8 +86,9 @@ adam_step_ = update(
         exp_avg_sq = exp_avg_sq * beta2 + d * d * new2
         param = param * shrink - size * (exp_avg / (sqrt(exp_avg_sq) / spread + eps))
     """,
-    doc="""adam_step_(param, grad, exp_avg, exp_avg_sq, decoupled, maximize, lr, beta1, beta2, eps,
-    weight_decay, step): step number `step`, from 1, of Adam (decoupled: AdamW), in place.
+    doc="""adam_step_(param, grad, exp_avg, exp_avg_sq, decoupled, maximize, corrected, lr, beta1,
+    beta2, eps, weight_decay, step): step number `step`, from 1, of Adam (decoupled: AdamW), in
+    place.  Moments are used as they are unless `corrected`.
     """,
 )
 
@@ -239,7 +238,7 @@ nadam_step_ = update(
 radam_step_ = update(
     "radam_step_",
     "param!, grad, exp_avg!, exp_avg_sq!",
-    _ADAM_NUMBERS,
+    f"decoupled: int, maximize: int, {_ADAM_RATES}",
     once="""
         climb = -1.0 if maximize else 1.0
         shrink = 1.0 - lr * weight_decay if decoupled else 1.0

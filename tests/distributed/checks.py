@@ -325,6 +325,9 @@ def check_process_groups():
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (RANK, SIZE, "mpi")
     assert dist.is_initialized()
     assert dist.get_node_local_rank() == RANK
+    assert (flow.env.get_rank(), flow.env.get_local_rank()) == (RANK, RANK)
+    assert (flow.env.get_world_size(), flow.env.get_node_size()) == (SIZE, 1)
+    assert flow.env.all_device_placement("cpu") == flow.placement("cpu", ALL)
     assert dist.group.WORLD.size == SIZE
     group = dist.new_group([SIZE - 1, 0] if SIZE > 1 else [0])
     assert dist.get_process_group_ranks(group) == sorted({0, SIZE - 1})

@@ -61,7 +61,8 @@ def adam(p: np.ndarray, grads: list[np.ndarray], o: dict[str, Any], decay: float
         m, v = b1 * m + (1 - b1) * d, b2 * v + (1 - b2) * d * d
         top = np.maximum(top, v)
         second = top if o.get("amsgrad") else v
-        p = p - o["lr"] / (1 - b1**t) * m / (np.sqrt(second / (1 - b2**t)) + eps)
+        one, two = (1 - b1**t, 1 - b2**t) if o.get("do_bias_correction", True) else (1, 1)
+        p = p - o["lr"] / one * m / (np.sqrt(second / two) + eps)
     return p
 
 
@@ -384,6 +385,27 @@ def lamb(p: np.ndarray, grads: list[np.ndarray], decay: float) -> np.ndarray:
         trust = np.linalg.norm(p) / np.linalg.norm(d)
         p = p - 0.1 * trust * (d + decay * p)
     return p
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW"])
+@pytest.mark.parametrize("amsgrad", [False, True])
+def test_moments_as_they_are(name: str, amsgrad: bool, rng: np.random.Generator) -> None:
+    start, *grads = (rng.normal(size=(5, 7)) for _ in range(STEPS + 1))
+    options = {"lr": 0.1, "amsgrad": amsgrad, "do_bias_correction": False}
+    ours = run(flow, name, options, start, grads)
+    np.testing.assert_allclose(ours, reference(name, options, start, grads), 1e-12, 1e-12)
+    corrected = run(flow, name, {**options, "do_bias_correction": True}, start, grads)
+    assert np.abs(ours - corrected).max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "Adadelta", "Adam", "AdamW", "LAMB"])
+def test_contiguous_params_choose_nothing(name: str, rng: np.random.Generator) -> None:
+    start, *grads = (rng.normal(size=(5, 7)) for _ in range(3))
+    plain, asked = (
+        run(flow, name, {"lr": 0.1, **more}, start, grads)
+        for more in ({}, {"contiguous_params": True})
+    )
+    np.testing.assert_array_equal(plain, asked)
 
 
 def test_lamb_by_hand(rng: np.random.Generator) -> None:

@@ -61,6 +61,25 @@ def softmin(
     return ops.softmin(input, _dim("softmin", dim, input), dtype)
 
 
+def quick_gelu(x: Tensor) -> Tensor:
+    """x * sigmoid(1.702 x), which is near to gelu (Hendrycks and Gimpel, 2016).
+
+    >>> F.quick_gelu(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1542,  0.0000,  0.8458])
+    """
+    out: Tensor = x * ops.sigmoid(1.702 * x)
+    return out
+
+
+def square_relu(input: Tensor) -> Tensor:
+    """relu(x) squared (So et al., 2021).
+
+    >>> F.square_relu(flow.tensor([-2.0, 3.0]))
+    tensor([0., 9.])
+    """
+    return ops.square(ops.relu(input))
+
+
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:

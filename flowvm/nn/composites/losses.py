@@ -54,6 +54,30 @@ def cosine_embedding_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+def sparse_softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
+    """OneFlow's: -log softmax(logits) at the label, for logits (..., classes) and labels of classes
+    (...), integers; the loss has the shape of the labels.
+
+    ShapeError where that of the labels is not that of the logits without the last dimension,
+    DTypeError where they are no integers.
+
+    >>> F.sparse_softmax_cross_entropy(flow.tensor([0]), flow.zeros(1, 2))  # log 2
+    tensor([0.6931])
+    """
+    if tuple(labels.shape) != tuple(logits.shape[:-1]):
+        raise ShapeError(
+            f"sparse_softmax_cross_entropy: logits {tuple(logits.shape)} want labels "
+            f"{tuple(logits.shape[:-1])}, got {tuple(labels.shape)}"
+        )
+    if labels.dtype.inexact or labels.dtype.is_bool:
+        raise DTypeError(
+            f"sparse_softmax_cross_entropy: labels are integers, got {labels.dtype.name}"
+        )
+    rows = logits.reshape((-1, logits.shape[-1]))
+    loss = ops.cross_entropy(rows, labels.reshape(-1).to(int64), reduction="none")
+    return ops.reshape(loss, labels.shape)
+
+
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,

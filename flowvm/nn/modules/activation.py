@@ -1,4 +1,7 @@
-"""Activations as modules: they keep the arguments of the functions of the same name."""
+"""Activations as modules: they keep the arguments of the functions of the same name.
+
+Long because each activation is a class.
+"""
 
 from __future__ import annotations
 
@@ -105,6 +108,26 @@ class Tanhshrink(_Plain):
     """x - tanh(x)."""
 
     _function = staticmethod(F.tanhshrink)
+
+
+class QuickGELU(_Plain):
+    """x * sigmoid(1.702 x).
+
+    >>> nn.QuickGELU()(flow.tensor([-1.0, 0.0, 1.0]))
+    tensor([-0.1542,  0.0000,  0.8458])
+    """
+
+    _function = staticmethod(F.quick_gelu)
+
+
+class SquareReLU(_Plain):
+    """relu(x) squared.
+
+    >>> nn.SquareReLU()(flow.tensor([-2.0, 3.0]))
+    tensor([0., 9.])
+    """
+
+    _function = staticmethod(F.square_relu)
 
 
 class ReLU(_InPlace):

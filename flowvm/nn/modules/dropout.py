@@ -6,6 +6,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import probability
+from flowvm.ops.random.generator import Generator
 
 
 class _Dropout(Module):
@@ -21,6 +22,8 @@ class _Dropout(Module):
 class Dropout(_Dropout):
     """Zeroes elements with probability p and scales the others by 1 / (1 - p), in training only.
 
+    generator   where random numbers are drawn from, OneFlow's; by default as everywhere
+
     >>> layer = nn.Dropout(0.5)
     >>> layer.eval()(flow.ones(3))
     tensor([1., 1., 1.])
@@ -28,10 +31,19 @@ class Dropout(_Dropout):
     tensor([0., 2.])
     """
 
+    generator: Generator | None = None  # of the class: layers saved before had none
+
+    def __init__(
+        self, p: float = 0.5, inplace: bool = False, generator: Generator | None = None
+    ) -> None:
+        super().__init__(p, inplace)
+        if generator is not None:
+            self.generator = generator
+
     def forward(self, input: Tensor) -> Tensor:
         if not self.training:
             return input
-        return F.dropout(input, self.p, True, self.inplace)
+        return F.dropout(input, self.p, True, self.inplace, generator=self.generator)
 
 
 class Dropout1d(_Dropout):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.module import Module
-from flowvm.nn.modules._check import channels, integer
+from flowvm.nn.modules._check import channels, integer, probability
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -67,6 +69,80 @@ class Linear(Module):
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}"
+        )
+
+
+class FusedMLP(Module):
+    """OneFlow's: affine layers with relu behind each, then dropout; relu behind the last unless
+    `skip_final_activation`.  `weight_0`, `bias_0`, ... are the parameters; a graph fuses what can
+    be.
+
+    hidden_features       the sizes between in_features and out_features
+    hidden_dropout_rate   a probability for each of them, 0 by default; ArgumentError for another
+                          number of them
+
+    >>> mlp = nn.FusedMLP(8, [16, 4], 2, skip_final_activation=True)
+    >>> mlp(flow.ones(3, 8)).shape
+    flow.Size([3, 2])
+    >>> [tuple(w.shape) for w in mlp.weights()]
+    [(16, 8), (4, 16), (2, 4)]
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: Sequence[int],
+        out_features: int,
+        hidden_dropout_rate: Sequence[float] | None = None,
+        out_dropout_rate: float = 0.0,
+        skip_final_activation: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_features = integer(self, "in_features", in_features)
+        self.hidden_features = [integer(self, "hidden_features", n) for n in hidden_features]
+        self.out_features = integer(self, "out_features", out_features)
+        self.skip_final_activation = skip_final_activation
+        rates = hidden_dropout_rate or [0.0] * len(self.hidden_features)
+        if len(rates) != len(self.hidden_features):
+            raise ArgumentError(
+                f"FusedMLP: {len(self.hidden_features)} hidden_features and {len(rates)} "
+                f"hidden_dropout_rate"
+            )
+        self.dropout_rate_list = [probability(self, "p", p) for p in (*rates, out_dropout_rate)]
+        sizes = [self.in_features, *self.hidden_features, self.out_features]
+        for k, (before, after) in enumerate(pairwise(sizes)):
+            self.register_parameter(f"weight_{k}", Parameter(ops.empty((after, before))))
+            self.register_parameter(f"bias_{k}", Parameter(ops.empty(after)))
+        self.reset_parameters()
+
+    def weights(self) -> list[Parameter]:
+        """The layers' weights, first to last."""
+        return [getattr(self, f"weight_{k}") for k in range(len(self.dropout_rate_list))]
+
+    def biases(self) -> list[Parameter]:
+        """Their biases."""
+        return [getattr(self, f"bias_{k}") for k in range(len(self.dropout_rate_list))]
+
+    def reset_parameters(self) -> None:
+        """Draw new weights, as Linear does."""
+        for weight, bias in zip(self.weights(), self.biases(), strict=True):
+            bound = 1 / math.sqrt(weight.shape[1]) if weight.shape[1] else 0.0
+            init.uniform_(weight, -bound, bound)
+            init.uniform_(bias, -bound, bound)
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = list(zip(self.weights(), self.biases(), self.dropout_rate_list, strict=True))
+        for k, (weight, bias, rate) in enumerate(layers):
+            x = F.linear(x, weight, bias)
+            if k < len(layers) - 1 or not self.skip_final_activation:
+                x = F.relu(x)
+            x = F.dropout(x, rate, self.training)
+        return x
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, hidden_features={self.hidden_features}, "
+            f"out_features={self.out_features}, skip_final_activation={self.skip_final_activation}"
         )
 
 

@@ -10,10 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from flowvm import ops
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ShapeError
+from flowvm.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    InvalidValueError,
+    ShapeError,
+)
 from flowvm.meta.device import Device
-from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import DType, int64
 from flowvm.nn import functional as F
 from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.module import Module
@@ -348,6 +355,42 @@ class MarginRankingLoss(_Loss):
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.margin_ranking_loss(input1, input2, target, self.margin, reduction=self.reduction)
+
+
+class CombinedMarginLoss(Module):
+    """OneFlow's: the cosines (n, classes), with x of the label's class, (n,), replaced by
+    cos(m1 * acos(x) + m2) - m3; what a cross entropy is then taken of (Deng et al., "ArcFace",
+    2019).
+
+    ShapeError and DTypeError where label does not fit, OutOfRangeError for a class that is not
+    there.
+
+    >>> x = flow.tensor([[0.5, 0.2], [0.1, 0.9]])
+    >>> nn.CombinedMarginLoss(m3=0.25)(x, flow.tensor([0, 1]))
+    tensor([[0.2500, 0.2000],
+            [0.1000, 0.6500]])
+    """
+
+    def __init__(self, m1: float = 1.0, m2: float = 0.0, m3: float = 0.0) -> None:
+        super().__init__()
+        self.m1, self.m2, self.m3 = m1, m2, m3
+
+    def forward(self, x: Tensor, label: Tensor) -> Tensor:
+        if x.ndim != 2 or tuple(label.shape) != (x.shape[0],):
+            raise ShapeError(
+                f"CombinedMarginLoss: x is (n, classes) and label (n,), got {tuple(x.shape)} and "
+                f"{tuple(label.shape)}"
+            )
+        if label.dtype.inexact or label.dtype.is_bool:
+            raise DTypeError(f"CombinedMarginLoss: label has integers, got {label.dtype.name}")
+        at = label.to(int64).unsqueeze(1)
+        own = x.gather(1, at)
+        farther = ops.cos(self.m1 * ops.acos(own) + self.m2) - self.m3
+        out: Tensor = x.scatter(1, at, farther)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"m1={self.m1}, m2={self.m2}, m3={self.m3}"
 
 
 class CosineEmbeddingLoss(_Loss):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import functional as F
@@ -12,6 +13,7 @@ from flowvm.nn.composites.norms import cross_map_norm
 from flowvm.nn.module import Module
 from flowvm.nn.modules._affine import Affine
 from flowvm.nn.modules._check import channels, integer
+from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
@@ -80,6 +82,27 @@ class RMSNorm(Affine):
         return (
             f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
         )
+
+
+class RMSLayerNorm(Module):
+    """OneFlow's: RMSNorm over a last dimension of `hidden_size`, which `variance_epsilon` is for.
+
+    >>> nn.RMSLayerNorm(2)(flow.tensor([[3.0, 3.0]])).detach()
+    tensor([[1.0000, 1.0000]])
+    """
+
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = Parameter(ops.ones(integer(self, "hidden_size", hidden_size)))
+        self.variance_epsilon = eps
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return F.rms_norm(
+            hidden_states, tuple(self.weight.shape), self.weight, self.variance_epsilon
+        )
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, eps={self.variance_epsilon}"
 
 
 class GroupNorm(Affine):

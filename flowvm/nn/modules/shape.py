@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, integer, sizes
@@ -69,14 +70,35 @@ class Fold(Unfold):
 class PixelShuffle(Module):
     """(..., C * r * r, H, W) to (..., C, H * r, W * r).
 
+    OneFlow's `h_upscale_factor` and `w_upscale_factor`, both instead of `upscale_factor`, are the
+    factors of H and W; ArgumentError for one of them alone, and for all three.
+
     >>> nn.PixelShuffle(2)(flow.arange(4).view(1, 4, 1, 1))
     tensor([[[[0, 1],
               [2, 3]]]])
     """
 
-    def __init__(self, upscale_factor: int) -> None:
+    upscale_factor: int | tuple[int, int]
+
+    def __init__(
+        self,
+        upscale_factor: int | None = None,
+        h_upscale_factor: int | None = None,
+        w_upscale_factor: int | None = None,
+    ) -> None:
         super().__init__()
-        self.upscale_factor = integer(self, "upscale_factor", upscale_factor, 1)
+        given = [f is not None for f in (upscale_factor, h_upscale_factor, w_upscale_factor)]
+        if given not in ([True, False, False], [False, True, True]):
+            raise ArgumentError(
+                "PixelShuffle: give upscale_factor, or h_upscale_factor and w_upscale_factor"
+            )
+        if upscale_factor is not None:
+            self.upscale_factor = integer(self, "upscale_factor", upscale_factor, 1)
+        elif h_upscale_factor is not None and w_upscale_factor is not None:
+            self.upscale_factor = (
+                integer(self, "h_upscale_factor", h_upscale_factor, 1),
+                integer(self, "w_upscale_factor", w_upscale_factor, 1),
+            )
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_shuffle(input, self.upscale_factor)

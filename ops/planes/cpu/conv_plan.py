@@ -14,10 +14,10 @@ The zeros at the end of a row serve as those at the start of the next.
 
 Everything here depends on shapes alone, and so does every result (`Launch`).
 
+Annotations are evaluated: a NamedTuple of this many fields is made faster of types than of names.
+
 Long because both plans are lists of what a kernel takes.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Shape(NamedTuple):
         return self.kernel[1] * self.kernel[2]
 
     @property
-    def flat(self) -> Geometry:
+    def flat(self) -> "Geometry":
         """Its numbers as kernels take them."""
         return Geometry(
             self.samples, self.groups, self.channels, self.outputs, *self.input, *self.output,

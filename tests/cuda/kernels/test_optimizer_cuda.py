@@ -20,8 +20,12 @@ CALLS = [
         for nesterov in (0, 1)
         for first in (0, 1)
     ),
-    *(("adam_step_", 4, (decoupled, 1, *ADAM, 5)) for decoupled in (0, 1)),
-    *(("amsgrad_step_", 5, (decoupled, 0, *ADAM, 1)) for decoupled in (0, 1)),
+    *(
+        ("adam_step_", 4, (decoupled, 1, corrected, *ADAM, 5))
+        for decoupled in (0, 1)
+        for corrected in (0, 1)
+    ),
+    *(("amsgrad_step_", 5, (decoupled, 0, 1, *ADAM, 1)) for decoupled in (0, 1)),
 ]
 assert flow.eye(1).numel() == 1  # all ops are declared
 

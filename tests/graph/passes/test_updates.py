@@ -254,7 +254,7 @@ def test_random_updates_of_many_sizes(seed):
 
         def step(x, ws=ws, states=states):
             for w, g, (m, v) in zip(ws, grads, states, strict=True):
-                flow.ops.adam_step_(w, g, m, v, True, False, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
+                flow.ops.adam_step_(w, g, m, v, True, False, True, 0.1, 0.9, 0.99, 1e-8, 0.01, 3)
             return (x + 1,)
 
         if by_graph:

@@ -1,0 +1,58 @@
+"""`flow.env`: where this process stands among those launched with it, under OneFlow's names.
+
+A program that nobody launched is a world of one.  `flow.distributed` has PyTorch's names.
+"""
+
+from __future__ import annotations
+
+from flowvm.loading.listing import listing
+from flowvm.meta.placements import placement
+from flowvm.ranks.world import rank, world, world_size
+
+__all__ = ["all_device_placement", "get_local_rank", "get_node_size", "get_rank", "get_world_size"]
+__dir__ = listing(globals())
+
+
+def get_rank() -> int:
+    """The number of this process among all, from 0.
+
+    >>> flow.env.get_rank()
+    0
+    """
+    return rank()
+
+
+def get_local_rank() -> int:
+    """The number of this process among those of its host, from 0.
+
+    >>> flow.env.get_local_rank()
+    0
+    """
+    return world().local_rank
+
+
+def get_world_size() -> int:
+    """How many processes were launched together.
+
+    >>> flow.env.get_world_size()
+    1
+    """
+    return world_size()
+
+
+def get_node_size() -> int:
+    """How many hosts they run on.
+
+    >>> flow.env.get_node_size()
+    1
+    """
+    return world().hosts
+
+
+def all_device_placement(device_type: str) -> placement:
+    """The placement of all ranks, each with its own device of the type: "cpu" or "cuda".
+
+    >>> flow.env.all_device_placement("cpu")
+    flow.placement(type="cpu", ranks=[0])
+    """
+    return placement.all(device_type)

@@ -1,0 +1,85 @@
+"""Methods that OneFlow has as functions, too: `flow.expand(x, 2, 3)` is `x.expand(2, 3)`.
+
+Made when named; the docstring is the method's.  `cast`, `local_to_global` and `global_to_global`
+are methods under other names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError, MissingNameError
+from flowvm.meta.dtype import as_dtype
+from flowvm.ops.declare.recording import need_tensor
+
+NAMES: Final = (
+    "contiguous", "div_", "erfinv_", "expand", "gt_", "index_add_", "lerp_", "masked_fill_",
+    "new_empty", "new_full", "new_ones", "new_zeros", "normal_", "repeat", "to_global", "to_local",
+    "view",
+)  # fmt: skip
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name in NAMES:
+        return function(name)
+    raise MissingNameError(f"flowvm.methods has no {name!r}", name, lambda: NAMES)
+
+
+@functools.cache
+def function(name: str) -> Callable[..., Any]:
+    """The function `name(input, ...)`, which is `input.name(...)`; ArgumentTypeError where `input`
+    is no tensor.
+
+    >>> flow.expand(flow.ones(1, 2), 2, 2)
+    tensor([[1., 1.],
+            [1., 1.]])
+    """
+
+    @functools.wraps(getattr(Tensor, name), assigned=("__name__", "__qualname__", "__doc__"))
+    def called(input: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return getattr(need_tensor(name, "input", input), name)(*args, **kwargs)
+
+    return called
+
+
+def cast(input: Tensor, dtype: Any) -> Tensor:
+    """`input.to(dtype)`: the tensor itself where it has the dtype.
+
+    >>> flow.cast(flow.tensor([1.7, -1.7]), flow.int8)
+    tensor([ 1, -1], dtype=flow.int8)
+    """
+    out: Tensor = need_tensor("cast", "input", input).to(as_dtype(dtype))
+    return out
+
+
+def local_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) -> Tensor:
+    """`input.to_global(placement, sbp)` of a local tensor; ArgumentError for a global one.
+
+    >>> flow.local_to_global(flow.ones(2), flow.placement("cpu", [0]), flow.sbp.broadcast).is_global
+    True
+    """
+    return _to_global("local_to_global", "local", input, placement, sbp, options)
+
+
+def global_to_global(input: Tensor, placement: Any, sbp: Any, **options: Any) -> Tensor:
+    """`input.to_global(placement, sbp)` of a global tensor; ArgumentError for a local one.
+
+    >>> x = flow.ones(2, placement=flow.placement("cpu", [0]), sbp=flow.sbp.broadcast)
+    >>> flow.global_to_global(x, x.placement, flow.sbp.split(0)).sbp
+    (flow.sbp.split(0),)
+    """
+    return _to_global("global_to_global", "global", input, placement, sbp, options)
+
+
+def _to_global(
+    name: str, kind: str, input: Any, placement: Any, sbp: Any, options: dict[str, Any]
+) -> Tensor:
+    x = need_tensor(name, "input", input)
+    if x.is_global != (kind == "global"):
+        other = "global_to_global" if kind == "local" else "local_to_global"
+        raise ArgumentError(f"{name}: input is not a {kind} tensor; use {other}, or to_global")
+    out: Tensor = x.to_global(placement, sbp, **options)
+    return out

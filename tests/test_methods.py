@@ -1,0 +1,68 @@
+"""Methods that are functions, too."""
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import methods
+
+HERE = flow.placement("cpu", [0])
+CALLS = {
+    "contiguous": (),
+    "div_": (2.0,),
+    "erfinv_": (),
+    "expand": (4, 2, 2),
+    "gt_": (0.3,),
+    "index_add_": (0, flow.tensor([1]), flow.ones(1, 2)),
+    "lerp_": (flow.ones(2, 2), 0.5),
+    "masked_fill_": (flow.tensor([True, False]), 0.0),
+    "new_empty": ((2, 3),),
+    "new_full": ((2, 3), 7.0),
+    "new_ones": ((2, 3),),
+    "new_zeros": ((2, 3),),
+    "normal_": (0.0, 1.0),
+    "repeat": (1, 2),
+    "to_global": (HERE, flow.sbp.broadcast),
+    "view": (4,),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_function_is_the_method(name):
+    found = []
+    for call in (getattr(flow, name), getattr(flow.Tensor, name)):
+        flow.manual_seed(0)
+        x = flow.tensor([[0.25, 0.5], [0.75, -0.5]])
+        out = call(x, *CALLS[name])
+        assert (out is x) == (name.endswith("_") or name == "contiguous")
+        found.append(out.to_local() if out.is_global else out)
+    assert found[0].shape == found[1].shape
+    if name != "new_empty":
+        np.testing.assert_array_equal(found[0].numpy(), found[1].numpy())
+    with pytest.raises(TypeError, match=f"{name}.*int"):
+        getattr(flow, name)(3, *CALLS[name])
+
+
+def test_between_local_and_global():
+    x = flow.local_to_global(flow.ones(2), placement=HERE, sbp=flow.sbp.split(0))
+    assert x.is_global
+    y = flow.global_to_global(x, HERE, flow.sbp.broadcast)
+    assert y.sbp == (flow.sbp.broadcast,)
+    np.testing.assert_array_equal(flow.to_local(y).numpy(), np.ones(2))
+    with pytest.raises(ValueError, match="use global_to_global"):
+        flow.local_to_global(x, HERE, flow.sbp.broadcast)
+    with pytest.raises(ValueError, match="use local_to_global"):
+        flow.global_to_global(flow.ones(2), HERE, flow.sbp.broadcast)
+
+
+def test_cast():
+    x = flow.tensor([1.5, -1.5])
+    assert flow.cast(x, flow.int32).tolist() == [1, -1]
+    assert flow.cast(x, flow.float32) is x
+    with pytest.raises(TypeError, match="cast"):
+        flow.cast([1], flow.int32)
+
+
+def test_what_is_none():
+    with pytest.raises(AttributeError, match="explode"):
+        getattr(methods, "explode")  # noqa: B009
