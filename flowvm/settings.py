@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
-from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.autocasting import autocast_dtype, autocast_mode, defaults, forget, inside
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.listing import listing
-from flowvm.meta.dtype import DType, bfloat16, float16
+from flowvm.meta.dtype import DType
 
 __all__ = [
     "are_deterministic_algorithms_enabled",
+    "clear_autocast_cache",
     "get_autocast_cpu_dtype",
     "get_autocast_dtype",
     "get_autocast_gpu_dtype",
@@ -30,6 +31,11 @@ __all__ = [
     "is_vulkan_available",
     "is_warn_always_enabled",
     "set_anomaly_enabled",
+    "set_autocast_cache_enabled",
+    "set_autocast_cpu_dtype",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+    "set_autocast_gpu_dtype",
     "set_deterministic_debug_mode",
     "set_flush_denormal",
     "set_num_interop_threads",
@@ -125,9 +131,75 @@ def is_autocast_cache_enabled() -> bool:
 
 def get_autocast_dtype(device_type: str) -> DType:
     """What the `autocast` around converts to; without one, its default for the device type."""
-    if device_type not in ("cpu", "cuda"):
-        raise ArgumentError(f"get_autocast_dtype: 'cpu' or 'cuda', got {device_type!r}")
-    return autocast_dtype() or (bfloat16 if device_type == "cpu" else float16)
+    return autocast_dtype() or _default("get_autocast_dtype", device_type)
+
+
+def _default(name: str, device_type: Any) -> DType:
+    if device_type not in defaults:
+        raise ArgumentError(f"{name}: 'cpu' or 'cuda', got {device_type!r}")
+    return defaults[device_type]
+
+
+def set_autocast_enabled(device_type: str | bool, enabled: bool | None = None) -> None:
+    """Let this thread compute as inside `flow.autocast(device_type)` from now on, until that is
+    turned off, or the `with flow.autocast(...)` around ends.  One argument is for "cuda".
+
+    >>> flow.set_autocast_enabled("cpu", True)
+    >>> (flow.ones(2, 2) @ flow.ones(2, 2)).dtype
+    flow.bfloat16
+    >>> flow.set_autocast_enabled("cpu", False)
+    """
+    if enabled is None:
+        device_type, enabled = "cuda", bool(device_type)
+    dtype = _default("set_autocast_enabled", device_type)
+    autocast_mode().set(inside(dtype) if enabled else None)
+
+
+def set_autocast_dtype(device_type: str, dtype: DType) -> None:
+    """Set what `autocast` of the device type converts to where it is not told; where this thread is
+    in a region, what that converts to until it ends.
+
+    ArgumentError for another dtype than float16 and bfloat16.
+
+    >>> flow.set_autocast_dtype("cpu", flow.float16)
+    >>> with flow.autocast("cpu"):
+    ...     print(flow.get_autocast_dtype("cpu"))
+    flow.float16
+    >>> flow.set_autocast_dtype("cpu", flow.bfloat16)
+    """
+    _default("set_autocast_dtype", device_type)
+    if not (isinstance(dtype, DType) and dtype.reduced):
+        raise ArgumentError(f"set_autocast_dtype: flow.float16 or flow.bfloat16, got {dtype!r}")
+    if autocast_dtype() is None:
+        defaults[device_type] = dtype
+    else:
+        autocast_mode().set(inside(dtype))
+
+
+def set_autocast_cpu_dtype(dtype: DType) -> None:
+    """`set_autocast_dtype("cpu", dtype)`."""
+    set_autocast_dtype("cpu", dtype)
+
+
+def set_autocast_gpu_dtype(dtype: DType) -> None:
+    """`set_autocast_dtype("cuda", dtype)`."""
+    set_autocast_dtype("cuda", dtype)
+
+
+def set_autocast_cache_enabled(enabled: bool) -> None:
+    """Nothing for True; ArgumentError for False: a parameter that has changed is converted again
+    anyway.
+    """
+    if not enabled:
+        raise ArgumentError(
+            "set_autocast_cache_enabled: False does nothing here: a parameter that has changed is "
+            "converted again anyway; leave it out"
+        )
+
+
+def clear_autocast_cache() -> None:
+    """Forget the converted parameters of the region that this thread is in."""
+    forget()
 
 
 def get_autocast_cpu_dtype() -> DType:

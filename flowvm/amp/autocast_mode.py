@@ -10,14 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype, autocast_mode, inside
+from flowvm.eager.autocasting import autocast_dtype, autocast_mode, defaults, inside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.guards.regions import AroundToo, Mode
 from flowvm.meta.device import Device, is_available
-from flowvm.meta.dtype import DType, bfloat16, float16, float64
-
-_DEFAULTS = {"cpu": bfloat16, "cuda": float16}  # PyTorch's
+from flowvm.meta.dtype import DType, float16, float64
 
 
 def is_autocast_available(device_type: str) -> bool:
@@ -76,7 +74,7 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
                 "converted again anyway; leave it out"
             )
         self.device_type, self.enabled = device_type, bool(enabled)
-        self.dtype = dtype or _DEFAULTS.get(device_type, float16)
+        self.dtype = dtype or defaults.get(device_type, float16)
 
     def _mode(self) -> Mode[Any]:
         return autocast_mode()
@@ -143,7 +141,7 @@ def custom_fwd(
     @functools.wraps(inner)
     def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
         around = autocast_dtype()
-        dtype = around or _DEFAULTS.get(device_type, float16)
+        dtype = around or defaults.get(device_type, float16)
         ctx.autocast = dtype, around is not None and cast_inputs is None
         if around is None or cast_inputs is None:
             return inner(ctx, *args, **kwargs)

@@ -66,12 +66,21 @@ class Autocasting(NamedTuple):
 
 
 _mode: Mode[Autocasting | None] = Mode(None)
+# what a region that is told no dtype computes in, by device type: PyTorch's, or what is set
+defaults: dict[str, DType] = {"cpu": bfloat16, "cuda": float16}
 
 
 def autocast_dtype() -> DType | None:
     """The dtype of the region that this thread is in, None outside."""
     region = _mode.now()
     return None if region is None else region.dtype
+
+
+def forget() -> None:
+    """Let go of what was converted in the region that this thread is in."""
+    region = _mode.now()
+    if region is not None:
+        region.kept.values = {}
 
 
 def autocast_mode() -> Mode[Autocasting | None]:

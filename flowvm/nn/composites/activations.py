@@ -9,6 +9,7 @@ from flowvm import ops
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops.random.generator import Generator
 
 if TYPE_CHECKING:
     from flowvm.meta.dtype import DType
@@ -109,6 +110,8 @@ def rrelu(
     upper: float = 1.0 / 3,
     training: bool = False,
     inplace: bool = False,
+    *,
+    generator: Generator | None = None,
 ) -> Tensor:
     """x where positive, a * x elsewhere: in training `a` is drawn for each element, uniformly from
     `lower` to `upper`, else it is their mean (Xu et al., 2015).
@@ -121,7 +124,7 @@ def rrelu(
     if not training:
         out: Tensor = ops.leaky_relu(input, (lower + upper) / 2, inplace)
         return out
-    slopes = ops.empty_like(input.detach()).uniform_(lower, upper)
+    slopes = ops.empty_like(input.detach()).uniform_(lower, upper, generator=generator)
     factor = ops.where(ops.gt(input.detach(), 0), 1.0, slopes)
     scaled: Tensor = input.mul_(factor) if inplace else input * factor
     return scaled
