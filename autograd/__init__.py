@@ -10,6 +10,7 @@ from flowvm.autograd.anomaly import detect_anomaly, is_anomaly_enabled, set_dete
 from flowvm.autograd.backward import backward, grad
 from flowvm.autograd.checkpoint import checkpoint, checkpoint_sequential
 from flowvm.autograd.function import Function, FunctionCtx, once_differentiable
+from flowvm.autograd.functional import hessian, hvp, jacobian, jvp, vhp, vjp
 from flowvm.autograd.gradcheck import GradcheckError, gradcheck, gradgradcheck
 from flowvm.autograd.hooks import RemovableHandle
 from flowvm.autograd.leaf import AccumulateGrad
@@ -41,13 +42,19 @@ __all__ = [
     "gradcheck",
     "gradgradcheck",
     "graph",
+    "hessian",
+    "hvp",
     "inference_mode",
     "is_anomaly_enabled",
     "is_grad_enabled",
     "is_inference_mode_enabled",
+    "jacobian",
+    "jvp",
     "no_grad",
     "once_differentiable",
     "set_detect_anomaly",
     "set_grad_enabled",
+    "vhp",
+    "vjp",
 ]
 __dir__ = listing(globals())

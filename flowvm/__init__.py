@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from flowvm import linalg as linalg
     from flowvm import masked as masked
     from flowvm import memory as memory
+    from flowvm import mock_torch as mock_torch
     from flowvm import mps as mps
     from flowvm import multiprocessing as multiprocessing
     from flowvm import nn as nn
@@ -184,9 +185,9 @@ newaxis = None
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
     "distributions", "env", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
-    "linalg", "lowrank", "masked", "memory", "mps", "multiprocessing", "nn", "onnx", "optim",
-    "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse", "special",
-    "testing", "utils", "xpu",
+    "linalg", "lowrank", "masked", "memory", "mock_torch", "mps", "multiprocessing", "nn", "onnx",
+    "optim", "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse",
+    "special", "testing", "utils", "xpu",
 )  # fmt: skip
 _LAZY_NAMES = {
     "autocast": "flowvm.amp",

@@ -49,7 +49,7 @@ LAYERS = (
     ("lowrank",),
     ("array_api", "comm", "cuda.amp", "distributed", "env", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
-    ("", "__main__", "commands", "compat", "datasets", "loading"),
+    ("", "__main__", "commands", "compat", "datasets", "loading", "mock_torch"),
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
 # one bracket leave each other alone.  A package's own files beside its rooms are above them all,
@@ -120,7 +120,7 @@ FACES = {
         "fx.graph_module",
         "fx.interpreter", "fx.node", "fx.passes.shape_prop", "fx.proxy", "fx.recording",
         "fx.subgraph_rewriter", "fx.tracer", "hub", "jit",
-        "launch", "library", "linalg", "masked", "memory", "mps", "multiprocessing",
+        "launch", "library", "linalg", "masked", "memory", "mock_torch", "mps", "multiprocessing",
         "nn.attention.bias",
         "lowrank", "nn.attention.flex_attention", "nn.functional",
         "nn.init",
@@ -133,7 +133,7 @@ FACES = {
         "settings",
         "signal.windows", "special", "streams", "testing", "utils.checkpoint",
         "utils.data.distributed", "utils.dlpack", "utils.flop_counter", "utils.hooks",
-        "utils.tensor", "utils.tensorboard", "xpu",
+        "utils.global_view", "utils.tensor", "utils.tensorboard", "xpu",
     )
 }  # fmt: skip
 

@@ -73,6 +73,13 @@ def test_one_process_is_a_world() -> None:
         (lambda: flow.complex32, "complex64 and complex128"),
         (lambda: flow.utils.cpp_extension.load, "no C.. extensions"),
         (lambda: flow.quantization, "no quantized kernels"),
+        (lambda: flow.nn.QatConv2d, "no quantized kernels"),
+        (lambda: flow.nn.OFRecordReader, "no files of records"),
+        (lambda: flow.one_embedding, "nn.Embedding"),
+        (lambda: flow.remat, "flow.utils.checkpoint"),
+        (lambda: flow.boxing, "to_global"),
+        (lambda: flow.asyncs, "calls do not wait"),
+        (lambda: flow.utils.global_view.global_mode, "take placement and sbp"),
     ],
 )
 def test_what_is_absent_says_what_there_is(ask: Any, message: str) -> None:

@@ -34,6 +34,7 @@ import flowvm.distributions.utils
 import flowvm.nn.attention.flex_attention
 import flowvm.utils.dlpack
 import flowvm.utils.flop_counter
+import flowvm.utils.global_view
 import flowvm.utils.tensor
 from flowvm import nn
 
@@ -62,6 +63,8 @@ SPACES = {
     "autograd": Space(flow.autograd, True),
     "distributions": Space(flow.distributions, True),
     "env": Space(flow.env, True),
+    "mock_torch": Space(flow.mock_torch, True),
+    "utils.global_view": Space(flowvm.utils.global_view, True),
     "utils.tensor": Space(flowvm.utils.tensor, True),
     "utils.data": Space(flow.utils.data, True),
     "nn.attention.flex_attention": Space(nn.attention.flex_attention, True),

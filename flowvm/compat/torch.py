@@ -136,13 +136,13 @@ class _Mirror(types.ModuleType):
                 return getattr(importlib.import_module("flowvm.compat.native"), name)
             if not name.startswith("__") or name in _ELSEWHERE:
                 if _counterpart(inner.partition(".")[2]) is not None:
-                    return importlib.import_module(inner)
+                    return _mirrored(inner)
                 _missed[inner] += 1
             raise MissingNameError(str(error) or f"flowvm has no {inner}", name) from None
         if _is_flowvms(found):
             inner = f"{self.__name__}.{name}"
             if found.__name__ == f"{of.__name__}.{name}":
-                return importlib.import_module(inner)
+                return _mirrored(inner)
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -156,6 +156,16 @@ class _Mirror(types.ModuleType):
 
     def __repr__(self) -> str:
         return f"<module {self.__name__!r}: {self.__dict__['_of'].__name__}>"
+
+
+def _mirrored(name: str) -> types.ModuleType:
+    """The mirror of this name; a new one where it is no longer what an import finds."""
+    if is_installed():
+        return importlib.import_module(name)
+    of = _counterpart(name.partition(".")[2])
+    if of is None:
+        raise ModuleNotFoundError(f"flowvm has no module for {name!r}", name=name)
+    return _Mirror(name, of)
 
 
 def _is_flowvms(value: Any) -> bool:
@@ -217,7 +227,7 @@ def install(*, report: bool = True) -> None:
 
     ArgumentError if PyTorch or OneFlow itself is imported already.
     """
-    if _finder in sys.meta_path:
+    if is_installed():
         return
     for root in ROOTS:
         if root in sys.modules and not isinstance(sys.modules[root], _Mirror):
@@ -229,9 +239,14 @@ def install(*, report: bool = True) -> None:
         atexit.register(_report)
 
 
+def is_installed() -> bool:
+    """Whether they mean it now."""
+    return _finder in sys.meta_path
+
+
 def uninstall() -> None:
     """Let these names mean what they did; modules that were imported keep what they have."""
-    if _finder in sys.meta_path:
+    if is_installed():
         sys.meta_path.remove(_finder)
     for name in [n for n, module in sys.modules.items() if isinstance(module, _Mirror)]:
         del sys.modules[name]

@@ -1,4 +1,4 @@
-"""What PyTorch has and flowvm has not, and what there is instead: one sentence for each name.
+"""What PyTorch or OneFlow has and flowvm has not, and what there is instead, a sentence a name.
 
 `import flowvm.sparse` works and any name of it is an AttributeError that says this; so a program
 finds out where it uses such a thing, and not where it imports it.
@@ -39,6 +39,40 @@ ABSENT: Final = {
     "utils.cpp_extension": "there are no C++ extensions; an op of your own is a Python function",
     "utils.bottleneck": "see flow.profiler",
     "utils.mobile_optimizer": "graphs run where Python runs",
+    "one_embedding": "a table lies in memory; nn.Embedding, or split it: weight.to_global",
+    "remat": "flow.utils.checkpoint computes a part of a model again in backward",
+    "boxing": "to_global changes placement and SBP; a Graph's are planned by its passes",
+    "asyncs": "calls do not wait for kernels; threads of Python issue side by side",
+    "global_mode": "functions that make tensors take placement and sbp; global_view.to_global",
+    "current_global_mode": "there is no global_mode; a tensor has placement and sbp",
+    **dict.fromkeys(
+        (
+            "COCOReader",
+            "GPTIndexedBinDataReader",
+            "OFRecordBytesDecoder",
+            "OFRecordImageDecoder",
+            "OFRecordImageDecoderRandomCrop",
+            "OFRecordImageGpuDecoderRandomCropResize",
+            "OFRecordRawDecoder",
+            "OFRecordReader",
+            "OfrecordRawDecoder",
+            "OfrecordReader",
+            "RawReader",
+        ),
+        "no files of records are read; a Dataset of yours does that, for utils.data.DataLoader",
+    ),
+    **dict.fromkeys(
+        (
+            "FakeQuantization",
+            "MinMaxObserver",
+            "MovingAverageMinMaxObserver",
+            "QatConv1d",
+            "QatConv2d",
+            "QatConv3d",
+            "Quantization",
+        ),
+        "there are no quantized kernels; bfloat16 and float16 there are",
+    ),
 }
 
 

@@ -54,7 +54,7 @@ from flowvm.profiler.run.columns import COLUMNS
 from flowvm.profiler.run.costs import overhead
 from flowvm.profiler.run.roof import roofline
 from flowvm.profiler.run.run import SCHEMA, Run
-from flowvm.profiler.run.spans import mark, span
+from flowvm.profiler.run.spans import mark, range_pop, range_push, span
 
 __all__ = [
     "COLUMNS",
@@ -70,6 +70,8 @@ __all__ = [
     "mark",
     "overhead",
     "profile",
+    "range_pop",
+    "range_push",
     "roofline",
     "serve",
     "span",

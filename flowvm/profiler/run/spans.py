@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flowvm.errors import ModeError
 from flowvm.guards.regions import reverting
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.flight import Mark
@@ -39,6 +40,36 @@ def span(name: str) -> Iterator[None]:
             yield
         finally:
             _note(Mark(name, begun, time.monotonic_ns(), threading.get_ident(), first, issued()))
+
+
+_pushed = threading.local()  # `open`: the spans of this thread that `range_push` began
+
+
+def range_push(range_name: str) -> None:
+    """Begin a span that `range_pop` ends, on the same thread.
+
+    >>> with flow.profiler.profile() as p:
+    ...     flow.profiler.range_push("augment")
+    ...     x = flow.ones(2) + 1
+    ...     flow.profiler.range_pop()
+    >>> len(p.part("augment")) >= 2
+    True
+    """
+    begun = span(range_name)
+    begun.__enter__()
+    vars(_pushed).setdefault("open", []).append(begun)
+
+
+def range_pop() -> None:
+    """End the span that this thread's last `range_push` began; ModeError without one.
+
+    >>> flow.profiler.range_push("augment")
+    >>> flow.profiler.range_pop()
+    """
+    begun = vars(_pushed).get("open")
+    if not begun:
+        raise ModeError("range_pop: no range_push of this thread is open")
+    begun.pop().__exit__(None, None, None)
 
 
 def mark(name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError
-from flowvm.profiler import load, mark, profile, span
+from flowvm.profiler import load, mark, profile, range_pop, range_push, span
 from flowvm.profiler.run.columns import COLUMNS
 from flowvm.vm.machine.words import KIND
 from tests.profiler.synthetic import synthetic
@@ -82,3 +82,18 @@ def test_a_part_of_a_run_is_a_run(seed, k):
     whole = run.part(0, len(run), run.begun, run.ended)
     for name in COLUMNS:
         assert np.array_equal(getattr(whole, name), getattr(run, name)), name
+
+
+def test_ranges_are_spans_of_their_thread():
+    x = flow.ones(8, 8)
+    with profile() as p:
+        range_push("outer")
+        range_push("inner")
+        step(x).item()
+        range_pop()
+        x + x
+        range_pop()
+    assert [m[0] for m in p.run.marks] == ["inner", "outer"]
+    assert len(p.part("outer")) > len(p.part("inner")) > 0
+    with pytest.raises(ArgumentError, match="no range_push of this thread is open"):
+        range_pop()

@@ -1,0 +1,60 @@
+"""`flow.utils.global_view`: all tensors of a structure made global or local, under OneFlow's names.
+
+A structure is what `flow.utils._pytree` knows: tuples, lists, dicts and so on, with other values
+left as they are.  There is no `global_mode`: functions that make tensors take placement and sbp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.loading.absent import other_names
+from flowvm.loading.listing import listing
+from flowvm.utils._pytree import tree_map
+
+__all__ = ["to_global", "to_local"]
+__dir__ = listing(globals())
+__getattr__ = other_names("utils.global_view", lambda: __all__)
+
+
+def to_global(
+    input: Any, placement: Any = None, sbp: Any = None, *, warn_on_non_tensor_leaf: bool = True
+) -> Any:
+    """The structure with each tensor `t` as `t.to_global(placement, sbp)`, whose errors are these.
+
+    sbp                       one for all tensors, or a function that says it of each
+    warn_on_non_tensor_leaf   is taken and means nothing: other values are left as they are
+
+    >>> here = flow.placement("cpu", [0])
+    >>> batch = {"x": flow.ones(2), "name": "first"}
+    >>> batch = flow.utils.global_view.to_global(batch, here, flow.sbp.broadcast)
+    >>> batch["x"].is_global, batch["name"]
+    (True, 'first')
+    """
+
+    def made(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        held = sbp(leaf) if callable(sbp) and not hasattr(sbp, "is_split") else sbp
+        return leaf.to_global(placement, held)
+
+    return tree_map(made, input)
+
+
+def to_local(input: Any, *, copy: bool = False) -> Any:
+    """The structure with each global tensor as its `to_local()`; others stay, `copy` copies them.
+
+    >>> here = flow.placement("cpu", [0])
+    >>> x = flow.ones(2, placement=here, sbp=flow.sbp.broadcast)
+    >>> flow.utils.global_view.to_local((x, 3))
+    (tensor([1., 1.]), 3)
+    """
+
+    def made(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        own = leaf.to_local() if leaf.is_global else leaf
+        return own.clone() if copy else own
+
+    return tree_map(made, input)
