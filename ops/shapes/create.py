@@ -235,6 +235,7 @@ def from_file(
     >>> path = tempfile.mktemp()
     >>> x = flow.from_file(path, shared=True, size=3, dtype=flow.int32)
     >>> x[1] = 7
+    >>> flow.vm.sync()
     >>> flow.from_file(path, size=3, dtype=flow.int32)
     tensor([0, 7, 0], dtype=int32)
     """
