@@ -128,6 +128,11 @@ def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     total: Tensor
     if order == math.inf:
         total = ops.amax(_stacked([ops.amax(ops.abs(grad)) for grad in grads]))
+    elif order == -math.inf:
+        total = ops.amin(_stacked([ops.amin(ops.abs(grad)) for grad in grads]))
+    elif order == 0.0:  # as PyTorch's, the norm of norms: how many gradients are not zero
+        counts = _stacked([ops.sum(ops.ne(grad, 0)) for grad in grads])
+        total = ops.sum(ops.ne(counts, 0)).to(grads[0].dtype)
     elif order == 2.0:
         total = ops.sqrt(ops.sum(_stacked([_square(grad) for grad in grads])))
     else:
