@@ -24,6 +24,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.guards.forks import held_at_fork
 from flowvm.guards.regions import Mode
+from flowvm.vm.callers.tracebacks import cut, ours
 
 SUBCLASSES, ALL = 1, 2  # what is not asked in a region
 modes: Mode[tuple[Any, ...]] = Mode((), departing())  # those that are entered, innermost last
@@ -164,7 +165,7 @@ def give_way(function: Any, public: Any, objects: bool = False) -> None:
     original.__dict__.update(function.__dict__)
     behind_call(function, original)
     answer = _answer_of_object if objects else _answer
-    stands_for = dict(zip(_MARKS, (answer, original, public), strict=True))
+    stands_for = dict(zip(_MARKS, (answer, original, public, _tidy), strict=True))
     asking = _asking(len(code.co_freevars))
     consts = tuple(stands_for.get(c, c) if type(c) is int else c for c in asking.co_consts)
     _given_way[function] = original
@@ -178,19 +179,30 @@ def give_way(function: Any, public: Any, objects: bool = False) -> None:
     )
 
 
-_MARKS: Final = (100_001, 100_002, 100_003)  # constants of a code that others are put in place of
+# constants of a code that others are put in place of
+_MARKS: Final = (100_001, 100_002, 100_003, 100_004)
+
+
+def _tidy(error: BaseException) -> None:
+    if ours(error):
+        cut(error)
 
 
 @functools.cache
 def _asking(count: int) -> Any:
     """The code of a function that asks; code is exchanged for one with as many free variables."""
     own = "".join(f"a{k}, " for k in range(count))
-    answer, original, public = _MARKS
+    answer, original, public, tidy = _MARKS
     text = f"""
 def make({own}):
     def call(*args, **kwargs):
-        answer = {answer}
-        return answer({original}, {public}, args, kwargs)
+        try:
+            answer = {answer}
+            return answer({original}, {public}, args, kwargs)
+        except BaseException as error:
+            tidy = {tidy}
+            tidy(error)
+            raise
         ({own})
     return call
 """

@@ -176,12 +176,13 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
     _level: Any = None
 
     def _switch(self) -> Any:
-        self._level = enter_dual_level()
+        self._level = _new_level()
+        _levels.set(self._level)
         return self._level
 
     def _undo(self) -> None:
         if self._level is not None:
-            self._level.open = False
+            _close(self._level)
 
 
 def enter_dual_level() -> Any:
@@ -190,12 +191,16 @@ def enter_dual_level() -> Any:
     >>> level = flow.func.forward_ad.enter_dual_level()
     >>> flow.func.forward_ad.exit_dual_level(level=level)
     """
+    level = _new_level()
+    _levels.set(level)
+    return level
+
+
+def _new_level() -> Any:
     if _open_level() is not None:
         raise ModeError("nested forward mode AD is not supported: a level is open already")
     begin()
-    level = _Level()
-    _levels.set(level)
-    return level
+    return _Level()
 
 
 def exit_dual_level(*, level: Any = None) -> None:
@@ -206,7 +211,13 @@ def exit_dual_level(*, level: Any = None) -> None:
     found = _open_level()
     if found is None or (level is not None and level is not found):
         raise ModeError("exit_dual_level: this level is not open")
-    found.open = False
+    _close(found)
+
+
+def _close(level: Any) -> None:
+    level.open = False
+    if _levels.now() is level:
+        _levels.set(None)
 
 
 def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:

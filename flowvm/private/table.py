@@ -173,6 +173,8 @@ class Package:
             if use.replaces and digest_of(use.replaces) not in use.sources:
                 return None, f"{', '.join(use.replaces)} reads otherwise"
             return place, use.probe() if use.probe is not None else ""
+        except (MemoryError, RecursionError):
+            raise  # another time it is there
         except Exception as error:  # a module that is imported may raise anything
             return None, f"{type(error).__name__}: {error}"
 

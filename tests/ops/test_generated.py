@@ -20,6 +20,8 @@ NO_SAMPLES = {
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",
+    "from_file": "reads a file: tests/ops/shapes/test_create.py",
+    "hash_tensor": "sums bits: tests/ops/rows",
     "empty": "its values are any",
     "empty_like": "its values are any",
     "empty_permuted": "its values are any",

@@ -201,6 +201,8 @@ IN_A_CAPTURE = {
     "flowvm.compiler.native:Lowering._compiling", "flowvm.compiler.cache:_opened",
 }  # fmt: skip
 ELSEWHERE = {
+    "flowvm.compat.fake:FakeTensorMode": "a TorchFunctionMode",
+    "flowvm.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
     "flowvm.compiler.helpers:_alone": "a process of its own, which nobody interrupts",
     "flowvm.commands.warmup:progress": "a bar of rich's",
     "flowvm.commands.demo:progress_bar": "a bar of rich's",
