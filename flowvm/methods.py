@@ -42,6 +42,7 @@ def function(name: str) -> Callable[..., Any]:
     def called(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         return getattr(need_tensor(name, "input", input), name)(*args, **kwargs)
 
+    called.__qualname__ = name  # by which pickles find it here
     return called
 
 

@@ -20,6 +20,12 @@ NO_SAMPLES = {
     "from_numpy": "takes what is no tensor",
     "scalar_tensor": "takes what is no tensor",
     "tensor": "takes what is no tensor",
+    **dict.fromkeys(
+        ("batch_gather", "gather_nd", "in_top_k", "scatter_nd", "slice", "slice_update",
+         "tensor_scatter_nd_update"),
+        "of other ops, by OneFlow's names: tests/ops/places/test_coordinates.py",
+    ),
+    "broadcast_like": "expand, by OneFlow's name: tests/ops/places/test_coordinates.py",
     "from_file": "reads a file: tests/ops/shapes/test_create.py",
     "hash_tensor": "sums bits: tests/ops/rows",
     "empty": "its values are any",

@@ -176,7 +176,7 @@ def test_what_is_left_of_a_step_and_what_is_not_counted():
         opt.step()
     params = opt.param_groups[0]["params"]
     each = flow.optim.adam._each
-    numbers = False, False, 0.1, 0.9, 0.99, 1e-8, 0.0
+    numbers = False, False, True, 0.1, 0.9, 0.99, 1e-8, 0.0
     if not isinstance(each, native_class()) or each.begin is not None:
         pytest.skip("calls are Python's")
     assert each(params, opt.state, *numbers) == []
@@ -196,7 +196,7 @@ def test_what_is_left_of_a_step_and_what_is_not_counted():
         each()
     half = object.__new__(flow.Tensor)
     assert [*map(id, each([half, 3, None], opt.state, *numbers))] == [*map(id, (half, 3, None))]
-    (left,) = each([params[0]], opt.state, False, False, "a", 0.9, 0.99, 1e-8, 0.0)
+    (left,) = each([params[0]], opt.state, False, False, True, "a", 0.9, 0.99, 1e-8, 0.0)
     assert left is params[0]
     assert opt.state[params[0]]["step"] == 5
 
