@@ -55,7 +55,6 @@ class ALERT(Record):
     """What workers that wait for other ranks look at."""
 
     RAISED = field("1: do not wait any longer, `World.fault` says why")
-    CROWDED = field("until when, by `clock`, they nap and do not yield", by="the lanes' workers")
 
 
 @record(words=8, by="the device")

@@ -116,17 +116,6 @@ def _helper(number: int) -> str:
     return f"flowvm-h:cpu.{number}"
 
 
-PR_SET_TIMERSLACK, SLACK_NS = 29, 1000  # <linux/prctl.h>
-
-
-def _punctual(target: Callable[..., Any], *args: int) -> None:
-    """Run a thread whose sleeps end in time: Linux lets each be 50 us longer otherwise, and a
-    lane's naps are shorter than that.
-    """
-    ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, SLACK_NS, 0, 0, 0)
-    target(*args)
-
-
 # what packing a record raises; in a debug build that is an assertion, too
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError) + (VMError,) * config.debug_calls
 _RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
@@ -382,7 +371,7 @@ class Engine:
         return (int(self.arenas[owner].ctypes.data + 4095) & -4096) + zones.ARENA_ZONE
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
-        thread = threading.Thread(target=_punctual, args=(target, *args), name=name, daemon=True)
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         self.threads.append(thread)  # first: whoever started is waited for
         thread.start()
         say(1, f"started thread {name}")

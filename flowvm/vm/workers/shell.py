@@ -74,8 +74,6 @@ STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
-LONG_NS = 20_000  # a yield that somebody computed through: who sleeps is let in front of him
-CALLS = 0  # the stream of calls, whose worker yields: it is woken for each of them otherwise
 GLANCE = 50  # microseconds between two looks at what a device is busy with
 
 
@@ -254,8 +252,7 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
         idle += 1
-        before = clock()
-        if keep_polling(m, idle) and (stream == CALLS or clock() - before < LONG_NS):
+        if keep_polling(m, idle):
             continue
         fetch_add(m, at + STR.SLEEPS, 1)
         rouse(m)

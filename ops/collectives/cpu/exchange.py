@@ -2,13 +2,8 @@
 
 What is called with what is data (`Program`): a function's address and its arguments, each a kind
 and a word.  The functions are nonblocking and `MPI_Test` is what makes progress, so the worker goes
-on testing; after a few that fail another thread may have the core.  The worker looks at the board
-meanwhile: a rank that has begun something else, or an alert of the watcher, ends the wait.
-
-Who yields the core comes behind whoever computes there, and is back when that one's slice is over,
-after milliseconds (Linux 6.18: 3 ms at the least); who sleeps for a moment is let in front of it.
-An exchange needs a handful of tests.  So where a yield has taken long, the lanes' waits nap for a
-while (`CROWDED`); where nobody else wants the core they yield, which costs no latency.
+on testing; each time that it fails, another thread may have the core.  The worker looks at the
+board meanwhile: a rank that has begun something else, or an alert of the watcher, ends the wait.
 
 Invariant: a failed exchange leaves MPI with the operands, so nothing is exchanged afterwards:
 `order`, which every exchange writes, is poisoned, and with it all that follows.
@@ -25,14 +20,13 @@ from flowvm.launch import Launch, View
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.exchanges import Exchange
-from flowvm.ops.collectives.parts.standing import all_came, begin, different, text_words
+from flowvm.ops.collectives.parts.standing import begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
 from flowvm.ranks.watching import ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ALERT, ROW
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import (
     call_address,
-    clock,
     copy_bytes,
     futex_wait,
     load_word,
@@ -48,12 +42,8 @@ VALUE, OUT, IN, OWN, CONST = range(5)
 REQUEST, FLAG, STATUS = CALL.WORDS, CALL.WORDS + 1, CALL.WORDS + 2
 OWN_WORDS = STATUS + STATUS_BYTES // 8
 FAILED = int(Status.RANKS_FAILED)
-TESTS = 8  # in a row: a small message is there within them
-LOOK = 64  # tests between two looks at the board
 # a nap costs a small message its latency; without naps a wait takes the core from kernels
-POLLS, NAP_US = 1024, 30
-LONG_NAP_US = 120  # while another rank has not come: a look costs the core some 10 us
-LONG_NS, CROWDED_NS = 20_000, 100_000_000  # a yield that was long, and what it is remembered for
+POLLS, NAP_US = 200, 30
 
 
 class Argument(NamedTuple):
@@ -163,9 +153,7 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
         if words[FLAG] & 0xFFFFFFFF != 0:
             break
         tests += 1
-        if tests % TESTS != 0:
-            continue
-        if tests % LOOK == 0:
+        if tests & 63 == 0:
             other = different(t.row, members, t.members, seq)
             if other != 0:
                 details[0], details[1] = DIFFERENT, other - 1
@@ -173,15 +161,10 @@ def _exchange(out: int, x: int, program: Array, t: Any, own: int, details: Array
             if load_word(t.alert + 8 * ALERT.RAISED) != 0:
                 details[0] = ALERTED
                 return FAILED
-        now = clock()
-        if tests > POLLS or now < alert[ALERT.CROWDED]:
-            came = all_came(members, t.members, seq)
-            futex_wait(words, FLAG, 0, NAP_US if came else LONG_NAP_US)
-            continue
-        sched_yield()
-        after = clock()
-        if after - now > LONG_NS:
-            alert[ALERT.CROWDED] = after + CROWDED_NS
+        if tests > POLLS:
+            futex_wait(words, FLAG, 0, NAP_US)
+        else:
+            sched_yield()
     other = different(t.row, members, t.members, seq)
     if other != 0:  # first: of messages of other sizes MPI says less
         details[0], details[1] = DIFFERENT, other - 1

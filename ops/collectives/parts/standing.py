@@ -54,12 +54,3 @@ def different(at: int, rows: int, members: int, seq: int) -> int:
         ):
             return k + 1
     return 0
-
-
-def all_came(rows: int, members: int, seq: int) -> bool:
-    """Whether all members have begun number `seq`, as far as their boards are here."""
-    for k in range(members):
-        row = load_word(rows + 8 * k)
-        if row != 0 and load_acquire(words_at(row, ROW.WORDS), ROW.SEQ) < seq:
-            return False
-    return True
