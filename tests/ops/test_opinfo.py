@@ -33,6 +33,7 @@ KNOWN = {op.name for op in SAMPLES}
 ELSEWHERE = {
     "zero_": "the table changes a leaf", "new_empty": "any values",
     "new_empty_strided": "any values",
+    "slice": "OneFlow's, of several dimensions",
     "max_pool2d_with_indices_backward": "an op that PyTorch has inside",
     "svd_lowrank": "of random signs", "pca_lowrank": "of random signs",
     "as_strided": "the table has views of larger tensors, which the twin is not",

@@ -31,6 +31,8 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "Adam": ("Adam", {"lr": 0.1}),
     "Adam-eps": ("Adam", {"lr": 0.1, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.2}),
     "Adam-amsgrad": ("Adam", {"lr": 0.1, "amsgrad": True, "maximize": True}),
+    "Adam-uncorrected": ("Adam", {"lr": 0.1, "do_bias_correction": False}),
+    "AdamW-uncorrected": ("AdamW", {"lr": 0.1, "do_bias_correction": False}),
     "AdamW": ("AdamW", {"lr": 0.1}),
     "AdamW-amsgrad": ("AdamW", {"lr": 0.1, "weight_decay": 0.3, "amsgrad": True}),
     "AdamW-maximize": ("AdamW", {"lr": 0.1, "betas": (0.7, 0.8), "eps": 1e-6, "maximize": True}),

@@ -336,8 +336,7 @@ def test_a_helper_that_gets_no_core_begins_anew_with_a_higher_priority(
     monkeypatch.syspath_prepend(tmp_path)
     helper = helpers.Helper([f"starved_job:note:{tmp_path}"])
     assert helper.process.wait(timeout=60) == 0
-    assert helper in helpers._helpers
-    helpers.bury()
+    helpers.bury()  # unless the watch thread has
     assert helper not in helpers._helpers
     (first, lowest), (second, low) = map(str.split, (tmp_path / "notes").read_text().splitlines())
     assert int(first) == int(second) == helper.process.pid
