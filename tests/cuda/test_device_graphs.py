@@ -424,7 +424,7 @@ def test_the_kernels_compile(ptx_of, monkeypatch):
 
     monkeypatch.setattr(compiling, "simulated", lambda: False)
     words, number = ("int64", 1, "C"), ("float64", 1, "C")
-    adam = "int64", "int64", *["float64"] * 5, "int64"
+    adam = *["int64"] * 3, *["float64"] * 5, "int64"
     each = merging.each_kernel(part("adam_step_", 4), ("float32",) * 4, len(adam), 4096)
     sgd = steps.whole(part("sgd_step_", 2), 5)
     vector = ("float32", 1, "C")
