@@ -241,6 +241,13 @@ VARIABLES: tuple[Variable, ...] = (
         fixed=True,
     ),
     Variable(
+        "ahead",
+        lambda: True,
+        _flag,
+        "0 or 1",
+        "while kernels of a call are compiled a helper compiles those of its gradient",
+    ),
+    Variable(
         "debug_calls",
         lambda: False,
         _flag,
@@ -305,6 +312,7 @@ class Config:
     distributed_timeout: float
     kept_bytes: int
     calls: str
+    ahead: bool
     debug_calls: bool
     watchdog: float
     window: bool

@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
     # tests start some hundred processes, each of which would compile flowvm's files anew
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # and every core is busy with what tests need now
+    os.environ.setdefault("FLOWVM_AHEAD", "0")
 
 
 @pytest.hookimpl(optionalhook=True)  # of xdist, which need not be there

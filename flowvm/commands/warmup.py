@@ -4,8 +4,8 @@ The usual set is what the demo and the self-test run, and the ops that most mode
 float32, forward and backward; or those ops that are named.  `--all` runs every sample that every
 op, or every named one, declares for its tests.
 
-Compiling is spread over processes that share the cache folder.  Two that need the same kernel at
-the same moment both compile it, which costs time and nothing else.
+Compiling is spread over processes that share the cache folder.  Of two that need the same kernel at
+the same moment one compiles it, and the other waits.
 """
 
 import argparse
@@ -80,6 +80,7 @@ def main(args: argparse.Namespace) -> int:
 def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
     """The pieces of work, in fresh processes, as they are done."""
     os.environ.setdefault("FLOWVM_WORKERS", "1")
+    os.environ.setdefault("FLOWVM_AHEAD", "0")
     with processes(jobs) as pool:
         try:
             for future in as_completed([pool.submit(warm, name, all_samples) for name in work]):

@@ -12,6 +12,7 @@ put in its place in between.  A folder that is made is made with mode 0700.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import os
 import secrets
@@ -66,6 +67,54 @@ def write(folder: Path, name: str, data: bytes) -> None:
             except BaseException:
                 os.unlink(half, dir_fd=at)
                 raise
+
+
+@contextlib.contextmanager
+def alone(folder: Path, name: str) -> Iterator[bool]:
+    """No other process is in here with this folder and name meanwhile; whether one was, and was
+    waited for.  Without that, where there can be no locks.
+
+    The lock is a file, which goes with who made something under it: whoever comes then finds that.
+    """
+    global queues
+    waits = False
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            at = stack.enter_context(_opened(folder, is_own))
+            flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+            # closed, and so unlocked, whatever ends this
+            file = stack.enter_context(_open(os.open(f"{name}.lock", flags, 0o600, dir_fd=at)))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                queues = waits = True
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                finally:
+                    queues = False
+            stack.callback(_unlink, f"{name}.lock", at)
+        yield waits
+
+
+def taken(folder: Path, name: str) -> bool:
+    """Whether another process is in `alone` with these."""
+    with contextlib.suppress(OSError), _opened(folder, is_own) as at:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with _open(os.open(f"{name}.lock", flags, dir_fd=at)) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
+
+
+queues = False  # whether this process waits for another: in `alone`
+
+
+def _unlink(name: str, at: int) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=at)
 
 
 def trouble(folder: Path) -> str:

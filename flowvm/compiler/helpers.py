@@ -10,12 +10,14 @@ A helper
 
 A job is "module:function" or "module:function:argument", of flowvm.  Where the cache may not be
 written, the helpers write to a folder of this process, where `kept` looks, too.
+
+Jobs are a helper's from the start, and it ends with the last; or `ahead` sends them as they come up
+to one that waits for more.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import json
 import os
@@ -45,7 +47,10 @@ GLANCE_S = 1.0  # between two looks whether the parent is there, whose pipe a fo
 # that trained for minutes was never compiled.
 LOWEST, LOW = 19, 5  # of `nice`
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
-PRESSING = "--pressing="  # in front of the jobs, with the parent: it has begun anew
+PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
+IDLE_S = 10.0  # after which who waits for more jobs ends
+AHEAD = "ahead"  # the lock of who does jobs that were sent: those are waited for, others give way
+JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
 _START = """
 import sys, json
 sys.path[:] = json.loads(sys.argv[1])
@@ -55,11 +60,16 @@ helpers.main(sys.argv[2:])
 
 
 class Helper:
-    """One process, which does `jobs`.  OSError or ValueError where there can be none."""
+    """One process, which does `jobs`; without any, those that are sent to it.
+
+    OSError or ValueError where there can be none.
+    """
 
     def __init__(self, jobs: Sequence[str]) -> None:
         environment = {
             **os.environ,
+            "FLOWVM_AHEAD": "0",
+            "FLOWVM_ENGINE": "sequential",  # what a job issues runs at once, on one thread
             "FLOWVM_CACHE_DIR": str(_folder()),
             "FLOWVM_CHECK": config.check,
             "FLOWVM_DEBUG": "0",
@@ -81,9 +91,41 @@ class Helper:
         """Whether it has not ended yet."""
         return self.process.poll() is None
 
+    def send(self, job: str) -> bool:
+        """Whether it takes one more job now."""
+        assert self.process.stdin is not None, "it has a pipe"
+        line = f"{job}\n".encode()
+        try:
+            return len(line) <= JOB and os.write(self.process.stdin.fileno(), line) == len(line)
+        except (BlockingIOError, BrokenPipeError):
+            return False
+
+
+def ahead(job: str) -> None:
+    """Have `job` done by a helper that does such ones, if there can be one: while this process
+    compiles what it needs now, for what it will probably need next.
+
+    It does so where there is a second core, and leaves it to others where the cache may not be
+    written, for then this process would not find what was made.
+    """
+    global _assistant
+    if len(os.sched_getaffinity(0)) < 2 or not _may_write(jit.cache_dir()):
+        return
+    with contextlib.suppress(OSError, ValueError):
+        if _assistant is None or not _assistant.is_at_work():
+            _assistant = Helper([])
+            assert _assistant.process.stdin is not None, "it has a pipe"
+            os.set_blocking(_assistant.process.stdin.fileno(), False)
+        _assistant.send(job)
+
 
 def later(job: str, made: Callable[[], None]) -> None:
-    """Have `job` done by a helper, and then, or if there is none, call `made` on a thread."""
+    """Have `job` done by a helper, and then, or if there is none, call `made` on a thread.
+
+    In a helper nothing is done.
+    """
+    if inside:
+        return
     try:
         helper = Helper([job])
     except (OSError, ValueError):
@@ -99,6 +141,8 @@ def later(job: str, made: Callable[[], None]) -> None:
 
 
 _helpers: list[Helper] = []
+_assistant: Helper | None = None  # the one that waits for jobs
+inside = False  # whether this process is a helper, which has none
 _own: Path | None = None  # instead of the cache
 
 
@@ -142,11 +186,12 @@ def bury() -> None:
 
 def stop() -> None:
     """Nobody wants what is being made any more: this process ends."""
-    global _own
+    global _own, _assistant
     for helper in _helpers:
         helper.process.kill()
         helper.process.wait()
     _helpers.clear()
+    _assistant = None
     if _own is not None:
         shutil.rmtree(_own, ignore_errors=True)
         _own = None
@@ -154,11 +199,11 @@ def stop() -> None:
 
 def _after_fork_in_child() -> None:
     """The helpers are the parent's, and so is their folder."""
-    global _own
+    global _own, _assistant
     for helper in _helpers:
         helper.process.returncode = 0  # or it would be waited for
     _helpers.clear()
-    _own = None
+    _own = _assistant = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -168,21 +213,48 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 def main(jobs: Sequence[str]) -> None:
     """Do the jobs, unless the process that wants them ends first."""
-    pressing = jobs[0].startswith(PRESSING)
+    global inside
+    inside = True
+    pressing = bool(jobs) and jobs[0].startswith(PRESSING)
     parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
     jobs, worker = jobs[pressing:], threading.get_ident()
     # the watching thread keeps its priority, with which it can begin anew
-    watched = (parent, worker, jobs, pressing)
+    watched = (parent, worker, jobs, pressing or not jobs)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
-    os.nice(LOW if pressing else LOWEST)
+    os.nice(LOW if pressing or not jobs else LOWEST)
     for job in jobs:
         do(job)
+    for job in () if jobs else _sent():
+        with contextlib.suppress(Exception):  # it was a guess
+            _do(job, AHEAD)
+
+
+def _sent() -> Iterator[str]:
+    """Jobs as they are sent, until there is nobody to send more, or nothing was for long.
+
+    Of several the last comes first: backward begins where forward ended.
+    """
+    jobs: list[str] = []
+    rest = b""
+    while True:
+        while select.select([0], [], [], 0 if jobs else IDLE_S)[0]:
+            if not (data := os.read(0, JOB)):
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            jobs += map(bytes.decode, lines)
+        if not jobs:
+            return
+        yield jobs.pop()
 
 
 def do(job: str) -> None:
     """Do the job here, while no helper of any process does it."""
-    module, name, *argument = job.split(":")
-    with _alone(job.replace(":", ".")):
+    _do(job, job.replace(":", "."))
+
+
+def _do(job: str, lock: str) -> None:
+    module, name, *argument = job.split(":", 2)
+    with cache.alone(jit.cache_dir(), lock):
         getattr(importlib.import_module(module), name)(*argument)
 
 
@@ -190,11 +262,11 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
     """End with the parent; begin anew where `worker`, a thread, is starved."""
     clock = time.pthread_getcpuclockid(worker)
     began, used = time.monotonic(), time.clock_gettime(clock)
-    while os.getppid() == parent:
-        if select.select([sys.stdin], [], [], GLANCE_S)[0]:
-            break  # nothing is ever written to it: it was closed
+    closed = select.poll()
+    closed.register(0, 0)  # of what is written to it other than the end nothing is said
+    while os.getppid() == parent and not closed.poll(GLANCE_S * 1000):
         now, uses = time.monotonic(), time.clock_gettime(clock)
-        if _queues:
+        if cache.queues or cache.taken(jit.cache_dir(), AHEAD):
             began, used = now, uses
         elif not pressing and now - began >= STARVED_S:
             if uses - used < STARVED * (now - began):
@@ -203,24 +275,3 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
                 os.execv(sys.executable, again)  # with this thread's priority; the pipe stays
             began, used = now, uses
     os._exit(1)
-
-
-_queues = False  # whether the thread that works waits for another process
-
-
-@contextlib.contextmanager
-def _alone(name: str) -> Iterator[None]:
-    """No other process does this meanwhile; without that, where there can be no locks."""
-    global _queues
-    lock = -1
-    with contextlib.suppress(OSError):
-        flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-        lock = os.open(jit.cache_dir() / f"{name}.lock", flags, 0o600)
-        _queues = True
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    _queues = False
-    try:
-        yield
-    finally:
-        if lock >= 0:
-            os.close(lock)

@@ -303,7 +303,7 @@ def prune(folder: Path, limit: int) -> int:
     with contextlib.suppress(OSError):
         for item in os.scandir(folder):
             with contextlib.suppress(OSError):
-                if item.name.endswith((".o", ".tmp")):
+                if item.name.endswith((".o", ".tmp", ".lock")):
                     status = item.stat(follow_symlinks=False)
                     entries.append((status.st_mtime, status.st_size, item.path))
     total, removed = sum(size for _, size, _ in entries), 0
@@ -418,7 +418,10 @@ def _symbol_exists(name: str) -> bool:
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
     start = time.perf_counter()
-    with compiling(name), _no_collection():
+    with compiling(name), _no_collection(), cache.alone(cache_dir(), digest) as others:
+        made = _from_cache(digest, cache_dir()) if others else None
+        if made is not None:
+            return made  # by another process, meanwhile
         module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)

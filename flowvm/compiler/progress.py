@@ -61,6 +61,7 @@ class _Burst:
         self.listener: Callable[[str], None] | None = None
         # the op that the kernels are for; of another thread's, if two make their first at one time
         self.op = ""
+        self.first: Callable[[], None] | None = None  # called before the next kernel is compiled
 
     def begin(self) -> float:
         """Now, when a kernel is compiled next; in a burst of its own if the last is long over."""
@@ -101,6 +102,9 @@ def compiling(name: str) -> Iterator[None]:
     """The kernel `name` is compiled inside."""
     burst = _burst
     name = (f"{burst.op}: {name}" if burst.op else name)[:LONGEST]
+    if burst.first is not None:
+        first, burst.first = burst.first, None
+        first()
     start, began = burst.begin(), time.thread_time()
     if burst.listener is not None:
         burst.listener(name)
@@ -113,11 +117,20 @@ def compiling(name: str) -> Iterator[None]:
         remember(name, time.thread_time() - began)
 
 
-def making(op: str) -> reverting:
-    """What is compiled inside is for the op of this name."""
+def making(op: str, first: Callable[[], None] | None = None) -> reverting:
+    """What is compiled inside is for the op of this name; `first` is called if something is, before
+    it is.
+    """
     burst = _burst
-    back = functools.partial(setattr, burst, "op", burst.op)
-    return reverting(back, functools.partial(setattr, burst, "op", op))
+    before = burst.op, burst.first
+
+    def switch() -> None:
+        burst.op, burst.first = op, first
+
+    def undo() -> None:
+        burst.op, burst.first = before
+
+    return reverting(undo, switch)
 
 
 def shown(name: str) -> str:

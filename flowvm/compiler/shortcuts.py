@@ -25,7 +25,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from opcode import opmap
 from types import CodeType
 from typing import Any
@@ -131,19 +131,64 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 def _late_lifetimes(numba: Any) -> Callable[..., None]:
-    """What Numba does after each pass that changes a function, without what is only asked for once
-    deletions are written out, at the end: which variables live where.
+    """What Numba does after each pass that changes a function, without what is only asked for where
+    deletions are written out: which variables live where.
+
+    Nor are deletions, which are half of all statements: references are not counted, and nobody
+    reads what was deleted, so all that they come to is that LLVM forgets what it has just read.
     """
     plain = numba.PostProcessor.run
 
     def run(self: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
         function = self.func_ir
-        if emit_dels or function.is_generator:
+        if (emit_dels and not NUMBA.usable("counts")) or function.is_generator:
             plain(self, emit_dels, extend_lifetimes)
             return
         function.blocks = numba.transforms.canonicalize_cfg(function.blocks)
         function.variable_lifetime = numba.VariableLifetime(function.blocks)  # finds out if asked
         function.generator_info = None
+
+    return run
+
+
+class _Context:
+    """What Numba would add to an error that is raised inside, made only when one is."""
+
+    __slots__ = ("given", "named", "plain")
+
+    def __init__(self, plain: Callable[..., Any], given: tuple[Any, ...], named: Any) -> None:
+        self.plain, self.given, self.named = plain, given, named
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        if error is None:
+            return None
+        context = self.plain(*self.given, **self.named)
+        context.__enter__()
+        return context.__exit__(kind, error, trace)
+
+
+def _late_context(plain: Callable[..., Any]) -> Callable[..., _Context]:
+    """A context for each statement and each constraint, and hardly ever an error."""
+
+    def new_error_context(*given: Any, **named: Any) -> _Context:
+        return _Context(plain, given, named)
+
+    return new_error_context
+
+
+def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
+    """Statements as an SSA handler changes them; a line of a log for each of them is not written,
+    and not made ready either.
+    """
+
+    def run(states: Any, block: Any, handler: Any) -> Iterator[Any]:
+        on_assign, on_other = handler.on_assign, handler.on_other
+        for statement in block.body:
+            done = on_assign if isinstance(statement, assign) else on_other
+            yield done(states, statement)
 
     return run
 
@@ -279,6 +324,16 @@ def _lifetimes() -> list[Replacement]:
     return [(NUMBA.lifetimes.PostProcessor, "run", _late_lifetimes(NUMBA.lifetimes))]
 
 
+def _contexts() -> list[Replacement]:
+    late = _late_context(NUMBA.contexts.new_error_context)
+    return [(owner, "new_error_context", late) for owner in (NUMBA.typing, NUMBA.lowering)]
+
+
+def _statements() -> list[Replacement]:
+    quiet = _quiet_statements(NUMBA.statements.ir.Assign)
+    return [(NUMBA.statements, "_run_ssa_block_pass", quiet)]
+
+
 def _passes() -> list[Replacement]:
     machinery = NUMBA.passes
     return [(machinery.PassManager, "_runPass", _plainly_run(machinery.errors.new_error_context))]
@@ -320,6 +375,8 @@ _SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
     ("locations", _locations),
     ("sizes", _sizes),
     ("lifetimes", _lifetimes),
+    ("contexts", _contexts),
+    ("statements", _statements),
     ("passes", _passes),
     ("function_passes", _function_passes),
     ("array_likes", _array_likes),

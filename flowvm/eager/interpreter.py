@@ -10,6 +10,7 @@ Long because what an operator is and everything that a miss asks of it are read 
 
 from __future__ import annotations
 
+import functools
 import operator
 import struct
 import weakref
@@ -209,12 +210,27 @@ def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple
         globally: Any = hot["globally"]
         return globally  # type: ignore[no-any-return]
     if made is None and op.over is None:
-        made = _keep(op, key, _entry(op, metas, attrs, None))
+        needs = tuple(t._node is not None for t in tensors)
+        recorded = op.grad is not None and any(needs) and hot["grad_enabled"]()
+        first = functools.partial(_foretell, op, metas, attrs, needs) if recorded else None
+        made = _keep(op, key, _entry(op, metas, attrs, None, first=first))
     elif made is None:
         assert op.over is not None
         changed = 0 if op.over.refills else OPERAND.UPDATED
         made = _keep(op, key, _entry(op.over, metas, attrs, metas[:1], changed))
     return made
+
+
+# called with a call whose gradient will be asked for, before its kernels are compiled: operator,
+# metas, attributes, and which of its tensors have a place in the graph
+on_recorded: list[Callable[[Operator, Any, Any, tuple[bool, ...]], None]] = []
+
+
+def _foretell(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
+) -> None:
+    for hook in on_recorded:
+        hook(op, metas, attrs, needs)
 
 
 def keep_global(
@@ -274,15 +290,20 @@ def device_of(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Device:
     return cpu
 
 
-def lowered(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    """What a call comes down to on its device."""
+def lowered(
+    op: Operator,
+    metas: tuple[TensorMeta, ...],
+    attrs: tuple[Any, ...],
+    first: Callable[[], None] | None = None,
+) -> Invocation:
+    """What a call comes down to on its device; `first` is called before something is compiled."""
     device = device_of(metas, attrs)
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
             check_kernels(op, dtype, device)
     install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
-    with making(op.name):
+    with making(op.name, first):
         if device is cpu or op.everywhere:
             return op.lower(metas, attrs)
         return lowerings[device.type](op, metas, attrs)
@@ -336,11 +357,12 @@ def _entry(
     attrs: tuple[Any, ...],
     into: tuple[TensorMeta, ...] | None,
     updated: int = OPERAND.UPDATED,
+    first: Callable[[], None] | None = None,
 ) -> tuple[Any, ...]:
     if metas and not (op.refills and op.form):  # else all elements become the same number
         written = [m for n, m in zip(op.inputs, metas, strict=True) if n in op.writes]
         _check_written(op, (*(into or ()), *written))
-    invocation = lowered(op, metas if into is None else (*into, *metas), attrs)
+    invocation = lowered(op, metas if into is None else (*into, *metas), attrs, first)
     access, sizes = [], []
     for name, meta in zip(op.outputs, invocation.outputs, strict=True):
         if into is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
 from flowvm.eager import overriding
-from flowvm.eager.interpreter import Invocation, Operator, lowerings
+from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_recorded
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from flowvm import array_api, memory, overrides
     from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
+    from flowvm.graph.capture import ahead
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
@@ -34,9 +35,17 @@ else:
     amp = lazy("flowvm.cuda.amp")
     lanes = lazy("flowvm.cuda.lanes")
     runtime = lazy("flowvm.cuda.driver.runtime")
+    ahead = lazy("flowvm.graph.capture.ahead")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
+
+
+def _foretell(
+    op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
+) -> None:
+    """Backward will come through this call, for which something is compiled."""
+    ahead.foretell(op, metas, attrs, needs)
 
 
 def _why_no_cuda(index: int) -> str:
@@ -98,6 +107,7 @@ compiler.captured.append(_captured)
 overriding.on_first.append(_give_way)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
+on_recorded.append(_foretell)
 lowerings["meta"] = _lower_for_meta
 makers["cuda"] = _cuda_lane
 wires["cuda"] = _communicator

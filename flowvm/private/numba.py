@@ -5,6 +5,8 @@ objects, besides the shortcuts (`flowvm.compiler.shortcuts`), whose entries stan
 
 Public are `numba.types`, `numba.extending` and `numba.config`, and of what the documents of Numba
 tell who extends it, `_getvalue` of a structure.  Nothing here imports Numba before it is used.
+
+Long because it is one table.
 """
 
 from __future__ import annotations
@@ -196,10 +198,40 @@ NUMBA = Package(
         Use(
             "lifetimes",
             "numba.core.postproc",
-            "finds out after each pass where variables live, which nobody asks before the last",
+            "finds out after each pass where variables live, and writes out where each ends",
             ("PostProcessor", "VariableLifetime", "transforms"),
-            ("numba.core.postproc:PostProcessor.run",),
-            ("ee5363b5ef98516a",),
+            ("numba.core.postproc:PostProcessor.run", "numba.core.lowering:Lower.delvar"),
+            ("7bd28ab243ed8b31",),
+        ),
+        Use(
+            "typing",
+            "numba.core.typeinfer",
+            "makes a context of errors for each constraint",
+            ("new_error_context",),
+            optional=True,
+        ),
+        Use(
+            "lowering",
+            "numba.core.lowering",
+            "makes a context of errors for each statement",
+            ("new_error_context",),
+            optional=True,
+        ),
+        Use(
+            "contexts",
+            "numba.core.errors",
+            "makes a generator for each context of errors, of which few are asked for",
+            ("new_error_context",),
+            ("numba.core.errors:new_error_context",),
+            ("a076b8a982af2619",),
+        ),
+        Use(
+            "statements",
+            "numba.core.ssa",
+            "makes a line of a log ready for each statement",
+            ("_run_ssa_block_pass", "ir"),
+            ("numba.core.ssa:_run_ssa_block_pass",),
+            ("47768154fe926bd0",),
         ),
         Use(
             "passes",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from flowvm.compiler import helpers
 from flowvm.compiler.helpers import Helper
 from flowvm.config import say
 from flowvm.vm.machine.lang import Uncompiled, address_of, kept_address
@@ -53,13 +54,16 @@ class Loops:
         self.looked = 0.0
 
     def ready(self, names: Iterable[str]) -> bool:
-        """Whether all of these are native; those that are not are being made from now on.
+        """Whether all of these are native; those that are not are being made from now on, but for
+        in a helper, which runs little.
 
         Quick while they are: it looks every LOOK_S.
         """
         missing = [name for name in names if name not in self.native]
         if not missing:
             return True
+        if helpers.inside:
+            return False
         making, now = self.wanted.issuperset(missing), time.monotonic()
         if making and now < self.looked + LOOK_S:
             return False

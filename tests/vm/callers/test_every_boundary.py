@@ -203,7 +203,8 @@ IN_A_CAPTURE = {
 ELSEWHERE = {
     "flowvm.compat.fake:FakeTensorMode": "a TorchFunctionMode",
     "flowvm.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
-    "flowvm.compiler.helpers:_alone": "a process of its own, which nobody interrupts",
+    "flowvm.compiler.cache:alone": "a thread or a process of its own, which nobody interrupts",
+    "flowvm.compiler.shortcuts:_Context": "likewise; it changes nothing but an error",
     "flowvm.commands.warmup:progress": "a bar of rich's",
     "flowvm.commands.demo:progress_bar": "a bar of rich's",
     "flowvm.commands.demo:busy": "a line on the screen",
