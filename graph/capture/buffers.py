@@ -45,6 +45,7 @@ class Buffers:
         self.changed: set[int] = set()
         self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
         self._kept: list[Any] = []
+        self._constants: dict[int, Any] = {}  # what keeps them alive, by storage
 
     def of(self, tensor: Tensor) -> Buffer | None:
         """The one that stands for `tensor`'s storage, if there is one."""
@@ -79,10 +80,15 @@ class Buffers:
         known = self.of(tensor)
         if known is not None:
             return known
-        buffer = self.new(BufferKind.VARIABLE, tensor, name)
+        known_values = storage_of(tensor) in self._constants
+        buffer = self.new(BufferKind.VARIABLE, tensor, name or ("constant" if known_values else ""))
         buffer.held = tensor.storage()
         buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + local_of(tensor._meta).span
         return buffer
+
+    def constant(self, tensor: Tensor) -> None:
+        """The values of `tensor` come from Python: see Capture."""
+        self._constants[storage_of(tensor)] = tensor.storage()
 
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer that is there, or a variable from now on."""

@@ -139,6 +139,10 @@ class Capture:
         if buffer is not None and buffer.kind is BufferKind.VARIABLE and not buffer.name:
             buffer.name = name
 
+    def constant(self, tensor: Tensor) -> None:
+        """Call `tensor`, should the code reach it, a constant: its values come from Python."""
+        self.buffers.constant(tensor)
+
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
         if self.buffers.of(tensor) in self._border.makes:
