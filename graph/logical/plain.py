@@ -43,7 +43,9 @@ TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, str, NoneType, type, DType, Device, Size)
 }
 # the named tuples of numbers that are attributes of flowvm's own operators
-RECORDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (How, Labels, Sizes, Windows)}
+RECORDS: dict[str, type[tuple[Any, ...]]] = {
+    kind.__name__: kind for kind in (How, Labels, Sizes, Windows)
+}
 MOST_DIMS = 64
 MOST_ELEMENTS = 1 << 48
 
@@ -134,7 +136,7 @@ def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
     if kind == "type":
         return TYPES[inner]
     if kind == "record":
-        return _read_record(*inner, where)
+        return _read_record(inner[0], inner[1], where)
     return read_meta(inner) if kind == "meta" else _namedtuple_called(inner)
 
 
@@ -172,7 +174,7 @@ _FORMS: dict[str, Check] = {
 
 def _read_record(name: str, saved: list[Any], where: str) -> Any:
     """A named tuple of RECORDS, when each field is of the kind that its class says."""
-    kinds = _kinds_of(RECORDS[name])
+    kinds = _kinds_of(name)
     if len(saved) != len(kinds):
         wrong(f"{where}: {name}", saved, f"{len(kinds)} fields")
     fields = [read_plain(v, f"{where}: {name}") for v in saved]
@@ -185,8 +187,8 @@ def _read_record(name: str, saved: list[Any], where: str) -> Any:
 
 
 @functools.cache
-def _kinds_of(record: type[Any]) -> dict[str, Any]:
-    return get_type_hints(record)
+def _kinds_of(record: str) -> dict[str, Any]:
+    return get_type_hints(RECORDS[record])
 
 
 def _namedtuple_called(name: str) -> Any:

@@ -206,7 +206,7 @@ def _outside(index: Array, size: int, details: Array) -> bool:
     """Whether a place lies outside its plane, noted in `details`."""
     wrong = 0
     for k in range(len(index)):
-        wrong |= np.uint64(index[k]) >= np.uint64(size)
+        wrong |= int(np.uint64(index[k]) >= np.uint64(size))
     if wrong == 0:
         return False
     for k in range(len(index)):
