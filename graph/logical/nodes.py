@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta, reach
 from flowvm.vm.callers.lines import shown
 
 
@@ -59,24 +59,19 @@ class Operand:
         """Bytes from the start of the buffer to its lowest element, which is not the first where a
         stride is negative.
         """
-        return self.offset + _reach(self.meta, -1)
+        lowest, _ = reach(self.meta.shape, self.meta.stride)
+        return self.offset + lowest * self.meta.dtype.itemsize
 
     @property
     def end(self) -> int:
         """Bytes from the start of the buffer to behind the highest element."""
         if min(self.meta.stride, default=0) >= 0:
             return self.offset + self.meta.span
-        return self.offset + _reach(self.meta, 1) + self.meta.dtype.itemsize
+        _, highest = reach(self.meta.shape, self.meta.stride)
+        return self.offset + (highest + 1) * self.meta.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"{self.buffer!r}" + (f"+{self.offset}" if self.offset else "")
-
-
-def _reach(meta: TensorMeta, way: int) -> int:
-    """Bytes from the first element to the farthest one forward (1) or backward (-1)."""
-    steps = zip(meta.shape, meta.stride, strict=True)
-    farthest = sum((d - 1) * s for d, s in steps if s * way > 0) if meta.numel else 0
-    return farthest * meta.dtype.itemsize
 
 
 @dataclass(eq=False)

@@ -222,11 +222,11 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def reads_backwards(operator: Operator) -> bool:
-    """Whether its inputs may have negative strides: `flip` is a copy of such a view, which is fused
-    with what reads it.
+    """Whether its inputs may have negative strides: `flip` is a copy of such a view, which passes
+    put together with what reads it.
     """
     if operator.recipe is not None:
-        return operator.recipe[0] == "fused"
+        return operator.recipe[0] in ("fused", "assemble")
     return operator.name == "cast" or _is_elementwise(operator)
 
 
