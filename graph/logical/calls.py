@@ -126,6 +126,12 @@ def _system(metas: Metas, values: Values) -> bool:
     return _square(metas, values) and metas[1].shape[-1] == metas[0].shape[-1]
 
 
+def _factored_system(metas: Metas, values: Values) -> bool:
+    ld, b, pivots = metas
+    exchanges = pivots.dtype is int32 and pivots.shape == ld.shape[:-1]
+    return _system((ld, b), values) and exchanges
+
+
 def _reflectors(metas: Metas, values: Values) -> bool:
     a, tau = metas
     if not _matrices(a) or tau.dtype is not a.dtype or tau.ndim != a.ndim - 1:
@@ -161,5 +167,5 @@ CALLS: dict[str, CallRule] = {
         ("cholesky_ex", "eigh", "eigvalsh", "real_eig", "complex_eig", "ldl_factor"), _square
     ),
     "householder_product": _reflectors, "lstsq": _least_squares, "lu_permutation": _permutes,
-    "fft": _transforms,
+    "fft": _transforms, "ldl_solve": _factored_system,
 }  # fmt: skip

@@ -370,6 +370,7 @@ def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta, hermitian: b
     p = Program((b.dense(),), (ld, b, pivots), b.shape[:-2])
     p.copy(p.given(1), p.out(0))
     if n > 0 and k > 0:
+        p.blocks(p.given(2), n)
         p.call(
             name, Char("L"), Int(n), Int(k), p.given(0), Int(n), p.given(2), p.out(0), Int(n), INFO
         )
