@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,13 +140,18 @@ def _max_pool_gather(metas: Metas, values: Values) -> bool:
     return fits and _pools(values["windows"], n, x.shape[-n:], indices.shape[-n:])
 
 
+def _averages(metas: Metas, values: Values) -> bool:
+    t = values["windows"]
+    return computes(*metas) and type(values["divisor"]) is int and t.dh == t.dw == 1
+
+
 def _avg_pool(metas: Metas, values: Values) -> bool:
-    return computes(*metas) and type(values["divisor"]) is int and _max_pool(metas, values)
+    return _averages(metas, values) and _max_pool(metas, values)
 
 
 def _avg_pool_backward(metas: Metas, values: Values) -> bool:
     (g,), shape, n = metas, values["shape"], values["n"]
-    fits = computes(g) and type(values["divisor"]) is int and g.shape[:-n] == tuple(shape[:-n])
+    fits = _averages(metas, values) and g.shape[:-n] == tuple(shape[:-n])
     return fits and _pools(values["windows"], n, shape[-n:], g.shape[-n:])
 
 
@@ -168,24 +174,36 @@ def _fold(metas: Metas, values: Values) -> bool:
     return fits and x.shape[-2] % (t.kh * t.kw) == 0 and x.shape[-1] == t.oh * t.ow
 
 
-def _resizes(t: Sizes, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether `interpolate` resizes planes of `space` to `out`, the last `n` dimensions, so."""
-    if not 1 <= n <= 3 or t.kind not in TAPS or t.corners not in (0, 1) or t.single not in (0, 1):
+def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
+    """Whether `interpolate` resizes planes of `space` to `out`, the last `n` dimensions of tensors
+    like x, so.
+    """
+    weighs = t.kind in (LINEAR, CUBIC)
+    if not 1 <= n <= 3 or t.kind not in TAPS or t.corners not in (0, int(weighs)):
         return False
-    missing, taps = 3 - n, TAPS[t.kind]
-    if t[:3] != ((1,) * missing + tuple(space)) or t[3:6] != ((1,) * missing + tuple(out)):
+    lead = (1,) * (3 - n)
+    sizes, steps, taps = t[:6], t[6:9], t[9:12]
+    if sizes != (*lead, *space, *lead, *out) or not within(sizes, 1):
         return False
-    if t[9:12] != ((1,) * missing + (taps,) * n) or not within(t[:6], 1):
+    if taps != (*lead, *(TAPS[t.kind],) * n) or steps[: 3 - n] != lead:
         return False
-    return all(
-        0 <= step and step * (count + 1) < MOST for step, count in zip(t[6:9], t[3:6], strict=True)
-    )
+    each = zip(space, out, steps[3 - n :], strict=True)
+    return t.single == (x.dtype.name != "float64") and all(_is_step(*a, t.corners) for a in each)
+
+
+def _is_step(size: int, count: int, step: float, corners: int) -> bool:
+    """Whether a dimension has such a step: the ratio of the sizes, or of what they would be if they
+    were no integers, rounded.
+    """
+    if corners:
+        return math.isclose(step, (size - 1) / (count - 1) if count > 1 else 0.0, rel_tol=1e-6)
+    return size / (count + 1) * (1 - 1e-6) <= step <= size / count * (1 + 1e-6)
 
 
 def _interpolate(metas: Metas, values: Values) -> bool:
     (x,), t, n = metas, values["t"], values["n"]
     known = t.kind in (NEAREST, EXACT) or computes(x)
-    return known and _resizes(t, n, x.shape[-n:], (t.od, t.oh, t.ow)[-n:])
+    return known and _resizes(t, x, n, x.shape[-n:], (t.od, t.oh, t.ow)[-n:])
 
 
 def _weighs(metas: Metas, values: Values) -> bool:
@@ -198,7 +216,7 @@ def _takes(metas: Metas, values: Values) -> bool:
 
 def _interpolate_backward(metas: Metas, values: Values) -> bool:
     (g,), t, n = metas, values["t"], values["n"]
-    return computes(g) and _resizes(t, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
+    return computes(g) and _resizes(t, g, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
 
 
 PLANE_CALLS: dict[str, CallRule] = {
