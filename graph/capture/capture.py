@@ -40,6 +40,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.guards.regions import Mode, Region, reverting
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.core import _cast
 from flowvm.vm.engine.engine import engine
 
 
@@ -140,7 +141,10 @@ class Capture:
             buffer.name = name
 
     def constant(self, tensor: Tensor) -> None:
-        """Call `tensor`, should the code reach it, a constant: its values come from Python."""
+        """Call `tensor`, should the code reach it, a constant: its values come from Python.
+
+        The code makes it anew in each call: should it change it, that is a copy.
+        """
         self.buffers.constant(tensor)
 
     def place(self, tensor: Tensor) -> Operand:
@@ -229,7 +233,8 @@ class Capture:
     def read(self, tensor: Tensor) -> None:
         """Values that a capture does not change may be read, as long as they stay what they are."""
         buffer = self.buffers.of(tensor)
-        if buffer is not None and buffer.kind is not BufferKind.VARIABLE:
+        owned = storage_of(tensor) in self.buffers.owned
+        if buffer is not None and buffer.kind is not BufferKind.VARIABLE and not owned:
             return  # it has none, and who waits for it is told
         if storage_of(tensor) in self.buffers.changed:
             raise CaptureError(
@@ -272,14 +277,20 @@ class Capture:
         attrs = local_of(attrs)
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
+        code, last = find_user(sys._getframe(2))
+        changed = [*(outputs if into else ())]
+        changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
+        for t in changed:
+            copied = self.buffers.copied(t)
+            if copied is not None:
+                source, copy = copied
+                self._append(_cast, (source,), (copy,), (source.meta.dtype,), (), False, code, last)
         read = tuple(self.place(t) for t in inputs)
         if into:
             written = tuple(self.place(t) for t in outputs)
         else:
             metas = zip(outputs, made[1:], strict=False)
             written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
-        changed = [*(outputs if into else ())]
-        changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
         self.buffers.use(inputs, changed)
         if op.unsized:
             self._border.add(read, written)
@@ -287,11 +298,18 @@ class Capture:
             if t._node is not None:  # what is written gets another node
                 self._origins.learn()
                 break
-        code, last = find_user(sys._getframe(2))
         forward = self._forward if self.phase == "backward" else NOWHERE
         where = self.scope, (code, last) if forward[0] is None else forward
         self._origins.note((*outputs, *(inputs if op.writes else ())), where)
+        self._append(op, read, written, attrs, scalars, into, code, last)
+        return entry_instead(0 if into else len(outputs), op.name)
+
+    def _append(
+        self, op: Operator, read: tuple[Operand, ...], written: tuple[Operand, ...],
+        attrs: tuple[Any, ...], scalars: tuple[Any, ...], into: bool, code: Any, last: int,
+    ) -> None:  # fmt: skip
         device = device_of(tuple(o.meta for o in (*written, *read)), attrs)
+        forward = self._forward if self.phase == "backward" else NOWHERE
         node = OpNode(
             len(self.graph.nodes),
             op,
@@ -311,7 +329,6 @@ class Capture:
             again=self.again,
         )
         self.graph.nodes.append(node)
-        return entry_instead(0 if into else len(outputs), op.name)
 
     def enter(self, node: Node) -> None:
         """What follows belongs to the module in which `node` was made, or, for a node of no

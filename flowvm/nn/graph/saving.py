@@ -81,7 +81,6 @@ class _Writer:
         for name, t in self.names.items():
             self.by_storage.setdefault(t._ref & OPERAND.STORAGE_MASK, []).append(name)
         self.entries = {id(entry): key for key, entry in state_entries(graph)}
-        self.changed: list[Buffer] = []  # variables that the Plan at hand writes
 
     def plan(self, key: Sequence[Any], compiled: Any) -> dict[str, Any]:
         name = self.graph.name
@@ -97,7 +96,6 @@ class _Writer:
                 f"{name}: build draws from Python's or NumPy's random state, so no Plan serves "
                 f"another process"
             )
-        self.changed = compiled.plan.graph.mutated()
         places = list(option_places(self.graph))
         options = key[len(key) - len(places) :]
         settings = key[1 : len(key) - len(places)]
@@ -142,7 +140,7 @@ class _Writer:
                 "meta": plain(t._meta, "a variable"),
                 "at": t._ref >> OPERAND.STORAGE_BITS,
             }
-        if buffer.name == "constant" and buffer not in self.changed:
+        if buffer.name == "constant":  # nobody writes it
             name = f"constant{len(self.constants)}"
             meta = TensorMeta.of((buffer.nbytes,), uint8)
             self.constants[name] = new_tensor(buffer.held.id, meta, buffer.held)
