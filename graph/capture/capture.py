@@ -143,7 +143,7 @@ class Capture:
     def constant(self, tensor: Tensor) -> None:
         """Call `tensor`, should the code reach it, a constant: its values come from Python.
 
-        The code makes it anew in each call: should it change it, that is a copy.
+        The code makes it anew in each call: who changes it, or is given it, has a copy.
         """
         self.buffers.constant(tensor)
 
@@ -164,7 +164,8 @@ class Capture:
         return self.buffers.is_repeated(tensor)
 
     def output(self, tensor: Tensor) -> Operand:
-        """Take `tensor` for an output."""
+        """Take `tensor` for an output, which the caller may change."""
+        self._make_own(tensor, None, 0)
         operand = self.place(tensor)
         self._given.append(tensor)
         if local_of(tensor._meta) is not tensor._meta:
@@ -281,10 +282,7 @@ class Capture:
         changed = [*(outputs if into else ())]
         changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
         for t in changed:
-            copied = self.buffers.copied(t)
-            if copied is not None:
-                source, copy = copied
-                self._append(_cast, (source,), (copy,), (source.meta.dtype,), (), False, code, last)
+            self._make_own(t, code, last)
         read = tuple(self.place(t) for t in inputs)
         if into:
             written = tuple(self.place(t) for t in outputs)
@@ -303,6 +301,13 @@ class Capture:
         self._origins.note((*outputs, *(inputs if op.writes else ())), where)
         self._append(op, read, written, attrs, scalars, into, code, last)
         return entry_instead(0 if into else len(outputs), op.name)
+
+    def _make_own(self, tensor: Tensor, code: Any, last: int) -> None:
+        """If `tensor` is a constant, let a copy stand for it: it is about to be changed."""
+        copied = self.buffers.copied(tensor)
+        if copied is not None:
+            source, copy = copied
+            self._append(_cast, (source,), (copy,), (source.meta.dtype,), (), False, code, last)
 
     def _append(
         self, op: Operator, read: tuple[Operand, ...], written: tuple[Operand, ...],

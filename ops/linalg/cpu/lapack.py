@@ -229,7 +229,7 @@ def _wrong_pivot(at: int, n: int) -> int:
 
 def _int32(at: int, k: int) -> int:
     word = words_at(at + k // 2 * 8, 1)[0]
-    return (word if k % 2 == 1 else word << 32) >> 32  # type: ignore[no-any-return]
+    return (word if k % 2 == 1 else word << 32) >> 32
 
 
 def _matrix(own: int, item: int, program: Array) -> int:

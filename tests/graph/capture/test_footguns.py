@@ -266,6 +266,20 @@ def test_a_tensor_made_of_numbers_is_made_anew_in_each_call():
     alike(script, plans=1)
 
 
+def test_a_result_made_of_numbers_may_be_changed_by_who_gets_it():
+    def script(way):
+        run = way.compile(lambda x: (flow.tensor([1.0, 2.0]), flow.tensor([[3, 4]])[0], x * 2))
+        found = []
+        for k in range(3):
+            results = run(full(k))
+            found.append(plain(results))
+            for t in results:
+                t.add_(1)
+        return found
+
+    alike(script, plans=1)
+
+
 def test_a_tensor_made_of_numbers_and_changed_has_no_value_to_read():
     class Reads(nn.Graph):
         def build(self, x):
