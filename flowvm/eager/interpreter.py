@@ -92,6 +92,7 @@ class Operator(Unique):
     # an output may lie exactly where an input does that has its arrangement: the kernel reads each
     # element before it writes it
     aliases: bool = False
+    dense: bool = False  # its infer and kernel rely on inputs that are contiguous
     refills: bool = False  # in place, it makes nothing of what was there
     complex: bool = False  # takes complex numbers
     minifloats: bool = False  # takes floats of 8 bits: it moves, converts or compares elements

@@ -61,6 +61,9 @@ class Recorder(Protocol):
     def forgetting(self, module: Any, path: str) -> AbstractContextManager[None]:
         """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
 
+    def constant(self, tensor: Tensor) -> None:
+        """The values of a tensor come from Python: whoever keeps what is recorded keeps them."""
+
     def read(self, tensor: Tensor) -> None:
         """Python code is about to look at a tensor's values: an error, or remembered."""
 

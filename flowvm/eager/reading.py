@@ -228,4 +228,15 @@ def adopt_array(
     storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
     if zoned:
         engine.words[STO.AT + storage * STO.WORDS + STO.CLASS] = zones.ZONED
-    return new_tensor(storage, meta)
+    made = new_tensor(storage, meta)
+    return constant(made) if owner is None else made
+
+
+def constant(tensor: Tensor) -> Tensor:
+    """`tensor`, whose values come from Python and not from an operation, and which nobody else
+    writes: a capture that reaches it may keep them with its graph.
+    """
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.constant(tensor)
+    return tensor

@@ -79,6 +79,16 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
+    """How far, in elements, the lowest and the highest one of a view lie from its first: strides
+    may be negative, where something is read backwards.
+    """
+    if 0 in shape:
+        return 0, 0
+    steps = [(d - 1) * s for d, s in zip(shape, stride, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
+
+
 _kept = Kept("metas", one_each=True)
 _interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
 _META_BYTES = 900  # of a meta of some dimensions, with its key

@@ -33,6 +33,7 @@ class Buffers:
     sources   what the segment's inputs are
     rows      the sizes that are known of what mut2 instructions made, by storage
     used      storages that operations read or change; `changed`: those that they change
+    owned     storages of constants that they change, for which temporaries stand
     """
 
     def __init__(self) -> None:
@@ -43,8 +44,11 @@ class Buffers:
         self._inputs: dict[int, tuple[Source, Operand]] = {}  # of the call, by buffer number
         self.used: set[int] = set()
         self.changed: set[int] = set()
+        self.owned: set[int] = set()
         self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
         self._kept: list[Any] = []
+        # by storage, what keeps them alive and their metas
+        self._constants: dict[int, tuple[Any, TensorMeta]] = {}
 
     def of(self, tensor: Tensor) -> Buffer | None:
         """The one that stands for `tensor`'s storage, if there is one."""
@@ -79,10 +83,31 @@ class Buffers:
         known = self.of(tensor)
         if known is not None:
             return known
-        buffer = self.new(BufferKind.VARIABLE, tensor, name)
+        known_values = storage_of(tensor) in self._constants
+        buffer = self.new(BufferKind.VARIABLE, tensor, name or ("constant" if known_values else ""))
         buffer.held = tensor.storage()
         buffer.nbytes = (tensor._ref >> OPERAND.STORAGE_BITS) + local_of(tensor._meta).span
         return buffer
+
+    def constant(self, tensor: Tensor) -> None:
+        """The values of `tensor` come from Python: see Capture."""
+        self._constants[storage_of(tensor)] = tensor.storage(), tensor._meta
+
+    def copied(self, tensor: Tensor) -> tuple[Operand, Operand] | None:
+        """A constant that is changed for the first time, whole, and the temporary that stands for
+        it from now on; None if `tensor` is none, or changed before.
+        """
+        storage = storage_of(tensor)
+        known = self._constants.get(storage)
+        if known is None:
+            return None
+        source = self.variable(tensor, "")
+        del self._constants[storage]
+        source.nbytes = max(source.nbytes, known[1].span)
+        copy = self.fresh(tensor, known[1])
+        self.by_storage[-1 - len(self.by_storage)] = source  # a number is given once
+        self.owned.add(storage)
+        return Operand(source, 0, known[1]), copy
 
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer that is there, or a variable from now on."""

@@ -40,6 +40,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.guards.regions import Mode, Region, reverting
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.core import _cast
 from flowvm.vm.engine.engine import engine
 
 
@@ -139,6 +140,13 @@ class Capture:
         if buffer is not None and buffer.kind is BufferKind.VARIABLE and not buffer.name:
             buffer.name = name
 
+    def constant(self, tensor: Tensor) -> None:
+        """Call `tensor`, should the code reach it, a constant: its values come from Python.
+
+        The code makes it anew in each call: who changes it, or is given it, has a copy.
+        """
+        self.buffers.constant(tensor)
+
     def place(self, tensor: Tensor) -> Operand:
         """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
         if self.buffers.of(tensor) in self._border.makes:
@@ -156,7 +164,8 @@ class Capture:
         return self.buffers.is_repeated(tensor)
 
     def output(self, tensor: Tensor) -> Operand:
-        """Take `tensor` for an output."""
+        """Take `tensor` for an output, which the caller may change."""
+        self._make_own(tensor, None, 0)
         operand = self.place(tensor)
         self._given.append(tensor)
         if local_of(tensor._meta) is not tensor._meta:
@@ -225,7 +234,8 @@ class Capture:
     def read(self, tensor: Tensor) -> None:
         """Values that a capture does not change may be read, as long as they stay what they are."""
         buffer = self.buffers.of(tensor)
-        if buffer is not None and buffer.kind is not BufferKind.VARIABLE:
+        owned = storage_of(tensor) in self.buffers.owned
+        if buffer is not None and buffer.kind is not BufferKind.VARIABLE and not owned:
             return  # it has none, and who waits for it is told
         if storage_of(tensor) in self.buffers.changed:
             raise CaptureError(
@@ -268,14 +278,17 @@ class Capture:
         attrs = local_of(attrs)
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
+        code, last = find_user(sys._getframe(2))
+        changed = [*(outputs if into else ())]
+        changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
+        for t in changed:
+            self._make_own(t, code, last)
         read = tuple(self.place(t) for t in inputs)
         if into:
             written = tuple(self.place(t) for t in outputs)
         else:
             metas = zip(outputs, made[1:], strict=False)
             written = tuple(self.buffers.fresh(t, local_of(meta)) for t, meta in metas)
-        changed = [*(outputs if into else ())]
-        changed += [t for n, t in zip(op.inputs, inputs, strict=True) if n in op.writes]
         self.buffers.use(inputs, changed)
         if op.unsized:
             self._border.add(read, written)
@@ -283,11 +296,25 @@ class Capture:
             if t._node is not None:  # what is written gets another node
                 self._origins.learn()
                 break
-        code, last = find_user(sys._getframe(2))
         forward = self._forward if self.phase == "backward" else NOWHERE
         where = self.scope, (code, last) if forward[0] is None else forward
         self._origins.note((*outputs, *(inputs if op.writes else ())), where)
+        self._append(op, read, written, attrs, scalars, into, code, last)
+        return entry_instead(0 if into else len(outputs), op.name)
+
+    def _make_own(self, tensor: Tensor, code: Any, last: int) -> None:
+        """If `tensor` is a constant, let a copy stand for it: it is about to be changed."""
+        copied = self.buffers.copied(tensor)
+        if copied is not None:
+            source, copy = copied
+            self._append(_cast, (source,), (copy,), (source.meta.dtype,), (), False, code, last)
+
+    def _append(
+        self, op: Operator, read: tuple[Operand, ...], written: tuple[Operand, ...],
+        attrs: tuple[Any, ...], scalars: tuple[Any, ...], into: bool, code: Any, last: int,
+    ) -> None:  # fmt: skip
         device = device_of(tuple(o.meta for o in (*written, *read)), attrs)
+        forward = self._forward if self.phase == "backward" else NOWHERE
         node = OpNode(
             len(self.graph.nodes),
             op,
@@ -307,7 +334,6 @@ class Capture:
             again=self.again,
         )
         self.graph.nodes.append(node)
-        return entry_instead(0 if into else len(outputs), op.name)
 
     def enter(self, node: Node) -> None:
         """What follows belongs to the module in which `node` was made, or, for a node of no

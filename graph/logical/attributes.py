@@ -4,7 +4,8 @@ An op's function checks what its caller gives before it issues the operator, who
 then rely on that: a dimension is one of the tensor's, an index does not reach below -size.  A file
 comes in behind that function, so the same is asked here, by the attribute's name; operators whose
 name has a rule of its own come first.  A name without a rule is refused, unless the operator is the
-user's: its infer is the user's to write.
+user's: its infer is the user's to write.  What attributes and operands are to each other, where a
+kernel relies on it, is in `flowvm.graph.logical.calls`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import anything, several
+from flowvm.graph.logical.calls import CALLS
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.cpu.resize_kernels import Sizes
+from flowvm.ops.planes.parts.conv_ops import How
+from flowvm.ops.rows.cpu.ctc_kernels import Labels
+from flowvm.ops.sequences.parts import scans
 
 Rule = Callable[[Any, Sequence[TensorMeta], dict[str, Any]], bool]
 _NEGATIVE_DIMS = ("softmax", "softmax_backward", "log_softmax", "log_softmax_backward")
@@ -38,12 +45,17 @@ def check_attributes(operator: Operator, metas: Sequence[TensorMeta], attrs: Seq
     values = dict(zip(operator.attrs, attrs, strict=True))
     if not _declared_in(operator).startswith("flowvm."):
         return
+    if operator.dense and not all(meta.contiguous for meta in metas):
+        raise _wrong(operator, "inputs", metas)
     for name, value in values.items():
         rule = _OF.get((operator.name, name)) or _NAMED.get(name)
         if rule is None or not rule(value, metas, values):
             raise _wrong(operator, name, value)
     if "dim" in values and values["dim"] < 0 and operator.name not in _NEGATIVE_DIMS:
         raise _wrong(operator, "dim", values["dim"])
+    rule_of_all = CALLS.get(operator.name)
+    if rule_of_all is not None and not rule_of_all(metas, values):
+        raise _wrong(operator, "inputs and attributes", (*metas, *attrs))
 
 
 def _check_members(operator: Any, metas: Sequence[TensorMeta], attrs: Sequence[Any]) -> None:
@@ -130,6 +142,10 @@ def _is_shape(value: Any, metas: Sequence[TensorMeta], values: dict[str, Any]) -
     return type(value) in (tuple, Size) and all(_is_int(d, 0, 1 << 48) for d in value)
 
 
+def _are_sizes(value: Any, metas: Sequence[TensorMeta], values: dict[str, Any]) -> bool:
+    return type(value) is tuple and all(_is_int(d, 0, 1 << 48) for d in value)
+
+
 def _one_of(*names: Any) -> Rule:
     return lambda value, metas, values: type(value) is type(names[0]) and value in names
 
@@ -144,18 +160,29 @@ _NAMED: dict[str, Rule] = {
     **dict.fromkeys(
         ("keepdim", "stacked", "descending", "largest", "right", "invert", "decoupled", "maximize",
          "nesterov", "reverse", "center", "mean", "scaled", "weighted", "wants_inverse",
-         "wants_counts"), _is_flag,
+         "wants_counts", "complete", "flip", "full", "hermitian", "is_causal", "lower", "padded",
+         "strict", "unit", "upper", "vectors"), _is_flag,
     ),
     **dict.fromkeys(
-        ("divisor", "freedom", "eps", "alpha", "beta", "drop", "smoothing", "value"), _is_number
+        ("divisor", "freedom", "eps", "alpha", "beta", "drop", "smoothing", "value", "scale",
+         "rcond"), _is_number
     ),
     **dict.fromkeys(("ignore_index", "zero", "skip", "middle", "da", "db"), _is_whole),
-    **dict.fromkeys(("n", "classes", "bins", "total", "least", "na", "nb", "count"), _is_count),
+    **dict.fromkeys(
+        ("n", "classes", "bins", "total", "least", "na", "nb", "count", "longest", "m"), _is_count
+    ),
     "k": lambda value, metas, values: _is_int(value, -(1 << 31), 1 << 31),
     "low": lambda value, metas, values: _is_int(value, -_along(metas, values), 0),
     "shown": lambda value, metas, values: _is_int(value, -64, 64),
     "mode": lambda value, metas, values: _is_int(value, 0, 15),
     "reduction": _one_of("none", "mean", "sum"),
+    "cell": _one_of(*scans.CELLS),
+    "driver": _one_of("gels", "gelsy", "gelsd", "gelss"),
+    "how": _of_class(How),
+    "labels": _of_class(Labels),
+    "sizes": _are_sizes,
+    "way": _one_of(1, -1),
+    "windows": _of_class(Windows),
     "kind": _one_of("batch", "layer", "group", "instance", "rms"),
     "size": lambda v, metas, values: _is_int(v, 0, 1 << 48) or _is_shape(v, metas, values),
     "shape": _is_shape,
@@ -172,6 +199,11 @@ _OF: dict[tuple[str, str], Rule] = {
     ("pad", "sides"): _is_sides,
     ("pad", "mode"): _one_of("reflect", "replicate", "circular"),
     ("roll", "cuts"): _is_roll,
+    **{(name, "t"): _of_class(Windows) for name in ("unfold", "fold")},
+    **{
+        (name, "t"): _of_class(Sizes)
+        for name in ("interpolate", "interpolate_nearest", "interpolate_backward")
+    },
     ("histc", "low"): _is_number,
     ("histc", "high"): _is_number,
 }

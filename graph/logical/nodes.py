@@ -9,7 +9,7 @@ from types import CodeType
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta, reach
 from flowvm.vm.callers.lines import shown
 
 
@@ -55,9 +55,20 @@ class Operand:
         return Operand(to.buffer, to.offset + self.offset, self.meta, to.step + self.step)
 
     @property
+    def begin(self) -> int:
+        """Bytes from the start of the buffer to its lowest element, which is not the first where a
+        stride is negative.
+        """
+        lowest, _ = reach(self.meta.shape, self.meta.stride)
+        return self.offset + lowest * self.meta.dtype.itemsize
+
+    @property
     def end(self) -> int:
-        """Bytes from the start of the buffer to behind the last element."""
-        return self.offset + self.meta.span
+        """Bytes from the start of the buffer to behind the highest element."""
+        if min(self.meta.stride, default=0) >= 0:
+            return self.offset + self.meta.span
+        _, highest = reach(self.meta.shape, self.meta.stride)
+        return self.offset + (highest + 1) * self.meta.dtype.itemsize
 
     def __repr__(self) -> str:
         return f"{self.buffer!r}" + (f"+{self.offset}" if self.offset else "")

@@ -3,7 +3,8 @@
     value       numbers, strings, None, lists as they are; {"float": "inf"} of those that JSON has
                 not; {"tuple": [...]}, {"size": [...]}, {"dtype": name}, {"device": name},
                 {"meta": [shape, dtype, device, stride]}, {"type": a name of TYPES},
-                {"namedtuple": "module:name"}, {"operator": operator}
+                {"namedtuple": "module:name"}, {"record": [a name of RECORDS, fields]},
+                {"operator": operator}
     operator    ["declared", name, pattern of tensors and numbers, mark] or ["recipe", name, value]
 
 An operator that was declared is found again by its name and a hash of its declaration, one that was
@@ -19,7 +20,7 @@ import hashlib
 import math
 import sys
 from types import CodeType, FunctionType, NoneType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from flowvm import return_types
 from flowvm.eager.interpreter import Operator, operators
@@ -30,12 +31,20 @@ from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.recipes import made_by
+from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.cpu.resize_kernels import Sizes
+from flowvm.ops.planes.parts.conv_ops import How
+from flowvm.ops.rows.cpu.ctc_kernels import Labels
 from flowvm.vm.callers.lines import is_internal
 
 _PLAIN = (bool, int, float, str, type(None))
 # the classes of numbers, and of values in a call's arguments
 TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (bool, int, float, str, NoneType, type, DType, Device, Size)
+}
+# the named tuples of numbers that are attributes of flowvm's own operators
+RECORDS: dict[str, type[tuple[Any, ...]]] = {
+    kind.__name__: kind for kind in (How, Labels, Sizes, Windows)
 }
 MOST_DIMS = 64
 MOST_ELEMENTS = 1 << 48
@@ -68,6 +77,8 @@ def plain(value: Any, what: str) -> Any:
         return {"operator": saved_operator(value)}
     if isinstance(value, type):
         return _saved_type(value, what)
+    if RECORDS.get(type(value).__name__) is type(value):
+        return {"record": [type(value).__name__, [plain(v, what) for v in value]]}
     raise ArgumentTypeError(
         f"{what} has a {type(value).__name__} ({value!r}), which has no saved form"
     )
@@ -124,6 +135,8 @@ def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
         return read_operator(inner)
     if kind == "type":
         return TYPES[inner]
+    if kind == "record":
+        return _read_record(inner[0], inner[1], where)
     return read_meta(inner) if kind == "meta" else _namedtuple_called(inner)
 
 
@@ -142,7 +155,9 @@ _NAMES = text(1000, r"[\w.<>]+:[\w.<>]+")
 _SIZES = several(integer(0, MOST_ELEMENTS), most=MOST_DIMS)
 _DTYPE = one_of(*(dtype.name for dtype in ALL_DTYPES))
 _DEVICE = text(20, r"cpu|cuda:\d{1,4}")
+_STRIDES = several(integer(-MOST_ELEMENTS, MOST_ELEMENTS), most=MOST_DIMS)
 META: Check = row(_SIZES, _DTYPE, _DEVICE, _SIZES)
+OPERAND_META: Check = row(_SIZES, _DTYPE, _DEVICE, _STRIDES)  # see reads_backwards
 _FORMS: dict[str, Check] = {
     "tuple": several(lambda value, where: None),
     "size": _SIZES,
@@ -153,7 +168,27 @@ _FORMS: dict[str, Check] = {
     "type": one_of(*TYPES),
     "meta": META,
     "namedtuple": _NAMES,
+    "record": row(one_of(*RECORDS), several(lambda value, where: None, most=64)),
 }
+
+
+def _read_record(name: str, saved: list[Any], where: str) -> Any:
+    """A named tuple of RECORDS, when each field is of the kind that its class says."""
+    kinds = _kinds_of(name)
+    if len(saved) != len(kinds):
+        wrong(f"{where}: {name}", saved, f"{len(kinds)} fields")
+    fields = [read_plain(v, f"{where}: {name}") for v in saved]
+    for (field, kind), value in zip(kinds.items(), fields, strict=True):
+        of_several = get_args(kind)
+        several_of_them = type(value) is tuple and tuple(map(type, value)) == of_several
+        if not (several_of_them if of_several else type(value) is kind):
+            wrong(f"{where}: {name}.{field}", value, f"of {kind}")
+    return RECORDS[name](*fields)
+
+
+@functools.cache
+def _kinds_of(record: str) -> dict[str, Any]:
+    return get_type_hints(RECORDS[record])
 
 
 def _namedtuple_called(name: str) -> Any:
@@ -184,6 +219,15 @@ def saved_operator(operator: Operator) -> list[Any]:
 
 def _is_elementwise(operator: Operator) -> bool:
     return isinstance(operator.form, tuple) and isinstance(operator.form[0], Elementwise)
+
+
+def reads_backwards(operator: Operator) -> bool:
+    """Whether its inputs may have negative strides: `flip` is a copy of such a view, which passes
+    put together with what reads it.
+    """
+    if operator.recipe is not None:
+        return operator.recipe[0] in ("fused", "assemble")
+    return operator.name == "cast" or _is_elementwise(operator)
 
 
 def operator_mark(operator: Operator) -> str:

@@ -39,11 +39,12 @@ from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.plain import (
-    META,
+    OPERAND_META,
     plain,
     read_meta,
     read_operator,
     read_plain,
+    reads_backwards,
     saved_operator,
 )
 from flowvm.vm.machine.words import OPERAND
@@ -55,7 +56,7 @@ _GRAPH = ("name", "order", "eager", "reuse", "regst_num")
 
 _COUNT = integer(0, 1 << 40)
 _BYTES = integer(0, 1 << 48)
-_OPERAND = row(integer(0, 1 << 24), _BYTES, record(meta=META), _BYTES)
+_OPERAND = row(integer(0, 1 << 24), _BYTES, record(meta=OPERAND_META), _BYTES)
 BUFFER: Check = record(
     number=_COUNT,
     kind=one_of(*(kind.value for kind in BufferKind)),
@@ -285,10 +286,14 @@ def read_graph(
     return graph
 
 
-def _read_operand(saved: Sequence[Any], buffers: Sequence[Buffer], where: str) -> Operand:
+def _read_operand(
+    saved: Sequence[Any], buffers: Sequence[Buffer], where: str, backwards: bool = False
+) -> Operand:
     place, offset, meta, step = saved
     if place >= len(buffers):
         wrong(where, place, f"the place of one of {len(buffers)} buffers")
+    if not backwards and min(meta["meta"][3], default=0) < 0:
+        wrong(where, meta["meta"][3], "of strides that are not negative")
     return Operand(buffers[place], offset, read_meta(meta["meta"]), step)
 
 
@@ -304,8 +309,8 @@ def _read_node(
         wrong(f"{where}.operator", saved["operator"], f"one of {len(operators)} operators")
     operator = operators[saved["operator"]]
     inputs, outputs = (
-        tuple([_read_operand(o, buffers, f"{where}.{name}") for o in saved[name]])
-        for name in ("inputs", "outputs")
+        tuple([_read_operand(o, buffers, f"{where}.{name}", backwards) for o in saved[name]])
+        for name, backwards in (("inputs", reads_backwards(operator)), ("outputs", False))
     )
     attrs = read_plain(saved["attrs"], f"{where}.attrs")
     scalars = tuple([numbers.read(s, f"{where}.scalars") for s in saved["scalars"]])
@@ -347,7 +352,7 @@ def _check_inputs(graph: LogicalGraph) -> None:
             continue
         whole = inputs.get(operand.buffer)
         end = operand.end + (times - 1) * operand.step
-        if whole is None or operand.offset < whole.offset or end > whole.end:
+        if whole is None or operand.begin < whole.offset or end > whole.end:
             raise ArgumentError(
                 f"the saved graph is damaged: {operand!r} is not inside an input of the graph"
             )

@@ -20,7 +20,7 @@ from flowvm.eager.live import Live
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import integer, one_of, several, text
 from flowvm.graph.logical.nodes import Operand, OpNode
-from flowvm.meta.dtype import ALL_DTYPES
+from flowvm.meta.dtype import ALL_DTYPES, DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
 from flowvm.ops.declare.recipes import maker
@@ -121,11 +121,11 @@ def program_text(
         assert form is not None
         tensors, numbers = iter(member.inputs), iter(member.scalars)
         places: dict[str, ast.expr] = {}
-        for argument, p in zip(form.args, form.pattern, strict=True):
+        for argument, p, dtype in zip(form.args, form.pattern, _computes(member), strict=True):
             if p == "t":
                 places[argument] = ast.Name(names[next(tensors)], ast.Load())
             else:
-                places[argument] = _number(next(numbers), lives)
+                places[argument] = _number(next(numbers), lives, dtype.is_bool)
         (out,) = member.outputs
         names[out] = f"t{len(lines)}"
         tree = _Renamed(places).visit(ast.parse(form.expr, mode="eval"))
@@ -154,7 +154,18 @@ def program_of(
     return Program(operator, lives)
 
 
-def _number(value: Any, lives: list[Live]) -> ast.expr:
+def _computes(node: OpNode) -> tuple[DType, ...]:
+    """The dtypes that a node's arguments are computed in."""
+    metas = tuple(operand.meta for operand in node.inputs)
+    if node.operator.form is None:  # a cast
+        return tuple(meta.dtype for meta in metas)
+    compute: tuple[DType, ...] = _types(node.operator.form, metas, node.attrs)[0]
+    return compute
+
+
+def _number(value: Any, lives: list[Live], is_bool: bool) -> ast.expr:
+    if is_bool:  # numbers of a program are floats
+        return ast.Compare(_number(value, lives, False), [ast.NotEq()], [ast.Constant(0.0)])
     if not isinstance(value, Live):
         return ast.Constant(float(value))
     if not any(value is v for v in lives):

@@ -22,7 +22,7 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta, reach
 from flowvm.ops.declare.cpu.moves import load_word
 from flowvm.ops.declare.cpu.tile_plan import CHUNK, plan_of
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, copy_tiles, provide_move, stack_memory
@@ -148,7 +148,7 @@ def check_pieces(out: TensorMeta, sources: Sequence[TensorMeta], pieces: Sequenc
         operand, shape, *strides = piece.operand, piece.shape, piece.stride, piece.source_stride
         if not NUMBER <= operand <= len(sources) or operand == 0:
             raise ArgumentError(f"assemble: a piece of operand {operand} of {len(sources)}")
-        if any(len(s) != len(shape) for s in strides) or min((0, *shape, *strides[0], *strides[1])):
+        if any(len(s) != len(shape) for s in strides) or min((0, *shape, *piece.stride)):
             raise ArgumentError(f"assemble: no piece has shape {shape} and strides {strides}")
         _check_inside(out, shape, piece.stride, piece.offset)
         if operand != NUMBER:
@@ -165,9 +165,10 @@ def _check_inside(
 ) -> None:
     if 0 in shape:
         return
-    last = offset + sum((d - 1) * s for d, s in zip(shape, stride, strict=True))
-    if offset < 0 or (last + 1) * meta.dtype.itemsize > meta.span:
-        raise ArgumentError(f"assemble: a piece is at {offset} to {last} of {meta!r}")
+    first, last = (offset + far for far in reach(shape, stride))
+    lowest, highest = reach(meta.shape, meta.stride)
+    if first < lowest or last > highest or not meta.numel:
+        raise ArgumentError(f"assemble: a piece is at {first} to {last} of {meta!r}")
 
 
 def _bytes_of(out: TensorMeta, number: Any) -> bytes:

@@ -154,6 +154,7 @@ def op(
             unsized=unsized,
             saves=tuple(n.strip() for n in saves.split(",") if n.strip()),
             constants=frozenset(n.strip() for n in constants.split(",") if n.strip()),
+            dense=dense,
             refills=refills,
             grad=grad,
             infer=lambda metas, attrs: infer(*metas, *attrs),

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.reading import adopt_array, constant
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
@@ -128,7 +128,7 @@ def _rows(x: Tensor, *, way: int, scale: float) -> Tensor:
     n, single = x._meta.shape[-1], x._meta.dtype is complex64
     if max(_factors(n), default=1) > LARGEST:
         return _chirped(x, way, scale)
-    out: Tensor = _transformed(x, _roots(n, way, single), way, scale)
+    out: Tensor = _transformed(x, constant(_roots(n, way, single)), way, scale)
     return out
 
 
@@ -148,7 +148,8 @@ def _chirps(n: int, way: int, single: bool) -> tuple[Tensor, Tensor, int]:
 
 def _chirped(x: Tensor, way: int, scale: float) -> Tensor:
     n = x._meta.shape[-1]
-    turns, filter_, size = _chirps(n, way, x._meta.dtype is complex64)
+    *tables, size = _chirps(n, way, x._meta.dtype is complex64)
+    turns, filter_ = map(constant, tables)
     long = pad(x * turns, (0, size - n))
     product = _rows(long, way=1, scale=1.0) * filter_
     out: Any = narrow(_rows(product, way=-1, scale=scale / size), -1, 0, n) * turns

@@ -388,6 +388,9 @@ def ldl_solve(LD: Tensor, pivots: Tensor, B: Tensor, *, hermitian: bool = False)
     """
     LD, B = square("linalg.ldl_solve", LD, "LD"), matrices("linalg.ldl_solve", B, "B")
     same_dtype("linalg.ldl_solve", LD, B)
+    need_tensor("linalg.ldl_solve", "pivots", pivots)
+    if pivots.dtype is not int32:
+        raise ArgumentError(f"linalg.ldl_solve: pivots are int32, got {pivots.dtype.name}")
     if LD.shape[-1] != B.shape[-2]:
         raise ShapeError(
             f"linalg.ldl_solve: B of shape {tuple(B.shape)} does not fit LD of shape "

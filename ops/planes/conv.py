@@ -22,7 +22,7 @@ from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts import integers
-from flowvm.ops.planes.parts.conv_ops import _conv, _conv_bias, _conv_input, _conv_input_bias, _How
+from flowvm.ops.planes.parts.conv_ops import How, _conv, _conv_bias, _conv_input, _conv_input_bias
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
@@ -127,7 +127,7 @@ def _convolve(
                 f"padded input of shape {tuple(input.shape)}"
             )
         size.append(room // s + 1)
-    how = _How(three_of(stride, 1), three_of(front, 0), three_of(dilation, 1), groups)
+    how = How(three_of(stride, 1), three_of(front, 0), three_of(dilation, 1), groups)
     if not x._meta.dtype.is_floating_point:
         options = stride, front, behind, dilation, groups, size
         out = integers.convolved(x, weight, bias, *options)
@@ -167,7 +167,7 @@ def _convolve_back(
                 f"{tuple(input.shape)}"
             )
         size.append(length)
-    how = _How(three_of(stride, 1), three_of(padding, 0), three_of(dilation, 1), groups)
+    how = How(three_of(stride, 1), three_of(padding, 0), three_of(dilation, 1), groups)
     channels = weight._meta.shape[1] * groups
     shape = (x._meta.shape[0], channels, *size)
     if not x._meta.dtype.is_floating_point:

@@ -23,6 +23,7 @@ from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.conv_rows import take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.pooling import windows_along
 from flowvm.ops.shapes.complex_parts import by_parts
 
 __all__ = ["fold", "unfold"]
@@ -119,13 +120,13 @@ def _taps(
     steps = _numbers(name, "stride", stride, 2, 1)
     size = []
     for i, k, s, p, d in zip(space, kernel, steps, pads, gaps, strict=True):
-        room = i + 2 * p - d * (k - 1) - 1
-        if room < 0:
+        count = windows_along(i, k, s, p, d, False)
+        if count < 1:
             raise ShapeError(
                 f"{name}: the kernel {kernel} with dilation {gaps} is larger than the image "
                 f"{space} with padding {pads}"
             )
-        size.append(room // s + 1)
+        size.append(count)
     return Windows(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
 
 

@@ -74,17 +74,25 @@ def window_sizes(
                 f"{name}: padding is at most half of the kernel, got padding {p} for kernel_size "
                 f"{k}"
             )
-        room = i + 2 * p - d * (k - 1) - 1
-        count = (-(-room // s) if ceil_mode else room // s) + 1
-        if ceil_mode and (count - 1) * s >= i + p:
-            count -= 1  # a window must not start in the padding behind
-        if room < 0 or count < 1:
+        count = windows_along(i, k, s, p, d, ceil_mode)
+        if count < 1:
             raise ShapeError(
                 f"{name}: the kernel {kernel} is larger than the padded input of shape "
                 f"{tuple(input.shape)}"
             )
         size.append(count)
     return space, size, kernel, steps, pads, gaps
+
+
+def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
+    """How many windows a dimension has, less than 1 where the kernel is larger than it."""
+    room = size + 2 * pad - gap * (kernel - 1) - 1
+    if room < 0:
+        return 0
+    count = (-(-room // step) if ceil_mode else room // step) + 1
+    if ceil_mode and (count - 1) * step >= size + pad:
+        count -= 1  # a window must not start in the padding behind
+    return count
 
 
 def plane_windows(sizes: Sizes) -> Windows:

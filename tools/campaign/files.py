@@ -434,8 +434,8 @@ class GraphFiles:
 
 
 class OpFiles:
-    """Saved graphs of one call each of every operator's samples: changes are of its attributes and
-    metas.
+    """Saved graphs of one call each of every operator's samples, and of its gradients: changes are
+    of attributes and metas.
     """
 
     weight = 60
@@ -468,7 +468,7 @@ class OpFiles:
             args = [next(left) if t else a for t, a in zip(is_array, sample.args, strict=True)]
             return samples.function(*args, **sample.kwargs)
 
-        graph = flow.compile(function)
+        graph = flow.compile(_with_gradients(function) if samples.grad else function)
         graph(*tensors)
         state = graph.runtime_state_dict()
         plans = json.loads(state["plans"])
@@ -499,6 +499,21 @@ class OpFiles:
 
 
 NODES = "the nodes stand here"
+
+
+def _with_gradients(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, and the gradients of all floats that it gives by all that it is given."""
+
+    def both(*xs: Any) -> Any:
+        with flow.enable_grad():
+            leaves = [x.detach().requires_grad_(x.dtype.is_floating_point) for x in xs]
+            made = function(*leaves)
+            ends = [t.abs().pow(2).sum() for t in _tensors(made) if t.requires_grad]
+            wanted = [x for x in leaves if x.requires_grad]
+            found = flow.autograd.grad(ends, wanted, allow_unused=True) if ends else ()
+        return made, [g for g in found if g is not None]
+
+    return both
 
 
 def _tensors(value: Any) -> list[Any]:

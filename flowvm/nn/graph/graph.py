@@ -341,7 +341,8 @@ class Graph(GraphBuild):
 
         Values of parameters are not in it: `state_dict()` has those.  ArgumentError for a graph
         that was not called yet, that runs in segments or on several streams, or that uses a tensor
-        which has no name (no attribute, closure variable or global).
+        from outside of `build` which has no name (no attribute, closure variable or global).  What
+        `build` makes of numbers is saved as it is.
         """
         with self._lock:
             return runtime_state(self, self._plans)

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flowvm.graph.passes.passes  # noqa: F401  makers of operators are there
+import flowvm.graph.passes.passes
+import flowvm.ops.random.parts.gamma  # noqa: F401  operators that are declared late
 from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError

@@ -140,7 +140,7 @@ class _Writer:
                 "meta": plain(t._meta, "a variable"),
                 "at": t._ref >> OPERAND.STORAGE_BITS,
             }
-        if buffer.name == "constant":
+        if buffer.name == "constant":  # nobody writes it
             name = f"constant{len(self.constants)}"
             meta = TensorMeta.of((buffer.nbytes,), uint8)
             self.constants[name] = new_tensor(buffer.held.id, meta, buffer.held)

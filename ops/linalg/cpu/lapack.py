@@ -39,13 +39,14 @@ UNITS = 16  # parts that a batch is cut into at most: each has memory of its own
 OPERANDS = 8  # of a program at most
 HEAD = OPERANDS + 2  # words in front of the steps: bytes of each operand's matrix, status, flags
 STEP = 1 + 2 * CALL.WORDS  # words of a step: the routine (or one of these), then the arguments
-COPY, CLEAR, FINITE = 0, 1, 2
+COPY, CLEAR, FINITE, BLOCKS = 0, 1, 2, 3
 EXPONENT = {4: 0x7F800000, 8: 0x7FF0000000000000}  # of infinities and NaN, by the bytes of a number
 # kinds of arguments
 VALUE, CONSTANT, OPERAND, WORK = range(4)
 CONSTANTS = 8 * CALL.WORDS  # where they begin in a unit's memory; an argument's is 16 bytes
 WORKING = CONSTANTS + 16 * CALL.WORDS
-SINGULAR = int(Status.SINGULAR_MATRIX)
+SINGULAR, OUTSIDE = int(Status.SINGULAR_MATRIX), int(Status.INDEX_OUT_OF_RANGE)
+NO_BLOCKS = -(1 << 30)  # an info that no routine gives: see `Program.blocks`
 INFO_AT = WORKING + 8 * OPERANDS  # of a unit: where info is; before it, operands' addresses
 WORK_AT = (INFO_AT + 8 + 63) // 64 * 64
 PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
@@ -128,6 +129,13 @@ class Program:
         exponent = EXPONENT[dtype.real.itemsize]
         self._step(FINITE, (place, Argument(VALUE, size), Argument(VALUE, exponent)))
 
+    def blocks(self, pivots: Argument, n: int) -> None:
+        """A step: the exchanges of an n x n matrix's LDL factors are some, or it fails: a block of
+        one row has a row of 1 to n, one of two has twice the negative of such.  LAPACK goes where
+        they say.
+        """
+        self._step(BLOCKS, (pivots, Argument(VALUE, n)))
+
     def call(self, routine: str, *arguments: Argument) -> None:
         """A step: LAPACK's `routine`, with the letter of its dtype, on `arguments`."""
         self._step(lapack_address(routine), arguments)
@@ -204,6 +212,26 @@ def _finite(at: int, size: int, exponent: int) -> bool:
     return True
 
 
+def _wrong_pivot(at: int, n: int) -> int:
+    """Where, in n int32 words, the first exchange is that is none; n if all are some."""
+    k = 0
+    while k < n:
+        pivot = _int32(at, k)
+        if pivot == 0 or abs(pivot) > n:
+            return k
+        if pivot < 0:
+            if k + 1 == n or _int32(at, k + 1) >= 0 or -_int32(at, k + 1) > n:
+                return k
+            k += 1
+        k += 1
+    return n
+
+
+def _int32(at: int, k: int) -> int:
+    word = words_at(at + k // 2 * 8, 1)[0]
+    return (word if k % 2 == 1 else word << 32) >> 32
+
+
 def _matrix(own: int, item: int, program: Array) -> int:
     """All steps for a matrix; the info of the last routine that was called."""
     words, info = words_at(own, CALL.WORDS), words_at(own + INFO_AT, 1)
@@ -219,6 +247,11 @@ def _matrix(own: int, item: int, program: Array) -> int:
         elif program[at] == FINITE:
             if not _finite(words[0], words[1], words[2]):
                 info[0] = 1
+                break
+        elif program[at] == BLOCKS:
+            wrong = _wrong_pivot(words[0], words[1])
+            if wrong < words[1]:
+                words[0], info[0] = _int32(words[0], wrong), NO_BLOCKS
                 break
         else:
             call_address(program[at], own)
@@ -250,6 +283,10 @@ def _run(
             elif info != 0:
                 details[0], details[1] = item, info - (failure == SINGULAR)
                 status = failure
+                if info == NO_BLOCKS:
+                    words = words_at(own, 2)
+                    details[0], details[1], details[2] = words[0], words[1] + 1, -1
+                    status = OUTSIDE
                 break
         if status != 0:
             break

@@ -30,6 +30,7 @@ from flowvm.ops.shapes.ranges import arange
 
 Array = Any
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
+OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
 BLOCK = 32  # columns that LAPACK works on together, which its workspace has room for
 
 
@@ -103,14 +104,18 @@ def right_solve(a: TensorMeta, b: TensorMeta) -> Launch:
 # --- LU -------------------------------------------------------------------------------------------
 
 
-def _permutation_body(out: Array, pivots: Array, lo: int, hi: int) -> None:
+def _permutation_body(out: Array, pivots: Array, lo: int, hi: int, details: Array) -> int:
     for item in range(lo, hi):
         row = out[item]
         for i in range(len(row)):
             row[i] = i
         for i in range(pivots.shape[1]):
             j = pivots[item, i] - 1
+            if j < 0 or j >= len(row):
+                details[0], details[1], details[2] = j, len(row), -1
+                return OUTSIDE
             row[i], row[j] = row[j], row[i]
+    return 0
 
 
 @op("pivots -> out", name="lu_permutation")
@@ -365,6 +370,7 @@ def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta, hermitian: b
     p = Program((b.dense(),), (ld, b, pivots), b.shape[:-2])
     p.copy(p.given(1), p.out(0))
     if n > 0 and k > 0:
+        p.blocks(p.given(2), n)
         p.call(
             name, Char("L"), Int(n), Int(k), p.given(0), Int(n), p.given(2), p.out(0), Int(n), INFO
         )

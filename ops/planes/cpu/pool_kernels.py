@@ -17,12 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowvm.errors import Status
 from flowvm.ops.declare.cpu.body_arrays import array_in
 from flowvm.ops.planes.cpu.conv_plan import shift_of, takes_part
 from flowvm.ops.planes.cpu.conv_rows import sum_row, take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with, lay_out
 
 Array = Any
+OUTSIDE = int(Status.INDEX_OUT_OF_RANGE)
 
 
 class Windows(NamedTuple):
@@ -200,24 +202,44 @@ def any_max_body(out: Array, index: Array, x: Array, t: Windows, lo: int, hi: in
                 index[(plane * oh + i) * ow + j] = at
 
 
+def _outside(index: Array, size: int, details: Array) -> bool:
+    """Whether a place lies outside its plane, noted in `details`."""
+    wrong = 0
+    for k in range(len(index)):
+        wrong |= int(np.uint64(index[k]) >= np.uint64(size))
+    if wrong == 0:
+        return False
+    for k in range(len(index)):
+        if index[k] < 0 or index[k] >= size:
+            details[0], details[1], details[2] = index[k], size, -1
+            break
+    return True
+
+
 def scatter_body(
-    out: Array, g: Array, index: Array, size: int, places: int, lo: int, hi: int
-) -> None:
+    out: Array, g: Array, index: Array, size: int, places: int, lo: int, hi: int, details: Array
+) -> int:
     """Add each g to its place in its plane."""
     for plane in range(lo, hi):
+        if _outside(index[plane * places : (plane + 1) * places], size, details):
+            return OUTSIDE
         whole = out[plane * size : (plane + 1) * size]
         fill_with(whole, whole.dtype.type(0))
         for k in range(plane * places, (plane + 1) * places):
             whole[index[k]] += g[k]
+    return 0
 
 
 def gather_body(
-    out: Array, x: Array, index: Array, size: int, places: int, lo: int, hi: int
-) -> None:
+    out: Array, x: Array, index: Array, size: int, places: int, lo: int, hi: int, details: Array
+) -> int:
     """Read each place of its plane."""
     for plane in range(lo, hi):
+        if _outside(index[plane * places : (plane + 1) * places], size, details):
+            return OUTSIDE
         for k in range(plane * places, (plane + 1) * places):
             out[k] = x[plane * size + index[k]]
+    return 0
 
 
 # --- averages -----------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from flowvm.cuda.launch import CudaLaunch, KernelStep, Param, blocks_for
+from flowvm.cuda.launch import CudaLaunch, Details, KernelStep, Param, blocks_for
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import (
     BLOCK,
     consts,
@@ -90,10 +91,14 @@ def _spread(out: Array, g: Array, index: Array, t: Windows) -> None:
         unit += cuda.gridsize(1)
 
 
-def _picked(out: Array, x: Array, index: Array, size: int, places: int) -> None:
+def _picked(out: Array, x: Array, index: Array, details: Array, size: int, places: int) -> None:
     unit = cuda.grid(1)
     while unit < len(out):
-        out[unit] = x[unit // places * size + index[unit]]
+        at = index[unit]
+        if at < 0 or at >= size:
+            report(details, OUTSIDE, at, size, -1)
+        else:
+            out[unit] = x[unit // places * size + at]
         unit += cuda.gridsize(1)
 
 
@@ -191,8 +196,10 @@ def spread(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
 def picked(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:
     """The elements that the indices name, and the gradient of `spread`."""
     x, index = metas
-    n = attrs[1]
-    return _each(launch, _picked, math.prod(x.shape[-n:]), math.prod(index.shape[-n:]))
+    n, units = attrs[1], launch.outputs[0].numel
+    numbers = consts(math.prod(x.shape[-n:]), math.prod(index.shape[-n:]))
+    step = flat_step(_picked, units, *operands(*launch.views), Details(), *numbers)
+    return CudaLaunch(launch.outputs, (step,) if units else ())
 
 
 def average(launch: Launch, metas: Metas, attrs: Attrs) -> CudaLaunch:

@@ -34,7 +34,7 @@ from flowvm.ops.planes.cpu.conv_weight import weight_body
 MOST = 1 << 21  # bytes of an arena
 
 
-class _How(NamedTuple):
+class How(NamedTuple):
     """stride, padding in front and dilation in each dimension of space, and groups: the attribute
     of the ops.
     """
@@ -45,7 +45,7 @@ class _How(NamedTuple):
     groups: int
 
 
-def _shape(input: Sequence[int], weight: Sequence[int], out: Sequence[int], how: _How) -> Shape:
+def _shape(input: Sequence[int], weight: Sequence[int], out: Sequence[int], how: How) -> Shape:
     return Shape(
         input[0], weight[1], weight[0] // how.groups, how.groups, three_of(input[2:], 1),
         three_of(out, 1), three_of(weight[2:], 1), how.stride, how.padding, how.dilation,
@@ -106,7 +106,7 @@ def _over_places(g: Tensor) -> Tensor:
     "input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad, half="cuda",
     cuda="conv:conv",
 )  # fmt: skip
-def _conv(input: TensorMeta, weight: TensorMeta, how: _How, size: tuple[int, ...]) -> Launch:
+def _conv(input: TensorMeta, weight: TensorMeta, how: How, size: tuple[int, ...]) -> Launch:
     s = _shape(input.shape, weight.shape, size, how)
     out = input.with_shape((input.shape[0], weight.shape[0], *size))
     return _strips(out, s, False, input, weight)
@@ -117,7 +117,7 @@ def _conv(input: TensorMeta, weight: TensorMeta, how: _How, size: tuple[int, ...
     half="cuda", cuda="conv:conv",
 )  # fmt: skip
 def _conv_bias(
-    input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, size: tuple[int, ...]
+    input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: How, size: tuple[int, ...]
 ) -> Launch:
     s = _shape(input.shape, weight.shape, size, how)
     out = input.with_shape((input.shape[0], weight.shape[0], *size))
@@ -142,7 +142,7 @@ def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     "g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad,
     half="cuda", cuda="conv:conv_input",
 )  # fmt: skip
-def _conv_input(g: TensorMeta, weight: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
+def _conv_input(g: TensorMeta, weight: TensorMeta, how: How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's input, which has `shape`."""
     s = _shape(shape, weight.shape, g.shape[2:], how)
     return _strips(g.with_shape(shape), s, True, g, weight)
@@ -153,7 +153,7 @@ def _conv_input(g: TensorMeta, weight: TensorMeta, how: _How, shape: tuple[int, 
     half="cuda", cuda="conv:conv_input",
 )  # fmt: skip
 def _conv_input_bias(
-    g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: _How, shape: tuple[int, ...]
+    g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: How, shape: tuple[int, ...]
 ) -> Launch:
     """_conv_input with a number added to each channel."""
     s = _shape(shape, weight.shape, g.shape[2:], how)
@@ -173,7 +173,7 @@ def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     "g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad,
     half="cuda", cuda="conv:conv_weight",
 )  # fmt: skip
-def _conv_weight(g: TensorMeta, input: TensorMeta, how: _How, shape: tuple[int, ...]) -> Launch:
+def _conv_weight(g: TensorMeta, input: TensorMeta, how: How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's weight, which has `shape`."""
     out = g.with_shape(shape)
     size = g.dtype.itemsize

@@ -56,7 +56,7 @@ def _wrong(
     if steps < 0 or steps > most[0]:
         details[0], details[1], details[2] = steps, most[0] + 1, -1
         return True
-    if count < 0 or count > most[1] or first + count > len(targets):
+    if count < 0 or count > most[1] or first < 0 or first + count > len(targets):
         details[0], details[1], details[2] = count, most[1] + 1, -1
         return True
     for i in range(first, first + count):
@@ -103,14 +103,16 @@ def ctc_body(
 
 def ctc_back_body(
     out: Array, g: Array, x: Array, targets: Array, steps: Array, counts: Array, loss: Array,
-    alpha: Array, t: Labels, scratch: Array, lo: int, hi: int,
-) -> None:  # fmt: skip
+    alpha: Array, t: Labels, scratch: Array, lo: int, hi: int, details: Array,
+) -> int:  # fmt: skip
     """The gradients of samples by their log-probabilities; each has its betas in scratch."""
     blank, joined, zero_infinity = t.blank, t.joined, t.zero_infinity
     classes, betas = x.shape[2], scratch.view(np.float64)
     for n in range(lo, hi):
         last, count = steps[n], counts[n]
         first = _first(targets, counts, n, joined)
+        if _wrong(targets, first, last, count, (x.shape[0], alpha.shape[2] // 2), classes, details):
+            return BAD
         states = 2 * count + 1
         silent = zero_infinity and loss[n] == np.inf
         for step in range(0 if silent else last, x.shape[0]):
@@ -141,3 +143,4 @@ def ctc_back_body(
             for c in range(classes):
                 p = x[step, n, c]
                 out[step, n, c] = g[n] * (math.exp(p) - math.exp(out[step, n, c] + loss[n] - p))
+    return 0

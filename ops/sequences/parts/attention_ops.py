@@ -187,11 +187,15 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
     features that leave room for blocks in a thread's arena.
     """
     metas = query._meta, key._meta, value._meta
-    wide = metas[0].shape[-1] + metas[2].shape[-1]
+    return fits(*metas) and (mask is None or mask._node is None)
+
+
+def fits(query: TensorMeta, key: TensorMeta, value: TensorMeta) -> bool:
+    """Whether `takes` takes tensors like these."""
+    wide = query.shape[-1] + value.shape[-1]
     return (
-        all(m.device.type == cpu.type and m.numel > 0 for m in metas)
-        and (mask is None or mask._node is None)
-        and (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, metas[0].dtype.itemsize) <= ARENA_BYTES
+        all(m.device.type == cpu.type and m.numel > 0 for m in (query, key, value))
+        and (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, query.dtype.itemsize) <= ARENA_BYTES
     )
 
 

@@ -11,12 +11,12 @@ from flowvm.ops.planes.conv import _conv_reference
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.cuda import conv as rules
 from flowvm.ops.planes.parts.conv_ops import (
+    How,
     _conv,
     _conv_bias,
     _conv_input,
     _conv_input_bias,
     _conv_weight,
-    _How,
 )
 
 GEMM = "cublasGemmStridedBatchedEx"
@@ -47,7 +47,7 @@ class Case:
     def __init__(self, rng, name):
         n, groups, c, o, size, kernel, *numbers = CASES[name]
         self.groups, self.numbers = groups, numbers
-        self.how = _How(*(three_of(v, f) for v, f in zip(numbers, (1, 0, 1), strict=True)), groups)
+        self.how = How(*(three_of(v, f) for v, f in zip(numbers, (1, 0, 1), strict=True)), groups)
         self.x = rng.standard_normal((n, groups * c, *size))
         self.weight = rng.standard_normal((groups * o, c, *kernel))
         self.bias = rng.standard_normal(groups * o)
@@ -123,7 +123,7 @@ def test_narrower_floats(rng, name, dtype, tolerance):
 @pytest.mark.parametrize("empty", ["samples", "channels", "both"])
 def test_nothing_to_add_up(empty):
     n, c = (0 if empty != "channels" else 2), (0 if empty != "samples" else 2)
-    how = _How((1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
+    how = How((1, 1, 1), (0, 0, 0), (1, 1, 1), 1)
     x, weight, bias = np.ones((n, c, 4)), np.ones((3, c, 2)), np.arange(3.0)
     out = np.zeros((n, 3, 3))
     check(_conv, [x, weight], (how, (3,)), out)

@@ -6,6 +6,7 @@ from on_device import answer, close, compiles, kernels, launch, like_cpu
 from simulated import status
 
 import flowvm as flow
+from flowvm.errors import Status
 from flowvm.ops.planes import patches, pooling
 from flowvm.ops.planes.parts.pool_ops import (
     _average,
@@ -69,6 +70,17 @@ def test_gradients_of_the_largest(rng, name, dtype):
     g = rng.standard_normal(out.shape).astype(dtype)
     like_cpu(_pool_scatter, [g, where], (shape[-n:], windows), exact=True)
     like_cpu(_pool_gather, [x, where], (windows, n), exact=True)
+
+
+@pytest.mark.parametrize("place", [-1, 35])
+def test_a_place_outside_of_its_plane_is_reported(rng, place):
+    shape, n, windows = windows_of("fewer")
+    x = rng.standard_normal(shape)
+    where = np.zeros((1, 2, 3, 4), np.int64)
+    where[0, 1, 2, 3] = place
+    (out,), details = answer(_pool_gather, [x, where], (windows, n))
+    assert (status(details), *details[:2]) == (int(Status.INDEX_OUT_OF_RANGE), place, 35)
+    assert (out.ravel()[:12] == x[0, 0, 0, 0]).all()
 
 
 @pytest.mark.parametrize(("padded", "divisor"), [(True, 0), (False, 0), (True, 5)])

@@ -247,6 +247,50 @@ def test_state_carried_in_place_is_state():
     alike(script, plans=1)
 
 
+def test_a_tensor_made_of_numbers_is_made_anew_in_each_call():
+    """It was a variable: what a call added to it was there in the next one."""
+
+    def script(way):
+        def function(x):
+            total, sides = flow.tensor([1.0, 2.0, 3.0]), flow.tensor([[0.0, 1.0]] * 2)
+            before = total * 2
+            total[1:].add_(x.sum())
+            view = total[:2]
+            view.mul_(3)
+            sides.fill_(4.0)
+            return before, total, total + 1, sides[0].add_(x[0]), sides
+
+        run = way.compile(function)
+        return [run(full(k)) for k in range(4)]
+
+    alike(script, plans=1)
+
+
+def test_a_result_made_of_numbers_may_be_changed_by_who_gets_it():
+    def script(way):
+        run = way.compile(lambda x: (flow.tensor([1.0, 2.0]), flow.tensor([[3, 4]])[0], x * 2))
+        found = []
+        for k in range(3):
+            results = run(full(k))
+            found.append(plain(results))
+            for t in results:
+                t.add_(1)
+        return found
+
+    alike(script, plans=1)
+
+
+def test_a_tensor_made_of_numbers_and_changed_has_no_value_to_read():
+    class Reads(nn.Graph):
+        def build(self, x):
+            total = flow.tensor([1.0, 2.0])
+            total.add_(x)
+            return x * total.numpy()[0]
+
+    with pytest.raises(CaptureError, match="changed in place"):
+        Reads()(full(1))
+
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()

@@ -173,6 +173,14 @@ def test_masks_become_numbers_inside():
     assert len(fused(function, A, B)) > 1  # a float64 is another arithmetic
 
 
+def test_numbers_that_are_bools_stay_bools():
+    def function(x, y):
+        return flow.where((x > y) | False, x, y) * flow.where((x > 0) ^ True, x, 0.0)
+
+    assert len(fused(function, A, B)) == 1
+    assert len(fused(lambda x: ((x > 0) & True).float() + x, A)) == 1
+
+
 def test_float64_and_float32_do_not_mix():
     assert "fused" not in "".join(fused(lambda x: x.double() * 2, A))
 

@@ -245,6 +245,27 @@ def test_functions_and_what_they_close_over(no_capture):
     np.testing.assert_allclose(second(X).numpy(), expected.numpy(), rtol=1e-6)
 
 
+def test_what_build_makes_of_numbers_is_in_the_file(no_capture):
+    def made():
+        def function(x):
+            total = flow.tensor([1.0, 2.0, 4.0])
+            total.mul_(x[0])
+            return total, x * flow.tensor(0.5) + flow.hann_window(3), flow.tensor([[7]])
+
+        return flow.compile(function)
+
+    state = saved(made(), X)
+    assert len(state["constants"]) == 4
+    again = made()
+    again.load_runtime_state_dict(state)
+    no_capture()
+    for _ in range(2):
+        total, scaled, alone = again(X)
+        assert total.tolist() == [1.0, -4.0, 2.0]
+        np.testing.assert_allclose(scaled.tolist(), [[0.5, -0.25, 1.0]], atol=1e-6)
+        assert alone.tolist() == [[7]]
+
+
 # --- what cannot be saved -------------------------------------------------------------------------
 
 

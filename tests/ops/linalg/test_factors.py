@@ -235,3 +235,24 @@ def test_results_do_not_depend_on_threads(rng):
     with flow.vm.sequential():
         alone = L.svd(x).Vh.numpy()
     np.testing.assert_array_equal(shared, alone)
+
+
+@pytest.mark.parametrize(
+    "pivots", [[0, 2, 3], [1, 2, 4], [1, 2, -3], [-2, 2, 3], [-1, -9, 3], [1 << 30] * 3]
+)
+def test_exchanges_that_are_none_are_refused(pivots):
+    """LAPACK would go where they say."""
+    a, b = tensor(np.diag([1.0, 2.0, 3.0])), flow.ones(3, 1, dtype=flow.float64)
+    pivots = flow.tensor(pivots, dtype=flow.int32)
+    with pytest.raises(IndexError, match="out of bounds"):
+        L.ldl_solve(a, pivots, b).numpy()
+    if not 0 < pivots.min().item() <= pivots.max().item() < 4:
+        with pytest.raises(IndexError, match="out of bounds"):
+            L.lu_solve(a, pivots, b).numpy()
+
+
+def test_exchanges_are_int32():
+    a, pivots = flow.eye(2), flow.tensor([1, 2])
+    for solve in (L.ldl_solve, L.lu_solve):
+        with pytest.raises(ArgumentError, match="int32"):
+            solve(a, pivots, a)

@@ -24,7 +24,8 @@ from flowvm.ops.planes.cpu.conv_tile import (
     convolve_strip,
     strip_rows,
 )
-from flowvm.ops.planes.parts import conv_ops
+from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.parts import conv_ops, pool_ops
 from flowvm.ops.planes.pooling import reference as _pooled
 
 
@@ -397,6 +398,21 @@ def test_max_pool_gradient_goes_to_one_place():
 def test_ceil_mode_never_starts_in_the_padding():
     assert tuple(flow.max_pool1d(flow.ones(1, 1, 5), 2, 2, ceil_mode=True).shape) == (1, 1, 3)
     assert tuple(flow.max_pool1d(flow.ones(1, 1, 4), 2, 3, 1, ceil_mode=True).shape) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("place", [-1, 4, 1 << 40, -(1 << 62)])
+def test_places_outside_of_a_plane_are_refused(place):
+    """A saved graph says where its places come from."""
+    windows = Windows(1, 4, 1, 2, 1, 2, 1, 2, 0, 0, 1, 1)
+    g, x = flow.ones(1, 2, 2), flow.ones(1, 2, 4)
+    good, bad = flow.tensor([[[0, 3], [1, 2]]]), flow.tensor([[[0, 3], [1, place]]])
+    for function, *args in (
+        (pool_ops._pool_scatter, g, (4,), windows), (pool_ops._pool_gather, x, windows, 1)
+    ):  # fmt: skip
+        tensor, *rest = args
+        assert function(tensor, good, *rest).numpy().sum() == 4
+        with pytest.raises(IndexError, match="out of bounds"):
+            function(tensor, bad, *rest).numpy()
 
 
 def test_avg_pool_divisors():

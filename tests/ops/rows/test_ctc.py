@@ -7,6 +7,8 @@ import pytest
 
 import flowvm as flow
 from flowvm.nn import functional as F
+from flowvm.ops.rows.cpu.ctc_kernels import Labels
+from flowvm.ops.rows.ctc_loss import _ctc, _ctc_back
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -35,3 +37,26 @@ def test_a_sample_that_no_way_leads_through() -> None:
     assert not x.grad.numpy().any()
     empty = F.ctc_loss(x.detach(), targets, (0,), (0,), reduction="sum")
     assert empty.item() == 0
+
+
+def test_a_length_below_zero_takes_no_label_in_front() -> None:
+    x = F.log_softmax(flow.ones(4, 2, 3), -1)
+    for lengths in ([-2, 2], [-1, 1]):
+        with pytest.raises(IndexError):
+            F.ctc_loss(x, flow.tensor([1, 2]), (4, 4), flow.tensor(lengths)).numpy()
+
+
+def test_the_gradient_looks_at_its_labels_itself() -> None:
+    """They are not always those of the forward call: a saved graph says what it is of."""
+    x = F.log_softmax(flow.ones(4, 1, 3), -1)
+    targets, steps, counts = flow.tensor([[1, 2]]), flow.tensor([4]), flow.tensor([2])
+    labels = Labels(0, 0, 0)
+    loss, alpha = _ctc(x, targets, steps, counts, labels, 2)
+
+    def gradient(goals: Any, lengths: Any) -> Any:
+        return _ctc_back(flow.ones(1), x, goals, steps, lengths, loss, alpha, labels).numpy()
+
+    assert np.isfinite(gradient(targets, counts)).all()
+    for goals, lengths in (([[1, 3]], [2]), ([[-1, 2]], [2]), ([[1, 2]], [3]), ([[1, 2]], [-1])):
+        with pytest.raises(IndexError):
+            gradient(flow.tensor(goals), flow.tensor(lengths))

@@ -1,0 +1,228 @@
+"""What flowvm's operators on planes can be called with, where a call comes from a file: see
+`flowvm.graph.logical.calls`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import int64
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.cpu.resize_kernels import CUBIC, EXACT, LINEAR, NEAREST, Sizes
+from flowvm.ops.planes.parts.conv_ops import How
+from flowvm.ops.planes.pooling import windows_along
+
+Metas = Sequence[TensorMeta]
+Values = dict[str, Any]
+CallRule = Callable[[Metas, Values], bool]
+MOST = 1 << 31  # of a size of a window, a step, a gap
+TAPS = {NEAREST: 1, EXACT: 1, LINEAR: 2, CUBIC: 4}
+
+
+def computes(*metas: TensorMeta) -> bool:
+    """Whether all are of one dtype of floats that the device's kernels compute with."""
+    dtype = metas[0].dtype
+    reduced = dtype.reduced and (dtype.minifloat or metas[0].device is cpu)
+    return dtype.is_floating_point and not reduced and all(m.dtype is dtype for m in metas)
+
+
+def within(values: Sequence[int], low: int, high: int = MOST - 1) -> bool:
+    return all(low <= v <= high for v in values)
+
+
+# --- convolution ----------------------------------------------------------------------------------
+
+
+def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], how: How) -> bool:
+    """Whether a convolution from shape `whole` to `out`, or the transposed one back, is one that
+    the public functions give: of each dimension what is left over behind the last window is less
+    than a stride, or an output padding, or "same" has padded once more behind.
+    """
+    n, missing = len(whole) - 2, 5 - len(whole)
+    if not 1 <= n <= 3 or len(weight) != n + 2 or len(out) != n + 2:
+        return False
+    stride, padding, dilation, groups = how
+    if not (within(stride, 1) and within(padding, 0) and within(dilation, 1)):
+        return False
+    filled = stride[:missing], padding[:missing], dilation[:missing]
+    if filled != ((1,) * missing, (0,) * missing, (1,) * missing):
+        return False
+    if groups < 1 or whole[1] != weight[1] * groups or weight[0] % groups:
+        return False
+    if whole[0] != out[0] or out[1] != weight[0] or not within(weight[2:], 1):
+        return False
+    each = zip(whole[2:], out[2:], weight[2:], *(v[missing:] for v in how[:3]), strict=True)
+    for size, count, kernel, s, p, d in each:
+        reach = d * (kernel - 1)
+        left = size + 2 * p - reach - 1 - (count - 1) * s
+        same = left == -1 and s == 1 and p == reach // 2 and reach % 2 == 1
+        if not (0 <= left < max(s, d) or same):
+            return False
+    return True
+
+
+def _biased(metas: Metas, channels: int) -> bool:
+    return all(tuple(bias.shape) == (channels,) for bias in metas[2:]) and computes(*metas)
+
+
+def _conv(metas: Metas, values: Values) -> bool:
+    x, weight = metas[0].shape, metas[1].shape
+    if len(x) < 3 or len(weight) != len(x):
+        return False
+    out = (x[0], weight[0], *values["size"])
+    return _convolves(x, weight, out, values["how"]) and _biased(metas, weight[0])
+
+
+def _conv_input(metas: Metas, values: Values) -> bool:
+    whole = values["shape"]
+    if len(whole) < 3:
+        return False
+    fits = _convolves(whole, metas[1].shape, metas[0].shape, values["how"])
+    return fits and _biased(metas, whole[1])
+
+
+def _conv_weight(metas: Metas, values: Values) -> bool:
+    g, x = metas
+    return computes(g, x) and _convolves(x.shape, values["shape"], g.shape, values["how"])
+
+
+# --- windows --------------------------------------------------------------------------------------
+
+
+def _axes(t: Windows) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """(size, windows, kernel, stride, padding, dilation) of each dimension of a plane."""
+    return t[0::2], t[1::2]
+
+
+def _pools(t: Windows, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
+    """Whether windows are those that a pooling function finds for planes of `space` and `out`, the
+    last `n` dimensions.
+    """
+    if n not in (1, 2) or len(space) != n or len(out) != n:
+        return False
+    axes = _axes(t)
+    if [a[0] for a in axes] != [1, *space][-2:] or [a[1] for a in axes] != [1, *out][-2:]:
+        return False
+    if t.kh == t.kw == 0:
+        sizes = all(0 <= a[1] < MOST and (a[0] > 0 or a[1] == 0) for a in axes)
+        return sizes and all(a[3:] == (1, 0, 1) for a in axes)
+    return all(_pools_along(*a) for a in axes) and (n == 2 or axes[0] == (1, 1, 1, 1, 0, 1))
+
+
+def _pools_along(size: int, count: int, kernel: int, s: int, p: int, d: int) -> bool:
+    if (
+        size < 1
+        or count < 1
+        or not (within((kernel, s, d), 1) and 0 <= 2 * p <= d * (kernel - 1) + 1)
+    ):
+        return False
+    return count in (windows_along(size, kernel, s, p, d, ceil) for ceil in (False, True))
+
+
+def _max_pool(metas: Metas, values: Values) -> bool:
+    t, n = values["windows"], values["n"]
+    return _pools(t, n, metas[0].shape[-n:], (t.oh, t.ow)[-n:])
+
+
+def _max_pool_backward(metas: Metas, values: Values) -> bool:
+    (g, indices), size = metas, values["size"]
+    fits = isinstance(size, tuple) and g.shape == indices.shape and indices.dtype is int64
+    return fits and _pools(values["windows"], len(size), size, g.shape[-len(size) :])
+
+
+def _max_pool_gather(metas: Metas, values: Values) -> bool:
+    (x, indices), n = metas, values["n"]
+    fits = indices.dtype is int64 and x.shape[:-n] == indices.shape[:-n]
+    return fits and _pools(values["windows"], n, x.shape[-n:], indices.shape[-n:])
+
+
+def _averages(metas: Metas, values: Values) -> bool:
+    t = values["windows"]
+    return computes(*metas) and type(values["divisor"]) is int and t.dh == t.dw == 1
+
+
+def _avg_pool(metas: Metas, values: Values) -> bool:
+    return _averages(metas, values) and _max_pool(metas, values)
+
+
+def _avg_pool_backward(metas: Metas, values: Values) -> bool:
+    (g,), shape, n = metas, values["shape"], values["n"]
+    fits = _averages(metas, values) and g.shape[:-n] == tuple(shape[:-n])
+    return fits and _pools(values["windows"], n, shape[-n:], g.shape[-n:])
+
+
+def _patches(t: Windows) -> bool:
+    return all(
+        0 <= size < MOST and within((kernel, s, d), 1) and 0 <= p < MOST
+        and count >= 1 and count == windows_along(size, kernel, s, p, d, False)
+        for size, count, kernel, s, p, d in _axes(t)
+    )  # fmt: skip
+
+
+def _unfold(metas: Metas, values: Values) -> bool:
+    t, (x,) = values["t"], metas
+    return x.ndim in (3, 4) and tuple(x.shape[-2:]) == (t.h, t.w) and _patches(t)
+
+
+def _fold(metas: Metas, values: Values) -> bool:
+    t, (x,) = values["t"], metas
+    fits = x.ndim in (2, 3) and _patches(t) and not x.dtype.is_bool
+    return fits and x.shape[-2] % (t.kh * t.kw) == 0 and x.shape[-1] == t.oh * t.ow
+
+
+def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
+    """Whether `interpolate` resizes planes of `space` to `out`, the last `n` dimensions of tensors
+    like x, so.
+    """
+    weighs = t.kind in (LINEAR, CUBIC)
+    if not 1 <= n <= 3 or t.kind not in TAPS or t.corners not in (0, int(weighs)):
+        return False
+    lead = (1,) * (3 - n)
+    sizes, steps, taps = t[:6], t[6:9], t[9:12]
+    if sizes != (*lead, *space, *lead, *out) or not within(sizes, 1):
+        return False
+    if taps != (*lead, *(TAPS[t.kind],) * n) or steps[: 3 - n] != lead:
+        return False
+    each = zip(space, out, steps[3 - n :], strict=True)
+    return t.single == (x.dtype.name != "float64") and all(_is_step(*a, t.corners) for a in each)
+
+
+def _is_step(size: int, count: int, step: float, corners: int) -> bool:
+    """Whether a dimension has such a step: the ratio of the sizes, or of what they would be if they
+    were no integers, rounded.
+    """
+    if corners:
+        return math.isclose(step, (size - 1) / (count - 1) if count > 1 else 0.0, rel_tol=1e-6)
+    return size / (count + 1) * (1 - 1e-6) <= step <= size / count * (1 + 1e-6)
+
+
+def _interpolate(metas: Metas, values: Values) -> bool:
+    (x,), t, n = metas, values["t"], values["n"]
+    known = t.kind in (NEAREST, EXACT) or computes(x)
+    return known and _resizes(t, x, n, x.shape[-n:], (t.od, t.oh, t.ow)[-n:])
+
+
+def _weighs(metas: Metas, values: Values) -> bool:
+    return values["t"].kind in (LINEAR, CUBIC) and _interpolate(metas, values)
+
+
+def _takes(metas: Metas, values: Values) -> bool:
+    return values["t"].kind in (NEAREST, EXACT) and _interpolate(metas, values)
+
+
+def _interpolate_backward(metas: Metas, values: Values) -> bool:
+    (g,), t, n = metas, values["t"], values["n"]
+    return computes(g) and _resizes(t, g, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
+
+
+PLANE_CALLS: dict[str, CallRule] = {
+    "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight, "max_pool": _max_pool,
+    "max_pool_backward": _max_pool_backward, "max_pool_gather": _max_pool_gather,
+    "avg_pool": _avg_pool, "avg_pool_backward": _avg_pool_backward, "unfold": _unfold,
+    "fold": _fold, "interpolate": _weighs, "interpolate_nearest": _takes,
+    "interpolate_backward": _interpolate_backward,
+}  # fmt: skip
