@@ -100,7 +100,7 @@ def rows_body(p: Reduced, segment: Callable[..., Any]) -> Callable[..., None]:
         partials = memory_in(scratch, len(outs[0]) * segments)
         if lo >> ARG.PHASE_BITS != 0:
             first = lo & ((1 << ARG.PHASE_BITS) - 1)
-            one = np.int64(1)  # as a literal it is a type, and what it goes to compiled for it
+            one: Any = np.int64(1)  # as a literal it is a type, and what it goes to compiled for it
             single = memory_in(arena, one)
             merge(outs, partials, single, segments, one, t.extra, first, first + hi - lo)
             return
