@@ -20,6 +20,7 @@ from typing import Any
 from flowvm.eager.live import Leaf, Live
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import ArgumentError
+from flowvm.graph.capture.conditions import ReadValue
 from flowvm.graph.logical.nodes import Buffer
 from flowvm.graph.logical.plain import code_mark, plain
 from flowvm.graph.logical.saving import Numbers, saved_graph
@@ -170,6 +171,11 @@ class _Writer:
         if isinstance(leaf, Leaf):
             others = [list(self.entries[id(other)]) for other in leaf.others]
             return [numbers.saved(leaf, what), {"others": others}]
+        if isinstance(leaf, ReadValue):
+            raise ArgumentError(
+                f"{self.graph.name}: build reads the values of a tensor and goes by them, so the "
+                f"graph is for these values alone, and no Plan serves another process"
+            )
         raise ArgumentError(f"{what} by {find!r} cannot be saved")
 
 

@@ -294,6 +294,18 @@ def test_nothing_to_save():
         Forward(Net()).runtime_state_dict()
 
 
+def test_a_graph_that_goes_by_values_is_refused():
+    counts = flow.tensor([2])
+
+    def function(x):
+        return x * counts.item()
+
+    graph = flow.compile(function)
+    graph(X)
+    with pytest.raises(ArgumentError, match="reads the values"):
+        graph.runtime_state_dict()
+
+
 def test_segments_are_refused():
     graph = flow.compile(lambda x: x[x > 0] * 2)
     graph(X)
