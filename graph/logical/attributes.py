@@ -58,6 +58,17 @@ def check_attributes(operator: Operator, metas: Sequence[TensorMeta], attrs: Seq
         raise _wrong(operator, "inputs and attributes", (*metas, *attrs))
 
 
+def names_without_rule(operator: Operator) -> list[str]:
+    """The attributes of an operator of flowvm's for which a file that has it is refused."""
+    form = operator.form
+    elementwise = isinstance(form, tuple) and isinstance(form[0], Elementwise)
+    if operator.recipe is not None or elementwise:
+        return []
+    if not _declared_in(operator).startswith("flowvm."):
+        return []
+    return [n for n in operator.attrs if n not in _NAMED and (operator.name, n) not in _OF]
+
+
 def _check_members(operator: Any, metas: Sequence[TensorMeta], attrs: Sequence[Any]) -> None:
     """Of a merged node: the attributes of each member, and which numbers are its own."""
     where, base = f"the attributes of {operator.name}", operator.base

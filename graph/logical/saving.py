@@ -223,6 +223,7 @@ def saved_graph(
     nodes = []
     for node in graph.nodes:
         what = f"{graph.name}: node {node.number} {node.operator.name}  {node.line}".rstrip()
+        _check_rules(node, what)
         nodes.append(
             {
                 **{name: getattr(node, name) for name in _NODE},
@@ -253,6 +254,17 @@ def saved_graph(
         "inputs": [_saved_operand(o, places) for o in graph.inputs],
         "outputs": [_saved_operand(o, places) for o in graph.outputs],
     }
+
+
+def _check_rules(node: OpNode, what: str) -> None:
+    """ArgumentError if whoever reads the file would refuse the node: there is no rule for it."""
+    try:
+        check_attributes(node.operator, [operand.meta for operand in node.inputs], node.attrs)
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"{what} cannot be saved: no rule of flowvm.graph.logical says that a file may have "
+            f"{node.operator.name} with the attributes {node.attrs}"
+        ) from error
 
 
 def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
