@@ -55,7 +55,7 @@ from flowvm.guards.collection import settle
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
-from flowvm.private.numba import NUMBA
+from flowvm.private.numba import NUMBA, free_passes
 
 # none of these comes with flowvm
 llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
@@ -493,7 +493,9 @@ def _optimize(module: Any, loops_only: bool) -> None:
     options.slp_vectorization = not loops_only
     options.loop_unrolling = not loops_only  # interleaving does what unrolling would
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    manager = builder.getModulePassManager()
+    manager.run(module, builder)
+    free_passes(manager)
 
 
 def _imports(module: Any) -> list[str]:

@@ -39,6 +39,7 @@ from flowvm.guards.regions import reverting
 from flowvm.private.numba import (
     NUMBA,
     compiled_by,
+    forget_function,
     function_compiler,
     global_type,
     never_finalized,
@@ -262,6 +263,8 @@ class _Frontend:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
+        # nobody calls a program: what stays of it is what its callers have of it now
+        forget_function(self.target.target_context, compiled.entry_point)
         if not self._is_simplified(function, simplified):  # the program's entry has it inlined
             simplify(compiled.library)
         modules: list[Any] = []
@@ -298,7 +301,9 @@ class _Frontend:
             simplify(compiled.library)
         # Numba keys a callee by its entry point, which must be a builtin method, and would finalize
         # its library when a caller uses it.
-        compiled = compiled._replace(entry_point=[].append)
+        # What it was lowered from is most of what it is, and nobody asks for it any more.
+        compiled.fndesc.typemap, compiled.fndesc.calltypes = {}, {}
+        compiled = compiled._replace(entry_point=[].append, type_annotation=None)
         never_finalized(compiled.library)
         compiled.library.flowvm_unfinished = True
         target.insert_user_function(compiled.entry_point, compiled.fndesc, [compiled.library])

@@ -1,6 +1,7 @@
 """Native code: what may be compiled, and the cache that a warm start reads without Numba."""
 
 import ctypes
+import gc
 import hashlib
 import os
 import subprocess
@@ -283,3 +284,42 @@ def test_reading_an_entry_marks_it_as_used(cache):
     again = jit.native(triple, signature, facts=key)
     assert call(first, 4) == call(again, 4) == 12
     assert entry.stat().st_mtime > 1
+
+
+class Heap(ctypes.Structure):
+    """What glibc's mallinfo2 answers: sizes in bytes."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+            "fordblks", "keepcost",
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="another C library")
+def test_what_compiling_took_is_given_back(cache):
+    """LLVM's pass managers stayed, and every program with them: half a MB for each kernel."""
+
+    def used():
+        gc.collect()
+        return library.mallinfo2().uordblks
+
+    def compiled(number):
+        space = {"helper": helper}
+        exec(f"def program(x): return helper(x + {number}) * {number}", space)
+        jit.native(space["program"], "float64(float64)")
+
+    def helper(x):
+        return x * 0.5 if x > 3 else x - 1
+
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = Heap
+    for number in range(5):
+        compiled(number)
+    before = used()
+    for number in range(5, 25):
+        compiled(number)
+    each = (used() - before) / 20
+    assert each < 40_000
