@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import pytest
 
 from flowvm.commands.doctor import FAIL, INFO, OK, private_names
