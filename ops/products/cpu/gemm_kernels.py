@@ -292,7 +292,9 @@ def walker(kind: Kind) -> int:
         from numba import types
 
         arguments = (numba_kind(kind), *[types.int64] * 8)
-        return jit.c_function(lower(_walk, arguments, types.void))
+        # the loops are the tiles', which are written as they are to run
+        walk = jit.c_function(lower(_walk, arguments, types.void))
+        return walk._replace(loops_only=True)
 
     return jit.load(make, _walk.__qualname__)
 
