@@ -267,7 +267,7 @@ INTERRUPTED = """
 import os, signal, flowvm as flow
 from flowvm.eager import interpreter
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background
-def sent(*words):
+def sent(*words, **named):
     os.kill(os.getpid(), signal.SIGINT)
     raise AssertionError("no interrupt")
 def work(x):

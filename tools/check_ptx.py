@@ -118,9 +118,9 @@ class _calls_noted:  # noqa: N801 - a context manager
         self.before: Callable[..., Any] = interpreter._entry
         noted: list[Any] = []
 
-        def entry(op: Any, metas: Any, attrs: Any, into: Any, *more: Any) -> Any:
+        def entry(op: Any, metas: Any, attrs: Any, into: Any, *more: Any, **named: Any) -> Any:
             noted.append((op, metas if into is None else (*into, *metas), attrs))
-            return self.before(op, metas, attrs, into, *more)
+            return self.before(op, metas, attrs, into, *more, **named)
 
         interpreter._entry = entry  # type: ignore[assignment]
         return noted
