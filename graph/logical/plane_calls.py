@@ -219,10 +219,35 @@ def _interpolate_backward(metas: Metas, values: Values) -> bool:
     return computes(g) and _resizes(t, g, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
 
 
+# --- regions --------------------------------------------------------------------------------------
+
+
+def _aligns(whole: Sequence[int], metas: Metas, values: Values, bins: Sequence[int]) -> bool:
+    """Whether regions of a batch of planes of shape `whole` may be averaged over so many bins."""
+    first, rois = metas
+    regions = values["regions"]
+    fits = len(whole) == 4 and within(whole[2:], 1) and len(bins) == 2 and within(bins, 1)
+    ways = type(regions.scale) is float and within((regions.ratio,), 0)
+    listed = rois.ndim == 2 and rois.shape[1] == 5
+    return fits and ways and listed and regions.aligned in (0, 1) and computes(first, rois)
+
+
+def _roi_align(metas: Metas, values: Values) -> bool:
+    return type(values["size"]) is tuple and _aligns(metas[0].shape, metas, values, values["size"])
+
+
+def _roi_align_backward(metas: Metas, values: Values) -> bool:
+    (g, rois), shape = metas, values["shape"]
+    if g.ndim != 4 or rois.ndim != 2 or not _aligns(shape, metas, values, g.shape[2:]):
+        return False
+    return tuple(g.shape[:2]) == (rois.shape[0], shape[1])
+
+
 PLANE_CALLS: dict[str, CallRule] = {
     "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight, "max_pool": _max_pool,
     "max_pool_backward": _max_pool_backward, "max_pool_gather": _max_pool_gather,
     "avg_pool": _avg_pool, "avg_pool_backward": _avg_pool_backward, "unfold": _unfold,
     "fold": _fold, "interpolate": _weighs, "interpolate_nearest": _takes,
-    "interpolate_backward": _interpolate_backward,
+    "interpolate_backward": _interpolate_backward, "roi_align": _roi_align,
+    "roi_align_backward": _roi_align_backward,
 }  # fmt: skip

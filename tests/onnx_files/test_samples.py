@@ -25,8 +25,8 @@ WITHOUT = frozenset(
         "bitwise_right_shift", "cholesky", "ctc_loss", "digamma", "erfcx", "erfinv", "frexp", "gcd",
         "histc", "householder_product", "i0", "i0e", "i1", "i1e", "igamma", "igammac", "inverse",
         "lcm", "lgamma", "mode", "modified_bessel_k0", "modified_bessel_k1", "ndtri", "nextafter",
-        "polygamma", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "solve", "solve_ex",
-        "svd", "svdvals", "triangular_solve", "zeta",
+        "polygamma", "roi_align", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "solve",
+        "solve_ex", "svd", "svdvals", "triangular_solve", "zeta",
     )
 )  # fmt: skip
 MOST = 4  # samples of an op
