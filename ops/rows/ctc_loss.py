@@ -64,16 +64,15 @@ def _ctc_back(
     return Launch((out,), ctc_back_body, views, (labels,), x.shape[1], grain, scratch)
 
 
-def _lengths(what: str, value: Any, n: int, like: Tensor) -> Tensor:
+def lengths_of(name: str, what: str, value: Any, n: int, like: Tensor) -> Tensor:
     """`value`, a tensor, a number or several, as an int64 tensor of n."""
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=int64)
     if value._meta.dtype.is_floating_point or value._meta.dtype.is_bool:
-        raise DTypeError(f"ctc_loss: {what} are integers, got {value._meta.dtype.name}")
+        raise DTypeError(f"{name}: {what} are integers, got {value._meta.dtype.name}")
     if value._meta.numel != n:
         raise ShapeError(
-            f"ctc_loss: {what} has one number for each of {n} samples, got shape "
-            f"{tuple(value.shape)}"
+            f"{name}: {what} has one number for each of {n} samples, got shape {tuple(value.shape)}"
         )
     whole: Tensor = value.reshape((n,)).to(device=like.device, dtype=int64)
     return whole
@@ -128,8 +127,8 @@ def ctc_loss(
         raise ArgumentError(f"ctc_loss: blank is a class of {classes}, got {blank}")
     if goals.ndim == 2 and goals.shape[0] != n:
         raise ShapeError(f"ctc_loss: targets of shape {tuple(goals.shape)} are not for {n} samples")
-    steps = _lengths("input_lengths", input_lengths, n, x)
-    counts = _lengths("target_lengths", target_lengths, n, x)
+    steps = lengths_of("ctc_loss", "input_lengths", input_lengths, n, x)
+    counts = lengths_of("ctc_loss", "target_lengths", target_lengths, n, x)
     joined = goals.ndim == 1
     longest = goals.shape[-1] if not joined or n <= 1 else int(np.max(counts.numpy()))
     labels = Labels(blank, int(joined), int(zero_infinity))
