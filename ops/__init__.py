@@ -2,6 +2,8 @@
 
 A room for each family, a file for each part of it; a file's `__all__` is what it makes public, and
 `flowvm` re-exports all of it. `declare` says what an op is, `scalar` has functions of numbers.
+What few programs need (`places/suppression`, `planes/regions`, `planes/deform_conv`) is imported
+when `flowvm` is asked for it.
 Not here: layers, graphs, anything that knows of modules.
 
 Where a function has its module's name (`softmax`, `einsum`), the function wins here; the module is
@@ -35,7 +37,6 @@ from flowvm.ops.places import scatter as _scattering
 from flowvm.ops.places import scatter_reduce as _scatter_reduce
 from flowvm.ops.places import search as _searching
 from flowvm.ops.places import sort as _sorting
-from flowvm.ops.places import suppression as _suppression
 from flowvm.ops.places import unique as _unique
 from flowvm.ops.places.coordinates import *  # noqa: F403
 from flowvm.ops.places.counting import *  # noqa: F403
@@ -51,14 +52,12 @@ from flowvm.ops.places.scatter import *  # noqa: F403
 from flowvm.ops.places.scatter_reduce import *  # noqa: F403
 from flowvm.ops.places.search import *  # noqa: F403
 from flowvm.ops.places.sort import *  # noqa: F403
-from flowvm.ops.places.suppression import *  # noqa: F403
 from flowvm.ops.places.unique import *  # noqa: F403
 from flowvm.ops.planes import conv as _conv
 from flowvm.ops.planes import patches as _patches
 from flowvm.ops.planes import pixel_shuffle as _shuffles
 from flowvm.ops.planes import pooling as _pooling
 from flowvm.ops.planes import pooling3d as _pooling3d
-from flowvm.ops.planes import regions as _regions
 from flowvm.ops.planes import resize as _resize
 from flowvm.ops.planes import sampling as _sampling
 from flowvm.ops.planes.conv import *  # noqa: F403
@@ -66,7 +65,6 @@ from flowvm.ops.planes.patches import *  # noqa: F403
 from flowvm.ops.planes.pixel_shuffle import *  # noqa: F403
 from flowvm.ops.planes.pooling import *  # noqa: F403
 from flowvm.ops.planes.pooling3d import *  # noqa: F403
-from flowvm.ops.planes.regions import *  # noqa: F403
 from flowvm.ops.planes.resize import *  # noqa: F403
 from flowvm.ops.planes.sampling import *  # noqa: F403
 from flowvm.ops.pointwise import activation as _activation
@@ -239,7 +237,6 @@ __all__ += _random.__all__
 __all__ += _ranges.__all__
 __all__ += _recurrent.__all__
 __all__ += _reduce.__all__
-__all__ += _regions.__all__
 __all__ += _repeats.__all__
 __all__ += _resize.__all__
 __all__ += _sampling.__all__
@@ -255,7 +252,6 @@ __all__ += _sorting.__all__
 __all__ += _special.__all__
 __all__ += _splitting.__all__
 __all__ += _statistics.__all__
-__all__ += _suppression.__all__
 __all__ += _tables.__all__
 __all__ += _tapers.__all__
 __all__ += _ternary.__all__

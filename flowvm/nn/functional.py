@@ -154,6 +154,7 @@ from flowvm.ops import (
     unfold,
     upsample,
 )
+from flowvm.ops.planes.deform_conv import deform_conv2d
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -189,6 +190,7 @@ __all__ = [
     "cross_entropy",
     "ctc_greedy_decoder",
     "ctc_loss",
+    "deform_conv2d",
     "dropout",
     "dropout1d",
     "dropout2d",
