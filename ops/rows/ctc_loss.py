@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
@@ -51,7 +51,13 @@ def _ctc(
     return Launch((loss, alpha), ctc_body, views, (labels,), n, grain)
 
 
-@op("g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward")
+def _no_grad(c: Any, v: Tensor) -> None:
+    raise AutogradError("ctc_loss has a first derivative only; this is the second")
+
+
+@op(
+    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad
+)  # fmt: skip
 def _ctc_back(
     g: TensorMeta, x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta,
     loss: TensorMeta, alpha: TensorMeta, labels: Labels,
@@ -98,7 +104,8 @@ def ctc_loss(
     reduction       "none": (N), "sum", or "mean": of the losses divided by target_lengths
     zero_infinity   samples that no way leads through count as 0, and have no gradient
 
-    OutOfRangeError when the result is read, for a label or a length outside; no second derivative.
+    OutOfRangeError when the result is read, for a label or a length outside; AutogradError for a
+    second derivative.
 
     >>> log_probs = flow.full((4, 1, 3), 1 / 3).log()  # (steps, samples, labels)
     >>> loss = F.ctc_loss(log_probs, flow.tensor([[1, 2]]), (4,), (2,), reduction="sum")
