@@ -197,6 +197,8 @@ def test_fused_batch_norm_refuses_and_differentiates(rng):
     with pytest.raises(ValueError, match="num_features"):
         layer(flow.ones(1, 3, 2, 2))
     assert nn.SyncBatchNorm.convert_sync_batchnorm(layer) is layer
+    with pytest.raises(ValueError, match="FusedBatchNorm2d has a relu, too"):
+        nn.utils.fuse_conv_bn_eval(nn.Conv2d(2, 2, 1).eval(), layer.eval())
 
 
 def test_interpolate_like(rng):
