@@ -25,7 +25,7 @@ WITHOUT = frozenset(
         "bitwise_right_shift", "cholesky", "ctc_loss", "deform_columns", "digamma", "erfcx",
         "erfinv", "frexp", "gcd", "histc", "householder_product", "i0", "i0e", "i1", "i1e",
         "igamma", "igammac", "inverse", "lcm", "lgamma", "mode", "modified_bessel_k0",
-        "modified_bessel_k1", "ndtri", "nextafter", "polygamma", "roi_align",
+        "modified_bessel_k1", "ndtri", "nextafter", "polygamma",
         "scaled_modified_bessel_k0", "scaled_modified_bessel_k1", "solve", "solve_ex", "svd",
         "svdvals", "triangular_solve", "zeta",
     )
