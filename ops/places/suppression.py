@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
+from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import TensorMeta
@@ -20,6 +20,7 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.places.masks import masked_select
 from flowvm.ops.places.sort import argsort
+from flowvm.ops.shapes.ranges import number_of
 
 __all__ = ["nms"]
 
@@ -82,13 +83,10 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
             f"nms: boxes and scores have one floating point dtype, got {b.dtype.name} and "
             f"{s.dtype.name}"
         )
-    if isinstance(iou_threshold, bool) or not isinstance(iou_threshold, (int, float)):
-        raise ArgumentTypeError(
-            f"nms: iou_threshold is a number, got {type(iou_threshold).__name__}"
-        )
+    threshold = float(number_of("nms: iou_threshold", iou_threshold))
     order = argsort(scores, 0, True)
     corners = index_select(boxes.detach(), 0, order).t().contiguous()
-    out: Tensor = masked_select(order, _suppress(corners, float(iou_threshold)))
+    out: Tensor = masked_select(order, _suppress(corners, threshold))
     return out
 
 

@@ -13,14 +13,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DTypeError,
-    InvalidValueError,
-    ShapeError,
-    declare_status,
-)
+from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import ARENA_BYTES, GRAIN, Launch
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import need_tensor, whole
@@ -32,11 +25,13 @@ from flowvm.ops.planes.cpu.region_kernels import (
     align_body,
     arena_bytes,
 )
+from flowvm.ops.shapes.ranges import number_of
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["roi_align"]
 
 BLOCK = 8  # channels for which backward makes a region's weights once
+MOST = 1 << 31  # points of a bin along a dimension
 declare_status(
     NO_REGION,
     InvalidValueError,
@@ -141,12 +136,13 @@ def roi_align(
     size = (whole("roi_align", "pooled_h", pooled_h), whole("roi_align", "pooled_w", pooled_w))
     if min(size) < 1:
         raise ArgumentError(f"roi_align: pooled_h and pooled_w are at least 1, got {size}")
-    if isinstance(spatial_scale, bool) or not isinstance(spatial_scale, (int, float)):
-        raise ArgumentTypeError(
-            f"roi_align: spatial_scale is a number, got {type(spatial_scale).__name__}"
-        )
+    scale = float(number_of("roi_align: spatial_scale", spatial_scale))
+    if not math.isfinite(scale):
+        raise ArgumentError(f"roi_align: spatial_scale is finite, got {scale}")
     ratio = max(0, whole("roi_align", "sampling_ratio", sampling_ratio))
-    out: Tensor = _align(x, rois, size, Regions(float(spatial_scale), ratio, int(bool(aligned))))
+    if ratio >= MOST:
+        raise ArgumentError(f"roi_align: sampling_ratio is below {MOST}, got {ratio}")
+    out: Tensor = _align(x, rois, size, Regions(scale, ratio, int(bool(aligned))))
     return out
 
 

@@ -165,6 +165,21 @@ def test_weights_stay_in_their_part(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(found, weights_of(start, each, bins, grid, size), 1e-9, 1e-9)
 
 
+def test_numbers_that_are_tensors_or_of_numpy_and_such_that_are_none() -> None:
+    x, rois = flow.ones(1, 1, 4, 4), flow.tensor([[0.0, 0.0, 0.0, 2.0, 2.0]])
+    for scale, count in ((np.float32(0.5), np.int64(2)), (flow.tensor(0.5), flow.tensor(2))):
+        assert flow.roi_align(x, rois, scale, count, count, count, True).shape == (1, 1, 2, 2)
+        kept = flow.nms(rois[:, 1:], flow.ones(1), scale)
+        assert kept.tolist() == [0]
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="spatial_scale is finite"):
+            flow.roi_align(x, rois, wrong, 1, 1, 1, True)
+    with pytest.raises(ValueError, match="sampling_ratio is below"):
+        flow.roi_align(x, rois, 1.0, 1, 1, 1 << 31, True)
+    with pytest.raises(TypeError, match="spatial_scale: expected a number, got str"):
+        flow.roi_align(x, rois, "1", 1, 1, 1, True)
+
+
 def test_planes_without_room_for_their_weights() -> None:
     with pytest.raises(ValueError, match="cut the planes"):
         flow.roi_align(
