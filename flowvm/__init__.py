@@ -151,6 +151,9 @@ if TYPE_CHECKING:
     from flowvm.cuda.options import get_float32_matmul_precision as get_float32_matmul_precision
     from flowvm.cuda.options import set_float32_matmul_precision as set_float32_matmul_precision
     from flowvm.nn.graph.function import compile as compile
+    from flowvm.ops.places.suppression import nms as nms
+    from flowvm.ops.planes.deform_conv import deform_conv2d as deform_conv2d
+    from flowvm.ops.planes.regions import roi_align as roi_align
     from flowvm.profiler.views.explaining import explain as explain
     from flowvm.serialization import load as load
     from flowvm.serialization import save as save
@@ -224,6 +227,9 @@ _LAZY_NAMES = {
         ),
         "flowvm.natives",
     ),
+    "deform_conv2d": "flowvm.ops.planes.deform_conv",
+    "nms": "flowvm.ops.places.suppression",
+    "roi_align": "flowvm.ops.planes.regions",
     "to_dlpack": "flowvm.utils.dlpack",
     **dict.fromkeys(("lobpcg", "pca_lowrank", "svd_lowrank"), "flowvm.lowrank"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
@@ -293,6 +299,7 @@ __all__ = [
     "cuda",
     "current_stream",
     "datasets",
+    "deform_conv2d",
     "device",
     "distributed",
     "distributions",
@@ -343,6 +350,7 @@ __all__ = [
     "multiprocessing",
     "nan",
     "newaxis",
+    "nms",
     "nn",
     "no_grad",
     "onnx",
@@ -357,6 +365,7 @@ __all__ = [
     "promote_types",
     "random",
     "result_type",
+    "roi_align",
     "save",
     "sbp",
     "set_default_device",

@@ -2,6 +2,8 @@
 
 A room for each family, a file for each part of it; a file's `__all__` is what it makes public, and
 `flowvm` re-exports all of it. `declare` says what an op is, `scalar` has functions of numbers.
+What few programs need (`places/suppression`, `planes/regions`, `planes/deform_conv`) is imported
+when `flowvm` is asked for it.
 Not here: layers, graphs, anything that knows of modules.
 
 Where a function has its module's name (`softmax`, `einsum`), the function wins here; the module is

@@ -50,7 +50,15 @@ from flowvm.nn.modules.activation import (
 )
 from flowvm.nn.modules.adaptive import AdaptiveLogSoftmaxWithLoss
 from flowvm.nn.modules.attention import MultiheadAttention
-from flowvm.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm
+from flowvm.nn.modules.batchnorm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    FusedBatchNorm1d,
+    FusedBatchNorm2d,
+    FusedBatchNorm3d,
+    SyncBatchNorm,
+)
 from flowvm.nn.modules.containers import (
     Identity,
     ModuleDict,
@@ -246,6 +254,9 @@ __all__ = [
     "Fold",
     "FractionalMaxPool2d",
     "FractionalMaxPool3d",
+    "FusedBatchNorm1d",
+    "FusedBatchNorm2d",
+    "FusedBatchNorm3d",
     "FusedMLP",
     "GRUCell",
     "GaussianNLLLoss",

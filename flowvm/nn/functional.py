@@ -27,6 +27,7 @@ from flowvm.nn.composites.activations import (
     threshold_,
 )
 from flowvm.nn.composites.attention import multi_head_attention_forward
+from flowvm.nn.composites.decoding import ctc_greedy_decoder
 from flowvm.nn.composites.distances import bilinear, pairwise_distance, pdist
 from flowvm.nn.composites.dropouts import (
     alpha_dropout,
@@ -37,6 +38,7 @@ from flowvm.nn.composites.dropouts import (
 )
 from flowvm.nn.composites.images import (
     conv_tbc,
+    interpolate_like,
     native_channel_shuffle,
     upsample_bilinear,
     upsample_nearest,
@@ -152,6 +154,7 @@ from flowvm.ops import (
     unfold,
     upsample,
 )
+from flowvm.ops.planes.deform_conv import deform_conv2d
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -185,7 +188,9 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_greedy_decoder",
     "ctc_loss",
+    "deform_conv2d",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -215,6 +220,7 @@ __all__ = [
     "huber_loss",
     "instance_norm",
     "interpolate",
+    "interpolate_like",
     "kl_div",
     "l1_loss",
     "layer_norm",

@@ -234,3 +234,16 @@ def unfold(c: Call) -> Values:
     flat = w.reshape(x, (*shape[:-2], high * wide))
     taken = w.op("Gather", flat, w.ints(*places.reshape(-1).tolist()), axis=len(shape) - 2)
     return [w.reshape(taken, c.out.shape)]
+
+
+def roi_align(c: Call) -> Values:
+    """Regions of planes; ONNX has their images and their corners apart."""
+    (height, width), regions = c.attrs["size"], c.attrs["regions"]
+    images = c.w.cast(c.w.reshape(c.cut(c.x(1), 1, 0, 1), [-1]), int64)
+    return [
+        c.w.op(
+            "RoiAlign", c.x(), c.cut(c.x(1), 1, 1, 5), images, output_height=height,
+            output_width=width, sampling_ratio=regions.ratio, spatial_scale=regions.scale,
+            coordinate_transformation_mode="half_pixel" if regions.aligned else "output_half_pixel",
+        )
+    ]  # fmt: skip

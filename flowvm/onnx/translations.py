@@ -176,6 +176,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "conv": planes.conv, "conv_input": planes.transposed, "max_pool": planes.max_pool,
     "avg_pool": planes.avg_pool, "interpolate": planes.resize,
     "interpolate_nearest": planes.nearest, "unfold": planes.unfold, "fold": planes.fold,
+    "roi_align": planes.roi_align,
     # rows
     "sum": rows.summed("ReduceSum"), "prod": rows.summed("ReduceProd"),
     "sum_of_squares": rows.summed("ReduceSumSquare"),

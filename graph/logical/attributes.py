@@ -22,6 +22,7 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.cpu.region_kernels import Regions
 from flowvm.ops.planes.cpu.resize_kernels import Sizes
 from flowvm.ops.planes.parts.conv_ops import How
 from flowvm.ops.rows.cpu.ctc_kernels import Labels
@@ -176,7 +177,7 @@ _NAMED: dict[str, Rule] = {
     ),
     **dict.fromkeys(
         ("divisor", "freedom", "eps", "alpha", "beta", "drop", "smoothing", "value", "scale",
-         "rcond"), _is_number
+         "rcond", "threshold"), _is_number
     ),
     **dict.fromkeys(("ignore_index", "zero", "skip", "middle", "da", "db"), _is_whole),
     **dict.fromkeys(
@@ -194,6 +195,7 @@ _NAMED: dict[str, Rule] = {
     "sizes": _are_sizes,
     "way": _one_of(1, -1),
     "windows": _of_class(Windows),
+    "regions": _of_class(Regions),
     "kind": _one_of("batch", "layer", "group", "instance", "rms"),
     "size": lambda v, metas, values: _is_int(v, 0, 1 << 48) or _is_shape(v, metas, values),
     "shape": _is_shape,

@@ -32,6 +32,7 @@ from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.recipes import made_by
 from flowvm.ops.planes.cpu.pool_kernels import Windows
+from flowvm.ops.planes.cpu.region_kernels import Regions
 from flowvm.ops.planes.cpu.resize_kernels import Sizes
 from flowvm.ops.planes.parts.conv_ops import How
 from flowvm.ops.rows.cpu.ctc_kernels import Labels
@@ -44,7 +45,7 @@ TYPES: dict[str, type] = {
 }
 # the named tuples of numbers that are attributes of flowvm's own operators
 RECORDS: dict[str, type[tuple[Any, ...]]] = {
-    kind.__name__: kind for kind in (How, Labels, Sizes, Windows)
+    kind.__name__: kind for kind in (How, Labels, Regions, Sizes, Windows)
 }
 MOST_DIMS = 64
 MOST_ELEMENTS = 1 << 48

@@ -219,10 +219,74 @@ def _interpolate_backward(metas: Metas, values: Values) -> bool:
     return computes(g) and _resizes(t, g, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
 
 
+# --- regions --------------------------------------------------------------------------------------
+
+
+def _aligns(whole: Sequence[int], metas: Metas, values: Values, bins: Sequence[int]) -> bool:
+    """Whether regions of a batch of planes of shape `whole` may be averaged over so many bins."""
+    first, rois = metas
+    regions = values["regions"]
+    fits = len(whole) == 4 and within(whole[2:], 1) and len(bins) == 2 and within(bins, 1)
+    ways = type(regions.scale) is float and within((regions.ratio,), 0)
+    listed = rois.ndim == 2 and rois.shape[1] == 5
+    return fits and ways and listed and regions.aligned in (0, 1) and computes(first, rois)
+
+
+def _roi_align(metas: Metas, values: Values) -> bool:
+    return type(values["size"]) is tuple and _aligns(metas[0].shape, metas, values, values["size"])
+
+
+def _roi_align_backward(metas: Metas, values: Values) -> bool:
+    (g, rois), shape = metas, values["shape"]
+    if g.ndim != 4 or rois.ndim != 2 or not _aligns(shape, metas, values, g.shape[2:]):
+        return False
+    return tuple(g.shape[:2]) == (rois.shape[0], shape[1])
+
+
+def _deforms(shape: Sequence[int], offset: TensorMeta, mask: TensorMeta, t: Windows) -> bool:
+    """Whether windows of planes of that shape may read where the offset says."""
+    if len(shape) != 4 or tuple(shape[2:]) != (t.h, t.w) or not within(shape[2:], 1):
+        return False
+    if not _patches(t) or mask.ndim != 4 or not computes(offset, mask):
+        return False
+    n, channels, taps = shape[0], shape[1], t.kh * t.kw
+    groups = mask.shape[1] // taps
+    if groups < 1 or channels < 1 or channels % groups:
+        return False
+    whole = tuple(mask.shape) == (n, groups * taps, t.oh, t.ow)
+    return whole and tuple(offset.shape) == (n, 2 * groups * taps, t.oh, t.ow)
+
+
+def _are_columns(g: TensorMeta, shape: Sequence[int], t: Windows) -> bool:
+    return tuple(g.shape) == (shape[0], shape[1] * t.kh * t.kw, t.oh * t.ow)
+
+
+def _deform_columns(metas: Metas, values: Values) -> bool:
+    x, offset, mask = metas
+    return computes(*metas) and _deforms(x.shape, offset, mask, values["windows"])
+
+
+def _deform_columns_backward(metas: Metas, values: Values) -> bool:
+    (g, offset, mask), t = metas, values["windows"]
+    if g.ndim != 3 or not computes(*metas):
+        return False
+    shape = (g.shape[0], values["n"], t.h, t.w)
+    return _deforms(shape, offset, mask, t) and _are_columns(g, shape, t)
+
+
+def _deform_places_backward(metas: Metas, values: Values) -> bool:
+    (g, x, offset, mask), t = metas, values["windows"]
+    fits = computes(*metas) and _deforms(x.shape, offset, mask, t)
+    return fits and _are_columns(g, x.shape, t)
+
+
 PLANE_CALLS: dict[str, CallRule] = {
     "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight, "max_pool": _max_pool,
     "max_pool_backward": _max_pool_backward, "max_pool_gather": _max_pool_gather,
     "avg_pool": _avg_pool, "avg_pool_backward": _avg_pool_backward, "unfold": _unfold,
     "fold": _fold, "interpolate": _weighs, "interpolate_nearest": _takes,
-    "interpolate_backward": _interpolate_backward,
+    "interpolate_backward": _interpolate_backward, "roi_align": _roi_align,
+    "roi_align_backward": _roi_align_backward, "deform_columns": _deform_columns,
+    "deform_columns_backward": _deform_columns_backward,
+    "deform_places_backward": _deform_places_backward,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Elements at places that are data: gather, scatter, indexing, masks, order, search.
+"""Elements at places that are data: gather, scatter, indexing, masks, order, search, suppression.
 
 Public ops are the files of this folder. `parts` has the ops they are made of; `cpu` and `cuda` have
 the kernels.

@@ -1,4 +1,4 @@
-"""Ops on images and other planes: convolution, pooling, resizing, patches.
+"""Ops on images and other planes: convolution, pooling, resizing, patches, regions.
 
 Public ops are the files of this folder. `parts` has the ops they are made of; `cpu` and `cuda` have
 the kernels.

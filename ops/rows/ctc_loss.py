@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widened
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
@@ -51,7 +51,13 @@ def _ctc(
     return Launch((loss, alpha), ctc_body, views, (labels,), n, grain)
 
 
-@op("g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward")
+def _no_grad(c: Any, v: Tensor) -> None:
+    raise AutogradError("ctc_loss has a first derivative only; this is the second")
+
+
+@op(
+    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad
+)  # fmt: skip
 def _ctc_back(
     g: TensorMeta, x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta,
     loss: TensorMeta, alpha: TensorMeta, labels: Labels,
@@ -64,16 +70,15 @@ def _ctc_back(
     return Launch((out,), ctc_back_body, views, (labels,), x.shape[1], grain, scratch)
 
 
-def _lengths(what: str, value: Any, n: int, like: Tensor) -> Tensor:
+def lengths_of(name: str, what: str, value: Any, n: int, like: Tensor) -> Tensor:
     """`value`, a tensor, a number or several, as an int64 tensor of n."""
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=int64)
     if value._meta.dtype.is_floating_point or value._meta.dtype.is_bool:
-        raise DTypeError(f"ctc_loss: {what} are integers, got {value._meta.dtype.name}")
+        raise DTypeError(f"{name}: {what} are integers, got {value._meta.dtype.name}")
     if value._meta.numel != n:
         raise ShapeError(
-            f"ctc_loss: {what} has one number for each of {n} samples, got shape "
-            f"{tuple(value.shape)}"
+            f"{name}: {what} has one number for each of {n} samples, got shape {tuple(value.shape)}"
         )
     whole: Tensor = value.reshape((n,)).to(device=like.device, dtype=int64)
     return whole
@@ -99,7 +104,8 @@ def ctc_loss(
     reduction       "none": (N), "sum", or "mean": of the losses divided by target_lengths
     zero_infinity   samples that no way leads through count as 0, and have no gradient
 
-    OutOfRangeError when the result is read, for a label or a length outside; no second derivative.
+    OutOfRangeError when the result is read, for a label or a length outside; AutogradError for a
+    second derivative.
 
     >>> log_probs = flow.full((4, 1, 3), 1 / 3).log()  # (steps, samples, labels)
     >>> loss = F.ctc_loss(log_probs, flow.tensor([[1, 2]]), (4,), (2,), reduction="sum")
@@ -128,8 +134,8 @@ def ctc_loss(
         raise ArgumentError(f"ctc_loss: blank is a class of {classes}, got {blank}")
     if goals.ndim == 2 and goals.shape[0] != n:
         raise ShapeError(f"ctc_loss: targets of shape {tuple(goals.shape)} are not for {n} samples")
-    steps = _lengths("input_lengths", input_lengths, n, x)
-    counts = _lengths("target_lengths", target_lengths, n, x)
+    steps = lengths_of("ctc_loss", "input_lengths", input_lengths, n, x)
+    counts = lengths_of("ctc_loss", "target_lengths", target_lengths, n, x)
     joined = goals.ndim == 1
     longest = goals.shape[-1] if not joined or n <= 1 else int(np.max(counts.numpy()))
     labels = Labels(blank, int(joined), int(zero_infinity))

@@ -155,3 +155,120 @@ def test_keywords():
     np.testing.assert_allclose(window.to_local().numpy(), np.hanning(9)[:-1], 1e-6)
     with pytest.raises(TypeError, match="needs sbp"):
         flow.hamming_window(8, placement=here)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_fused_batch_norm(n, training, rng):
+    shape = (4, 3, *(2, 3, 5)[:n])
+    x, addend = rng.normal(size=shape), rng.normal(size=shape)
+    layer = getattr(nn, f"FusedBatchNorm{max(n, 1)}d")(3, eps=1e-3, momentum=0.3).double()
+    layer.load_state_dict({
+        "weight": flow.tensor([0.5, -1.0, 2.0]), "bias": flow.tensor([0.1, 0.2, 0.3]),
+        "running_mean": flow.tensor([0.1, -0.2, 0.0]), "running_var": flow.tensor([1.5, 0.5, 1.0]),
+    })  # fmt: skip
+    layer.train(training)
+    wide = (1, 3, *(1,) * n)
+    weight, bias, mean, var = (
+        layer.state_dict()[key].numpy().copy().reshape(wide)
+        for key in ("weight", "bias", "running_mean", "running_var")
+    )
+    axes = (0, *range(2, n + 2))
+    if training:
+        mean, var = x.mean(axes, keepdims=True), x.var(axes, keepdims=True)
+    normal = (x - mean) / np.sqrt(var + 1e-3) * weight + bias
+    out = layer(flow.tensor(x), addend=flow.tensor(addend))
+    np.testing.assert_allclose(out.detach().numpy(), np.maximum(normal + addend, 0), 1e-10, 1e-12)
+    if training:
+        kept = 0.7 * np.array([0.1, -0.2, 0.0]) + 0.3 * mean.reshape(3)
+        np.testing.assert_allclose(layer.running_mean.numpy(), kept, 1e-6, 1e-7)
+    out = layer(flow.tensor(x))
+    np.testing.assert_allclose(out.detach().numpy(), np.maximum(normal, 0), 1e-10, 1e-12)
+
+
+def test_fused_batch_norm_refuses_and_differentiates(rng):
+    layer = nn.FusedBatchNorm2d(2).double()
+    x, addend = (flow.tensor(rng.normal(size=(3, 2, 2, 2)), requires_grad=True) for _ in "xy")
+    assert flow.autograd.gradcheck(layer, (x, addend))
+    with pytest.raises(ValueError, match=r"one shape, got \(3, 2, 2, 2\) and \(2, 2, 2\)"):
+        layer(x, addend[0])
+    with pytest.raises(ValueError, match="4D"):
+        layer(x[0])
+    with pytest.raises(ValueError, match="num_features"):
+        layer(flow.ones(1, 3, 2, 2))
+    assert nn.SyncBatchNorm.convert_sync_batchnorm(layer) is layer
+    with pytest.raises(ValueError, match="FusedBatchNorm2d has a relu, too"):
+        nn.utils.fuse_conv_bn_eval(nn.Conv2d(2, 2, 1).eval(), layer.eval())
+
+
+def test_interpolate_like(rng):
+    for shape, mode, corners in (
+        ((2, 3, 4), "linear", True), ((2, 3, 4, 5), "nearest", None),
+        ((2, 3, 4, 5), "bilinear", False), ((1, 1, 2, 2, 3), "trilinear", True),
+        ((2, 3, 4, 5), "area", None),
+    ):  # fmt: skip
+        x = flow.tensor(rng.normal(size=shape), requires_grad=True)
+        like = flow.ones(1, 7, *range(5, 3 + len(shape)), dtype=flow.bool)
+        out = F.interpolate_like(x, like, mode=mode, align_corners=corners)
+        same = F.interpolate(x, tuple(like.shape[2:]), mode=mode, align_corners=corners)
+        assert out.shape == (*shape[:2], *like.shape[2:])
+        assert flow.equal(out, same)
+        assert out.requires_grad
+    with pytest.raises(ValueError, match=r"\(1, 1, 4\) and \(4, 4\)"):
+        F.interpolate_like(flow.ones(1, 1, 4), flow.ones(4, 4))
+    with pytest.raises(TypeError, match="like"):
+        F.interpolate_like(flow.ones(1, 1, 4), (4,))
+
+
+def decoded_by_hand(x, lengths, merge):
+    """Step by step."""
+    t, n, classes = x.shape
+    labels, sums = np.zeros((n, t), np.int64), np.zeros((n, 1))
+    for k in range(n):
+        count, before = 0, -1
+        for step in range(lengths[k]):
+            best = int(np.argmax(x[step, k]))
+            sums[k] -= x[step, k, best]
+            if best != classes - 1 and not (merge and best == before):
+                labels[k, count] = best
+                count += 1
+            before = best
+    return labels, sums
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("shape", [(9, 5, 3), (1, 2, 4), (4, 3, 1), (0, 2, 3), (6, 0, 3)])
+def test_ctc_greedy_decoder(merge, shape, rng):
+    x, lengths = rng.normal(size=shape), rng.integers(0, shape[0] + 1, shape[1])
+    wanted = decoded_by_hand(x, lengths, merge)
+    given = flow.tensor(x, requires_grad=True)
+    found = F.ctc_greedy_decoder(given, flow.tensor(lengths, dtype=flow.int32), merge)
+    assert [t.dtype for t in found] == [flow.int64, flow.float64]
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, 1e-12)
+    found[1].sum().backward()
+    inside = np.arange(shape[0])[:, None] < lengths
+    best = (x == x.max(-1, keepdims=True)) & inside[..., None]
+    np.testing.assert_array_equal(given.grad.numpy(), np.where(best, -1.0, 0.0))
+
+
+def test_ctc_greedy_decoder_elsewhere(rng):
+    x, lengths = flow.tensor(rng.normal(size=(6, 3, 4))), flow.tensor([6, 2, 0])
+    eager, graph = F.ctc_greedy_decoder(x, lengths), flow.compile(F.ctc_greedy_decoder)
+    for _ in range(2):
+        assert all(map(flow.equal, graph(x, lengths), eager))
+    made = F.ctc_greedy_decoder(x.to("meta"), lengths.to("meta"))
+    assert [t.shape for t in made] == [(3, 6), (3, 1)]
+    assert flow.equal(F.ctc_greedy_decoder(x, (6, 2, 0))[0], eager[0])
+    for wrong in (7, -1):
+        for result in F.ctc_greedy_decoder(x, flow.tensor([6, wrong, 0])):
+            with pytest.raises(IndexError, match=f"index {wrong} .* size 7"):
+                result.numpy()
+    with pytest.raises(ValueError, match="input_lengths has one number for each of 3"):
+        F.ctc_greedy_decoder(x, lengths[:2])
+    with pytest.raises(TypeError, match="int64"):
+        F.ctc_greedy_decoder(x.long(), lengths)
+    with pytest.raises(TypeError, match="input_lengths are integers"):
+        F.ctc_greedy_decoder(x, lengths.float())
+    with pytest.raises(ValueError, match="T, N, C"):
+        F.ctc_greedy_decoder(x[0], lengths)

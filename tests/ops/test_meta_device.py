@@ -16,7 +16,7 @@ ASKS = {
     "argwhere", "bincount", "chebyshev_polynomial_t", "chebyshev_polynomial_u",
     "chebyshev_polynomial_v", "chebyshev_polynomial_w", "cov", "ctc_loss", "hermite_polynomial_h",
     "hermite_polynomial_he", "histogram", "histogramdd", "index_put", "laguerre_polynomial_l",
-    "legendre_polynomial_p", "masked_select", "matrix_exp", "nonzero", "one_hot",
+    "legendre_polynomial_p", "masked_select", "matrix_exp", "nms", "nonzero", "one_hot",
     "repeat_interleave", "segment_reduce", "shifted_chebyshev_polynomial_t",
     "shifted_chebyshev_polynomial_u", "shifted_chebyshev_polynomial_v",
     "shifted_chebyshev_polynomial_w", "unique", "unique_consecutive",

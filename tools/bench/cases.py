@@ -344,6 +344,7 @@ WITHOUT = {
     "made of timed ops": "add_with_alpha chain_matmul div_rounded glu isclose linalg.vander "
     "matrix_power multi_dot tensordot tensorinv tensorsolve vander",
     "takes Python data": "as_tensor",
+    "PyTorch has none": "deform_conv2d nms roi_align",
     "a step of the networks in `targets`": "gru_cell rnn_relu_cell rnn_tanh_cell",
     "in `targets`, forward and backward": "scaled_dot_product_attention",
 }

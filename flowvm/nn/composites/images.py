@@ -1,4 +1,4 @@
-"""Older names of ways to resize images and to convolve sequences."""
+"""Other names, older ones and OneFlow's, of ways to resize images and to convolve sequences."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ShapeError
+from flowvm.ops.declare.recording import need_tensor
 
 
 def upsample_nearest(
@@ -33,6 +35,26 @@ def upsample_bilinear(
     tensor([[[[0., 1., 2.]]]])
     """
     return ops.interpolate(input, size, scale_factor, "bilinear", True)
+
+
+def interpolate_like(
+    input: Tensor, like: Tensor, mode: str = "nearest", align_corners: bool | None = None
+) -> Tensor:
+    """OneFlow's: interpolate to the size that `like` has behind its batch and channels.
+
+    input, like  (N, C, ...) of as many dimensions; nothing else of `like` counts
+
+    >>> F.interpolate_like(flow.tensor([[[1.0, 2.0]]]), flow.ones(5, 3, 4))
+    tensor([[[1., 1., 2., 2.]]])
+    """
+    x = need_tensor("interpolate_like", "input", input)._meta
+    wanted = need_tensor("interpolate_like", "like", like)._meta
+    if x.ndim != wanted.ndim:
+        raise ShapeError(
+            f"interpolate_like: input and like have as many dimensions, got {tuple(x.shape)} and "
+            f"{tuple(wanted.shape)}"
+        )
+    return ops.interpolate(input, tuple(wanted.shape[2:]), None, mode, align_corners)
 
 
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:

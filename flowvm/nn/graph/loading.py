@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flowvm.graph.passes.passes
+import flowvm.ops.places.suppression
+import flowvm.ops.planes.deform_conv
+import flowvm.ops.planes.regions
 import flowvm.ops.random.parts.gamma  # noqa: F401  operators that are declared late
 from flowvm.eager.live import Decisions, Leaf, Live
 from flowvm.eager.tensor import Tensor

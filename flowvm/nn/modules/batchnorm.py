@@ -183,6 +183,61 @@ class BatchNorm3d(_BatchNorm):
     _ndims = (5,)
 
 
+class _FusedBatchNorm(_BatchNorm):
+    """What FusedBatchNorm1d, FusedBatchNorm2d and FusedBatchNorm3d share."""
+
+    def forward(self, x: Tensor, addend: Tensor | None = None) -> Tensor:
+        """relu(batch norm of x + addend), the addend of x's shape."""
+        if addend is not None and addend.shape != x.shape:
+            raise ShapeError(
+                f"{type(self).__name__}: x and addend have one shape, got {tuple(x.shape)} and "
+                f"{tuple(addend.shape)}"
+            )
+        out = super().forward(x)
+        return F.relu(out if addend is None else out + addend)
+
+
+class FusedBatchNorm1d(_FusedBatchNorm):
+    """OneFlow's: relu(BatchNorm1d of x + addend), for (N, C) or (N, C, L) and, if it is given, an
+    addend of that shape.  A graph adds and takes the relu in one kernel.
+
+    >>> layer = nn.FusedBatchNorm1d(1)
+    >>> x = flow.tensor([[1.0], [3.0]])
+    >>> layer(x).detach()
+    tensor([[0.0000],
+            [1.0000]])
+    >>> layer(x, addend=flow.ones(2, 1)).detach()
+    tensor([[5.0068e-06],
+            [2.0000e+00]])
+    """
+
+    _ndims = (2, 3)
+
+
+class FusedBatchNorm2d(_FusedBatchNorm):
+    """OneFlow's: relu(BatchNorm2d of x + addend), for (N, C, H, W) and, if it is given, an addend
+    of that shape; see FusedBatchNorm1d.
+
+    >>> x = flow.ones(2, 3, 4, 4)
+    >>> nn.FusedBatchNorm2d(3)(x, x).shape
+    flow.Size([2, 3, 4, 4])
+    """
+
+    _ndims = (4,)
+
+
+class FusedBatchNorm3d(_FusedBatchNorm):
+    """OneFlow's: relu(BatchNorm3d of x + addend), for (N, C, D, H, W) and, if it is given, an
+    addend of that shape; see FusedBatchNorm1d.
+
+    >>> x = flow.ones(2, 3, 4, 4, 4)
+    >>> nn.FusedBatchNorm3d(3)(x, x).shape
+    flow.Size([2, 3, 4, 4, 4])
+    """
+
+    _ndims = (5,)
+
+
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm of any (N, C, ...) over the batches of all processes; there is one process here, so
     over its own.
@@ -221,10 +276,10 @@ class SyncBatchNorm(_BatchNorm):
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
         """`module` with each batch norm in it, itself included, as a SyncBatchNorm with the same
-        parameters and statistics.
+        parameters and statistics; fused ones, which do more, stay.
         """
         result = module
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, _BatchNorm) and not isinstance(module, _FusedBatchNorm):
             result = cls._like(module, process_group)
         for name, child in module.named_children():
             result.add_module(name, cls.convert_sync_batchnorm(child, process_group))

@@ -10,6 +10,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
+from flowvm.nn.modules.batchnorm import FusedBatchNorm1d, FusedBatchNorm2d, FusedBatchNorm3d
 from flowvm.nn.parameter import Parameter
 
 __all__ = [
@@ -70,6 +71,8 @@ def fuse_linear_bn_weights(
 
 
 def _for_evaluation(layer: Any, bn: Any) -> Any:
+    if isinstance(bn, (FusedBatchNorm1d, FusedBatchNorm2d, FusedBatchNorm3d)):
+        raise ArgumentError(f"fusing is of batch norms alone: {type(bn).__name__} has a relu, too")
     if layer.training or bn.training:
         raise ArgumentError("fusing is for evaluation: call eval() on both layers first")
     if bn.running_mean is None or bn.running_var is None:

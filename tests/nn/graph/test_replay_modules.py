@@ -55,6 +55,12 @@ MORE: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
         ),
         ((4, 2, 4, 4),),
     ),
+    **{
+        f"fusedbatchnorm{n}d": (
+            lambda nn, n=n: getattr(nn, f"FusedBatchNorm{n}d")(3), ((4, 3, *(2, 3, 4)[:n]),) * 2
+        )
+        for n in (1, 2, 3)
+    },
     "modulelist": (lambda nn: _Listed(), ((3, 4),)),
     "rnn": (lambda nn: _First(nn.RNN(3, 4, 2)), ((5, 2, 3),)),
     "lstm": (lambda nn: _First(nn.LSTM(3, 4, 2, dropout=0.2)), ((5, 2, 3),)),

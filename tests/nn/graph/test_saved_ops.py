@@ -26,7 +26,7 @@ SEGMENTS = "segments"  # the shape of the result is data, so what is behind it i
 VALUE = "has no value"  # code decides by a value, which a graph of one piece does not have
 LEFT_OUT = {
     **dict.fromkeys(
-        ("argwhere", "bincount", "masked_select", "nonzero", "unique", "unique_consecutive"),
+        ("argwhere", "bincount", "masked_select", "nms", "nonzero", "unique", "unique_consecutive"),
         SEGMENTS,
     ),
     **dict.fromkeys(("histogram", "histogramdd", "matrix_exp", "segment_reduce"), VALUE),
@@ -199,6 +199,9 @@ OTHERS: dict[str, Any] = {
     "bilinear": (lambda x: F.interpolate(x, scale_factor=1.7, mode="bilinear"), IMAGE),
     "bicubic": (lambda x: F.interpolate(x, (3, 9), mode="bicubic", align_corners=True), IMAGE),
     "nearest-exact": (lambda x: F.interpolate(x, (3, 9), mode="nearest-exact"), IMAGE),
+    "roi_align": (
+        lambda x: flow.roi_align(x, flow.tensor([[1.0, 2, 1, 9, 12]]), 0.5, 2, 3, -1, True), IMAGE
+    ),
     "flips": (lambda x: flow.cat([x.flip(0) + 1, x.flip(1), x.rot90(2)]), matrix(5, 4)),
 }  # fmt: skip
 

@@ -49,6 +49,13 @@ CALLS: dict[str, tuple[Any, Any]] = {
     "bilinear": (lambda x: F.interpolate(x, (3, 9), mode="bilinear"), IMAGE),
     "bicubic": (lambda x: F.interpolate(x, (3, 9), mode="bicubic"), IMAGE),
     "ctc_loss": (lambda x: F.ctc_loss(x, flow.tensor([[1, 2], [2, 1]]), (2, 2), (1, 1)), ROWS),
+    "deform_conv": (
+        lambda x: F.deform_conv2d(
+            x, x.repeat(1, 6, 1, 1)[..., :3], flow.ones(2, 2, 3, 2), None, 1, (1, 0),
+            (1, 3),
+        ),
+        IMAGE,
+    ),
     "lstm": (lstm, ROWS),
 }  # fmt: skip
 

@@ -60,3 +60,11 @@ def test_the_gradient_looks_at_its_labels_itself() -> None:
     for goals, lengths in (([[1, 3]], [2]), ([[-1, 2]], [2]), ([[1, 2]], [3]), ([[1, 2]], [-1])):
         with pytest.raises(IndexError):
             gradient(flow.tensor(goals), flow.tensor(lengths))
+
+
+def test_a_second_derivative_is_an_error() -> None:
+    x = flow.ones(4, 1, 3, requires_grad=True)
+    loss = F.ctc_loss(F.log_softmax(x, -1), flow.tensor([[1, 2]]), (4,), (2,))
+    (g,) = flow.autograd.grad(loss, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="this is the second"):
+        g.pow(2).sum().backward()
