@@ -122,7 +122,7 @@ class _calls_noted:  # noqa: N801 - a context manager
             noted.append((op, metas if into is None else (*into, *metas), attrs))
             return self.before(op, metas, attrs, into, *more, **named)
 
-        interpreter._entry = entry  # type: ignore[assignment]
+        interpreter._entry = entry
         return noted
 
     def __exit__(self, *error: object) -> None:
