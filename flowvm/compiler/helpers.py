@@ -66,6 +66,8 @@ class Helper:
     """
 
     def __init__(self, jobs: Sequence[str]) -> None:
+        if not sys.executable:
+            raise OSError("there is no Python to be run: another program has this one inside")
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",

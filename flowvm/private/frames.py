@@ -56,7 +56,8 @@ class _Span(ctypes.Structure):
 @functools.cache
 def reader() -> Any:
     """The C function `process_vm_readv`; VMError where there is none."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), "process_vm_readv", None)
+    # which keeps the GIL: nobody goes on while this reads
+    function = getattr(ctypes.PyDLL(None, use_errno=True), "process_vm_readv", None)
     if function is None:
         raise VMError("the C library has no process_vm_readv")
     function.restype = ctypes.c_ssize_t

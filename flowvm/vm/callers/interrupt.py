@@ -15,6 +15,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import gc
+import os
 import signal
 import sys
 import threading
@@ -30,6 +31,8 @@ from flowvm.vm.callers.lines import INTERNAL
 
 # CPython ignores what comes in their frames
 _CALLBACKS = {weakref.__file__, sys.modules[weakref.WeakSet.__module__].__file__}
+# of finalizers in there the same is true where an object's end calls them, and not its own package
+_FINALIZING = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "util.py")
 _BETWEEN = {threading.__file__, contextlib.__file__}  # called by flowvm as a part of it
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -63,6 +66,15 @@ def is_waiting(code: CodeType) -> bool:
     return _waiting.get(id(code)) is code
 
 
+def _is_ending(frame: FrameType) -> bool:
+    """Whether this is multiprocessing's finalizer of something that ends just now."""
+    code, caller = frame.f_code, frame.f_back
+    if code.co_filename != _FINALIZING or code.co_qualname != "Finalize.__call__":
+        return False
+    folder = os.path.dirname(_FINALIZING)
+    return caller is None or os.path.dirname(caller.f_code.co_filename) != folder
+
+
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
     if frame is not None and enters_block(frame.f_code, frame.f_lasti):
@@ -74,11 +86,12 @@ def interrupt(signum: int, frame: FrameType | None) -> None:
         if is_waiting(code):
             break
         ignored = code.co_name == "__del__" or code.co_filename in _CALLBACKS or code in collecting
-        if ignored or is_protected(code):
+        if ignored or is_protected(code) or _is_ending(at):
             _thread.start_new_thread(_interrupt_again, (signum,))
             return
         generated = code.co_qualname.startswith("__create_fn__.")  # a dataclass's, anybody's
         known = generated or INTERNAL[code.co_filename] or code.co_filename in _BETWEEN
+        known = known or code.co_filename == _FINALIZING
         if not known:
             break  # a user's function, called by those
         at = at.f_back

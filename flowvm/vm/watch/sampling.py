@@ -4,8 +4,9 @@ From level 2 on a thread of its own (`flowvm.vm.workers.sampler`), native and wi
 at every thread that issues.  What it sees are addresses; `seen` finds the code objects among those
 that are alive, each known by more than its address, so what is gone is left out and not mistaken.
 
-Where CPython's places are not found, or nothing may read memory by the system, and until the loop
-is compiled, a thread of Python does the same, ten times as seldom (`how` says which).
+Until the loop is compiled a thread of Python does the same, ten times as seldom.  Where CPython's
+places are not found, or nothing may read memory by the system, that thread asks for frame objects
+(`how` says which).
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Sample(NamedTuple):
     frames: tuple[tuple[CodeType | None, int], ...]
 
 
+# Time, thread and processor time of a sample; and of each frame the address of its code, where it
+# is in that, and by what the code is known again.
+_Row = tuple[int, int, int, tuple[tuple[int, int, int], ...]]
+
+
 class _Issuing:
     """In the locals of a thread that is looked at: goes with it."""
 
@@ -81,6 +87,7 @@ class Sampling:
         self.ring: Array | None = None
         self.codes: dict[tuple[int, int], CodeType] = {}  # by address and name
         self.seldom: deque[Sample] = deque(maxlen=SEEN.LENGTH)
+        self.rows: deque[_Row] = deque(maxlen=SEEN.LENGTH)
         self.making = False
 
     # --- beginning and ending -----------------------------------------------------------------
@@ -170,24 +177,20 @@ class Sampling:
     def _look(self) -> None:
         """What the thread does where there is no native loop."""
         while not self.words[SAMPLING.STOP]:
-            now, running = time.monotonic_ns(), sys._current_frames()
+            now = time.monotonic_ns()
             for k in range(WATCHED.LENGTH):
                 at = SAMPLING.WATCHED + k * WATCHED.WORDS
-                thread = self.words[at + WATCHED.THREAD]
-                frame: Any = running.get(thread) if self.words[at + WATCHED.STATE] else None
-                if frame is None:
+                thread, state = self.words[at + WATCHED.THREAD], self.words[at + WATCHED.STATE]
+                if state == 0:
                     continue
                 try:
                     used = time.clock_gettime_ns(self.words[at + WATCHED.CLOCK])
                 except OSError:
                     continue
-                stack = list[tuple[CodeType | None, int]]()
-                while frame is not None and len(stack) < SEEN.MOST:
-                    stack.append((frame.f_code, frame.f_lasti))
-                    frame = frame.f_back
-                self.seldom.append(Sample(now, thread, used, tuple(stack)))
-            running.clear()
-            frame = None
+                if self.why:
+                    self.seldom.append(Sample(now, thread, used, _frames_of(thread)))
+                else:
+                    self.rows.append((now, thread, used, _words_of_frames(state)))
             time.sleep(SELDOM_S)
 
     # --- looking ------------------------------------------------------------------------------
@@ -197,21 +200,29 @@ class Sampling:
         code objects that may be alive and in no function.
         """
         found = [s for s in tuple(self.seldom) if since <= s.time <= until]
-        if self.ring is None:
+        rows = [row for row in tuple(self.rows) if since <= row[0] <= until]
+        if self.ring is not None:
+            rows += self._native_rows(since, until)
+        if not rows:
             return found
-        rows = self._rows(since, until)
-        inside = np.arange(SEEN.MOST) < rows[:, SEEN.DEPTH, None]
-        frame = rows[:, SEEN.FRAMES :].reshape(-1, SEEN.MOST, 3)
-        self._find({(a, n) for a, _, n in frame[inside].tolist()}, more)
+        self._find({(a, n) for row in rows for a, _, n in row[3]}, more)
         shift, size = frames.layout().shift, 1 << 24
-        codes = self.codes
-        for row in rows.tolist():
+        for time_, thread, used, words in rows:
             stack = []
-            for k in range(SEEN.FRAMES, SEEN.FRAMES + 3 * row[SEEN.DEPTH], 3):
-                code, last = codes.get((row[k], row[k + 2])), row[k + 1] - row[k] - shift
-                stack.append((code, last if 0 <= last < size else 0))
-            found.append(Sample(row[SEEN.TIME], row[SEEN.THREAD], row[SEEN.USED], tuple(stack)))
+            for address, at, name in words:
+                last = at - address - shift
+                stack.append((self.codes.get((address, name)), last if 0 <= last < size else 0))
+            found.append(Sample(time_, thread, used, tuple(stack)))
         return sorted(found, key=lambda sample: sample.time)
+
+    def _native_rows(self, since: int, until: int) -> list[_Row]:
+        """What the loop has put into the ring."""
+        rows = []
+        for row in self._rows(since, until).tolist():
+            words = row[SEEN.FRAMES : SEEN.FRAMES + 3 * row[SEEN.DEPTH]]
+            triples = tuple(zip(words[::3], words[1::3], words[2::3], strict=True))
+            rows.append((row[SEEN.TIME], row[SEEN.THREAD], row[SEEN.USED], triples))
+        return rows
 
     def _rows(self, since: int, until: int) -> Array:
         """The rows of the ring that were whole while they were copied."""
@@ -312,6 +323,26 @@ def _functions() -> Iterator[CodeType]:
     for value in gc.get_objects():
         if type(value) is FunctionType:
             yield value.__code__
+
+
+def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
+    frame: Any = sys._current_frames().get(thread)
+    stack = list[tuple[CodeType | None, int]]()
+    while frame is not None and len(stack) < SEEN.MOST:
+        stack.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return tuple(stack)
+
+
+def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
+    """As the native loop sees them: frame objects of a thread that runs are left alone."""
+    found = frames.layout()
+    stack = []
+    for code, last in frames.walk(found, state, SEEN.MOST):
+        name, table = frames.words_of(code + found.name, 1), frames.words_of(code + found.table, 1)
+        if name and table:
+            stack.append((code, code + last + found.shift, name[0] + table[0]))
+    return tuple(stack)
 
 
 def _name(code: CodeType) -> int:

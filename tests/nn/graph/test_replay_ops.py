@@ -25,7 +25,7 @@ NAMED = calls.all_samples()
 # ops that read values before they know what to compute, with such samples or always
 READS_VALUES = {
     **dict.fromkeys(
-        ("argwhere", "bincount", "masked_select", "nonzero", "unique", "unique_consecutive"),
+        ("argwhere", "bincount", "masked_select", "nms", "nonzero", "unique", "unique_consecutive"),
         "the result's shape",
     ),
     "index_put": "how many elements a mask picks",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dis
+import multiprocessing.util
 import signal
 import subprocess
 import sys
@@ -159,6 +160,33 @@ def test_a_call_in_between_would_be_seen():
     assert cpython.checks_for_signals(code, "_seq", "write")
     with pytest.raises(ValueError, match="stores no"):
         cpython.checks_for_signals(code, "other", "write")
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_finalizer_of_multiprocessings_is_put_off_where_something_ends(
+    monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """A process that goes closes its pipe there; who calls it in so many words may be stopped."""
+    again: list[int] = []
+    monkeypatch.setattr(interrupt._thread, "start_new_thread", lambda _, args: again.extend(args))
+    raised: list[bool] = []
+
+    def look() -> None:
+        try:
+            interrupt.interrupt(signal.SIGINT, sys._getframe(1))  # of Finalize.__call__
+        except KeyboardInterrupt:
+            raised.append(True)
+
+    class Process:
+        pass
+
+    process = Process()
+    multiprocessing.util.Finalize(process, look, exitpriority=1)
+    if dies:
+        del process
+    else:
+        multiprocessing.util._run_finalizers(1)
+    assert (again, raised) == (([signal.SIGINT], []) if dies else ([], [True]))
 
 
 @pytest.mark.parametrize("dies", [True, False])
