@@ -24,6 +24,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.errors import ArgumentError
+from flowvm.guards.regions import reverting
 from flowvm.profiler.grammar import Column, Screen, View, ms, table
 from flowvm.vm.engine.engine import engine, no_op
 from flowvm.vm.machine.machine import start
@@ -120,7 +121,8 @@ def recording() -> Recording:
     drained = [_least(functools.partial(_drained, m, level)) / BATCH for level in LEVELS]
     stamped = [_least(functools.partial(_stamped, m, level)) / BATCH for level in LEVELS]
     flight = Flight(SimpleNamespace(words=m, m=m, running=False))
-    noted = [_least(functools.partial(_noted, flight, level)) for level in LEVELS]
+    with reverting(flight.sampling.stop):  # it has one from level 2 on, which looks at this thread
+        noted = [_least(functools.partial(_noted, flight, level)) for level in LEVELS]
     notes = [ns / NOTES / max(1, every) for ns, every in zip(noted, _EVERY, strict=True)]
     return Recording(
         tuple(max(0.0, ns - drained[0]) for ns in drained),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -129,3 +130,11 @@ def test_bad_arguments():
         flow.profiler.overhead(3)
     with pytest.raises(ArgumentError, match="at least one round"):
         flow.profiler.overhead(print, 0)
+
+
+def test_nobody_is_looked_at_when_it_was_measured() -> None:
+    """Its recorder's sampler went on for as long as the process lived."""
+    before = set(threading.enumerate())
+    costs.recording.cache_clear()
+    costs.recording()
+    assert set(threading.enumerate()) <= before
