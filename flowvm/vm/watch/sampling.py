@@ -42,6 +42,8 @@ PERIOD_US = 1000
 SELDOM_S = 0.01  # between two looks of Python's
 NAME = "flowvm-sampler"
 Array = np.ndarray[Any, Any]
+# instead of a code object's address, where C calls the interpreter anew: from CPython 3.13 on
+_NO_CODE = (0, id(None))
 _Cached: Any = type(functools.lru_cache(len))
 
 
@@ -212,6 +214,8 @@ class Sampling:
         for time_, thread, used, words in rows:
             stack = []
             for address, at, name in words:
+                if address in _NO_CODE:
+                    continue
                 last = at - address - shift
                 stack.append((self.codes.get((address, name)), last if 0 <= last < size else 0))
             found.append(Sample(time_, thread, used, tuple(stack)))
