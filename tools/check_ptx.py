@@ -104,8 +104,9 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
 def _declared(declared: list[Any]) -> list[Any]:
     import flowvm.ops
 
-    for module in pkgutil.iter_modules(flowvm.ops.__path__):
-        importlib.import_module(f"flowvm.ops.{module.name}")
+    for module in pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops."):
+        if not {"cpu", "cuda"}.intersection(module.name.split(".")):  # some ops are declared late
+            importlib.import_module(module.name)
     return sorted(declared, key=lambda s: s.name)
 
 
