@@ -20,6 +20,7 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 _open = open  # when Python ends, the builtin goes before the last kernels are loaded
 MOST_BYTES = 1 << 28  # of an entry
@@ -82,9 +83,8 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
         with contextlib.suppress(OSError):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             at = stack.enter_context(_opened(folder, is_own))
-            flags = os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
             # closed, and so unlocked, whatever ends this
-            file = stack.enter_context(_open(os.open(f"{name}.lock", flags, 0o600, dir_fd=at)))
+            file = stack.enter_context(_lock_file(at, name, os.O_CREAT | os.O_RDWR))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -99,17 +99,24 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
 
 def taken(folder: Path, name: str) -> bool:
     """Whether another process is in `alone` with these."""
-    with contextlib.suppress(OSError), _opened(folder, is_own) as at:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-        with _open(os.open(f"{name}.lock", flags, dir_fd=at)) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+    with (
+        contextlib.suppress(OSError),
+        _opened(folder, is_own) as at,
+        _lock_file(at, name, os.O_RDONLY) as file,
+    ):
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
 queues = False  # whether this process waits for another: in `alone`
+
+
+def _lock_file(at: int, name: str, flags: int) -> IO[str]:
+    flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+    return _open(os.open(f"{name}.lock", flags, 0o600, dir_fd=at))
 
 
 def _unlink(name: str, at: int) -> None:

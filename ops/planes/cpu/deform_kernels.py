@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.declare.cpu.body_arrays import array_in
+from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.pool_kernels import Windows
 
 Array = Any
@@ -109,9 +110,7 @@ def columns_back_body(
         begin = group * each + block * CHANNELS
         end = min(begin + CHANNELS, (group + 1) * each)
         for c in range(begin, end):
-            plane = out[n, c]
-            for i in range(len(plane)):
-                plane[i] = 0
+            fill_with(out[n, c], out.dtype.type(0))
         for tap in range(taps):
             for first in range(0, windows, BLOCK):
                 count = min(BLOCK, windows - first)
@@ -145,8 +144,7 @@ def places_back_body(
             _find(
                 index, share, far, offset[n, group, tap], mask[n, group, tap], tap, t, first, count
             )
-            for m in range(4 * BLOCK):
-                sums[m] = 0
+            fill_with(sums, g.dtype.type(0))
             for c in range(group * each, (group + 1) * each):
                 plane, row = x[n, c], g[n, c, tap][first : first + count]
                 for q in range(0, 4 * BLOCK, BLOCK):

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.ops.declare.cpu.body_arrays import array_in
+from flowvm.ops.planes.cpu.conv_strips import fill_with
 
 Array = Any
 FARTHEST = float(1 << 31)  # beyond, coordinates have too few digits to tell elements apart
@@ -147,8 +148,7 @@ def align_body(
         at = 0
         for i in range(ph):
             mixed = sums[begin:end]
-            for k in range(len(mixed)):
-                mixed[k] = 0
+            fill_with(mixed, out.dtype.type(0))
             for y in range(rows[2 * i], rows[2 * i + 1]):
                 share, row = tall[at], plane[y, begin:end]
                 at += 1
@@ -195,9 +195,7 @@ def align_back_body(
         last = min(channels, first + block)
         for c in range(first, last):
             for y in range(h):
-                row = out[batch, c, y]
-                for k in range(w):
-                    row[k] = 0
+                fill_with(out[batch, c, y], out.dtype.type(0))
         for r in range(count):
             status = _place(rois, r, planes, s, details)
             if status != 0:
@@ -211,8 +209,7 @@ def align_back_body(
                 plane, bins, at = out[batch, c], g[r, c], 0
                 for i in range(ph):
                     mixed = sums[begin:end]
-                    for k in range(len(mixed)):
-                        mixed[k] = 0
+                    fill_with(mixed, out.dtype.type(0))
                     _spread(bins[i], sums, columns, wide)
                     for y in range(rows[2 * i], rows[2 * i + 1]):
                         share, row = tall[at], plane[y, begin:end]

@@ -8,6 +8,7 @@ import multiprocessing.util
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -162,20 +163,30 @@ def test_a_call_in_between_would_be_seen():
         cpython.checks_for_signals(code, "other", "write")
 
 
+def _looking(monkeypatch: pytest.MonkeyPatch) -> tuple[Callable[[], int], list[int], list[bool]]:
+    """A function whose caller an interrupt comes to; the signals that are put off, and whether one
+    was raised.
+    """
+    again: list[int] = []
+    monkeypatch.setattr(interrupt._thread, "start_new_thread", lambda _, args: again.extend(args))
+    raised: list[bool] = []
+
+    def look() -> int:
+        try:
+            interrupt.interrupt(signal.SIGINT, sys._getframe(1))
+        except KeyboardInterrupt:
+            raised.append(True)
+        return 0
+
+    return look, again, raised
+
+
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_finalizer_of_multiprocessings_is_put_off_where_something_ends(
     monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """A process that goes closes its pipe there; who calls it in so many words may be stopped."""
-    again: list[int] = []
-    monkeypatch.setattr(interrupt._thread, "start_new_thread", lambda _, args: again.extend(args))
-    raised: list[bool] = []
-
-    def look() -> None:
-        try:
-            interrupt.interrupt(signal.SIGINT, sys._getframe(1))  # of Finalize.__call__
-        except KeyboardInterrupt:
-            raised.append(True)
+    look, again, raised = _looking(monkeypatch)  # from Finalize.__call__
 
     class Process:
         pass
@@ -194,16 +205,7 @@ def test_a_dataclass_made_in_a_finalizer_is_as_the_finalizer(
     monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """CPython ignores what comes in it, wherever that was made; elsewhere it comes at once."""
-    again: list[int] = []
-    monkeypatch.setattr(interrupt._thread, "start_new_thread", lambda _, args: again.extend(args))
-    raised: list[bool] = []
-
-    def look() -> int:
-        try:
-            interrupt.interrupt(signal.SIGINT, sys._getframe(1))  # of the __init__
-        except KeyboardInterrupt:
-            raised.append(True)
-        return 0
+    look, again, raised = _looking(monkeypatch)  # from the __init__
 
     @dataclass
     class Small:
