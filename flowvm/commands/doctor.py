@@ -200,9 +200,8 @@ def _cache() -> Check:
     except OSError as error:
         fix = "export FLOWVM_CACHE_DIR=<a folder of yours>, or every start compiles anew"
         return Check(FAIL, "cache", f"{folder}: {error.strerror}", fix)
-    files = [entry for entry in folder.rglob("*") if entry.is_file()]
-    size = sum(entry.stat().st_size for entry in files) / 2**20
-    return Check(OK, "cache", f"{folder}, {len(files)} files, {size:.1f} MiB")
+    sizes = [status.st_size for _, status in cache.files(folder)]
+    return Check(OK, "cache", f"{folder}, {len(sizes)} files, {sum(sizes) / 2**20:.1f} MiB")
 
 
 def _terminal() -> Check:

@@ -124,6 +124,18 @@ def _unlink(name: str, at: int) -> None:
         os.unlink(name, dir_fd=at)
 
 
+def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
+    """The files in a folder and below it; those that another process removes meanwhile are left
+    out: locks and halves of entries come and go.
+    """
+    found = []
+    for at, _, names in os.walk(folder):
+        for path in (Path(at, name) for name in names):
+            with contextlib.suppress(OSError):
+                found.append((path, path.lstat()))
+    return found
+
+
 def trouble(folder: Path) -> str:
     """Why what is in `folder` may not be used; "" where it may, or where there is none."""
     try:

@@ -297,15 +297,13 @@ def prune(folder: Path, limit: int) -> int:
     Does nothing below `limit`, nor in a folder that is not this user's.  What another process has
     loaded stays loaded.
     """
-    entries: list[tuple[float, int, str]] = []
     if cache.trouble(folder):
         return 0
-    with contextlib.suppress(OSError):
-        for item in os.scandir(folder):
-            with contextlib.suppress(OSError):
-                if item.name.endswith((".o", ".tmp", ".lock")):
-                    status = item.stat(follow_symlinks=False)
-                    entries.append((status.st_mtime, status.st_size, item.path))
+    entries = [
+        (status.st_mtime, status.st_size, path)
+        for path, status in cache.files(folder)
+        if path.suffix in (".o", ".tmp", ".lock")
+    ]
     total, removed = sum(size for _, size, _ in entries), 0
     if total <= limit:
         return 0

@@ -92,6 +92,13 @@ def test_a_whole_entry_with_a_damaged_head_is_compiled_again(tmp_path):
         jit.set_cache_dir(None)
 
 
+def test_files_that_go_while_they_are_counted(folder, monkeypatch):
+    listed = [*os.walk(folder), (str(folder), [], ["gone.lock"])]
+    monkeypatch.setattr(os, "walk", lambda of: listed)
+    ((path, status),) = cache.files(folder)
+    assert (path.name, status.st_size) == ("one.o", 4)
+
+
 def test_an_entry_under_the_name_of_another_is_compiled_again(tmp_path):
     from flowvm.compiler import jit
 
