@@ -206,6 +206,11 @@ def test_what_kernels_cannot_use_is_copied(what: str) -> None:
         from_dlpack(array, copy=False)
 
 
+def test_nothing_is_shared_whatever_its_strides() -> None:
+    for empty in (zeros(0, 2), np.zeros((0, 3))[:, ::-1]):
+        assert from_dlpack(empty, copy=False).shape == tuple(empty.shape)
+
+
 def test_a_copy_on_request() -> None:
     array = np.zeros(2)
     t = from_dlpack(array, copy=True)

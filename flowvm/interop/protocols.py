@@ -199,7 +199,8 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
             obstacle = obstacle or "the memory is read-only"
         else:  # these capsules cannot say so: whoever gives one lets its memory be written
             array = _writeable(array)
-    if any(s <= 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+    strides = zip(array.strides, array.shape, strict=True)
+    if array.size and any(s <= 0 and d > 1 for s, d in strides):
         obstacle = obstacle or f"strides {array.strides}"
     if not array.flags.aligned:
         obstacle = obstacle or "the memory is not aligned"
@@ -216,7 +217,8 @@ def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
     obstacle = "a copy was asked for" if copy else ""
     if producer.versioned and not array.flags.writeable:
         obstacle = obstacle or "the memory is read-only"
-    if any(s == 0 and d > 1 for s, d in zip(array.strides, array.shape, strict=True)):
+    strides = zip(array.strides, array.shape, strict=True)
+    if array.size and any(s == 0 and d > 1 for s, d in strides):
         obstacle = obstacle or f"strides {array.strides}"
     if obstacle and copy is False:
         raise ArgumentError(
