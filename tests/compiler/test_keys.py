@@ -56,8 +56,8 @@ PLAN = tuple((name, "i") for name in gemm_kernels.Plan._fields)
 def product():
     kinds = (PLAN,)
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
-    made = body_kernel._Body(gemm_kernels.product_body, operands, kinds, (), False, False)
-    body_kernel._kernel.__wrapped__(made)
+    made = body_kernel.Body(gemm_kernels.product_body, operands, kinds, (), False, False)
+    body_kernel.kernel_of.__wrapped__(made)
 
 
 def convolution():
@@ -65,8 +65,8 @@ def convolution():
     plan = conv_plan.strips_of(shape, FLOAT, False)
     consts = body_kernel.kind_of(plan), body_kernel.kind_of(conv_plan.taps_of(plan))
     operands = (body_kernel.Operand(FLOAT, 1, True),) * 4
-    made = body_kernel._Body(conv_strips.strips_body, operands, consts, (), False, False)
-    body_kernel._kernel.__wrapped__(made)
+    made = body_kernel.Body(conv_strips.strips_body, operands, consts, (), False, False)
+    body_kernel.kernel_of.__wrapped__(made)
 
 
 def loops():
@@ -82,7 +82,7 @@ KINDS = {
     "guarded": lambda: elementwise("sin(x)", "x"),
     "blocks": blocks._kernel.__wrapped__,
     "product": product,
-    "product's walk": lambda: gemm_kernels.walker.__wrapped__(PLAN),
+    "product's walk": lambda: gemm_kernels.walker.__wrapped__(PLAN, gemm_kernels.walk_blocks),
     "tiles": lambda: [
         tile._address.__wrapped__(name, FLOAT) for name in tile.TileFunctions._fields
     ],

@@ -31,6 +31,7 @@ from flowvm.ops.products.cpu.gemm_epilogue import (
     finisher,
     unchanged,
 )
+from flowvm.ops.products.cpu.gemm_in_place import is_in_place, walk_in_place
 from flowvm.ops.products.cpu.gemm_kernels import (
     DOTS,
     IN_PLACE,
@@ -39,6 +40,7 @@ from flowvm.ops.products.cpu.gemm_kernels import (
     Plan,
     arena_elements,
     product_body,
+    walk_blocks,
     walker,
 )
 from flowvm.ops.products.cpu.gemm_plan import CHUNK, Cut, Product, best_way, cut_up, functions_of
@@ -243,7 +245,8 @@ def _float_launch(
     last = *functions, 0, 0, float(epilogue.alpha), float(epilogue.beta)
     plan = _numbers(p, (way, swap), cut, out, dims, extra, ends, last)
     kind = kind_of(plan)
-    plan = plan._replace(walk=walker(kind))
+    walk = walk_in_place if is_in_place(plan) else walk_blocks
+    plan = plan._replace(walk=walker(kind, walk))
     if plan.finish != FINAL:
         plan = plan._replace(finisher=finisher(dtype, kind, epilogue.act, epilogue.joins))
     views = [*views[:3], View.optional(views[3] if added else None, views[0].dtype)]

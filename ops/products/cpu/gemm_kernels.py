@@ -20,6 +20,7 @@ Invariants
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowvm.compiler import jit
@@ -247,7 +248,7 @@ def _thin_block(p: Plan, at: Corner, rows: int, columns: int) -> None:
         finish(p.finisher, p, out, at.addend, down, across)
 
 
-def _walk(
+def walk_blocks(
     p: Plan, out: int, a: int, b: int, addend: int, scratch: int, arena: int, lo: int, hi: int
 ) -> None:
     """Units [lo, hi): blocks, columns of them one after another; before that, panels of B."""
@@ -258,9 +259,8 @@ def _walk(
     first = lo & ((1 << PHASE_BITS) - 1)
     for unit in range(first, first + hi - lo):
         item, block = unit // blocks, unit % blocks
-        i2, rest = item % p.d2, item // p.d2
-        i1, i0 = rest % p.d1, rest // p.d1
-        y = right + (i0 * p.b0 + i1 * p.b1 + i2 * p.b2) * size
+        a_first, b_first, s = item_offsets(p, item)
+        y = right + b_first * size
         packed = scratch + item * panels * p.nr * p.k * p.size
         if packs:
             j = block * p.nr
@@ -269,10 +269,10 @@ def _walk(
             continue
         i, j = block % p.down * p.tall, block // p.down * p.wide
         rows, columns = min(p.tall, p.m - i), min(p.wide, p.n - j)
-        x = left + (i0 * p.a0 + i1 * p.a1 + i2 * p.a2 + i * p.a_row) * size
+        x = left + (a_first + i * p.a_row) * size
         y += j * p.b_column * size
         c = out + (item * p.m * p.n + (j * p.m + i if p.swap else i * p.n + j)) * size
-        s = i0 * p.s0 + i1 * p.s1 + i2 * p.s2 + i * p.s_row + j * p.s_column
+        s += i * p.s_row + j * p.s_column
         corner = Corner(c, x, y, addend + s * size)
         if p.way == TILES:
             packed += j * p.k * p.size
@@ -281,22 +281,35 @@ def _walk(
             _thin_block(p, corner, rows, columns)
 
 
+def item_offsets(p: Plan, item: int) -> tuple[int, int, int]:
+    """Where an item of a batch begins in A, B and the addend: elements."""
+    i2, rest = item % p.d2, item // p.d2
+    i1, i0 = rest % p.d1, rest // p.d1
+    return (
+        i0 * p.a0 + i1 * p.a1 + i2 * p.a2,
+        i0 * p.b0 + i1 * p.b1 + i2 * p.b2,
+        i0 * p.s0 + i1 * p.s1 + i2 * p.s2,
+    )
+
+
 _call_walk = caller("riiiiiiii", "The `walker` called with a plan, addresses and a range.")
 
 
 @functools.cache
-def walker(kind: Kind) -> int:
-    """The address of `_walk`, for plans of this kind: they are all of one."""
+def walker(kind: Kind, walk: Callable[..., None]) -> int:
+    """The address of `walk_blocks` or `walk_in_place`, for plans of this kind: they are all of
+    one.
+    """
 
     def make() -> jit.Lowered:
         from numba import types
 
         arguments = (numba_kind(kind), *[types.int64] * 8)
         # the loops are the tiles', which are written as they are to run
-        walk = jit.c_function(lower(_walk, arguments, types.void))
-        return walk._replace(loops_only=True)
+        made = jit.c_function(lower(walk, arguments, types.void))
+        return made._replace(loops_only=True)
 
-    return jit.load(make, _walk.__qualname__)
+    return jit.load(make, walk.__qualname__)
 
 
 def product_body(

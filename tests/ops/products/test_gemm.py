@@ -12,7 +12,9 @@ import pytest
 import flowvm as flow
 from flowvm.compiler.target import Target
 from flowvm.ops.declare.registry import op
+from flowvm.ops.products.cpu import gemm
 from flowvm.ops.products.cpu.gemm import Epilogue, product
+from flowvm.ops.products.cpu.gemm_in_place import is_in_place
 from flowvm.ops.products.cpu.gemm_kernels import DOTS, STREAM, TILES
 from flowvm.ops.products.cpu.gemm_plan import Product, cut_up
 from flowvm.ops.products.cpu.tile import (
@@ -222,6 +224,38 @@ def test_the_same_bits_with_any_number_of_workers(rng, shapes):
             results.append((a @ b).numpy())
     np.testing.assert_array_equal(results[0], results[1])
     np.testing.assert_array_equal(results[0], results[2])
+
+
+@functools.cache
+def added(name):
+    @op("a, b, addend -> out", name=name, dense=False)
+    def own(a, b, addend):
+        return product(name, a, b, False, False, addend, Epilogue())
+
+    return own
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_short_walk_gives_the_same_bits(rng, monkeypatch, dtype):
+    cases = []
+    for m, k, n, batch in (
+        (4, 4, 4, ()),
+        (37, 50, 43, ()),
+        (130, 300, 100, ()),
+        (9, 8, 70, (3, 2)),
+    ):
+        a, b = rng.standard_normal((*batch, m, k)), rng.standard_normal((*batch, k, n))
+        for left in ("rows", "columns"):
+            for shape in ((n,), (m, 1), (*batch, m, n)):
+                addend = rng.standard_normal(shape)
+                sides = laid_out(a.astype(dtype), left), laid_out(b.astype(dtype), "rows")
+                cases.append((*sides, tensor(addend.astype(dtype))))
+    found = [added("in_place")(*case).numpy() for case in cases]
+    short = []
+    monkeypatch.setattr(gemm, "is_in_place", lambda plan: short.append(is_in_place(plan)))
+    for case, got in zip(cases, found, strict=True):
+        np.testing.assert_array_equal(added("by_blocks")(*case).numpy(), got, strict=True)
+    assert any(short)
 
 
 # --- epilogues ----------------------------------------------------------------------------------
