@@ -245,7 +245,7 @@ VARIABLES: tuple[Variable, ...] = (
         lambda: True,
         _flag,
         "0 or 1",
-        "while kernels of a call are compiled a helper compiles those of its gradient",
+        "a helper compiles the kernels of gradients, and those that a shorter one does the work of",
     ),
     Variable(
         "debug_calls",

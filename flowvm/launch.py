@@ -105,6 +105,10 @@ class Launch:
     them; 0 for an operand that is not cut so.  A graph can then make and use up such operands block
     by block (`ops/declare/cpu/blocks.py`).
 
+    `stand_in` is a body that computes the same bits with little code, for calls so small that a
+    helper may compile `body` meanwhile (`ops/declare/cpu/stand_in.py`).  Then the units of the
+    first phase are one chunk, and scratch has room for another word at its end.
+
     `for i in range(lo, hi): out[i] = ...` vectorizes, as do slices x[lo:hi]: lo is known not to be
     negative.  Where LLVM cannot know that of a range's begin (a const), loop from zero.
     """
@@ -121,6 +125,7 @@ class Launch:
     arena: int = 0
     blocks: tuple[int, ...] = ()
     stream: int = 0  # that it goes to, if not the caller's: see `flowvm.ranks.world.Lane`
+    stand_in: Callable[..., Any] | None = None
     plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
 
 

@@ -111,7 +111,7 @@ def ahead(job: str) -> None:
     written, for then this process would not find what was made.
     """
     global _assistant
-    if len(os.sched_getaffinity(0)) < 2 or not _may_write(jit.cache_dir()):
+    if not can_help():
         return
     with contextlib.suppress(OSError, ValueError):
         if _assistant is None or not _assistant.is_at_work():
@@ -121,15 +121,23 @@ def ahead(job: str) -> None:
         _assistant.send(job)
 
 
-def later(job: str, made: Callable[[], None]) -> None:
+def can_help() -> bool:
+    """Whether helpers can take something off this process: there is a second core for them, and
+    this process will find what they make.
+    """
+    return len(os.sched_getaffinity(0)) > 1 and _may_write(jit.cache_dir())
+
+
+def later(job: str, made: Callable[[], None], *, pressing: bool = False) -> None:
     """Have `job` done by a helper, and then, or if there is none, call `made` on a thread.
 
-    In a helper nothing is done.
+    `pressing`: this process may soon wait for it, so its priority is low and not the lowest.  In a
+    helper nothing is done.
     """
     if inside:
         return
     try:
-        helper = Helper([job])
+        helper = Helper([f"{PRESSING}{os.getpid()}", job] if pressing else [job])
     except (OSError, ValueError):
         helper = None
 

@@ -126,10 +126,18 @@ def kept(
     """The address that `native` answers with these arguments if nothing has to be compiled for it,
     else None.  `folder`: where to look instead of the cache's.
     """
-    make = _maker(function, signature, False)
+    return found(_maker(function, signature, False), function.__qualname__, facts, folder)
+
+
+def found(
+    make: Callable[[], Lowered], name: str, facts: object = (), folder: Path | None = None
+) -> int | None:
+    """The address that `load` answers with these arguments if nothing has to be compiled for it,
+    else None.  `folder`: where to look instead of the cache's.
+    """
     key = _key(make, facts)
     address = _addresses.get(key)
-    return apart(_load, key, None, function.__qualname__, folder) if address is None else address
+    return apart(_load, key, None, name, folder) if address is None else address
 
 
 def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:

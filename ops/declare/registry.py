@@ -31,7 +31,8 @@ from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.cpu.body_kernel import Operand, body_kernel, body_layout, kind_of
+from flowvm.ops.declare.cpu.body_kernel import Operand, body_layout, body_of, kernel_of, kind_of
+from flowvm.ops.declare.cpu.stand_in import kernel_for_now
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.narrate import kernel_text
@@ -53,14 +54,15 @@ def _lower(
         if config.debug >= 4:
             arrays = [o[:3] for o in operands]
             say(4, kernel_text(infer.__name__, launch.body, arrays, scalar_kinds))
-        kernel = body_kernel(
-            launch.body,
-            operands,
-            [kind_of(c) for c in launch.consts],
-            scalar_kinds.replace("d", "f").replace("q", "i"),
-            reassociate=launch.reassociate,
-            counts=counts,
+        kinds = [kind_of(c) for c in launch.consts]
+        scalars = scalar_kinds.replace("d", "f").replace("q", "i")
+        body = body_of(
+            launch.body, operands, kinds, scalars, reassociate=launch.reassociate, counts=counts
         )
+        if launch.stand_in is None:
+            kernel = kernel_of(body)
+        else:
+            kernel = kernel_for_now(body, launch.stand_in)
         layout = body_layout(views, launch.consts, launch.scratch)
         return Invocation(
             launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,

@@ -104,8 +104,8 @@ def _word(value: float) -> int:
     return int(np.float64(value).view(np.int64)) if isinstance(value, float) else int(value)
 
 
-class _Body(NamedTuple):
-    """A body and what it is called with; `body_kernel` explains it."""
+class Body(NamedTuple):
+    """A body and what it is called with; `body_of` explains it."""
 
     function: Callable[..., Any]
     operands: tuple[Operand, ...]
@@ -113,6 +113,14 @@ class _Body(NamedTuple):
     scalars: tuple[str, ...]
     reassociate: bool
     counts: bool
+
+    @property
+    def scratch_at(self) -> int:
+        """Where in the layout the bytes of scratch are."""
+        arrays = sum(2 * o.ndim + o.optional for o in self.operands)
+        return arrays + sum(
+            2 if k == ARRAY else 1 if isinstance(k, str) else len(k) for k in self.consts
+        )
 
     @property
     def names(self) -> list[str]:
@@ -123,7 +131,7 @@ class _Body(NamedTuple):
         return name in self.names
 
 
-def body_kernel(
+def body_of(
     body: Callable[..., Any],
     operands: Sequence[Operand],
     consts: Sequence[Kind] = (),
@@ -131,8 +139,8 @@ def body_kernel(
     *,
     reassociate: bool = False,
     counts: bool = False,
-) -> int:
-    """The address of a kernel that calls `body` on arrays over the operands.
+) -> Body:
+    """What is compiled of `body`, to be called on arrays over the operands.
 
     `operands` are the outputs, then the inputs; `consts` say what `kind_of` does of each const in
     the layout, and `scalars` "i", "f" or "b" of each dynamic scalar.  `body_layout` makes the
@@ -140,13 +148,24 @@ def body_kernel(
     `counts`: the body is also called with the range [-1, -1) (of mut2 outputs); all others promise
     LLVM lo >= 0, or Numba's care for negative indices would keep loops over x[lo:hi] scalar.
     """
-    return _kernel(
-        _Body(body, tuple(operands), tuple(consts), tuple(scalars), bool(reassociate), bool(counts))
+    return Body(
+        body, tuple(operands), tuple(consts), tuple(scalars), bool(reassociate), bool(counts)
     )
 
 
+def body_kernel(*args: Any, **kwargs: Any) -> int:
+    """The address of a kernel of what `body_of` says of these arguments."""
+    return kernel_of(body_of(*args, **kwargs))
+
+
 @functools.cache
-def _kernel(b: _Body) -> int:
+def kernel_of(b: Body) -> int:
+    """The address of a kernel that calls the body."""
+    return jit.load(*maker(b))
+
+
+def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
+    """What makes the kernel, and its name: for `jit.load`."""
     _check(b)
 
     def make() -> jit.Lowered:
@@ -161,7 +180,7 @@ def _kernel(b: _Body) -> int:
         loops_only = bool(b.function.__globals__.get("LOOPS_ONLY"))
         return _with_apart(jit.linked(inner, text, loops_only=loops_only), apart)
 
-    return jit.load(make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}")
+    return make, f"{b.function.__qualname__}, {' '.join(o.dtype for o in b.operands)}"
 
 
 def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
@@ -178,7 +197,7 @@ def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
     return lowered._replace(written=written, loops_only=True)
 
 
-def _signature(b: _Body) -> tuple[Any, ...]:
+def _signature(b: Body) -> tuple[Any, ...]:
     """Numba's types of the arguments."""
     from numba import types
 
@@ -209,7 +228,7 @@ def numba_kind(kind: Kind) -> Any:
     return types.Record.make_c_struct([(name, words[k]) for name, k in kind])
 
 
-def _check(b: _Body) -> None:
+def _check(b: Body) -> None:
     """An error where the parameters are not what the body will be given."""
     name = b.function.__name__
     for operand in b.operands:
@@ -231,7 +250,7 @@ def _check(b: _Body) -> None:
         )
 
 
-def _text(b: _Body, inner: LoweredFunction) -> str:
+def _text(b: Body, inner: LoweredFunction) -> str:
     t = Text()
     t.put("%argp = inttoptr i64 %args to ptr")
     t.put("%layp = inttoptr i64 %layout to ptr")

@@ -207,6 +207,13 @@ class Strips(NamedTuple):
         return self.samples * self.groups * self.parts * self.result_d * self.blocks
 
     @property
+    def products(self) -> int:
+        """Numbers that are multiplied, padding included."""
+        places = self.samples * self.result_d * self.result_h * self.result_w
+        taps = self.kd * self.kh * self.kw // (self.results_h * self.results_w)
+        return places * self.groups * self.rows * self.depth * max(1, taps)
+
+    @property
     def panels(self) -> int:
         return self.groups * -(-self.rows // self.tall)
 

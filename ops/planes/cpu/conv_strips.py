@@ -132,7 +132,7 @@ def _write_out(out: Array, at: int, plus: Any, line: Array, t: Strips, q0: int, 
         y += 1
 
 
-def _plane(t: Strips, z: int, a: int) -> int:
+def plane_of(t: Strips, z: int, a: int) -> int:
     """The plane that tap a of depth reads for plane z of the result; -1 if there is none."""
     i = shift_of(a, z, t.stride_d, t.pad_d, t.gap_d, t.back, 0)
     if t.back:
@@ -162,7 +162,7 @@ def _lay_out_channels(
             at += pitch
 
 
-def _positions(t: Strips, unit: int) -> tuple[int, int]:
+def positions_of(t: Strips, unit: int) -> tuple[int, int]:
     """The first of a unit's positions, and how many they are."""
     q0 = unit % t.blocks * t.span
     return q0, min(t.span, (t.down - 1) * t.wide + t.across - q0)
@@ -209,7 +209,7 @@ def _strip(
     task = unit // (t.blocks * t.result_d * t.parts)  # a group of a sample
     group = task % t.groups
     r0, r1 = part * t.part, min((part + 1) * t.part, t.rows)
-    q0, count = _positions(t, unit)
+    q0, count = positions_of(t, unit)
     phases = t.results_h * t.results_w
     first = group * t.padded * t.depth * t.kd * t.kh * t.kw
     x_at = task * t.depth * t.source_d * t.source_h * t.source_w
@@ -217,12 +217,12 @@ def _strip(
     plus = bias if biased else zeros
     passes = 0
     for a in range(t.kd):
-        passes += _plane(t, z, a) >= 0
+        passes += plane_of(t, z, a) >= 0
     passes *= (t.depth + t.channels - 1) // t.channels
     space = t.result_h * t.result_w
     done = 0
     for a in range(t.kd):
-        plane = _plane(t, z, a)
+        plane = plane_of(t, z, a)
         if plane < 0:
             continue
         for c0 in range(0, t.depth, t.channels):
@@ -274,7 +274,7 @@ def _write_rows(
     space, span = t.result_h * t.result_w, t.span
     z = unit // t.blocks % t.result_d
     task = unit // (t.blocks * t.result_d * t.parts)
-    q0, count = _positions(t, unit)
+    q0, count = positions_of(t, unit)
     for row in range(r0, r1):
         plus = bias[task % t.groups * t.rows + row] if len(bias) > 0 else out.dtype.type(0)
         at = ((task * t.rows + row) * t.result_d + z) * space
@@ -284,7 +284,7 @@ def _write_rows(
 
 def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
     """Where each vector of a strip goes in a plane: its lanes are in two rows at most."""
-    q0, count = _positions(t, block)
+    q0, count = positions_of(t, block)
     y, x = q0 // t.wide, q0 % t.wide
     every = (1 << t.lanes) - 1
     for v in range((count + t.lanes - 1) // t.lanes):

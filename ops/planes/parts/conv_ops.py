@@ -17,6 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch, View, elsewhere
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.cpu.stand_in import WORD
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plain import plain_back_body, plain_body, plain_weight_body
 from flowvm.ops.planes.cpu.conv_plan import (
@@ -28,10 +29,12 @@ from flowvm.ops.planes.cpu.conv_plan import (
     three_of,
     tiles_of,
 )
+from flowvm.ops.planes.cpu.conv_short import sums_body
 from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_weight import weight_body
 
 MOST = 1 << 21  # bytes of an arena
+FEW = 1 << 19  # products, which take the short body some ms
 
 
 class How(NamedTuple):
@@ -70,16 +73,18 @@ def _strips(
     if arena > MOST:
         plain = plain_back_body if back else plain_body
         return Launch((out,), plain, views, (shape.flat,), math.prod(out.shape[:2]))
+    few = plan.products <= FEW
     return Launch(
         (out,),
         strips_body,
         views,
         (plan, taps_of(plan)),
         plan.panels,
-        plan.panel_grain,
-        plan.table + plan.weights * size,
+        plan.panels if few else plan.panel_grain,
+        plan.table + plan.weights * size + (WORD if few else 0),
         phases=((plan.units, plan.grain),),
         arena=arena,
+        stand_in=sums_body if few else None,
     )
 
 

@@ -643,7 +643,7 @@ def test_a_loop_over_the_range_is_vectorized(monkeypatch, rng):
 
     monkeypatch.setattr(bodies.jit, "load", load)
     operands = (Operand("float32", 1, True),) * 2
-    bodies._kernel.__wrapped__(bodies._Body(twice_body, operands, (), (), False, False))
+    bodies.kernel_of.__wrapped__(bodies.Body(twice_body, operands, (), (), False, False))
     assert re.search(r"load <\d+ x float>", said[0])
     assert "gather" not in said[0]
 
