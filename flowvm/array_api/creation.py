@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from flowvm import ops
@@ -42,7 +43,8 @@ def arange(
     if stop is None:
         start, stop = 0, start
     if (stop - start) * step < 0:  # PyTorch's arange turns that down
-        stop = start
+        whole = all(isinstance(n, Integral) for n in (start, stop, step))
+        start = stop = start if whole else float(start)
     return ops.arange(start, stop, step, dtype=dtype, device=device)
 
 

@@ -108,11 +108,23 @@ class unique_inverse_result(NamedTuple):  # noqa: N801 - the standard's name
     inverse_indices: Tensor
 
 
+def _unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The different elements, for each place the number of its element, and how often it is
+    there; complex ones as pairs, in whose order they come.
+    """
+    if not x.dtype.is_complex:
+        values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
+        return values, inverse, counts
+    pairs = ops.view_as_real(x.reshape((-1,))) + 0.0  # -0 is 0
+    values, inverse, counts = ops.unique(pairs, return_inverse=True, return_counts=True, dim=0)
+    return ops.view_as_complex(values), inverse.reshape(x.shape), counts
+
+
 def unique_all(x: Tensor, /) -> unique_all_result:
     """The different elements, the first place of each, for each place the number of its element,
     and how often it is there.  NaNs differ from each other.
     """
-    values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
+    values, inverse, counts = _unique(x)
     flat = inverse.reshape((-1,))
     places = ops.arange(flat.numel(), device=x.device)
     first = ops.full((values.numel(),), flat.numel(), dtype=int64, device=x.device)
@@ -122,15 +134,16 @@ def unique_all(x: Tensor, /) -> unique_all_result:
 
 def unique_counts(x: Tensor, /) -> unique_counts_result:
     """The different elements, and how often each is there.  NaNs differ from each other."""
-    return unique_counts_result(*ops.unique(x, return_counts=True))
+    values, _, counts = _unique(x)
+    return unique_counts_result(values, counts)
 
 
 def unique_inverse(x: Tensor, /) -> unique_inverse_result:
     """The different elements, and for each place the number of its element."""
-    return unique_inverse_result(*ops.unique(x, return_inverse=True))
+    values, inverse, _ = _unique(x)
+    return unique_inverse_result(values, inverse)
 
 
 def unique_values(x: Tensor, /) -> Tensor:
     """The different elements.  NaNs differ from each other."""
-    values: Tensor = ops.unique(x)
-    return values
+    return _unique(x)[0]

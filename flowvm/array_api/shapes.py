@@ -9,7 +9,7 @@ from typing import Any
 from flowvm import ops
 from flowvm.array_api.dtypes import result_type
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 from flowvm.loading.listing import listing
 
 __all__ = [
@@ -74,9 +74,11 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def expand_dims(x: Tensor, /, axis: int = 0) -> Tensor:
-    """`x` with a new dimension of size 1 in front of `axis`; ShapeError where there is no such."""
+    """`x` with a new dimension of size 1 in front of `axis`; OutOfRangeError (an IndexError) where
+    there is no such.
+    """
     if not -x.ndim - 1 <= axis <= x.ndim:
-        raise ShapeError(f"expand_dims: axis {axis} of an array with {x.ndim} dimensions")
+        raise OutOfRangeError(f"expand_dims: axis {axis} of an array with {x.ndim} dimensions")
     return ops.unsqueeze(x, axis)
 
 

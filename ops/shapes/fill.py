@@ -86,7 +86,8 @@ def number_for(value: Any, dtype: DType) -> Scalar:
         raise ArgumentTypeError(f"expected a number, got {type(value).__name__}")
     if dtype.is_complex:
         number = complex(value)
-        return number if number.imag != 0 else number.real
+        plain = number.imag == 0 and math.copysign(1, number.imag) > 0
+        return number.real if plain else number
     if isinstance(value, complex):
         raise ArgumentTypeError(f"{value} is complex and cannot fill a {dtype.name} tensor")
     if dtype.is_floating_point:

@@ -486,6 +486,19 @@ def test_a_layer_with_complex_weights():
     assert flow.nn.Linear(2, 2).to(flow.complex128).weight.dtype is flow.complex128
 
 
+@pytest.mark.parametrize("number", [-0j, complex(2, -0.0), complex(flow.inf, -0.0)])
+def test_a_zero_keeps_its_sign(number):
+    there = flow.zeros(2, dtype=flow.complex64)
+    there[1] = number
+    for made in (
+        flow.full((1,), number),
+        flow.full_like(there, number),
+        there.index_fill(0, flow.tensor([0]), number),
+        there[1:],
+    ):
+        assert str(made[0].item()) == str(number)
+
+
 def test_filled_with_random_numbers():
     flow.manual_seed(3)
     z = flow.empty(20000, dtype=flow.complex128).normal_(2.0, 3.0)
