@@ -262,6 +262,34 @@ def test_tensors_are_written_as_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls == [(("loss", 0.5), {"global_step": 3}), "closed"]
 
 
+def test_a_graph_is_drawn_in_the_boxes_of_its_modules(tmp_path: Any) -> None:
+    pytest.importorskip("tensorboardX")
+    events = pytest.importorskip("tensorboardX.proto.event_pb2")
+    graphs = pytest.importorskip("tensorboardX.proto.graph_pb2")
+    nn = flow.nn
+    model = nn.Sequential(nn.Linear(4, 3), nn.Sequential(nn.ReLU(), nn.Linear(3, 2)))
+    with flow.utils.tensorboard.SummaryWriter(tmp_path) as writer:
+        writer.add_graph(model, flow.ones(5, 4))
+        with pytest.raises(flow.errors.ArgumentTypeError, match="add_graph takes a module"):
+            writer.add_graph(3, flow.ones(5, 4))
+    (path,) = tmp_path.glob("events*")
+    data, found = path.read_bytes(), None
+    while data:  # length, its checksum, the message, its checksum
+        size = int.from_bytes(data[:8], "little")
+        event = events.Event.FromString(data[12 : 12 + size])
+        found, data = event.graph_def or found, data[16 + size :]
+    nodes = {node.name: node for node in graphs.GraphDef.FromString(found).node}
+    assert list(nodes) == [
+        "input/input", "Sequential/0/weight", "Sequential/0/bias", "Sequential/0/linear_0",
+        "Sequential/1/0/relu_1", "Sequential/1/1/weight", "Sequential/1/1/bias",
+        "Sequential/1/1/linear_2", "output/0",
+    ]  # fmt: skip
+    assert nodes["Sequential/0/linear_0"].input == [*nodes][:3]
+    assert nodes["output/0"].input == ["Sequential/1/1/linear_2"]
+    (shape,) = nodes["Sequential/1/0/relu_1"].attr["_output_shapes"].list.shape
+    assert [dim.size for dim in shape.dim] == [5, 3]
+
+
 class FakeOwnWriter:
     """What tensorboard's own writer takes."""
 
@@ -293,6 +321,8 @@ def test_scalars_go_through_tensorboard_where_that_is_all(monkeypatch: pytest.Mo
         writer.flush()
         with pytest.raises(ValueError, match="add_histogram needs tensorboardX"):
             writer.add_histogram("w", flow.ones(3))
+        with pytest.raises(ValueError, match="add_graph needs tensorboardX"):
+            writer.add_graph(flow.nn.ReLU(), flow.ones(3))
         writer.close()
     loss = ("loss", 0.5, 3, None, None)
     rates = [("lr/a", 1.0, 4, 9.0, None), ("lr/b", 2.0, 4, 9.0, None)]

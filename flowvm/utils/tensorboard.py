@@ -10,12 +10,21 @@ import importlib
 import os
 import socket
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ConfigError
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
+from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import bfloat16, float32
+
+if TYPE_CHECKING:
+    from flowvm.graph.logical.logical import LogicalGraph
+    from flowvm.nn.graph import tracing
+else:
+    tracing = lazy("flowvm.nn.graph.tracing")
 
 __all__ = ["SummaryWriter"]
 __dir__ = listing(globals())
@@ -46,6 +55,29 @@ class SummaryWriter:
             return found(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
 
         return call
+
+    def add_graph(
+        self,
+        model: Any,
+        input_to_model: Any = None,
+        verbose: bool = False,
+        use_strict_trace: bool = True,
+    ) -> None:
+        """What `model`, a module, a function or an nn.Graph, computes of `input_to_model` (a tensor
+        or a tuple of arguments), for TensorBoard's page of graphs: ops in the boxes of their
+        modules, with shapes and lines.
+
+        `verbose` also prints it.  `use_strict_trace` has no meaning here.  CaptureError where code
+        reads a value.
+        """
+        if isinstance(self._writer, _Scalars):
+            self._writer.add_graph()
+        args = input_to_model if type(input_to_model) in (tuple, list) else (input_to_model,)
+        graph = tracing.traced(model, args, {}, "add_graph").graph
+        made = _graph_def(graph)
+        if verbose:
+            print(graph)
+        self._writer.file_writer.add_onnx_graph(made)
 
     def __enter__(self) -> SummaryWriter:
         return self
@@ -122,6 +154,46 @@ class _Scalars:
             f"SummaryWriter.{name} needs tensorboardX, tensorboard's own writer knows scalars "
             "alone: pip install tensorboardX"
         )
+
+
+def _graph_def(graph: LogicalGraph) -> Any:
+    """The graph as TensorFlow's message, which TensorBoard draws.  A node's input is who wrote the
+    buffer last; parts of a name between slashes are boxes.
+    """
+    proto = importlib.import_module("tensorboardX.proto.graph_pb2")
+    made = proto.GraphDef()
+    wrote: dict[Buffer, str] = {}
+
+    def add(name: str, op: str, sources: Iterable[Operand], results: Iterable[Operand]) -> str:
+        node = made.node.add(name=name, op=op)
+        node.input.extend(dict.fromkeys(wrote[o.buffer] for o in sources if o.buffer in wrote))
+        for result in results:
+            shape = node.attr["_output_shapes"].list.shape.add()
+            for size in result.meta.shape:
+                shape.dim.add(size=size)
+        written: str = node.name
+        return written
+
+    def inside(name: str) -> str:
+        return f"{graph.name}/{name.replace('.', '/')}"
+
+    for k, operand in enumerate(graph.inputs):
+        name = f"input/{operand.buffer.name or k}"
+        wrote[operand.buffer] = add(name, "Input", (), (operand,))
+    for node in graph.nodes:
+        for operand in node.inputs:
+            buffer = operand.buffer
+            if buffer.kind is BufferKind.VARIABLE and buffer not in wrote:
+                name = inside(buffer.name or f"tensor_{buffer.number}")
+                wrote[buffer] = add(name, "Variable", (), (operand,))
+        name = inside(f"{node.scope}.{node.operator.name}_{node.number}".lstrip("."))
+        there = add(name, node.operator.name, node.inputs, node.outputs)
+        if node.line:
+            made.node[-1].attr["line"].s = node.line.encode()
+        wrote.update({operand.buffer: there for operand in node.written()})
+    for k, operand in enumerate(graph.outputs):
+        add(f"output/{k}", "Output", (operand,), (operand,))
+    return made
 
 
 def _plain(value: Any) -> Any:
