@@ -57,6 +57,7 @@ def test_a_mode_that_stays_is_found(monkeypatch):
 
 
 def test_a_lock_that_stays_taken_is_found(monkeypatch):
+    monkeypatch.setattr(interrupts.known, "LONG_S", 0.5)
     lock = forks.held_at_fork(threading.Lock())
 
     def run():

@@ -74,11 +74,14 @@ def state():
     }
 
 
+LONG_S = 10.0  # for which somebody else may have a lock
+
+
 def taken():
     """Locks that this thread has, or somebody for long."""
     for lock in list(forks._ranks):
         owned = getattr(lock, "_is_owned", None)  # of one that its owner may take again
-        if (owned is not None and owned()) or not lock.acquire(timeout=10):
+        if (owned is not None and owned()) or not lock.acquire(timeout=LONG_S):
             yield lock
         else:
             lock.release()
