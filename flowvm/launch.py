@@ -106,8 +106,8 @@ class Launch:
     by block (`ops/declare/cpu/blocks.py`).
 
     `stand_in` is a body that computes the same bits with little code, for calls so small that a
-    helper may compile `body` meanwhile (`ops/declare/cpu/stand_in.py`).  Then the units of the
-    first phase are one chunk, and scratch has room for another word at its end.
+    helper may compile `body` meanwhile (`ops/declare/cpu/stand_in.py`).  There must be another
+    phase, and another word at the end of scratch.
 
     `for i in range(lo, hi): out[i] = ...` vectorizes, as do slices x[lo:hi]: lo is known not to be
     negative.  Where LLVM cannot know that of a range's begin (a const), loop from zero.

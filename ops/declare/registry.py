@@ -32,7 +32,7 @@ from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_layout, body_of, kernel_of, kind_of
-from flowvm.ops.declare.cpu.stand_in import kernel_for_now
+from flowvm.ops.declare.cpu.stand_in import short_kernel
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.narrate import kernel_text
@@ -59,13 +59,12 @@ def _lower(
         body = body_of(
             launch.body, operands, kinds, scalars, reassociate=launch.reassociate, counts=counts
         )
-        if launch.stand_in is None:
-            kernel = kernel_of(body)
-        else:
-            kernel = kernel_for_now(body, launch.stand_in)
+        short = None if launch.stand_in is None else short_kernel(body, launch.stand_in)
+        kernel = kernel_of(body) if short is None else short
+        grain = launch.grain if short is None else launch.units
         layout = body_layout(views, launch.consts, launch.scratch)
         return Invocation(
-            launch.outputs, kernel, layout, launch.units, launch.grain, launch.scratch,
+            launch.outputs, kernel, layout, launch.units, grain, launch.scratch,
             phases=tuple((units, max(1, grain)) for units, grain in launch.phases),
             blocks=launch.blocks, arena=launch.arena, stream=launch.stream,
         )  # fmt: skip

@@ -27,12 +27,13 @@ llvm = lazy("llvmlite.binding")
 WORD = 8  # bytes at the end of scratch
 
 
-def kernel_for_now(body: Body, stand_in: Callable[..., Any]) -> int:
-    """The address of the kernel of `body` or, if that would have to be compiled and a helper can do
-    that, of one of `stand_in`, which has the same parameters.
+def short_kernel(body: Body, stand_in: Callable[..., Any]) -> int | None:
+    """The address of a kernel of `stand_in`, which has the parameters of `body`'s function, for
+    calls whose first phase is one chunk; None if the kernel of `body` is there already, or if no
+    helper can compile it.
     """
     if not config.ahead or jit.found(*maker(body)) is not None or not helpers.can_help():
-        return kernel_of(body)
+        return None
     return _short(body, stand_in)
 
 

@@ -80,7 +80,7 @@ def _strips(
         views,
         (plan, taps_of(plan)),
         plan.panels,
-        plan.panels if few else plan.panel_grain,
+        plan.panel_grain,
         plan.table + plan.weights * size + (WORD if few else 0),
         phases=((plan.units, plan.grain),),
         arena=arena,

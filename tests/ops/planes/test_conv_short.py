@@ -103,7 +103,7 @@ def bodies(launch, monkeypatch):
     for cell in stand_in._cells.values():
         cell.value = 0
     with config(ahead=True):
-        short = stand_in.kernel_for_now(body, launch.stand_in)
+        short = stand_in.short_kernel(body, launch.stand_in)
     return kernel_of(body), short, jobs
 
 
