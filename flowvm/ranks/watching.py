@@ -36,6 +36,7 @@ from flowvm.vm.watch.dumping import elsewhere
 TICK = 0.1
 LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
 FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
+REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
 
@@ -220,8 +221,7 @@ class Watcher:
             storage = way.order._ref & OPERAND.STORAGE_MASK
             cause = int(engine.words[STO.AT + storage * STO.WORDS + STO.POISON])
             if cause:
-                engine.failures.collect()
-                failure = engine.failures.by_seq.get(cause - 1)
+                failure = engine.failures.awaited(cause - 1, REPORTED)
                 if failure is None:
                     return CommunicationError(f"an instruction on lane {way.name} failed")
                 if not failure.captured:

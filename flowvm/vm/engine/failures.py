@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -154,6 +155,18 @@ class Failures:
         self.by_seq[seq] = failure
         while len(self.by_seq) > KEEP:
             self.by_seq.pop(next(iter(self.by_seq)))
+
+    def awaited(self, seq: int, seconds: float) -> Failure | None:
+        """What is known of the failed instruction `seq`, for which a worker's report is waited so
+        long: what a launch by actors poisons is poisoned when a task has failed, and it reports
+        when all actors have acted.
+        """
+        until = time.monotonic() + seconds
+        self.collect()
+        while (failure := self.by_seq.get(seq)) is None and time.monotonic() < until:
+            time.sleep(0.001)
+            self.collect()
+        return failure
 
     def exception(self, seq: int) -> BaseException:
         """The exception of the failed instruction `seq`, with a note of the line that issued it."""

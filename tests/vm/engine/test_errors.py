@@ -313,6 +313,21 @@ def test_a_storage_used_again_is_not_poisoned():
     assert all(t.numpy()[0] == 2 for t in fresh)
 
 
+def test_a_report_that_comes_behind_its_poison_is_waited_for(monkeypatch):
+    failures = engine.failures
+    assert failures.awaited(-7, 0.0) is None
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            monkeypatch.setitem(failures.by_seq, -7, "the report")
+
+    monkeypatch.setattr("flowvm.vm.engine.failures.time.sleep", sleep)
+    assert failures.awaited(-7, 60.0) == "the report"
+    assert len(slept) == 3
+
+
 def test_more_failures_than_are_remembered():
     """The ring of errors wraps, the oldest are forgotten; a tensor poisoned by one still raises."""
     tensors = [tensor([0]) for _ in range(ERR.LENGTH + 300)]
