@@ -188,8 +188,8 @@ def _graph_def(graph: LogicalGraph) -> Any:
                 wrote[buffer] = add(name, "Variable", (), (operand,))
         name = inside(f"{node.scope}.{node.operator.name}_{node.number}".lstrip("."))
         there = add(name, node.operator.name, node.inputs, node.outputs)
-        if node.line:
-            made.node[-1].attr["line"].s = node.line.encode()
+        if line := node.line:
+            made.node[-1].attr["line"].s = line.encode()
         wrote.update({operand.buffer: there for operand in node.written()})
     for k, operand in enumerate(graph.outputs):
         add(f"output/{k}", "Output", (operand,), (operand,))

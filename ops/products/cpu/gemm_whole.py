@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.ops.products.cpu.gemm_kernels import DOTS, Plan
+from flowvm.ops.products.cpu.gemm_kernels import DOTS, Plan, item_offsets
 
 Array = Any
 
@@ -19,10 +19,8 @@ def whole_body(out: Array, a: Array, b: Array, p: Plan, lo: int, hi: int) -> Non
     dots, b_step = p.way == DOTS, p.b_step
     for unit in range(lo, hi):
         item, i = unit // m, unit % m
-        i2, rest = item % p.d2, item // p.d2
-        i1, i0 = rest % p.d1, rest // p.d1
-        a_at = i0 * p.a0 + i1 * p.a1 + i2 * p.a2 + i * p.a_row
-        b_at = i0 * p.b0 + i1 * p.b1 + i2 * p.b2
+        a_at, b_at, _ = item_offsets(p, item)
+        a_at += i * p.a_row
         line = out[unit * n : unit * n + n]
         if dots:
             left = a[a_at : a_at + depth]
