@@ -8,6 +8,7 @@ test's numbers do not depend on which tests ran before it or on which process.
 import gc
 import os
 import random
+import subprocess
 import sys
 import time
 import zlib
@@ -26,6 +27,11 @@ hypothesis.settings.load_profile("flowvm")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--seed", type=int, default=None, help="base seed of every test (default: from the date)"
+    )
+    parser.addoption(
+        "--once-more",
+        action="store_true",
+        help="run each failed test once more alone; the run passes where all of them do then",
     )
 
 
@@ -53,6 +59,47 @@ def pytest_configure_node(node: Any) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.base_seed} (--seed {config.base_seed} repeats this run's numbers)"  # type: ignore[attr-defined]
+
+
+FAILED: dict[str, None] = {}
+"""The names of the tests that have failed, in their order; of all processes, in the main one."""
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        FAILED[report.nodeid] = None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """With --once-more, run failed tests again, each in a process of its own where nothing else
+    runs.  Print `FLAKY name` of one that passes; if all do, the run has passed.
+
+    A run that ended early (--maxfail, an error while collecting) stays failed.
+    """
+    config = session.config
+    if not config.getoption("--once-more") or hasattr(config, "workerinput"):
+        return
+    if exitstatus != pytest.ExitCode.TESTS_FAILED or session.shouldfail or not FAILED:
+        return
+    passed = [_passes_alone(name, config) for name in FAILED]
+    if all(passed):
+        session.exitstatus = pytest.ExitCode.OK
+
+
+def _passes_alone(name: str, config: pytest.Config) -> bool:
+    """Run one test again and print the outcome."""
+    known = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
+    base = config.base_seed  # type: ignore[attr-defined]
+    options = [f"--seed={base}", f"--import-mode={config.option.importmode}"]
+    options += [f"-p{plugin}" for plugin in config.option.plugins]
+    command = [sys.executable, "-m", "pytest", "-q", f"--rootdir={config.rootpath}", *options, name]
+    again = subprocess.run(command, cwd=config.rootpath, env=known, capture_output=True, text=True)
+    passed = again.returncode == pytest.ExitCode.OK
+    print(f"\n{'FLAKY' if passed else 'FAILED TWICE'} {name}", flush=True)
+    if not passed:
+        print(again.stdout[-4000:], again.stderr[-2000:], flush=True)
+    return passed
 
 
 @pytest.fixture(scope="session", autouse=True)
