@@ -226,8 +226,6 @@ def moved(x: Tensor, where: placement, sbp: Sbps) -> Tensor:
             f"a tensor does not change from {meta.placement!r} to {where!r} in one step: move "
             f"its local parts to the device, and make it global there"
         )
-    if where.flat == meta.placement.flat and len(meta.placement.shape) == len(where.shape):
-        return global_of(part_of(x), target)
     source = meta.placement
     if source.shape == where.shape:
         return boxed(_to_counterparts(x, where), sbp)

@@ -7,7 +7,16 @@ import pytest
 import ranks
 
 import flowvm as flow
-from flowvm.meta.placements import as_sbps, broadcast, cut, partial_sum, placed_device, sizes, split
+from flowvm.meta.placements import (
+    as_sbps,
+    broadcast,
+    cut,
+    part,
+    partial_sum,
+    placed_device,
+    sizes,
+    split,
+)
 from flowvm.ops.placed import boxing
 
 B, P, S = broadcast, partial_sum, split
@@ -113,6 +122,52 @@ def test_every_other_placement(source):
                         y.numpy()
 
     ranks.run(4, rank)
+
+
+def hierarchies(size):
+    """Return the shapes of one and two dimensions in which `size` ranks can stand."""
+    return [(size,), *((n, size // n) for n in range(1, size + 1) if size % n == 0)]
+
+
+def check_parts(parts, values, where, sbp):
+    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
+    sums = {}
+    for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
+        summand = [s is P for s in sbp]
+        others = tuple(0 if one else k for one, k in zip(summand, place, strict=True))
+        bounds = part(values.shape, where, sbp, place)
+        sums.setdefault((others, bounds), []).append(parts[rank])
+    for (_, bounds), summands in sums.items():
+        expected = values[tuple(slice(*b) for b in bounds)]
+        assert all(s.shape == expected.shape for s in summands)
+        np.testing.assert_allclose(sum(summands), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7), (0, 3), (1, 1)])
+def test_every_transition_between_hierarchies(size, shape):
+    values = array(shape)
+    states = [
+        (np.arange(size).reshape(grid).tolist(), sbp)
+        for grid in hierarchies(size)
+        for sbp in ranks.each_sbp(2, axes=len(grid))
+    ]
+
+    def rank(k):
+        local = {}
+        for source, before in states:
+            x = ranks.held(values, flow.placement("cpu", source), before)
+            for number, (target, after) in enumerate(states):
+                y = x.to_global(flow.placement("cpu", target), after)
+                local[str(source), before, number] = y.to_local().numpy()
+        return local, [flow.placement("cpu", target) for target, _ in states]
+
+    results = ranks.run(size, rank)
+    placements = results[0][1]
+    for key in results[0][0]:
+        number = key[-1]
+        parts = [local[key] for local, _ in results]
+        check_parts(parts, values, placements[number], states[number][1])
 
 
 def test_gradients_go_back_to_where_the_input_was():
