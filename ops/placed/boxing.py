@@ -78,10 +78,17 @@ def steps(before: Sbps, after: Sbps) -> tuple[Step, ...]:
 
 
 def _steps(before: Sbps, after: Sbps) -> Iterator[Step]:
+    # invariant: an axis that has its target keeps it, and an axis gives way once at most
     now = before
     while now != after:
         differing = [k for k, (a, b) in enumerate(zip(now, after, strict=True)) if a is not b]
-        ready = [k for k in differing if _is_last(now, k, now[k]) and _is_last(now, k, after[k])]
+        ready = [
+            k
+            for i, k in enumerate(differing)
+            if _is_last(now, k, now[k])
+            and _is_last(now, k, after[k])
+            and not any(after[k] in (now[j], after[j]) for j in differing[:i] if after[k].is_split)
+        ]
         if ready:
             k, to = ready[0], after[ready[0]]
         else:  # a later dimension cuts the same again: the last one that does gives way

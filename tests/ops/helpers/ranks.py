@@ -176,6 +176,20 @@ def held(array, where, sbp):
     return x.to_global(sbp=sbp)
 
 
+def check_parts(parts, values, where, sbp):
+    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
+    sums = {}
+    for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
+        summand = [s is placements.partial_sum for s in sbp]
+        others = tuple(0 if one else k for one, k in zip(summand, place, strict=True))
+        bounds = placements.part(values.shape, where, sbp, place)
+        sums.setdefault((others, bounds), []).append(parts[rank])
+    for (_, bounds), summands in sums.items():
+        expected = values[tuple(slice(*b) for b in bounds)]
+        assert all(s.shape == expected.shape for s in summands)
+        np.testing.assert_allclose(sum(summands), expected, atol=1e-12)
+
+
 def each_sbp(ndim, axes=1):
     """All that a tensor of so many dimensions may be held as."""
     one = [placements.broadcast, *(placements.split(d) for d in range(ndim))]

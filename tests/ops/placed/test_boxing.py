@@ -7,16 +7,7 @@ import pytest
 import ranks
 
 import flowvm as flow
-from flowvm.meta.placements import (
-    as_sbps,
-    broadcast,
-    cut,
-    part,
-    partial_sum,
-    placed_device,
-    sizes,
-    split,
-)
+from flowvm.meta.placements import as_sbps, broadcast, cut, partial_sum, placed_device, sizes, split
 from flowvm.ops.placed import boxing
 
 B, P, S = broadcast, partial_sum, split
@@ -69,6 +60,22 @@ def test_every_change_of_two_dimensions(grid):
 
     size = max(size, 1 + np.max(grid))
     ranks.run(size, rank if size == np.size(grid) else lambda k: rank(k) if k in (0, 2) else None)
+
+
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_the_steps_of_every_change_end(axes):
+    """Each axis is changed twice at most, and only while no later axis cuts what it cuts."""
+    options = ranks.each_sbp(2, axes)
+    for before, after in itertools.product(options, options):
+        now = before
+        for step in itertools.islice(boxing._steps(before, after), 2 * axes + 1):
+            later = step.before[step.axis + 1 :]
+            assert step.before == now
+            assert not {step.before[step.axis], step.after[step.axis]} & {
+                s for s in later if s.is_split
+            }
+            now = step.after
+        assert now == after, f"{before} -> {after} is {now} after {2 * axes + 1} steps"
 
 
 SENT = [
@@ -129,20 +136,6 @@ def hierarchies(size):
     return [(size,), *((n, size // n) for n in range(1, size + 1) if size % n == 0)]
 
 
-def check_parts(parts, values, where, sbp):
-    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
-    sums = {}
-    for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
-        summand = [s is P for s in sbp]
-        others = tuple(0 if one else k for one, k in zip(summand, place, strict=True))
-        bounds = part(values.shape, where, sbp, place)
-        sums.setdefault((others, bounds), []).append(parts[rank])
-    for (_, bounds), summands in sums.items():
-        expected = values[tuple(slice(*b) for b in bounds)]
-        assert all(s.shape == expected.shape for s in summands)
-        np.testing.assert_allclose(sum(summands), expected, atol=1e-12)
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 7), (0, 3), (1, 1)])
 def test_every_transition_between_hierarchies(size, shape):
@@ -167,7 +160,7 @@ def test_every_transition_between_hierarchies(size, shape):
     for key in results[0][0]:
         number = key[-1]
         parts = [local[key] for local, _ in results]
-        check_parts(parts, values, placements[number], states[number][1])
+        ranks.check_parts(parts, values, placements[number], states[number][1])
 
 
 def test_gradients_go_back_to_where_the_input_was():
