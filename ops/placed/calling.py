@@ -162,7 +162,7 @@ def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
     metas = [t._meta for t in ready]
     if op.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
         return None
-    if any(m.has_partial for m in metas):
+    if any(m.has_partial and m.local.numel for m in metas):
         return None
     if any(m.local.numel and not m.has_partial for m in choice.outputs):
         return None
