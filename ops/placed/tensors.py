@@ -325,7 +325,9 @@ Globals.gathered = staticmethod(_gathered)
 Globals.landed = staticmethod(_landed)
 Globals.placed = staticmethod(_placed)
 hot.update(
-    global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
+    global_alias=lambda *args: views.share_base(*args),
+    global_links=lambda *args: views.links(*args),
+    global_view=lambda *args: views.view(*args),
 )
 
 
