@@ -46,13 +46,15 @@ class Transport:
     broadcast: Callable[..., Tensor]
     send: Callable[..., Any]
     recv: Callable[..., Tensor]
+    barrier: Callable[..., None]
     group: Callable[[tuple[int, ...]], Any]
 
 
 def _by_ranks() -> Transport:
     return Transport(
         collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter,
-        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv, Group.of,
+        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv,
+        collectives.barrier, Group.of,
     )  # fmt: skip
 
 

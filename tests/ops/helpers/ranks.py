@@ -9,6 +9,7 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import CommunicationError
 from flowvm.meta import placements
 from flowvm.ops.placed import boxing
 
@@ -103,9 +104,18 @@ def recv(meta, src, group=None):
     return _tensor(value.numpy(), value)
 
 
+def barrier(group=None, text="barrier()"):
+    state = _here.state
+    count = state.counts[group, "barrier"] = state.counts.get((group, "barrier"), 0) + 1
+    texts = state.meeting.meet((group, "barrier", count), state.rank, group, text)
+    if len({*texts}) > 1:
+        raise CommunicationError(f"ranks do not do the same: {texts}")
+
+
 TRANSPORT = boxing.Transport(
-    all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, lambda ranks: ranks
-)
+    all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier,
+    lambda ranks: ranks,
+)  # fmt: skip
 
 
 class _State:
@@ -188,6 +198,11 @@ def check_parts(parts, values, where, sbp):
         expected = values[tuple(slice(*b) for b in bounds)]
         assert all(s.shape == expected.shape for s in summands)
         np.testing.assert_allclose(sum(summands), expected, atol=1e-12)
+
+
+def barriers():
+    """Return how many barriers this rank has come to."""
+    return sum(n for key, n in _here.state.counts.items() if key[-1] == "barrier")
 
 
 def each_sbp(ndim, axes=1):
