@@ -21,7 +21,7 @@ from pathlib import Path
 from flowvm.commands import rank
 from flowvm.errors import ArgumentError, CommunicationError
 from flowvm.ranks.library import INSTALL, is_installed, wheel_file
-from flowvm.ranks.watching import FIRST
+from flowvm.ranks.watching import BROKEN, ENDED, FIRST
 
 PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
 AT_ONCE = 3.0  # and after they were told to end
@@ -120,16 +120,20 @@ def _wait(process: subprocess.Popen[bytes], folder: Path) -> int:
 
 
 def failed(folder: Path) -> list[tuple[float, int, int]]:
-    """(when, rank, exit code) of the ranks that have failed, the first one first."""
-    found = []
+    """Return (when, rank, exit code) of the ranks that have failed, the first one first.
+
+    A rank whose program came to its end has failed, too, if it says so: nobody may have read what
+    an exchange could not give.
+    """
+    ranks = []
     for path in folder.iterdir():
         if path.name.isdecimal():
             when, code = path.read_text().split()
-            mark = path.with_suffix(FIRST)  # it failed then, and ended later
-            if int(code):
-                since = 0.0 if mark.exists() else float(when)
-                found.append((since, int(path.name), int(code)))
-    return sorted(found)
+            first, ended = path.with_suffix(FIRST), path.with_suffix(ENDED)
+            if int(code) or first.exists() or path.with_suffix(BROKEN).exists():
+                since = ended.stat().st_mtime if ended.exists() else float(when)
+                ranks.append((0.0 if first.exists() else since, int(path.name), int(code) or 1))
+    return sorted(ranks)
 
 
 def _how(code: int) -> str:

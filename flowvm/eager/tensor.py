@@ -459,6 +459,8 @@ def alias(
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")
     out = new_tensor(ref, meta, base.storage(), cls)
+    if meta.__class__ is not TensorMeta and meta.is_copy:  # type: ignore[attr-defined]
+        hot["global_alias"](base, out)
     if hot["departed"] and (listener := hot["listener"]()) is not None:
         listener.view(base, out, offset_bytes)
     return out

@@ -37,10 +37,13 @@ _META_BYTES = 1500
 class GlobalMeta(TensorMeta):
     """Logical shape and dtype, placement, sbp, and the meta of the part that is here."""
 
-    __slots__ = ("bounds", "inside", "local", "sbp")
+    __slots__ = ("bounds", "inside", "is_copy", "local", "sbp")
     local: TensorMeta
     sbp: Sbps
     inside: bool  # whether this rank is one of the placement's
+    # of a copy in the place of a view: who writes to it writes to its base, so no entry that other
+    # tensors' calls have kept is for it
+    is_copy: bool
     bounds: tuple[tuple[int, int], ...]  # of the part that is here, in each dimension
     device: PlacedDevice
 
@@ -52,10 +55,11 @@ class GlobalMeta(TensorMeta):
         sbp: Sbps,
         local_stride: tuple[int, ...] | None = None,
         stride: tuple[int, ...] | None = None,
+        is_copy: bool = False,
     ) -> GlobalMeta:
         """The meta of these; `local_stride` None is C order; `stride` is for views on their way."""
         size = shape if type(shape) is Size else as_shape(shape)
-        key = size, dtype, device, sbp, local_stride, stride
+        key = size, dtype, device, sbp, local_stride, stride, is_copy
         found: GlobalMeta | None = _kept.young.get(key)
         if found is None:
             found = _kept.find(key)
@@ -82,6 +86,11 @@ class GlobalMeta(TensorMeta):
         """The same with another arrangement of what is here."""
         stride = None if local.contiguous else local.stride
         return GlobalMeta.make(self.shape, self.dtype, self.device, self.sbp, stride)
+
+    def as_copy(self) -> GlobalMeta:
+        """Return the meta of a copy that stands in the place of a view."""
+        stride = None if self.local.contiguous else self.local.stride
+        return GlobalMeta.make(self.shape, self.dtype, self.device, self.sbp, stride, is_copy=True)
 
     def dense(self, dtype: DType | None = None) -> GlobalMeta:
         """What a new tensor like it has: partial sums are broadcast."""
@@ -117,12 +126,13 @@ def _made(
     sbp: Sbps,
     local_stride: tuple[int, ...] | None,
     stride: tuple[int, ...] | None,
+    is_copy: bool,
 ) -> GlobalMeta:
     whole = TensorMeta.of(size, dtype, device.local, stride)
     meta = GlobalMeta()
     for name in ("shape", "stride", "dtype", "ndim", "numel", "nbytes", "span", "contiguous"):
         setattr(meta, name, getattr(whole, name))
-    meta.device, meta.sbp = device, sbp
+    meta.device, meta.sbp, meta.is_copy = device, sbp, is_copy
     place = device.placement.place_of(device.rank)
     meta.inside = place is not None
     if place is None:

@@ -35,9 +35,13 @@ from flowvm.vm.watch.dumping import elsewhere
 
 TICK = 0.1
 LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
-FIRST = ".first"  # of a file that a rank leaves for `flowvm launch`: it failed before all others
+# of files that a rank leaves for `flowvm launch`: it failed before all others; it has ended its
+# program, whose exit code is known when the process ends, after it has waited for the others; it
+# came to its end while nothing was exchanged any more
+FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
+DEAD, STOPPED = ("Z", "X"), ("T", "t")  # states of a process
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
 
 
@@ -150,8 +154,8 @@ class Watcher:
             if header[HEADER.STATE] == HEADER.FAILED:
                 text = header[HEADER.TEXT :].tobytes()[: int(header[HEADER.LENGTH])]
                 return f"rank {number} failed: {text.decode(errors='replace')}"
-            pid = int(header[HEADER.PID])
-            if header[HEADER.STATE] == HEADER.RUNNING and not _is_alive(pid):
+            pid = self._process(number)
+            if header[HEADER.STATE] == HEADER.RUNNING and _state(pid) in DEAD:
                 return f"rank {number} has died (process {pid})"
         return ""
 
@@ -193,11 +197,14 @@ class Watcher:
         ]
 
     def _standing(self, wait: Wait) -> str:
-        """Where those are that are waited for."""
+        """Where those are that are waited for, and which ranks of this host are stopped."""
         rows = dict(wait.seen)
+        stopped = [number for number in self.others if _state(self._process(number)) in STOPPED]
         found = []
-        for number in wait.missing:
+        for number in dict.fromkeys([*wait.missing, *stopped]):
             text = f"rank {number}"
+            if number in stopped:
+                text += f", whose process {self._process(number)} is stopped"
             if number in rows:
                 row = self.place.row(rows[number])
                 last = int(row[ROW.SEQ])
@@ -208,6 +215,9 @@ class Watcher:
                 text += f"{' and' if number in rows else ', which'} is in {now}" if now else ""
             found.append(text)
         return "; ".join(found) or "ranks that have all begun it"
+
+    def _process(self, number: int) -> int:
+        return int(self.place.header(number)[HEADER.PID])
 
     def _exchanges_of(self, number: int) -> str:
         """What a rank of this host has begun to exchange, and not done."""
@@ -273,9 +283,14 @@ class Watcher:
             header[HEADER.TEXT :].view(np.uint8)[: len(encoded)] = np.frombuffer(encoded, np.uint8)
             header[HEADER.LENGTH] = len(encoded)
             header[HEADER.STATE] = HEADER.FAILED
-        if first and (folder := os.environ.get("_FLOWVM_LAUNCH")):
+        if first:
+            self._mark(FIRST)
+
+    def _mark(self, ending: str) -> None:
+        """Leave a file for `flowvm launch`, if it started this process."""
+        if folder := os.environ.get("_FLOWVM_LAUNCH"):
             with contextlib.suppress(OSError):
-                open(os.path.join(folder, f"{self.place.rank}{FIRST}"), "x").close()
+                open(os.path.join(folder, f"{self.place.rank}{ending}"), "x").close()
 
     def error_of(self, details: Sequence[int]) -> FlowError:
         """What an exchange failed with, of the details that its kernel left."""
@@ -309,6 +324,7 @@ class Watcher:
             if not self.place.fault and (own := self._broken()) is not None:
                 self.fail(own)
             if not self.place.fault:
+                self._mark(ENDED)
                 self.place.header(self.place.rank)[HEADER.STATE] = HEADER.LEFT
                 arrived = self.place.control.Ibarrier()
                 while not arrived.Test() and not self.place.fault:
@@ -316,6 +332,8 @@ class Watcher:
         except KeyboardInterrupt:
             self.raise_alert("interrupted")
         self.stopped.set()
+        if self.place.fault:
+            self._mark(BROKEN)
         if self.uncaught:  # it has been printed; what it left unfinished says no more
             engine.wait_idle(1.0)
             for failure in [*engine.failures.by_seq.values()]:
@@ -331,12 +349,13 @@ class Watcher:
         self.raise_alert("a child of a rank takes no part: MPI is its parent's")
 
 
-def _is_alive(pid: int) -> bool:
+def _state(pid: int) -> str:
+    """Return the letter of a process's state, as `ps` shows it, "X" if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+            return file.read().rpartition(b")")[2].split()[0].decode()
     except OSError:
-        return False
+        return "X"
 
 
 def _with_line(

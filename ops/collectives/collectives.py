@@ -279,11 +279,14 @@ def _peer(name: str, peer: int, members: Group) -> None:
         raise ArgumentError(f"{name}: rank {peer} is this rank itself")
 
 
-def barrier(group: Any = None) -> None:
-    """Wait, as an instruction, until every rank of the group has come here; Python goes on."""
+def barrier(group: Any = None, text: str = "barrier()") -> None:
+    """Wait, as an instruction, until every rank of the group has come here; Python goes on.
+
+    text  what the ranks must agree on; the instruction fails where they do not
+    """
     members = Group.of(group)
     if members.size > 1:
-        run(barrier_of, members.ranks)
+        run(barrier_of, members.ranks, text)
 
 
 # --- in place -------------------------------------------------------------------------------------

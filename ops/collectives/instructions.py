@@ -211,12 +211,12 @@ def _message(kind: str, meta: TensorMeta, peer: int, tag: int, ranks: tuple[int,
 
 
 @declare("order! ->", name="barrier")
-def barrier_of(order: TensorMeta, ranks: tuple[int, ...]) -> Launch:
-    """Wait for all ranks of the group."""
+def barrier_of(order: TensorMeta, ranks: tuple[int, ...], text: str) -> Launch:
+    """Wait for all ranks of the group, which must agree on `text`."""
     group = Group.of(ranks)
     joined = group.joined("barrier")
     return _answered(
-        Exchange("barrier", "barrier()", joined, lane(), order.dtype, 0, own=group.rank), (), ()
+        Exchange("barrier", text, joined, lane(), order.dtype, 0, own=group.rank), (), ()
     )
 
 

@@ -157,8 +157,8 @@ def istft(
     frames = back(x if return_complex else x[..., : n // 2 + 1], n, -1, norm) * w
     signals, count = frames.shape[0], frames.shape[1]
     whole_ = n + hop * (count - 1)
-    starts = arange(count, dtype=int64) * hop
-    places = (unsqueeze(starts, 1) + arange(n, dtype=int64)).reshape((-1,))
+    starts = arange(count, dtype=int64, device=x.device) * hop
+    places = (unsqueeze(starts, 1) + arange(n, dtype=int64, device=x.device)).reshape((-1,))
 
     def added(values: Any) -> Any:
         empty: Any = zeros(values.shape[0], whole_, dtype=values.dtype, device=values.device)

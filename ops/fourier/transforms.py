@@ -128,8 +128,13 @@ def _rows(x: Tensor, *, way: int, scale: float) -> Tensor:
     n, single = x._meta.shape[-1], x._meta.dtype is complex64
     if max(_factors(n), default=1) > LARGEST:
         return _chirped(x, way, scale)
-    out: Tensor = _transformed(x, constant(_roots(n, way, single)), way, scale)
+    out: Tensor = _transformed(x, _beside(x, _roots(n, way, single)), way, scale)
     return out
+
+
+def _beside(x: Tensor, table: Tensor) -> Tensor:
+    """Return a table of numbers where `x` is: of a global tensor, all of it on each rank."""
+    return constant(table).to(device=x._meta.device)  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(64)
@@ -149,7 +154,7 @@ def _chirps(n: int, way: int, single: bool) -> tuple[Tensor, Tensor, int]:
 def _chirped(x: Tensor, way: int, scale: float) -> Tensor:
     n = x._meta.shape[-1]
     *tables, size = _chirps(n, way, x._meta.dtype is complex64)
-    turns, filter_ = map(constant, tables)
+    turns, filter_ = (_beside(x, table) for table in tables)
     long = pad(x * turns, (0, size - n))
     product = _rows(long, way=1, scale=1.0) * filter_
     out: Any = narrow(_rows(product, way=-1, scale=scale / size), -1, 0, n) * turns

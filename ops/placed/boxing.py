@@ -46,13 +46,15 @@ class Transport:
     broadcast: Callable[..., Tensor]
     send: Callable[..., Any]
     recv: Callable[..., Tensor]
+    barrier: Callable[..., None]
     group: Callable[[tuple[int, ...]], Any]
 
 
 def _by_ranks() -> Transport:
     return Transport(
         collectives.all_reduce, collectives.all_gather, collectives.reduce_scatter,
-        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv, Group.of,
+        collectives.all_to_all, collectives.broadcast, collectives.send, collectives.recv,
+        collectives.barrier, Group.of,
     )  # fmt: skip
 
 
@@ -78,10 +80,17 @@ def steps(before: Sbps, after: Sbps) -> tuple[Step, ...]:
 
 
 def _steps(before: Sbps, after: Sbps) -> Iterator[Step]:
+    # invariant: an axis that has its target keeps it, and an axis gives way once at most
     now = before
     while now != after:
         differing = [k for k, (a, b) in enumerate(zip(now, after, strict=True)) if a is not b]
-        ready = [k for k in differing if _is_last(now, k, now[k]) and _is_last(now, k, after[k])]
+        ready = [
+            k
+            for i, k in enumerate(differing)
+            if _is_last(now, k, now[k])
+            and _is_last(now, k, after[k])
+            and not any(after[k] in (now[j], after[j]) for j in differing[:i] if after[k].is_split)
+        ]
         if ready:
             k, to = ready[0], after[ready[0]]
         else:  # a later dimension cuts the same again: the last one that does gives way
@@ -226,8 +235,6 @@ def moved(x: Tensor, where: placement, sbp: Sbps) -> Tensor:
             f"a tensor does not change from {meta.placement!r} to {where!r} in one step: move "
             f"its local parts to the device, and make it global there"
         )
-    if where.flat == meta.placement.flat and len(meta.placement.shape) == len(where.shape):
-        return global_of(part_of(x), target)
     source = meta.placement
     if source.shape == where.shape:
         return boxed(_to_counterparts(x, where), sbp)

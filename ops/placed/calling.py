@@ -81,8 +81,12 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
     if not all(m.inside for m in metas):
         results: Any = tuple(hollow(m) for m in choice.outputs)
-    elif as_held and _can_keep(op, tensors, attrs, scalars, choice):
-        return op.call(*tensors, *attrs, *scalars)
+    elif as_held and _can_keep(op, tensors, attrs, choice):
+        parts = _by_fallback(op, tensors, attrs, scalars, choice)
+        if parts is None:
+            keep_global(op, metas, attrs, choice.outputs)
+            return op.call(*tensors, *attrs, *scalars)
+        results = _assembled(op, parts, choice.outputs)
     else:
         with recording(False):
             results = _computed(op, tensors, attrs, scalars, choice)
@@ -96,22 +100,30 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     return results if len(results) > 1 else results[0]
 
 
-def _can_keep(op: Operator, tensors: Any, attrs: Attrs, scalars: Any, choice: Choice) -> bool:
-    """Keep the entry of the call, if the parts here can make it as they are."""
+def _can_keep(op: Operator, tensors: Any, attrs: Attrs, choice: Choice) -> bool:
+    """Tell whether the call may have an entry: the parts here can make it as they are."""
     own = _local_attrs(op, attrs, choice.outputs)
-    if any(t._meta.local.numel == 0 for t in tensors):
+    if any(t._meta.local.numel == 0 or (op.writes and t._meta.is_copy) for t in tensors):
         return False
     asked = forced.now() is not None or watched.now() is not None
     if asked or op.unsized or own != local_of(attrs) or _draws(op):
         return False
-    if any(not t._meta.local.contiguous for t in tensors) and not isinstance(op.form, tuple):
-        return False  # the op may want to copy them first, and does so by another call
-    if not isinstance(op.form, tuple) and op.fallback is not _plain_fallback:
-        with recording(False):
-            if op.fallback(*map(part_of, tensors), *own, *scalars) is not None:
-                return False
-    keep_global(op, tuple(t._meta for t in tensors), attrs, choice.outputs)
-    return True
+    # of other parts the op may want copies first, and makes them by another call
+    return isinstance(op.form, tuple) or all(t._meta.local.contiguous for t in tensors)
+
+
+def _by_fallback(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[Any, ...], choice: Choice
+) -> Any:
+    """Return what the op's fallback makes of the parts, None if it leaves the call to an entry.
+
+    A fallback that answers has also written where the op writes: it is asked once.
+    """
+    if isinstance(op.form, tuple) or op.fallback is _plain_fallback:
+        return None
+    with recording(False):
+        own = _local_attrs(op, attrs, choice.outputs)
+        return op.fallback(*map(part_of, tensors), *own, *scalars)
 
 
 _plain_fallback = Operator.__dataclass_fields__["fallback"].default
@@ -162,7 +174,7 @@ def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
     metas = [t._meta for t in ready]
     if op.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
         return None
-    if any(m.has_partial for m in metas):
+    if any(m.has_partial and m.local.numel for m in metas):
         return None
     if any(m.local.numel and not m.has_partial for m in choice.outputs):
         return None

@@ -357,6 +357,11 @@ def _rows(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Le
     )
 
 
+def _fft(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters:
+    rows = _dims(metas[0], (-1,))
+    return Letters((rows, (None,)), (rows,), linear=((0,),))
+
+
 RULES: dict[str, Callable[..., Letters | None]] = {
     "cast": _cast,
     "copy": _cast,
@@ -376,6 +381,7 @@ RULES: dict[str, Callable[..., Letters | None]] = {
     "cummin": _along(),
     "recurrence": _along(),
     "recurrence_back": _along(),
+    "fft": _fft,
     "matmul": _product(False, False),
     "_matmul_nt": _product(False, True),
     "_matmul_tn": _product(True, False),

@@ -38,9 +38,10 @@ from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime as runtimes
-    from flowvm.ops.placed import boxing, calling, views
+    from flowvm.ops.placed import agreement, boxing, calling, views
     from flowvm.ranks import world as world_of_ranks
 else:
+    agreement = lazy("flowvm.ops.placed.agreement")
     boxing = lazy("flowvm.ops.placed.boxing")
     calling = lazy("flowvm.ops.placed.calling")
     views = lazy("flowvm.ops.placed.views")
@@ -187,6 +188,9 @@ def to_global(
         if sbp is None and where is not meta.placement and len(where.shape) != len(meta.sbp):
             raise ArgumentError("to_global: another number of dimensions of ranks needs sbp=")
         held = meta.sbp if sbp is None else as_sbps(sbp, where, meta.ndim)
+        text = f"to_global({meta!r}, {_held_text(where, held)})"
+        for each in {where, meta.placement}:
+            agreement.agree(each, text)
         out = _changed(x, where, held, copy=True)
         if copy and out is x:
             out = x.clone()
@@ -200,9 +204,19 @@ def to_global(
     held = as_sbps(sbp, placement, meta.ndim)
     x = x.to(placed_device(placement).local)
     wanted = None if grad_sbp is None else as_sbps(grad_sbp, placement, meta.ndim)
+    if check_meta:  # shapes are asked of the ranks each time
+        text = (
+            f"to_global({meta.dtype.name}, {meta.ndim} dimensions, {_held_text(placement, held)})"
+        )
+        agreement.agree(placement, text)
     with recording(False):
         out = _from_local(x, placement, held, check_meta)
     return _recorded(_global_node, x, out, (placement, held, wanted))
+
+
+def _held_text(where: placement, sbp: Sbps) -> str:
+    """Return how a tensor is held and where, as its meta prints it."""
+    return f"{','.join(s.short for s in sbp)}@{where.ranks.tolist()}"
 
 
 def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
@@ -325,7 +339,9 @@ Globals.gathered = staticmethod(_gathered)
 Globals.landed = staticmethod(_landed)
 Globals.placed = staticmethod(_placed)
 hot.update(
-    global_view=lambda *args: views.view(*args), global_links=lambda *args: views.links(*args)
+    global_alias=lambda *args: views.share_base(*args),
+    global_links=lambda *args: views.links(*args),
+    global_view=lambda *args: views.view(*args),
 )
 
 
@@ -367,6 +383,7 @@ def _made(
     with recording(False):
         made = function(*args, **kwargs)
         out = _changed(made, where, as_sbps(sbp, where, made._meta.ndim), copy=True)
+    agreement.agree(where, f"{name}({out._meta!r})")
     return out.requires_grad_() if wants else out
 
 

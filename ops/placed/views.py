@@ -32,6 +32,8 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
     boxes = _boxes(x, out, meta, offset_bytes)
     if boxes is not None:
         out._extra = {"boxed": boxes}
+        shown: Any = out._meta
+        out._meta = shown.as_copy()
     return out
 
 
@@ -85,6 +87,13 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
     kept: dict[str, Any] = {"links": (*before, (tuple(meta.shape), meta.stride, offset))}
     boxes = _boxes(x, out, meta, offset * meta.dtype.itemsize)
     return kept if boxes is None else {**kept, "boxed": boxes}
+
+
+def share_base(x: Tensor, out: Tensor) -> None:
+    """Let writes to `out`, an alias of a copy in a view's place, reach what `x` is a view of."""
+    boxes = x.extra().get("boxed")
+    if boxes is not None:
+        out.extra()["boxed"] = boxes
 
 
 def written_back(out: Tensor) -> None:

@@ -76,6 +76,60 @@ def interrupted():
     return c.all_reduce(x)
 
 
+def exits():
+    if RANK == 1:
+        sys.exit(3)
+    return c.all_reduce(x)
+
+
+def nobody_reads():
+    """Rank 0 waits for an exchange that does not come, and reads nothing of it."""
+    if RANK == 0:
+        c.all_reduce(x)
+    return flow.ones(2)
+
+
+def stopped():
+    """Rank 1 stops when it has begun all that rank 0 has, until rank 0 has given up."""
+    flow.config.distributed_timeout = 0.5
+    if RANK == 1:
+        process = os.getpid()
+        Path(sys.argv[2]).write_text(str(process))
+        os.kill(process, signal.SIGSTOP)
+        return x
+    while not Path(sys.argv[2]).exists() or state(Path(sys.argv[2]).read_text()) != "T":
+        time.sleep(0.01)
+    try:
+        return c.all_reduce(x).numpy()
+    finally:
+        os.kill(int(Path(sys.argv[2]).read_text()), signal.SIGCONT)
+
+
+def state(process):
+    return Path(f"/proc/{process or 'self'}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def given(**what):
+    """A global tensor that is another one on rank 1."""
+    where = flow.placement("cpu", what.get("ranks", [0, 1]))
+    sbp = what.get("sbp", flow.sbp.split(0))
+    made = flow.ones(what.get("shape", (8, 8)), placement=where, sbp=sbp)
+    return made.sum()
+
+
+def other_global_shape():
+    return given(shape=(8, 8 + RANK))
+
+
+def other_global_sbp():
+    given(sbp=(flow.sbp.split(0), flow.sbp.broadcast)[RANK])
+    return c.all_reduce(x)
+
+
+def other_placement():
+    return given(ranks=([0, 1], [1, 0])[RANK])
+
+
 def nccl_fails():
     if RANK == 1:
         driver.driver().fake.fail("ncclAllReduce", 1, 2)

@@ -113,6 +113,12 @@ FAILURES = {
     "stage_fails": (1, ["rank 1 failed: OutOfRangeError", "OutOfRangeError"]),
     "stage_dies": (137, ["rank 1 has died", ""]),
     "killed": (137, ["rank 1 has died", ""]),
+    "exits": (3, ["rank 1 has left the program", ""]),
+    "nobody_reads": (1, ["nobody looked at its result: CommunicationError: rank 1 has left", ""]),
+    "stopped": (1, ["for rank 1, whose process", ""]),
+    "other_global_shape": (1, ["rank 1 ones(f32[8,9] S(0)@[0, 1])", "ones(f32[8,8] S(0)@[0, 1])"]),
+    "other_global_sbp": (1, ["rank 1 ones(f32[8,8] B@[0, 1])", "ones(f32[8,8] S(0)@[0, 1])"]),
+    "other_placement": (1, ["rank 1 ones(f32[8,8] S(0)@[1, 0])", "ones(f32[8,8] S(0)@[0, 1])"]),
     "interrupted": (130, ["rank 1 failed: KeyboardInterrupt", "KeyboardInterrupt"]),
     "late": (1, ["waited 1 s in all_reduce(f32[3], sum) for rank 1, which began all_reduce",
                  "rank 0 "]),
@@ -139,17 +145,17 @@ ON_DEVICES = {
         *ON_DEVICES.items(),
     ],
 )
-def test_all_ranks_end_with_the_cause(how, driver):
+def test_all_ranks_end_with_the_cause(how, driver, tmp_path):
     if driver:
         pytest.importorskip("numba_cuda")
     code, says = FAILURES[how]
-    done = launch(2, "failing.py", how, driver=driver)
+    done = launch(2, "failing.py", how, str(tmp_path / "process"), driver=driver)
     lines = (done.stdout + done.stderr).splitlines()
     for rank, part in enumerate(says):
         own = "\n".join(line for line in lines if line.startswith(f"[{rank}] "))
         assert part in own, f"rank {rank} does not say {part!r}:\n" + "\n".join(lines)
     assert done.returncode == code, "\n".join(lines)
-    where = "failing.py" if how not in ("killed", "stage_dies") else ""
+    where = "failing.py" if how not in ("killed", "stage_dies", "exits") else ""
     assert where in "\n".join(lines)
     if how in ("raises", "bad_index", "other_op", "other_shape"):
         assert "[0] nothing is exchanged any more" in lines

@@ -9,6 +9,7 @@ import numpy as np
 
 import flowvm as flow
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import CommunicationError
 from flowvm.meta import placements
 from flowvm.ops.placed import boxing
 
@@ -103,9 +104,18 @@ def recv(meta, src, group=None):
     return _tensor(value.numpy(), value)
 
 
+def barrier(group=None, text="barrier()"):
+    state = _here.state
+    count = state.counts[group, "barrier"] = state.counts.get((group, "barrier"), 0) + 1
+    texts = state.meeting.meet((group, "barrier", count), state.rank, group, text)
+    if len({*texts}) > 1:
+        raise CommunicationError(f"ranks do not do the same: {texts}")
+
+
 TRANSPORT = boxing.Transport(
-    all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, lambda ranks: ranks
-)
+    all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, barrier,
+    lambda ranks: ranks,
+)  # fmt: skip
 
 
 class _State:
@@ -174,6 +184,25 @@ def held(array, where, sbp):
         parts = boxing.part_of(boxing.boxed(x, solid))
         return boxing.global_of(parts * share, x._meta.with_sbp(sbp))
     return x.to_global(sbp=sbp)
+
+
+def check_parts(parts, values, where, sbp):
+    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
+    sums = {}
+    for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
+        summand = [s is placements.partial_sum for s in sbp]
+        others = tuple(0 if one else k for one, k in zip(summand, place, strict=True))
+        bounds = placements.part(values.shape, where, sbp, place)
+        sums.setdefault((others, bounds), []).append(parts[rank])
+    for (_, bounds), summands in sums.items():
+        expected = values[tuple(slice(*b) for b in bounds)]
+        assert all(s.shape == expected.shape for s in summands)
+        np.testing.assert_allclose(sum(summands), expected, atol=1e-12)
+
+
+def barriers():
+    """Return how many barriers this rank has come to."""
+    return sum(n for key, n in _here.state.counts.items() if key[-1] == "barrier")
 
 
 def each_sbp(ndim, axes=1):

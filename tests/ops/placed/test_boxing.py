@@ -62,6 +62,22 @@ def test_every_change_of_two_dimensions(grid):
     ranks.run(size, rank if size == np.size(grid) else lambda k: rank(k) if k in (0, 2) else None)
 
 
+@pytest.mark.parametrize("axes", [2, 3, 4])
+def test_the_steps_of_every_change_end(axes):
+    """Each axis is changed twice at most, and only while no later axis cuts what it cuts."""
+    options = ranks.each_sbp(2, axes)
+    for before, after in itertools.product(options, options):
+        now = before
+        for step in itertools.islice(boxing._steps(before, after), 2 * axes + 1):
+            later = step.before[step.axis + 1 :]
+            assert step.before == now
+            assert not {step.before[step.axis], step.after[step.axis]} & {
+                s for s in later if s.is_split
+            }
+            now = step.after
+        assert now == after, f"{before} -> {after} is {now} after {2 * axes + 1} steps"
+
+
 SENT = [
     (P, B, ["all_reduce"], lambda n: 2 * (n - 1) / n),
     (P, S(0), ["reduce_scatter"], lambda n: (n - 1) / n),
@@ -113,6 +129,38 @@ def test_every_other_placement(source):
                         y.numpy()
 
     ranks.run(4, rank)
+
+
+def hierarchies(size):
+    """Return the shapes of one and two dimensions in which `size` ranks can stand."""
+    return [(size,), *((n, size // n) for n in range(1, size + 1) if size % n == 0)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("shape", [(5, 3), (2, 7), (0, 3), (1, 1)])
+def test_every_transition_between_hierarchies(size, shape):
+    values = array(shape)
+    states = [
+        (np.arange(size).reshape(grid).tolist(), sbp)
+        for grid in hierarchies(size)
+        for sbp in ranks.each_sbp(2, axes=len(grid))
+    ]
+
+    def rank(k):
+        local = {}
+        for source, before in states:
+            x = ranks.held(values, flow.placement("cpu", source), before)
+            for number, (target, after) in enumerate(states):
+                y = x.to_global(flow.placement("cpu", target), after)
+                local[str(source), before, number] = y.to_local().numpy()
+        return local, [flow.placement("cpu", target) for target, _ in states]
+
+    results = ranks.run(size, rank)
+    placements = results[0][1]
+    for key in results[0][0]:
+        number = key[-1]
+        parts = [local[key] for local, _ in results]
+        ranks.check_parts(parts, values, placements[number], states[number][1])
 
 
 def test_gradients_go_back_to_where_the_input_was():

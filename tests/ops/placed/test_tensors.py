@@ -381,3 +381,64 @@ def test_parts_of_more_than_eight_dimensions():
 
     for got in ranks.run(2, rank):
         np.testing.assert_array_equal(got, np.repeat([0.0, 1.0], 2).reshape(4, *[1] * 9))
+
+
+GIVEN = {
+    "shape": lambda k, where: flow.ones(4, 4 + k, placement=where, sbp=S(0)),
+    "dtype": lambda k, where: flow.ones(4, dtype=(flow.float32, flow.int64)[k], placement=where,
+                                        sbp=S(0)),
+    "sbp": lambda k, where: flow.zeros(4, placement=where, sbp=(S(0), B)[k]),
+    "values": lambda k, where: flow.tensor(np.ones(4 + k), placement=where, sbp=S(0)),
+    "placement": lambda k, where: flow.ones(4, placement=on(2, grid=([0, 1], [1, 0])[k]), sbp=B),
+    "grid": lambda k, where: flow.ones(4, placement=on(2, grid=([[0, 1]], [[0], [1]])[k]),
+                                       sbp=(B, S(0))),
+    "like": lambda k, where: flow.zeros_like(flow.ones(4, placement=where, sbp=S(0)),
+                                             dtype=(flow.float32, flow.int64)[k]),
+    "part": lambda k, where: flow.ones(2, dtype=(flow.float32, flow.float64)[k]).to_global(where,
+                                                                                        S(0)),
+    "change": lambda k, where: flow.ones(4, placement=where, sbp=B).to_global(sbp=(S(0), B)[k]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", GIVEN)
+def test_ranks_that_give_something_else_are_told(what):
+    def rank(k):
+        where = on(2)
+        for _ in range(2):  # on the same line: compared once
+            flow.ones(4, placement=where, sbp=S(0))
+        return GIVEN[what](k, where)
+
+    with pytest.raises(flow.errors.CommunicationError, match="ranks do not do the same"):
+        ranks.run(2, rank)
+
+
+def test_what_a_line_has_given_is_compared_once():
+    def rank(k):
+        for _ in range(3):
+            flow.ones(4, placement=on(2), sbp=S(0))
+        return ranks.barriers()
+
+    assert ranks.run(2, rank) == [1, 1]
+
+
+@pytest.mark.parametrize("transform", ["fft", "rfft", "irfft", "fft2", "ifftn", "hfft", "chirped"])
+def test_transforms_of_global_tensors(transform):
+    function = getattr(flow.fft, "fft" if transform == "chirped" else transform)
+    values = np.random.default_rng(5).standard_normal((4, 67 if transform == "chirped" else 6))
+
+    def values_and_gradient(x):
+        x.requires_grad_()
+        y = function(x)
+        (y.abs() if y.is_complex() else y * y).sum().backward()
+        return y.detach().numpy(), x.grad.numpy()
+
+    expected = values_and_gradient(flow.tensor(values))
+
+    def rank(k):
+        held = [ranks.held(values, on(3), (sbp,)).detach() for sbp in (B, S(0), S(1))]
+        return [values_and_gradient(x) for x in held]
+
+    for results in ranks.run(3, rank):
+        for result in results:
+            for got, wanted in zip(result, expected, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-9)

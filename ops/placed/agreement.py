@@ -1,0 +1,38 @@
+"""Agreement of ranks on what they give: the shape, dtype, placement and sbp of a global tensor.
+
+Each rank runs the same program, so a line that makes a global tensor, or changes how it is held,
+gives the same on all ranks of the placement.  Where a rank gives something else nothing else
+notices: each computes with its own parts, and sums come out wrong.  So the first time that a line
+gives something, the ranks compare it: by a barrier that fails where their texts differ, an
+instruction that Python does not wait for.  What a line has given before costs a look into a set.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from flowvm.eager.modes import find_user, listening, recording_to
+from flowvm.meta.placements import here
+from flowvm.ops.placed.boxing import transport
+
+MOST = 1 << 14  # comparisons; later ones are not made, on no rank
+_compared: set[Any] = set()
+
+
+def agree(where: Any, text: str) -> None:
+    """Have the ranks of `where`, a placement, compare `text`, if this line has not given it before.
+
+    The instruction that fails where they differ is the next reading's CommunicationError, on all
+    of these ranks.
+    """
+    rank = here()[0]
+    if where.size == 1 or rank not in where.flat or len(_compared) >= MOST:
+        return
+    key = (rank, *find_user(sys._getframe(1)), text)
+    if key in _compared:
+        return
+    _compared.add(key)
+    use = transport[-1]()
+    with recording_to(None), listening(None):  # a graph that is captured does not repeat it
+        use.barrier(use.group(tuple(sorted(where.flat))), text)
