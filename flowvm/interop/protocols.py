@@ -2,16 +2,16 @@
 
 What is shared and for how long:
 
-- `numpy()`, `np.asarray(t)` and NumPy functions on tensors copy.  DLPack and
-  `t.__array__(copy=False)` share memory; they wait for the tensor's writer, so what they hand out
-  is there.  After that the VM does not know of the other side's reads and writes, nor the other
-  side of the VM's: an in-place op issued later happens under the sharer's eyes.
+- `numpy()`, `np.asarray(t)`, NumPy functions on tensors and DLPack share memory.  They wait for who
+  writes or reads it, so what they hand out is there, and may be written.  Calls that access that
+  memory later are done when they return, as long as the other side has it: each side sees what the
+  other did before (`flowvm.vm.engine.lending`).
 - An exported array keeps the memory, not the Tensor: the tensor may go, and its ReleaseTensor comes
   when the array has gone too.
 - An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
   its last tensor has run.
-- The same holds on CUDA devices, where `__cuda_array_interface__` shares memory too; see
-  `flowvm.cuda.exchange` for the order with other libraries' streams.
+- On CUDA devices, where `__cuda_array_interface__` shares memory too, only what was issued before is
+  waited for; see `flowvm.cuda.exchange` for the order with other libraries' streams.
 
 Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
 not trust.  Files of others are for `flow.load`, which opens no pickle.
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of, values_of
+from flowvm.eager.reading import adopt_array, lent_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.interop.capsules import (
@@ -90,7 +90,8 @@ def _dlpack(
             "use t.detach()"
         )
     if asked == CPU:
-        memory = memory_of(t)
+        elsewhere = t._meta.device is not cpu or isinstance(t._meta, GlobalMeta)
+        memory = memory_of(t) if copy or elsewhere else lent_array(t)
         capsule = _capsule(memory.copy() if copy else memory, max_version)
     else:
         memory = exchange.exported(t.detach().clone() if copy else t)
@@ -208,7 +209,9 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
         raise ArgumentError(
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
-    return adopt_array(array.copy() if obstacle else array, dtype=producer.dtype)
+    if obstacle:
+        return adopt_array(array.copy(), dtype=producer.dtype)
+    return adopt_array(array, dtype=producer.dtype, shared=True)
 
 
 def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
@@ -249,13 +252,21 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
 
 @method("__array__")
 def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    kind = np.dtype(t.dtype.numpy if dtype is None else dtype)
     if copy is False:
-        if t._meta.device is not cpu:
+        if t._meta.device is not cpu or isinstance(t._meta, GlobalMeta):
             raise ArgumentError(f"a tensor on {t.device} cannot be an array uncopied")
-        if np.dtype(t.dtype.numpy if dtype is None else dtype) != t.dtype.numpy:
-            raise ArgumentError(f"a {t.dtype.name} tensor cannot be {np.dtype(dtype)} uncopied")
-        return memory_of(t)
-    return values_of(t).astype(t.dtype.numpy if dtype is None else dtype)
+        if kind != t.dtype.numpy:
+            raise ArgumentError(f"a {t.dtype.name} tensor cannot be {kind} uncopied")
+        array = lent_array(t)
+        if t._node is not None:  # changes would bypass autograd
+            array.flags.writeable = False
+        return array
+    own = np.dtype(t._meta.dtype.storage)
+    if copy or kind != own or (t._meta.dtype.reduced and own.kind != "f"):  # bits are no numbers
+        return values_of(t).astype(kind)
+    array = t.numpy()
+    return array
 
 
 # --- pickle and copy ------------------------------------------------------------------------------
