@@ -120,12 +120,13 @@ class Lending:
             if _ended:
                 self._end_some()
             ids = [i for i in self._lent_of(seq) if not self._is_alone(i)]
-        if ids:
+        if ids and self.engine.words[CTL.HEAD] <= seq:
             self.engine.wait_done(ids)
 
     def _lent_of(self, seq: int) -> set[int]:
-        """The lent storages that instruction `seq` accesses; none if nobody waits for its kind, or
-        if it is done.
+        """The lent storages that instruction `seq` accesses, none if nobody waits for its kind.
+
+        Once it is done its record may be another's; then it does not matter what these are.
         """
         words = self.engine.words
         record = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS
@@ -137,12 +138,12 @@ class Lending:
             return set()
         first = record + RING.OPERANDS
         if words[entry + ENT.OUTLINE]:
-            count = words[first - 1]
-            operands = np.frombuffer(ctypes.string_at(words[first], 8 * count), np.int64).tolist()
+            block, count = words[first], words[first - 1]
+            if words[CTL.HEAD] > seq:  # asked behind: until then what was read is its own
+                return set()
+            operands = np.frombuffer(ctypes.string_at(block, 8 * count), np.int64).tolist()
         else:
             operands = words[first - words[entry + ENT.COUNT] + 1 : first + 1].tolist()
-        if words[CTL.HEAD] > seq:  # asked last: until then what was read is its own
-            return set()
         return {o & OPERAND.STORAGE_MASK for o in operands} & self.lent.keys()
 
     def _is_alone(self, storage: int) -> bool:
