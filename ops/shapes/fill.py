@@ -58,13 +58,20 @@ def finished(
 
 
 def size_of(size: Sequence[Any], name: str = "", options: dict[str, Any] | None = None) -> Size:
-    """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`."""
+    """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`.
+
+    ArgumentTypeError where there is none; the call is `name`'s.
+    """
     if options:
         if "size" in options:
             if size:
                 raise ArgumentTypeError(f"{name}() got two sizes, {size} and {options['size']!r}")
             size = (options.pop("size"),)
         accept(name, options)
+    if not size and name:
+        raise ArgumentTypeError(
+            f"{name}: a size is needed, ints or a tuple of them; () is that of one element"
+        )
     if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
         return as_shape(size[0])
     return as_shape(size)
