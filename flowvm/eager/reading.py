@@ -1,9 +1,9 @@
 """Reading values: the places where Python waits for the VM.
 
 Each waits for the tensor's own writer and nothing else, then looks at memory directly.  What leaves
-flowvm on a tensor's memory (`numpy()`, DLPack) is on loan: as long as it is there, calls that access
-the memory are done when they return (`flowvm.vm.engine.lending`), and what reads it is waited for
-before it is handed out.
+flowvm on a tensor's memory (`numpy()`, DLPack) is on loan: as long as it is there, calls that
+access the memory are done when they return (`flowvm.vm.engine.lending`), and what reads it is
+waited for before it is handed out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Pickle and copy of tensors: values, place in the autograd graph, and the attributes that users have
-set, which results of calls do not have.
+"""Pickle and copy of tensors: values, place in the autograd graph, and the attributes that users
+have set, which results of calls do not have.
 
 Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
 not trust.  Files of others are for `flow.load`, which opens no pickle.

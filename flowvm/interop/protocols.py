@@ -10,8 +10,8 @@ What is shared and for how long:
   when the array has gone too.
 - An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
   its last tensor has run.
-- On CUDA devices, where `__cuda_array_interface__` shares memory too, only what was issued before is
-  waited for; see `flowvm.cuda.exchange` for the order with other libraries' streams.
+- On CUDA devices, where `__cuda_array_interface__` shares memory too, only what was issued before
+  is waited for; see `flowvm.cuda.exchange` for the order with other libraries' streams.
 
 NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
 while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
@@ -260,5 +260,4 @@ def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray
     own = np.dtype(t._meta.dtype.storage)
     if copy or kind != own or (t._meta.dtype.reduced and own.kind != "f"):  # bits are no numbers
         return values_of(t).astype(kind)
-    array = t.numpy()
-    return array
+    return t.numpy()

@@ -109,8 +109,8 @@ def result_stride(shape: Sequence[int], operands: Sequence[TensorMeta]) -> Strid
     count = len(shape)
     steps = []
     for m in operands:
-        own = [0 if n == 1 and d != 1 else s
-               for n, d, s in zip(m.shape, shape[count - m.ndim :], m.stride, strict=True)]  # fmt: skip
+        sizes = zip(m.shape, shape[count - m.ndim :], m.stride, strict=True)
+        own = [0 if n == 1 and d != 1 else s for n, d, s in sizes]
         steps.append((*[0] * (count - m.ndim), *own))
     order = list(range(count))[::-1]  # dimensions, the innermost first
     for i in range(1, count):

@@ -3,8 +3,8 @@
 Whatever stands in one is an attribute of the module, too.  Programs that write a table themselves,
 `module._parameters["weight"] = other`, as some libraries do, write the attribute by that.
 
-A program may also put a dict of its own in a table's place, `module._parameters = OrderedDict(...)`.
-Nobody hears of what is written there; so nothing of it is an attribute in the module's `__dict__`,
+A program may also put a dict of its own in a table's place: `module._parameters = {...}`.  Nobody
+hears of what is written there; so nothing of it is an attribute in the module's `__dict__`,
 and whoever asks for one is answered from the dict (`Module.__getattr__`).
 """
 

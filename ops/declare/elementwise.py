@@ -50,7 +50,6 @@ from flowvm.errors import (
     FlowError,
     ShapeError,
 )
-from flowvm.meta.formats import result_stride
 from flowvm.meta.dtype import (
     DType,
     bool_,
@@ -62,6 +61,7 @@ from flowvm.meta.dtype import (
     result_type_of,
     uint64,
 )
+from flowvm.meta.formats import result_stride
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.meta.unique import Unique
 from flowvm.ops.declare.rebase import check_base, rebase

@@ -106,7 +106,8 @@ class Generator:
 
         >>> a, b = flow.Generator().manual_seed(1), flow.Generator().manual_seed(1)
         >>> later = a.reserve(1)
-        >>> _, x, y = flow.rand(2, generator=b), flow.rand(2, generator=a), flow.rand(2, generator=b)
+        >>> _ = flow.rand(2, generator=b)
+        >>> x, y = flow.rand(2, generator=a), flow.rand(2, generator=b)
         >>> flow.equal(x, y), later.position()
         (True, (1, 0))
         """

@@ -1,7 +1,7 @@
 """Tensors from data: from Python numbers and from NumPy.
 
-Data is copied, except by `from_numpy`, `as_tensor`, `frombuffer` and `from_file`, which share memory
-(see `flowvm.vm.engine.lending` for the order of what is done to it from both sides).
+Data is copied, except by `from_numpy`, `as_tensor`, `frombuffer` and `from_file`, which share
+memory (see `flowvm.vm.engine.lending` for the order of what is done to it from both sides).
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     if hasattr(type(data), "__cuda_array_interface__"):
         shared: Tensor = exchange.from_interface(data).to(dtype, device=device)
         return shared
-    if isinstance(data, np.ndarray) and (dtype is None or dtype_of(data.dtype.newbyteorder("=")) is as_dtype(dtype)):
+    if isinstance(data, np.ndarray) and (
+        dtype is None or dtype_of(data.dtype.newbyteorder("=")) is as_dtype(dtype)
+    ):
         moved: Tensor = _on_memory("as_tensor", data, dtype_of(data.dtype.newbyteorder("=")))
         return moved.to(device=as_device(device))
     return tensor(data, dtype=dtype, device=device)

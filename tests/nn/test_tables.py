@@ -91,7 +91,7 @@ def copies(lib):
 
 def called_functionally(lib):
     m = lib.nn.Linear(2, 2)
-    m._parameters = dict(weight=lib.nn.Parameter(lib.eye(2)), bias=None)
+    m._parameters = {"weight": lib.nn.Parameter(lib.eye(2)), "bias": None}
     given = {"weight": 7 * lib.eye(2)}
     other = lib.func.functional_call(m, given, (lib.ones(1, 2),))
     return [other.tolist(), m(lib.ones(1, 2)).tolist()]

@@ -97,7 +97,9 @@ def test_results_lie_as_in_torch(call):
         mine, other = CALLS[call](flow, ours, x), CALLS[call](torch, theirs, y)
         assert strides(mine) == strides(other), name
         if "empty" not in call and "rand" not in call:
-            torch.testing.assert_close(torch.tensor(mine.tolist()), other.float(), check_dtype=False)
+            torch.testing.assert_close(
+                torch.tensor(mine.tolist()), other.float(), check_dtype=False
+            )
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "complex64", "float8_e5m2"])

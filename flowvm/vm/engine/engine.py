@@ -888,11 +888,7 @@ class Engine:
 
     @waiting
     def _wait(
-        self,
-        entry: int,
-        operands: Sequence[int],
-        seconds: float | None = None,
-        heard: bool = False,
+        self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
     ) -> int:
         """Issue a waiter and wait for it: 0 when it is done.
 
