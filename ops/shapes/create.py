@@ -149,8 +149,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     if isinstance(data, np.ndarray) and (
         dtype is None or dtype_of(data.dtype.newbyteorder("=")) is as_dtype(dtype)
     ):
-        moved: Tensor = _on_memory("as_tensor", data, dtype_of(data.dtype.newbyteorder("=")))
-        return moved.to(device=as_device(device))
+        shared = _on_memory("as_tensor", data, dtype_of(data.dtype.newbyteorder("=")))
+        moved: Tensor = shared.to(device=as_device(device))
+        return moved
     return tensor(data, dtype=dtype, device=device)
 
 

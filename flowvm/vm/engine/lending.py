@@ -62,7 +62,7 @@ class Lending:
         self.lent: dict[int, list[Any]] = {}
         # the same for native calls: word i is 1 while storage i is lent, word 0 says how many are
         self.words = np.zeros(STO.LENGTH, np.int64)
-        self._words = memoryview(self.words)
+        self._words = self.words.data
         hot.update(lent=self.lent, settle=self.settle, lent_at=self.words.ctypes.data)
 
     @protected
