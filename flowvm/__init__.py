@@ -40,6 +40,7 @@ from flowvm.config import config as config
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import MissingNameError as _MissingNameError
+from flowvm.interop import copying as _copying  # noqa: F401 - makes tensors pickle and copy
 from flowvm.interop.printing import get_printoptions as get_printoptions
 from flowvm.interop.printing import printoptions as printoptions
 from flowvm.interop.printing import set_printoptions as set_printoptions

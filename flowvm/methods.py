@@ -38,9 +38,14 @@ def function(name: str) -> Callable[..., Any]:
             [1., 1.]])
     """
 
+    sized_alike = name in ("new_empty", "new_ones", "new_zeros")  # as `input` is, if not said
+
     @functools.wraps(getattr(Tensor, name), assigned=("__name__", "__qualname__", "__doc__"))
     def called(input: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return getattr(need_tensor(name, "input", input), name)(*args, **kwargs)
+        x = need_tensor(name, "input", input)
+        if sized_alike and args in ((), (None,)) and kwargs.get("size") is None:
+            args, kwargs["size"] = (), x.shape
+        return getattr(x, name)(*args, **kwargs)
 
     called.__qualname__ = name  # by which pickles find it here
     return called

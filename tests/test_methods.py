@@ -43,6 +43,70 @@ def test_a_function_is_the_method(name):
         getattr(flow, name)(3, *CALLS[name])
 
 
+@pytest.mark.parametrize("name", ["new_empty", "new_ones", "new_zeros"])
+def test_new_tensors_are_of_the_size_that_is_said(name):
+    x = flow.ones(2, 3)
+    call, method = getattr(flow, name), getattr(x, name)
+    for out in (call(x), call(x, None), call(x, size=None), call(x, dtype=flow.int32)):
+        assert out.shape == (2, 3)
+    for out in (call(x, 4, 5), call(x, (4, 5)), call(x, size=(4, 5)), method(4, 5)):
+        assert out.shape == (4, 5)
+    assert call(x, ()).shape == method(()).shape == ()
+    with pytest.raises(TypeError, match="size is needed"):
+        method()
+
+
+@pytest.mark.parametrize("name", ["zeros", "ones", "empty", "rand", "randn"])
+def test_what_has_no_size_is_an_error(name):
+    with pytest.raises(TypeError, match=f"{name}: a size is needed"):
+        getattr(flow, name)()
+    assert getattr(flow, name)(()).shape == ()
+
+
+ARGUMENTS = [
+    (), (1,), ((3, 2),), (0, 1), (2, 3), (1.5,), (flow.float64,), (flow.ones(2, 3),),
+    (0, flow.tensor([1, 0])),
+]  # fmt: skip
+BOTH = sorted(
+    name
+    for name in dir(flow.Tensor)
+    if not name.startswith("_")
+    and all(callable(getattr(of, name, None)) for of in (flow, flow.Tensor))
+    and not isinstance(getattr(flow, name), type)
+)
+# their arguments differ: several ints or a tuple, another order, OneFlow's `inplace`, patches
+APART = {"flip", "permute", "polygamma", "relu", "reshape", "unfold", "where"}
+
+
+def outcome(call, arguments):
+    flow.manual_seed(0)
+    x = flow.tensor([[0.25, 0.5, 1.0], [0.75, -0.5, 2.0]])
+    try:
+        out = call(x, *arguments)
+        parts = out if isinstance(out, (tuple, list)) else [out]
+        return [
+            (p.shape, p.dtype, p.stride(), "empty" in call.__name__ or p.tolist())
+            if isinstance(p, flow.Tensor)
+            else str(p)
+            for p in parts
+        ]
+    except Exception:
+        return "an error"
+
+
+@pytest.mark.parametrize("name", [n for n in BOTH if n not in APART])
+def test_functions_and_methods_of_a_name_agree(name):
+    alike = 0
+    for arguments in ARGUMENTS:
+        if not arguments and name in ("new_empty", "new_ones", "new_zeros"):
+            continue  # OneFlow's functions take the tensor's size, PyTorch's methods none
+        function = outcome(getattr(flow, name), arguments)
+        method = outcome(getattr(flow.Tensor, name), arguments)
+        assert str(function) == str(method), arguments
+        alike += 1
+    assert alike
+
+
 def test_between_local_and_global():
     x = flow.local_to_global(flow.ones(2), placement=HERE, sbp=flow.sbp.split(0))
     assert x.is_global

@@ -113,7 +113,7 @@ NOTES = {
     "airy_ai": "not here",
     "as_strided_scatter": "its gradient leaves out what was replaced",
     "nextafter": "float32 and float64",
-    "from_numpy": "the array is read-only meanwhile",
+    "from_numpy": "calls that use the memory are done when they return",
     "igamma": "the gradient by the second argument",
     "igammac": "the gradient by the second argument",
     "is_vulkan_available": "answers no",

@@ -11,6 +11,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.ops.collectives import collectives
 from flowvm.ranks.lanes import lane_for
+from flowvm.vm.engine.engine import engine
 
 MOST_TAG = 32767
 
@@ -73,7 +74,9 @@ def recv(
 ) -> int:
     """What rank `src` sends, in `tensor`: the number of that rank.  Whoever reads it waits."""
     among = members("recv", group)
-    irecv(tensor, src, group, tag, group_src)
+    work = irecv(tensor, src, group, tag, group_src)
+    if engine.lending.holds(tensor._ref):  # who else has its memory cannot wait
+        work.wait()
     return peer("recv", "src", among, src, group_src)
 
 

@@ -59,7 +59,12 @@ class Work:
 
 
 def answered(async_op: bool, *tensors: Tensor) -> Work | None:
-    """What a collective gives that writes these: a Work if it was asked for one."""
-    if not async_op:
-        return None
-    return Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)
+    """What a collective gives that writes these: a Work if it was asked for one.  If not it has
+    ended where others have their memory, who cannot wait for it.
+    """
+    work = Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)
+    if async_op:
+        return work
+    if any(engine.lending.holds(t._ref) for t in tensors):
+        work.wait()
+    return None

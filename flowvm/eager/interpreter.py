@@ -302,7 +302,8 @@ def lowered(
     for value in (*metas, *attrs):
         dtype = value.dtype if isinstance(value, TensorMeta) else value
         if isinstance(dtype, DType) and (dtype.is_complex or dtype.name in HOST_ONLY):
-            check_kernels(op, dtype, device)
+            places = (device, *attrs) if op.everywhere else (device,)
+            check_kernels(op, dtype, [p for p in places if isinstance(p, Device)])
     install()  # a Ctrl-C may come while the first kernel is compiled, before the VM has started
     with making(op.name, first):
         if device is cpu or op.everywhere:
@@ -314,10 +315,11 @@ def lowered(
 HOST_ONLY = frozenset({"uint16", "uint32", "uint64", *(dtype.name for dtype in MINIFLOATS)})
 
 
-def check_kernels(op: Operator, dtype: DType, device: Device) -> None:
-    """An error where an operator has no kernel for a dtype."""
+def check_kernels(op: Operator, dtype: DType, devices: Sequence[Device]) -> None:
+    """An error where an operator has no kernel for a dtype on one of the devices of its call."""
+    on_cuda = any(device.type == "cuda" for device in devices)
     if dtype.name in HOST_ONLY:
-        if device.type == "cuda" or op.everywhere:
+        if on_cuda:
             other = "another float" if dtype.minifloat else "a signed integer or uint8"
             raise DeviceError(
                 f"{op.name}: {dtype.name} tensors are not on CUDA; convert with .to() to {other}"
@@ -328,7 +330,7 @@ def check_kernels(op: Operator, dtype: DType, device: Device) -> None:
                 f"with .to(flow.float32) first"
             )
         return
-    if device.type == "cuda" or op.everywhere:
+    if on_cuda:
         raise DeviceError(
             f"{op.name}: complex tensors are not on CUDA; move view_as_real(...) to the "
             f"device, or compute there with .real and .imag"

@@ -1,9 +1,9 @@
 """Reading values: the places where Python waits for the VM.
 
-Each waits for the tensor's own writer and nothing else, then looks at memory directly.  `numpy()`
-copies: the VM runs behind Python's back, so an array that shared memory would change under the
-reader's eyes.  Sharing is there under the names that promise it: `from_numpy`, DLPack,
-`__array__(copy=False)`.
+Each waits for the tensor's own writer and nothing else, then looks at memory directly.  What leaves
+flowvm on a tensor's memory (`numpy()`, DLPack) is on loan: as long as it is there, calls that
+access the memory are done when they return (`flowvm.vm.engine.lending`), and what reads it is
+waited for before it is handed out.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flowvm.meta.meta import TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.lending import Loan
 from flowvm.vm.machine.words import STO
 from flowvm.vm.workers import zones
 
@@ -53,8 +54,9 @@ class _Memory:
         self.__array_interface__ = array_interface(tensor._meta, address, False)
 
 
-def wait_for(t: Tensor) -> None:
-    """Wait for the tensor's writer, because Python code wants its values.
+def wait_for(t: Tensor, read: bool = False) -> None:
+    """Wait for the tensor's writer, because Python code wants its values; if `read` also for who
+    reads them, because it may write there.
 
     CaptureError if they are not there because a graph is captured.
     """
@@ -64,7 +66,7 @@ def wait_for(t: Tensor) -> None:
             recorder.read(t)
         if (listener := current_listener()) is not None:
             listener.refuse()  # what follows may depend on it
-    engine.wait_for([t._ref])
+    engine.wait_for([t._ref], read)
 
 
 def memory_of(t: Tensor) -> np.ndarray[Any, Any]:
@@ -104,19 +106,51 @@ def memory_now(t: Tensor) -> np.ndarray[Any, Any]:
     return np.asarray(_Memory(held))
 
 
+def lent_array(t: Tensor) -> np.ndarray[Any, Any]:
+    """A NumPy array on the memory of a tensor on the CPU, for whoever may write to it, too."""
+    meta = t._meta
+    if meta.numel == 0:
+        wait_for(t)
+        return np.empty(meta.shape, meta.dtype.storage)
+    storage = t.storage()
+    loan = Loan(engine.lending, storage, {})
+    wait_for(t, read=True)  # on loan already: what another thread issues now waits for itself
+    loan.__array_interface__ = array_interface(meta, engine.pointer(t._ref), False)
+    return np.asarray(loan)
+
+
 @method()
 @border
 def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
-    """The values, as a NumPy array of its own, once they are there.
+    """Return the values as a NumPy array, once they are there.
 
-    A tensor that requires grad gives its values too.  ArgumentTypeError for bfloat16, which NumPy
-    has not.
+    The array is on the tensor's memory: what is written to one is seen by the other.  As long as
+    the array lives, calls that access that memory are done when they return, as all of PyTorch's
+    are.
 
-    >>> flow.tensor([1, 2]).numpy()
-    array([1, 2])
+    Where writing could not be promised to reach the tensor the array is a copy that is read-only,
+    and NumPy says so to whoever writes: of a tensor that requires grad (`detach()` it first), of
+    one on another device, of a global tensor.  With `force` such a copy may be written to; it is
+    an array of its own.
+
+    ArgumentTypeError for bfloat16, which NumPy has not.
+
+    >>> x = flow.tensor([1, 2])
+    >>> x.numpy()[0] = 5
+    >>> x
+    tensor([5, 2])
+    >>> flow.ones(2, requires_grad=True).numpy().flags.writeable
+    False
     """
-    _ = t._meta.dtype.numpy
-    return memory_of(t).copy()
+    meta = t._meta
+    _ = meta.dtype.numpy
+    if meta.device is cpu and t._node is None and not isinstance(meta, GlobalMeta):
+        return lent_array(t)
+    if force and meta.device is cpu and not isinstance(meta, GlobalMeta):
+        return lent_array(t)
+    copied = memory_of(t).copy()
+    copied.flags.writeable = force
+    return copied
 
 
 @method()
@@ -211,25 +245,35 @@ def _index(t: Tensor) -> int:
 
 
 def adopt_array(
-    array: np.ndarray[Any, Any], owner: Any = None, device: Device = cpu, dtype: DType | None = None
+    array: np.ndarray[Any, Any],
+    owner: Any = None,
+    device: Device = cpu,
+    dtype: DType | None = None,
+    shared: bool = False,
 ) -> Tensor:
-    """A tensor on `array`'s memory, which stays alive with it, and which is on `device`.
+    """A tensor on `array`'s memory, which stays alive with it (or with its `owner`), and which is
+    on `device`.
 
     Strides must be multiples of the element size, and not negative.  `dtype`: whose `storage` the
-    array has, if not that of the array.
+    array has, if not that of the array.  `shared`: others have that memory, too.
     """
     dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
-    zoned = zones.CHECKED and owner is None and device == cpu and array.flags.owndata
+    zoned = zones.CHECKED and owner is None and not shared and device == cpu and array.flags.owndata
     zoned = zoned and array.flags.c_contiguous and array.nbytes > 0
     if zoned:  # nobody else knows the array
         array = zones.zoned(array)
     stride = tuple(s // array.itemsize for s in array.strides)
     meta = TensorMeta.of(array.shape, dtype, device, stride)
-    storage = engine.adopt(array.ctypes.data, array.nbytes, array if owner is None else owner)
+    nbytes = array.nbytes
+    if nbytes and not array.flags.c_contiguous:
+        span = sum(s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True))
+        nbytes = span + array.itemsize
+    owner_of = array if owner is None else owner
+    storage = engine.adopt(array.ctypes.data, nbytes, owner_of, shared)
     if zoned:
         engine.words[STO.AT + storage * STO.WORDS + STO.CLASS] = zones.ZONED
     made = new_tensor(storage, meta)
-    return constant(made) if owner is None else made
+    return constant(made) if owner is None and not shared else made
 
 
 def constant(tensor: Tensor) -> Tensor:

@@ -77,7 +77,18 @@ class Tensor:
     #           never changed
     # _kin      of a view: the tensor that it is a view of; of that one: a list of weak references
     #           to its views; unset for all others
-    __slots__ = ("__weakref__", "_extra", "_kin", "_meta", "_node", "_pending", "_ref", "_storage")
+    # __dict__  attributes that users have set, of one tensor: what is made of it has none of them
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_extra",
+        "_kin",
+        "_meta",
+        "_node",
+        "_pending",
+        "_ref",
+        "_storage",
+    )
 
     _ref: int
     _meta: TensorMeta

@@ -1,5 +1,6 @@
 """Tensors as the rest of Python meets them.
 
-Here: DLPack, NumPy's functions, pickle and copy (`protocols.py`), what a DLPack capsule says of its
-memory (`capsules.py`), `repr`, `str` and HTML (`printing.py`). Not here: files (`flowvm/files`).
+Here: DLPack and NumPy's functions (`protocols.py`), pickle and copy (`copying.py`), what a DLPack
+capsule says of its memory (`capsules.py`), `repr`, `str` and HTML (`printing.py`).
+Not here: files (`flowvm/files`).
 """

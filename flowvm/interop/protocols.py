@@ -1,20 +1,17 @@
-"""Tensors and the rest of Python: DLPack, NumPy functions, pickle and copy.
+"""Tensors and the rest of Python: DLPack and NumPy functions.
 
 What is shared and for how long:
 
-- `numpy()`, `np.asarray(t)` and NumPy functions on tensors copy.  DLPack and
-  `t.__array__(copy=False)` share memory; they wait for the tensor's writer, so what they hand out
-  is there.  After that the VM does not know of the other side's reads and writes, nor the other
-  side of the VM's: an in-place op issued later happens under the sharer's eyes.
+- `numpy()`, `np.asarray(t)`, NumPy functions on tensors and DLPack share memory.  They wait for who
+  writes or reads it, so what they hand out is there, and may be written.  Calls that access that
+  memory later are done when they return, as long as the other side has it: each side sees what the
+  other did before (`flowvm.vm.engine.lending`).
 - An exported array keeps the memory, not the Tensor: the tensor may go, and its ReleaseTensor comes
   when the array has gone too.
 - An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
   its last tensor has run.
-- The same holds on CUDA devices, where `__cuda_array_interface__` shares memory too; see
-  `flowvm.cuda.exchange` for the order with other libraries' streams.
-
-Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
-not trust.  Files of others are for `flow.load`, which opens no pickle.
+- On CUDA devices, where `__cuda_array_interface__` shares memory too, only what was issued before
+  is waited for; see `flowvm.cuda.exchange` for the order with other libraries' streams.
 
 NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
 while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
@@ -23,14 +20,13 @@ these places; a deleter in Python cannot be.
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of, values_of
-from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
+from flowvm.eager.reading import adopt_array, lent_array, memory_of, values_of
+from flowvm.eager.tensor import Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.interop.capsules import (
     CODES,
     UNSIGNED,
@@ -45,7 +41,6 @@ from flowvm.meta.device import cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
@@ -90,7 +85,8 @@ def _dlpack(
             "use t.detach()"
         )
     if asked == CPU:
-        memory = memory_of(t)
+        elsewhere = t._meta.device is not cpu or isinstance(t._meta, GlobalMeta)
+        memory = memory_of(t) if copy or elsewhere else lent_array(t)
         capsule = _capsule(memory.copy() if copy else memory, max_version)
     else:
         memory = exchange.exported(t.detach().clone() if copy else t)
@@ -208,7 +204,9 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
         raise ArgumentError(
             f"from_dlpack: only a copy can be had ({obstacle}); leave out copy=False"
         )
-    return adopt_array(array.copy() if obstacle else array, dtype=producer.dtype)
+    if obstacle:
+        return adopt_array(array.copy(), dtype=producer.dtype)
+    return adopt_array(array, dtype=producer.dtype, shared=True)
 
 
 def _from_cuda(obj: Any, index: int, copy: bool | None) -> Tensor:
@@ -249,104 +247,17 @@ Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]
 
 @method("__array__")
 def _array(t: Tensor, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    kind = np.dtype(t.dtype.numpy if dtype is None else dtype)
     if copy is False:
-        if t._meta.device is not cpu:
+        if t._meta.device is not cpu or isinstance(t._meta, GlobalMeta):
             raise ArgumentError(f"a tensor on {t.device} cannot be an array uncopied")
-        if np.dtype(t.dtype.numpy if dtype is None else dtype) != t.dtype.numpy:
-            raise ArgumentError(f"a {t.dtype.name} tensor cannot be {np.dtype(dtype)} uncopied")
-        return memory_of(t)
-    return values_of(t).astype(t.dtype.numpy if dtype is None else dtype)
-
-
-# --- pickle and copy ------------------------------------------------------------------------------
-
-
-def _rebuild(
-    cls: type[Tensor],
-    array: np.ndarray[Any, Any],
-    requires_grad: bool,
-    attributes: dict[str, Any],
-    device: str = "cpu",
-    dtype: DType | None = None,
-) -> Tensor:
-    if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
-        array = array.copy()
-    made = adopt_array(array, dtype=dtype).to(device)
-    return _of_class(cls, made, requires_grad, attributes)
-
-
-def _rebuild_valueless(
-    cls: type[Tensor], meta: TensorMeta, requires_grad: bool, attributes: dict[str, Any]
-) -> Tensor:
-    there: Any = adopt_array(np.empty(0, np.float32)).to(device=nowhere)
-    made = there.new_empty_strided(meta.shape, meta.stride, dtype=meta.dtype)
-    return _of_class(cls, made, requires_grad, attributes)
-
-
-def _of_class(
-    cls: type[Tensor], data: Tensor, requires_grad: bool, attributes: dict[str, Any]
-) -> Tensor:
-    out = data if cls is Tensor else alias(data, data._meta, 0, cls)
-    if attributes:
-        out.__dict__.update(attributes)
-    if requires_grad:
-        out.requires_grad_(True)
-    return out
-
-
-def _attributes(t: Tensor) -> dict[str, Any]:
-    """What users have set on a tensor of a subclass."""
-    return dict(getattr(t, "__dict__", ()))
-
-
-@method("__reduce_ex__")
-def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
-    """By value: tensors that share memory come back apart, and a tensor outside the graph.
-
-    It comes back on the device that it was on, which must be there.
-    """
-    if isinstance(t._meta, GlobalMeta):
-        raise ArgumentTypeError(
-            "a global tensor cannot be pickled: other processes hold parts of it; use flow.save, "
-            "or pickle its to_local() on each rank"
-        )
-    if t._meta.device is nowhere:
-        facts = type(t), t._meta, t.requires_grad and t.is_leaf, _attributes(t)
-        return _rebuild_valueless, facts
-    return reduced(t, memory_of(t).copy())
-
-
-def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What pickle makes a tensor like `t` of, on the memory of `values`."""
-    facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
-    return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
-
-
-@method("__copy__")
-def _copy(t: Tensor) -> Tensor:
-    """Another tensor on the same memory, at the same place in the autograd graph."""
-    if not t.is_leaf:
-        again: Tensor = t.view_as(t)
-        return again
-    return _of_class(type(t), alias(t, t._meta), t.requires_grad, _attributes(t))
-
-
-@method("__deepcopy__")
-def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A leaf with values, gradient and attributes of its own; no two copies share memory."""
-    if id(t) in memo:
-        found: Tensor = memo[id(t)]
-        return found
-    if not t.is_leaf:
-        raise AutogradError(
-            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-            "protocol; use t.detach().clone() for the values"
-        )
-    values = t.detach().clone()
-    out = _of_class(type(t), values, t.requires_grad, {})
-    memo[id(t)] = out
-    if _attributes(t):
-        out.__dict__.update(deepcopy(_attributes(t), memo))
-    if t.grad is not None:
-        out.grad = deepcopy(t.grad, memo)
-    return out
+        if kind != t.dtype.numpy:
+            raise ArgumentError(f"a {t.dtype.name} tensor cannot be {kind} uncopied")
+        array = lent_array(t)
+        if t._node is not None:  # changes would bypass autograd
+            array.flags.writeable = False
+        return array
+    own = np.dtype(t._meta.dtype.storage)
+    if copy or kind != own or (t._meta.dtype.reduced and own.kind != "f"):  # bits are no numbers
+        return values_of(t).astype(kind)
+    return t.numpy()

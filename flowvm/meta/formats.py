@@ -1,15 +1,19 @@
 """Layouts and memory formats: PyTorch's words for how elements lie in memory.
 
 All tensors have the layout `strided`; the sparse ones are names to compare with.  A memory format
-is taken wherever PyTorch takes one; what is made anew lies in C order whichever is asked for, which
-changes no value.
+is taken wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do
+(`format_stride`), results as their operands (`result_stride`); strides change no value.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentTypeError, ShapeError
+
+if TYPE_CHECKING:
+    from flowvm.meta.meta import TensorMeta
 
 
 class Layout:
@@ -73,3 +77,91 @@ def accept(name: str, options: dict[str, Any]) -> None:
             )
         if key == "names" and value is not None:
             raise ArgumentTypeError(f"{name}: dimensions have no names here")
+
+
+# --- strides --------------------------------------------------------------------------------------
+
+Strides = tuple[int, ...]
+
+
+def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether elements have neither gaps between them nor a place in common."""
+    step = 1
+    for s, d in sorted(zip(stride, shape, strict=True)):
+        if d != 1 and s != step:
+            return False
+        step *= d
+    return True
+
+
+def result_stride(shape: Sequence[int], operands: Sequence[TensorMeta]) -> Strides | None:
+    """Strides of a result of `shape`, computed element by element: those of the operands, if they
+    agree and are dense; else dense, in the order of the first operand that says which of two
+    dimensions is the inner one.  None is C order.  So PyTorch's TensorIterator has it.
+    """
+    first = operands[0]
+    if 0 in shape or all(m.contiguous and m.shape == shape for m in operands):
+        return None
+    if all(m.stride == first.stride and m.shape == shape for m in operands) and is_dense(
+        shape, first.stride
+    ):
+        return first.stride
+    count = len(shape)
+    steps = []
+    for m in operands:
+        sizes = zip(m.shape, shape[count - m.ndim :], m.stride, strict=True)
+        own = [0 if n == 1 and d != 1 else s for n, d, s in sizes]
+        steps.append((*[0] * (count - m.ndim), *own))
+    order = list(range(count))[::-1]  # dimensions, the innermost first
+    for i in range(1, count):
+        place = i
+        for k in range(i - 1, -1, -1):
+            inner = _compared(order[k], order[place], steps, shape)
+            if inner > 0:
+                order[k], order[place] = order[place], order[k]
+                place = k
+            elif inner < 0:
+                break
+    return _of_order(shape, order)
+
+
+def _compared(a: int, b: int, steps: Sequence[Strides], shape: Sequence[int]) -> int:
+    """Below 0 if dimension `a` is to lie inside `b`, above 0 if outside, 0 if nobody says so."""
+    for stride in steps:
+        if stride[a] == 0 or stride[b] == 0:
+            continue
+        if stride[a] != stride[b]:
+            return -1 if stride[a] < stride[b] else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def _of_order(shape: Sequence[int], order: Sequence[int]) -> Strides:
+    """Dense strides of dimensions in this order, the innermost first."""
+    stride, step = [0] * len(shape), 1
+    for d in order:
+        stride[d] = step
+        step *= shape[d]
+    return tuple(stride)
+
+
+def format_stride(name: str, meta: TensorMeta, memory_format: Any) -> Strides | None:
+    """Strides of a copy of `meta` in a memory format, None for C order; those of `meta` if it is
+    None or `preserve_format`.  The call is `name`'s.
+
+    >>> flow.ones(2, 3, 4, 5).contiguous(memory_format=flow.channels_last).stride()
+    (60, 1, 15, 3)
+    """
+    accept(name, {"memory_format": memory_format})
+    if memory_format is None or memory_format is preserve_format:
+        return None if meta.contiguous else result_stride(meta.shape, (meta,))
+    if memory_format is contiguous_format:
+        return None
+    rank = 4 if memory_format is channels_last else 5
+    if meta.ndim != rank:
+        raise ShapeError(
+            f"{name}: {memory_format!r} is of tensors with {rank} dimensions, this one has shape "
+            f"{tuple(meta.shape)}"
+        )
+    return _of_order(meta.shape, (1, *range(rank - 1, 1, -1), 0))

@@ -212,6 +212,8 @@ def array_interface(meta: TensorMeta, address: int, read_only: bool) -> dict[str
         "version": 3,
         "shape": tuple(meta.shape),
         "typestr": meta.dtype.storage.str,
-        "strides": tuple(s * meta.dtype.itemsize for s in meta.stride),
+        "strides": None
+        if meta.contiguous
+        else tuple([s * meta.dtype.itemsize for s in meta.stride]),
         "data": (address, read_only),
     }

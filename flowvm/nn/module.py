@@ -137,7 +137,12 @@ class Module:
 
         @border
         def __getattr__(self, name: str) -> Any:
-            """What is not there; a subclass's own `__getattr__` may ask `super()` first."""
+            """What is in no `__dict__`: an entry of a dict that the program has put in a table's
+            place, or nothing.  A subclass's own `__getattr__` may ask `super()` first.
+            """
+            table = self._table_of(name)
+            if table is not None:
+                return self.__dict__[table][name]
             raise MissingNameError(
                 f"{type(self).__name__!r} object has no attribute {name!r}",
                 name,
@@ -155,17 +160,21 @@ class Module:
         elif isinstance(value, Buffer) and "_modules" in self.__dict__:
             self._put("_buffers", name, value)
             (self._transient.discard if value.persistent else self._transient.add)(name)
-        elif name in self.__dict__ and (table := self._table_of(name)) is not None:
+        elif (table := self._table_of(name)) is not None:
             self._put(table, name, _fits(table, name, value))
+        elif name in TABLES:
+            self._take_table(name, value)
         else:
             object.__setattr__(self, name, value)
             note_change()
 
     def __delattr__(self, name: str) -> None:
         table = self._table_of(name)
-        object.__delattr__(self, name)
-        if table is not None:
+        if table is None:
+            object.__delattr__(self, name)
+        else:
             del self.__dict__[table][name]
+            self.__dict__.pop(name, None)
             self._transient.discard(name)
         note_change()
 
@@ -175,6 +184,27 @@ class Module:
         for table in TABLES:
             if table in self.__dict__:
                 self.__dict__[table] = Table(self, self.__dict__[table])
+                self.__dict__.update(self.__dict__[table])
+
+    def _has_own(self, table: str) -> bool:
+        """Whether a table is the module's, which keeps its entries as attributes, too."""
+        there = self.__dict__.get(table)
+        return isinstance(there, Table) and there.belongs_to(self)
+
+    def _take_table(self, table: str, entries: Any) -> None:
+        """Have `entries`, of the program or another module, in the place of a table."""
+        if not isinstance(entries, Mapping):
+            raise ArgumentTypeError(
+                f"{type(self).__name__}.{table} is a dict of names, got {type(entries).__name__}"
+            )
+        own = self.__dict__
+        for name, value in own.get(table, {}).items():
+            if name in own and own[name] is value:
+                del own[name]
+        own[table] = entries
+        if self._has_own(table):
+            own.update(entries)
+        note_change()
 
     def _table_of(self, name: str) -> str | None:
         own = self.__dict__
@@ -194,8 +224,12 @@ class Module:
         before = self._table_of(name)
         if before is not None and before != table:
             del self.__dict__[before][name]
-        self.__dict__[table].note(name, value)
-        object.__setattr__(self, name, value)
+        if self._has_own(table):
+            self.__dict__[table].note(name, value)
+            object.__setattr__(self, name, value)
+        else:
+            self.__dict__[table][name] = value
+            self.__dict__.pop(name, None)
         note_change()
 
     def _new_name(self, name: str, what: str, table: str) -> str:

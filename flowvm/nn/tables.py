@@ -2,6 +2,10 @@
 
 Whatever stands in one is an attribute of the module, too.  Programs that write a table themselves,
 `module._parameters["weight"] = other`, as some libraries do, write the attribute by that.
+
+A program may also put a dict of its own in a table's place: `module._parameters = {...}`.  Nobody
+hears of what is written there; so nothing of it is an attribute in the module's `__dict__`,
+and whoever asks for one is answered from the dict (`Module.__getattr__`).
 """
 
 from __future__ import annotations
@@ -25,6 +29,10 @@ class Table(dict[str, Any]):
         self._owner = weakref.ref(owner)
         if items:
             super().update(items)
+
+    def belongs_to(self, module: Any) -> bool:
+        """Whether it is a table of this module, or of another."""
+        return self._owner() is module
 
     def note(self, name: str, value: Any) -> None:
         """Write it here alone: the module writes the attribute."""

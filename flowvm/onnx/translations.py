@@ -195,7 +195,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "cumsum": rows.cumsum, "sort": rows.sort, "topk": rows.topk, "normalize": rows.normalize,
     "attention": sequences.attention, "recurrent": sequences.recurrent,
     # shapes
-    "cast": _cast, "copy": _copy, "copy_to": _cast, "fill": _fill, "empty": _fill,
+    "arrange": _cast, "cast": _cast, "copy": _copy, "copy_to": _cast, "fill": _fill, "empty": _fill,
     "arange": _arange, "linspace": _arange, "cat": _cat, "pad": _pad, "roll": _roll,
     "tril": _triangle(0), "triu": _triangle(1), "diag_embed": _diag_embed,
     # places

@@ -22,6 +22,7 @@ from flowvm.ranks.world import Group, Joined, world
 from flowvm.streams import Stream
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import CTL
 
 PEERS = 12  # ranks to which, and from which, messages have a stream of their own
 
@@ -48,6 +49,7 @@ class Lane:
     def _take(self) -> None:
         """Have a stream and an order."""
         self.stream = Stream(self.name)
+        engine.words[CTL.LANES] |= 1 << self.stream.number
         self.memory = np.zeros(1, np.int64)
         storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))

@@ -19,6 +19,7 @@ from flowvm.files.schema import anything, several
 from flowvm.graph.logical.calls import CALLS
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
+from flowvm.meta.formats import is_dense
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -205,6 +206,12 @@ _NAMED: dict[str, Rule] = {
     "out": _of_class(TensorMeta),
 }  # fmt: skip
 _OF: dict[tuple[str, str], Rule] = {
+    ("arrange", "stride"): lambda value, metas, values: (
+        type(value) is tuple
+        and len(value) == metas[0].ndim
+        and all(_is_int(s, 0, 1 << 48) for s in value)
+        and is_dense(metas[0].shape, value)
+    ),
     ("topk", "k"): lambda value, metas, values: _is_int(value, 0, _last(metas)),
     ("kthvalue", "nth"): lambda value, metas, values: _is_int(value, 0, _last(metas) - 1),
     ("sort", "first"): lambda value, metas, values: _is_int(value, 0, _last(metas)),

@@ -35,10 +35,12 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
         at = lane(device=x._meta.device) if isinstance(x, Tensor) else lane()
     if not isinstance(x, Tensor):
         args = (at.order, *args)
-    elif x._meta.contiguous:
-        args = (x, at.order, *args[1:])
     else:
-        args = (x.contiguous(), at.order, *args[1:])
+        if not x._meta.contiguous:
+            x = x.contiguous()
+        elif engine.lending.holds(x._ref) and op.inputs[0] not in op.writes:
+            x = x.clone()  # nobody waits for an exchange: who has the memory may write there
+        args = (x, at.order, *args[1:])
     if hot["departed"]:  # a graph is captured, perhaps, which asks what stream it is
         with at.within():
             return op(*args)

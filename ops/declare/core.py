@@ -15,7 +15,15 @@ from flowvm.eager.tensor import Tensor, alias, base_of, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
-from flowvm.meta.formats import accept
+from flowvm.meta.formats import (
+    MemoryFormat,
+    accept,
+    channels_last,
+    channels_last_3d,
+    contiguous_format,
+    format_stride,
+    preserve_format,
+)
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.rebase import remember_view
@@ -46,6 +54,16 @@ def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Scalar
     return _moved(metas[0], metas[1])
 
 
+def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
+    (x,) = metas
+    dtype, stride = attrs
+    return _moved(TensorMeta.of(x.shape, dtype, x.device, stride), x)
+
+
+def _lower_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
+    return _infer_arrange(metas, attrs).on_cpu()
+
+
 def _lower_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     return _infer_cast(metas, attrs).on_cpu()
 
@@ -68,6 +86,27 @@ _cast_away = Operator(
     _lower_cast,
     attrs=("dtype",),
     infer=_infer_cast,
+    complex=True,
+    minifloats=True,
+)
+_arrange = Operator(
+    "arrange",
+    ("x",),
+    ("out",),
+    _lower_arrange,
+    attrs=("dtype", "stride"),
+    grad=lambda c, g: (cast(g, c.metas[0].dtype),),
+    infer=_infer_arrange,
+    complex=True,
+    minifloats=True,
+)
+_arrange_away = Operator(
+    "arrange",
+    ("x",),
+    ("out",),
+    _lower_arrange,
+    attrs=("dtype", "stride"),
+    infer=_infer_arrange,
     complex=True,
     minifloats=True,
 )
@@ -95,10 +134,19 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
     return out
 
 
+def arranged(x: Tensor, dtype: DType, stride: tuple[int, ...] | None) -> Tensor:
+    """A copy of `x` in `dtype` with these strides, without gaps; None is C order."""
+    if stride is None or x._meta.numel == 0:
+        return cast(x, dtype)
+    op = _arrange if dtype.inexact else _arrange_away
+    out: Tensor = op.call(x, dtype, stride)
+    return out
+
+
 @method()
 def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
-    """A copy of `x`, dense in C order whatever `memory_format` says, that gradients flow
-    through.
+    """Return a copy of `x`, whose elements lie in the order of `x`'s, or in that of
+    `memory_format`, without gaps; gradients flow through it.
 
     >>> x = flow.zeros(2)
     >>> y = x.clone()
@@ -106,22 +154,27 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
     >>> x, y
     (tensor([0., 0.]), tensor([1., 0.]))
     """
-    if memory_format is not None:
-        accept("clone", {"memory_format": memory_format})
-    return cast(x, x._meta.dtype)
+    stride = None
+    if memory_format is not None or not x._meta.contiguous:
+        stride = format_stride("clone", x._meta, memory_format)
+    return arranged(x, x._meta.dtype, stride)
 
 
 @method()
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
-    """`x` itself if its elements lie in C order, else a copy in which they do; so for every
-    `memory_format`.
+    """`x` itself if its elements lie in C order, or that of `memory_format`, else a copy in which
+    they do.
 
     >>> x = flow.ones(2, 3).t()
     >>> x.is_contiguous(), x.contiguous().is_contiguous()
     (False, True)
     """
-    if memory_format is not None:
-        accept("contiguous", {"memory_format": memory_format})
+    if memory_format is not None and memory_format is not contiguous_format:
+        if memory_format is preserve_format:
+            raise ArgumentError("contiguous: preserve_format is no order to be in; use clone()")
+        stride = format_stride("contiguous", x._meta, memory_format)
+        there = x.is_contiguous(memory_format=memory_format)
+        return x if there else arranged(x, x._meta.dtype, stride)
     return x if x._meta.contiguous else cast(x, x._meta.dtype)
 
 
@@ -162,6 +215,14 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return x
 
 
+def _format_of(x: Tensor) -> MemoryFormat:
+    """The memory format that PyTorch takes a tensor to have: channels last, or else this."""
+    for form in () if x._meta.contiguous else (channels_last, channels_last_3d):
+        if x.is_contiguous(memory_format=form):
+            return form
+    return contiguous_format
+
+
 @method()
 def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`x` in another dtype, on another device, or both.
@@ -189,11 +250,18 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             dtype = arg
     if len(flags) > 1:
         copy = flags[1]
+    form = kwargs.pop("memory_format", None)
     if kwargs or len(flags) > 2:
         accept("to", kwargs)
     target = x._meta.dtype if dtype is None else as_dtype(dtype)
     there = x if device is None else moved(x, as_device(device))
-    return there if target is x._meta.dtype and not (copy and there is x) else cast(there, target)
+    asked = form is not None and form is not preserve_format
+    if target is x._meta.dtype and not (copy and there is x):
+        if not asked or form is _format_of(there):
+            return there
+    elif there._meta.contiguous and not asked:
+        return cast(there, target)
+    return arranged(there, target, format_stride("to", there._meta, form))
 
 
 @method()

@@ -61,6 +61,7 @@ from flowvm.meta.dtype import (
     result_type_of,
     uint64,
 )
+from flowvm.meta.formats import result_stride
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.meta.unique import Unique
 from flowvm.ops.declare.rebase import check_base, rebase
@@ -426,7 +427,7 @@ class Elementwise(Unique):
         compute, result = self.types_of(pattern, inputs, kinds)
         shape = Size(broadcast_shapes(*(m.shape for m in inputs)))
         if into is None:
-            out = TensorMeta.of(shape, result, inputs[0].device, _kept_stride(shape, inputs))
+            out = TensorMeta.of(shape, result, inputs[0].device, result_stride(shape, inputs))
         else:
             out = into
             self._fits(out, shape, result)
@@ -484,19 +485,6 @@ class _Numbered:
         self.needs = tuple(next(needs) if p == "t" else False for p in pattern)
         self.attrs = c.attrs
         self.out_metas = c.out_metas
-
-
-def _kept_stride(shape: Size, inputs: Sequence[TensorMeta]) -> tuple[int, ...] | None:
-    """PyTorch's memory format of a result: the inputs', if they have no gaps and agree."""
-    full = [m for m in inputs if m.shape == shape]
-    if not full or full[0].contiguous or any(m.stride != full[0].stride for m in full):
-        return None
-    step = 1
-    for s, d in sorted(zip(full[0].stride, shape, strict=True)):
-        if d != 1 and s != step:
-            return None
-        step *= d
-    return full[0].stride
 
 
 def _apart(out: Tensor, t: Tensor) -> Tensor:

@@ -191,7 +191,7 @@ def _prepared(operator: Operator, dense: bool, half: str) -> Callable[..., Any]:
         low = {t._meta.dtype for t in tensors if t._meta.dtype.reduced} if upcast else set()
         for dtype in low:
             if dtype.minifloat:
-                check_kernels(operator, dtype, tensors[0]._meta.device)
+                check_kernels(operator, dtype, [tensors[0]._meta.device])
         if not low and not (dense and any(not t._meta.contiguous for t in tensors)):
             return None
         ready = [t.to(t._meta.dtype.compute) if t._meta.dtype in low else t for t in tensors]

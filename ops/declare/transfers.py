@@ -67,6 +67,8 @@ _move = Operator(
     attrs=("device",),
     grad=lambda c, g: (moved(g, c.metas[0].device),),
     everywhere=True,
+    complex=True,  # on its way to the meta device; CUDA has none
+    minifloats=True,
 )
 
 

@@ -152,7 +152,7 @@ def _computed(
 
 
 # ops whose kernels take operands however they lie
-_ANY_STRIDES = {"cast", "copy", "linear", "matmul", "_matmul_nt", "_matmul_tn", "sum"}
+_ANY_STRIDES = {"arrange", "cast", "copy", "linear", "matmul", "_matmul_nt", "_matmul_tn", "sum"}
 
 
 def _laid(op: Operator, name: str, t: Tensor) -> Tensor:

@@ -365,6 +365,7 @@ def _fft(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Let
 RULES: dict[str, Callable[..., Letters | None]] = {
     "cast": _cast,
     "copy": _cast,
+    "arrange": _cast,
     "accumulate_": _same(linear=(0, 1)),
     **dict.fromkeys((*_ADD, "amax", "amin", "prod", "all", "any"), _fold),
     "max": _extreme,

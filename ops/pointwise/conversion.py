@@ -387,7 +387,7 @@ def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     >>> flow.ones(3, 2).sum_to_size(1, 2)
     tensor([[3., 3.]])
     """
-    shape = size_of(size)
+    shape = size_of(size, "sum_to_size")
     if broadcast_shapes(x._meta.shape, shape) != tuple(x._meta.shape):
         raise ShapeError(f"sum_to_size: {tuple(x.shape)} is no broadcast {tuple(shape)}")
     counts = x._meta.dtype.is_bool and x._meta.shape != shape

@@ -100,6 +100,23 @@ class Generator:
         with self._lock:
             self._seed, self._calls = position
 
+    def reserve(self, calls: int) -> Generator:
+        """Return a generator with the numbers of this one's next `calls` calls, which this one
+        leaves out: who draws them later draws the same, whatever is drawn meanwhile.
+
+        >>> a, b = flow.Generator().manual_seed(1), flow.Generator().manual_seed(1)
+        >>> later = a.reserve(1)
+        >>> _ = flow.rand(2, generator=b)
+        >>> x, y = flow.rand(2, generator=a), flow.rand(2, generator=b)
+        >>> flow.equal(x, y), later.position()
+        (True, (1, 0))
+        """
+        reserved = Generator(self.device)
+        with self._lock:
+            reserved._seed, reserved._calls = self._seed, self._calls
+            self._calls += calls
+        return reserved
+
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
         recorder = current_recorder()

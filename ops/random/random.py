@@ -16,9 +16,9 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import DType, as_dtype, float64, get_default_dtype, int64
-from flowvm.meta.formats import accept
+from flowvm.meta.formats import accept, format_stride
 from flowvm.meta.meta import TensorMeta, as_shape
-from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.core import arranged, cast
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.recording import Recorded, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -129,6 +129,14 @@ def randn(
     return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
+def _laid_like(name: str, drawn: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
+    """Numbers in C order with the strides of a copy of `meta`: the same numbers at the same places,
+    however they lie.
+    """
+    stride = format_stride(name, meta, memory_format)
+    return drawn if stride is None else arranged(drawn, drawn._meta.dtype, stride)
+
+
 @placed_like
 def rand_like(
     input: Tensor,
@@ -147,8 +155,10 @@ def rand_like(
     meta = need_tensor("rand_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
-    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
-    return rand(meta.shape, generator=generator, **options)
+    form = options.pop("memory_format", None)
+    options |= {"dtype": kind, "device": place}
+    drawn = rand(meta.shape, generator=generator, **options)
+    return finished(_laid_like("rand_like", drawn, meta, form), requires_grad)
 
 
 @placed_like
@@ -169,8 +179,10 @@ def randn_like(
     meta = need_tensor("randn_like", "input", input)._meta
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
-    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
-    return randn(meta.shape, generator=generator, **options)
+    form = options.pop("memory_format", None)
+    options |= {"dtype": kind, "device": place}
+    drawn = randn(meta.shape, generator=generator, **options)
+    return finished(_laid_like("randn_like", drawn, meta, form), requires_grad)
 
 
 @takes_placement
@@ -294,8 +306,10 @@ def randint_like(
         low, high = 0, low
     kind = meta.dtype if dtype is None else dtype
     place = meta.device if device is None else device
-    options |= {"dtype": kind, "device": place, "requires_grad": requires_grad}
-    return randint(low, high, tuple(meta.shape), generator=generator, **options)
+    form = options.pop("memory_format", None)
+    options |= {"dtype": kind, "device": place}
+    drawn = randint(low, high, tuple(meta.shape), generator=generator, **options)
+    return finished(_laid_like("randint_like", drawn, meta, form), requires_grad)
 
 
 @takes_placement

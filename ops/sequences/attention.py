@@ -17,6 +17,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.guards.regions import Mode
 from flowvm.meta.dtype import bool_
+from flowvm.meta.formats import result_stride
+from flowvm.ops.declare.core import arranged
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.repeats import repeat_interleave
@@ -69,9 +71,20 @@ def scaled_dot_product_attention(
     mask = additive(attn_mask, query._meta, key._meta)
     factor = 1 / math.sqrt(max(query._meta.shape[-1], 1)) if scale is None else float(scale)
     if dropout_p == 0 and fusing.now() and takes(query, key, value, mask):
-        return fused(query, key, value, mask, bool(is_causal), factor)
+        return _laid_out(query, fused(query, key, value, mask, bool(is_causal), factor))
     drop = (lambda weights: dropout(weights, dropout_p)) if dropout_p else None
     return composed(query, key, value, mask, bool(is_causal), factor, drop)
+
+
+def _laid_out(query: Tensor, out: Tensor) -> Tensor:
+    """The result, with rows and heads in the order that the query's have, as PyTorch's: so the
+    heads of a row, put together again, are a view.
+    """
+    meta = query._meta
+    if meta.contiguous or meta.ndim != 4 or meta.stride[-1] != 1 or meta.shape != out._meta.shape:
+        return out
+    stride = result_stride(meta.shape, (meta,))
+    return out if stride is None else arranged(out, out._meta.dtype, stride)
 
 
 def _of_bias(

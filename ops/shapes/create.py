@@ -1,6 +1,7 @@
 """Tensors from data: from Python numbers and from NumPy.
 
-Data is copied, except by `from_numpy`, which shares memory where that is safe.
+Data is copied, except by `from_numpy`, `as_tensor`, `frombuffer` and `from_file`, which share
+memory (see `flowvm.vm.engine.lending` for the order of what is done to it from both sides).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from flowvm.meta.formats import accept
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
-from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.callers.lines import warn
 
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
@@ -145,8 +146,11 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     if hasattr(type(data), "__cuda_array_interface__"):
         shared: Tensor = exchange.from_interface(data).to(dtype, device=device)
         return shared
-    if isinstance(data, np.ndarray) and (dtype is None or dtype_of(data.dtype) is as_dtype(dtype)):
-        moved: Tensor = from_numpy(data).to(device=as_device(device))
+    if isinstance(data, np.ndarray) and (
+        dtype is None or dtype_of(data.dtype.newbyteorder("=")) is as_dtype(dtype)
+    ):
+        shared = _on_memory("as_tensor", data, dtype_of(data.dtype.newbyteorder("=")))
+        moved: Tensor = shared.to(device=as_device(device))
         return moved
     return tensor(data, dtype=dtype, device=device)
 
@@ -190,8 +194,8 @@ def frombuffer(
     buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:
     """The bytes of an object with Python's buffer protocol as a vector of `count` elements of
-    `dtype` (-1: all there are) from byte `offset` on: on its memory where it can be written to (it
-    must not change meanwhile, see `from_numpy`), else a copy.
+    `dtype` (-1: all there are) from byte `offset` on: on its memory, as `from_numpy` has it, or a
+    copy, with a warning.
 
     ArgumentError if it is empty, or has no room for so many.
 
@@ -214,9 +218,7 @@ def frombuffer(
             f"{length} bytes"
         )
     array = np.frombuffer(buffer, kind.storage, n, offset)
-    if kind is as_dtype(array.dtype) and _shareable(array):
-        return finished(adopt_array(array, _Lent(array)), requires_grad)
-    return finished(adopt_array(array.copy(), dtype=kind), requires_grad)
+    return finished(_on_memory("frombuffer", array, kind), requires_grad)
 
 
 def from_file(
@@ -226,8 +228,7 @@ def from_file(
     """A vector of `size` elements on the bytes of a file, which is mapped into memory.
 
     shared    changes go to the file, which is made, or made longer, where it is too short; else
-              they are the tensor's alone, and the file must have so many bytes.  What was issued
-              is done behind `flow.vm.sync()`
+              they are the tensor's alone, and the file must have so many bytes
 
     ArgumentError if it has not, or for a dtype that NumPy has not; OSError as `open` has it.
 
@@ -235,7 +236,6 @@ def from_file(
     >>> path = tempfile.mktemp()
     >>> x = flow.from_file(path, shared=True, size=3, dtype=flow.int32)
     >>> x[1] = 7
-    >>> flow.vm.sync()
     >>> flow.from_file(path, size=3, dtype=flow.int32)
     tensor([0, 7, 0], dtype=int32)
     """
@@ -260,77 +260,59 @@ def from_file(
             return finished(adopt_array(np.empty(0, kind.storage), dtype=kind), requires_grad)
         array = np.memmap(file, kind.storage, "r+" if shared else "c", shape=(count,))
     whole_file = np.asarray(array)
-    made = finished(adopt_array(whole_file, _Lent(whole_file)), False)
+    made = finished(adopt_array(whole_file, whole_file, shared=bool(shared)), False)
     if device is not None and as_device(device) is not made._meta.device:
         made = made.to(device)
     return finished(made, requires_grad)
 
 
-class _Lent:
-    """An array whose memory a tensor uses: read-only until the storage is gone, if it can be made
-    writeable again.  One on memory of which NumPy knows no more, as PyTorch's, cannot.
-    """
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array, self.locked = array, _unlockable(array)
-        if self.locked:
-            array.flags.writeable = False
-
-    @protected
-    def __del__(self) -> None:
-        if self.locked:
-            self.array.flags.writeable = True
-
-
-def _unlockable(array: np.ndarray[Any, Any]) -> bool:
-    """Whether NumPy would make it writeable: what it is a view of owns memory that is, or lends
-    it by the buffer protocol.
-    """
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        if base.flags.owndata:
-            return True
-        if base is not array and base.flags.writeable and base.base is None:
-            return True
-        base = base.base
-    try:
-        return not memoryview(base).readonly
-    except TypeError:
-        return False
-
-
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
-    """A tensor on the memory of `ndarray`, without a copy where that is safe.
+    """Return a tensor on the memory of `ndarray`: what is written to one is seen by the other.
 
-    The VM works behind Python's back, so a shared array must not change under it: `ndarray` becomes
-    read-only until the last tensor on its memory is gone.  (Other NumPy views of that memory stay
-    writeable; leave them alone.) In-place ops on the tensor do change the array.  It is copied if
-    it is read-only already, has negative strides, is not aligned, or if two elements may share
-    memory.
+    As long as somebody else has the array, calls that access its memory are done when they return,
+    as all of PyTorch's are.
 
-    >>> flow.from_numpy(np.array([1, 2]))
-    tensor([1, 2])
+    It is copied, with a warning, if it cannot be shared: it is read-only, has negative strides or
+    another byte order, or is not aligned.
+
+    >>> a = np.array([1, 2])
+    >>> x = flow.from_numpy(a)
+    >>> a[0] = 5
+    >>> x.add_(1), a
+    (tensor([6, 3]), array([6, 3]))
     """
     if not isinstance(ndarray, np.ndarray):
         raise ArgumentTypeError(f"from_numpy: expected a NumPy array, got {type(ndarray).__name__}")
-    dtype_of(ndarray.dtype.newbyteorder("="))
-    if not ndarray.dtype.isnative or not _shareable(ndarray):
-        return adopt_array(np.array(ndarray, ndarray.dtype.newbyteorder("="), order="C", copy=True))
-    # a view of exactly this class and shape, so that the owner can be an ndarray subclass
-    return adopt_array(ndarray, _Lent(ndarray))
+    return _on_memory("from_numpy", ndarray, dtype_of(ndarray.dtype.newbyteorder("=")))
 
 
-def _shareable(array: np.ndarray[Any, Any]) -> bool:
-    if not (array.flags.writeable and array.flags.aligned and array.size):
-        return False
-    if any(s % array.itemsize for s in array.strides):
-        return False
-    step = 0  # bytes that the dimensions so far span
-    for stride, size in sorted(zip(array.strides, array.shape, strict=True)):
-        if size != 1 and stride <= step:
-            return False
-        step += (size - 1) * stride
-    return True
+def _on_memory(what: str, array: np.ndarray[Any, Any], kind: DType) -> Tensor:
+    """A tensor on the memory of `array`; where that cannot be, on a copy, with a warning."""
+    obstacle = _obstacle(array)
+    if not obstacle and array.size:
+        return adopt_array(array, dtype=kind, shared=True)
+    if obstacle:
+        warn(
+            f"{what}: {obstacle}, so the tensor has a copy of it: what is written to one is not "
+            f"seen by the other. Give it array.copy() if that is meant"
+        )
+    copied = np.array(array, array.dtype.newbyteorder("="), order="C", copy=True)
+    return adopt_array(copied, dtype=kind)
+
+
+def _obstacle(array: np.ndarray[Any, Any]) -> str:
+    """Why kernels cannot use an array's memory, or ""."""
+    if array.size == 0:
+        return ""
+    if not array.flags.writeable:
+        return "the array is read-only"
+    if not array.dtype.isnative:
+        return f"the array has the byte order {array.dtype.byteorder!r}"
+    if not array.flags.aligned:
+        return "the array's memory is not aligned"
+    if any(s < 0 or s % array.itemsize for s in array.strides):
+        return f"the array has strides {array.strides}"
+    return ""
 
 
 @method()

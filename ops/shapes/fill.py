@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.placed import placed_like, takes_placement
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
-from flowvm.meta.formats import accept
+from flowvm.meta.formats import accept, format_stride
 from flowvm.meta.meta import Size, TensorMeta, as_shape
 from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.recording import empty_of, filled_of
@@ -58,13 +58,20 @@ def finished(
 
 
 def size_of(size: Sequence[Any], name: str = "", options: dict[str, Any] | None = None) -> Size:
-    """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`."""
+    """The shape in a call's arguments: ints, one tuple or list of them, or the keyword `size`.
+
+    ArgumentTypeError where there is none; the call is `name`'s.
+    """
     if options:
         if "size" in options:
             if size:
                 raise ArgumentTypeError(f"{name}() got two sizes, {size} and {options['size']!r}")
             size = (options.pop("size"),)
         accept(name, options)
+    if not size and name:
+        raise ArgumentTypeError(
+            f"{name}: a size is needed, ints or a tuple of them; () is that of one element"
+        )
     if len(size) == 1 and not isinstance(size[0], (int, np.integer)):
         return as_shape(size[0])
     return as_shape(size)
@@ -275,15 +282,10 @@ def full_like(
     >>> flow.full_like(flow.zeros(2), 7)
     tensor([7., 7.])
     """
-    meta = _meta("full_like", input)
-    return full(
-        meta.shape,
-        fill_value,
-        dtype=dtype_or(dtype, meta.dtype),
-        device=meta.device if device is None else device,
-        requires_grad=requires_grad,
-        **options,
-    )
+    meta, form = _meta("full_like", input), options.pop("memory_format", None)
+    kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
+    made = full(meta.shape, fill_value, dtype=kind, device=place, **options)
+    return finished(_laid_like("full_like", made, meta, form), requires_grad)
 
 
 @placed_like
@@ -300,9 +302,10 @@ def zeros_like(
     >>> flow.zeros_like(flow.tensor([3, 4]))
     tensor([0, 0])
     """
-    meta = _meta("zeros_like", input)
+    meta, form = _meta("zeros_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return zeros(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
+    made = zeros(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("zeros_like", made, meta, form), requires_grad)
 
 
 @placed_like
@@ -319,9 +322,10 @@ def ones_like(
     >>> flow.ones_like(flow.tensor([3, 4]))
     tensor([1, 1])
     """
-    meta = _meta("ones_like", input)
+    meta, form = _meta("ones_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return ones(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
+    made = ones(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("ones_like", made, meta, form), requires_grad)
 
 
 @placed_like
@@ -338,9 +342,21 @@ def empty_like(
     >>> flow.empty_like(flow.ones(2, 3), dtype=flow.int64).dtype
     flow.int64
     """
-    meta = _meta("empty_like", input)
+    meta, form = _meta("empty_like", input), options.pop("memory_format", None)
     kind, place = dtype_or(dtype, meta.dtype), meta.device if device is None else device
-    return empty(meta.shape, dtype=kind, device=place, requires_grad=requires_grad, **options)
+    made = empty(meta.shape, dtype=kind, device=place, **options)
+    return finished(_laid_like("empty_like", made, meta, form), requires_grad)
+
+
+def _laid_like(name: str, made: Tensor, meta: TensorMeta, memory_format: Any) -> Tensor:
+    """A new tensor in C order, whose elements are all alike, with the strides of a copy of
+    `meta`.
+    """
+    stride = format_stride(name, meta, memory_format)
+    own = made._meta
+    if stride is None or own.numel == 0:
+        return made
+    return alias(made, TensorMeta.of(own.shape, own.dtype, own.device, stride))
 
 
 def _meta(name: str, input: Any) -> TensorMeta:

@@ -3,7 +3,8 @@
 The memory is a file without a name, mapped by each process that has it (memfd_create(2)); it goes
 with the last of them.  A child that was forked has the same mapping; through the queues of
 `flow.multiprocessing` and the arguments of its processes a tensor on such memory goes as the file,
-and every other tensor by its values.  What processes do to it at one time is theirs to order.
+and every other tensor by its values.  Calls that access such memory are done when they return; what
+processes do to it at one time is theirs to order.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _shared_by(t: Tensor) -> Shared | None:
 def _on(memory: Shared, dtype: DType, shape: Any) -> Tensor:
     count = memory.nbytes // dtype.itemsize
     array = np.frombuffer(memory.memory, dtype.storage, count).reshape(shape)
-    return adopt_array(array, memory, dtype=dtype)
+    return adopt_array(array, memory, dtype=dtype, shared=True)
 
 
 @method()

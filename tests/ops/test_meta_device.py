@@ -10,6 +10,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import CaptureError, DeviceError, ValuelessError
+from flowvm.meta.dtype import ALL_DTYPES, MINIFLOATS
 
 # Some sample asks for values: how many elements come out, or which computation is to be made.
 ASKS = {
@@ -139,3 +140,19 @@ def test_modules_are_made_without_memory_and_filled_later():
     x = flow.ones(2, 3, 4, 4)
     assert (there(x) == plain(x)).all()
     assert (model(x) == plain(x)).all()
+
+
+STORABLE = (*ALL_DTYPES, *MINIFLOATS)
+
+
+@pytest.mark.parametrize("kind", STORABLE, ids=lambda d: d.name)
+def test_tensors_of_every_dtype_go_there(kind, tmp_path):
+    x = flow.zeros(2, 3).to(kind)
+    there = flow.empty(2, 3, device="meta")
+    for y in (x.to("meta"), x.to(device="meta", dtype=kind), there.to(kind)):
+        assert (y.device.type, y.dtype, y.shape) == ("meta", kind, (2, 3))
+    flow.save({"x": x}, tmp_path / "file")
+    y = flow.load(tmp_path / "file", map_location="meta")["x"]
+    assert (y.device.type, y.dtype, y.shape) == ("meta", kind, (2, 3))
+    with pytest.raises(ValuelessError, match="no values"):
+        y.to("cpu")

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +27,7 @@ from flowvm.utils.data import (
     default_convert,
     random_split,
 )
+from flowvm.utils.data.distributed import DistributedSampler
 
 
 class Squares(Dataset[int]):
@@ -306,3 +308,48 @@ def test_pytorchs_arguments_of_loaders() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             data.DataLoader(Several(), **options)  # type: ignore[arg-type]
+
+
+# --- as much as is asked for ----------------------------------------------------------------------
+
+HUGE = 10**10
+LAZY = {
+    "with replacement": lambda g: RandomSampler(range(100), True, HUGE, g),
+    "again and again": lambda g: RandomSampler(range(7), False, HUGE, g),
+    "weighted": lambda g: WeightedRandomSampler([1.0, 2.0, 3.0], HUGE, True, g),
+    "in batches": lambda g: BatchSampler(RandomSampler(range(100), True, HUGE, g), 4),
+    "of a rank": lambda g: DistributedSampler(range(HUGE), 3, 1, shuffle=False),
+    "in order": lambda g: SequentialSampler(range(HUGE)),
+}
+
+
+@pytest.mark.parametrize("kind", LAZY)
+def test_samplers_draw_what_is_asked_for(kind):
+    sampler = LAZY[kind](flow.Generator())
+    assert len(list(islice(sampler, 70_000))) == 70_000
+    how = "batch_sampler" if isinstance(sampler, BatchSampler) else "sampler"
+    loader = DataLoader(range(HUGE), **{how: sampler})
+    assert next(iter(loader)) is not None
+
+
+def test_what_is_drawn_later_is_what_would_be_drawn_now():
+    g = flow.Generator().manual_seed(3)
+    early = [*RandomSampler(range(9), True, 150_000, g), *RandomSampler(range(9), False, 50, g)]
+    after = flow.rand(3, generator=g).tolist()
+    g.manual_seed(3)
+    first = iter(RandomSampler(range(9), True, 150_000, g))
+    head = list(islice(first, 10))
+    second = iter(RandomSampler(range(9), False, 50, g))
+    assert flow.rand(3, generator=g).tolist() == after
+    tail = list(second)
+    assert [*head, *first, *tail] == early
+
+
+def test_short_passes_have_the_numbers_of_one_call():
+    g = flow.Generator().manual_seed(3)
+    drawn = list(RandomSampler(range(1000), True, 500, g))
+    weighted = list(WeightedRandomSampler([1.0, 2.0], 500, True, g))
+    g.manual_seed(3)
+    assert drawn == flow.randint(0, 1000, (500,), generator=g).tolist()
+    weights = flow.tensor([1.0, 2.0], dtype=flow.float64)
+    assert weighted == flow.multinomial(weights, 500, True, generator=g).tolist()

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from flowvm.eager.calls import call_function
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
@@ -71,6 +73,7 @@ class Apart:
     def __init__(self) -> None:
         self.words = bytearray(8 * RING.SLOTS * RING.WORDS)
         self.finished: list[str] = []
+        self.lent = np.zeros(1, np.int64)
         free = list(range(5000, 100, -1))
         self.names: dict[str, Any] = {
             **hot,
@@ -84,6 +87,8 @@ class Apart:
             "releases": [(9 << 40) + n for n in range(5)],
             "adopted": {},
             "stream_of": {},
+            "lent": {},
+            "lent_at": self.lent.ctypes.data,
             "codes": ["nobody"] * RING.SLOTS,  # not None, which is counted
             "lasts": [0] * RING.SLOTS,
             "departed": set(),

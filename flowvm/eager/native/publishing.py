@@ -29,7 +29,7 @@ from flowvm.eager.native.cpython import (
 from flowvm.eager.native.reading import class_of
 from flowvm.eager.native.words import FAILED, MISS, MOST_RELEASED, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_release, store_word, words_at
-from flowvm.vm.machine.words import CTL, RING
+from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING
 
 INLINE_ALWAYS = True
 RECLAIM = 32  # releases, of which one asks what memory of others is not needed any more
@@ -168,7 +168,24 @@ def is_due(shared: int, seq: int, dead: int) -> bool:
         return True
     if word(word(shared, SHARED.CONTROL), CTL.SCHEDULER_SLEEPS) != 0:
         return True
-    return not has_room(shared, seq)
+    return not has_room(shared, seq) or is_lent(shared, seq)
+
+
+def is_lent(shared: int, seq: int) -> bool:
+    """Whether record `seq`, which was published just now, accesses a storage that is lent."""
+    lent = word(shared, SHARED.LENT)
+    if load_word(lent) == 0:
+        return False
+    record = word(shared, SHARED.RING) + 8 * RING.WORDS * (seq & RING.SLOT_MASK)
+    number = load_word(record + 8 * RING.ENTRY) & ENT.MASK
+    entry = word(shared, SHARED.CONTROL) + 8 * (ENT.AT + number * ENT.WORDS)
+    if load_word(entry + 8 * ENT.KIND) == KIND.RELEASE:
+        return False
+    for k in range(load_word(entry + 8 * ENT.COUNT)):
+        operand = load_word(record + 8 * (RING.OPERANDS - k))
+        if load_word(lent + 8 * (operand & OPERAND.STORAGE_MASK)) != 0:
+            return True
+    return False
 
 
 def has_room(shared: int, seq: int) -> bool:

@@ -170,6 +170,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         RELEASES=names["releases"],
         ADOPTED=names["adopted"],
         STREAM_OF=names["stream_of"],
+        LENT=names["lent_at"],
         CODES=names["codes"],
         LASTS=names["lasts"],
         DEPARTED=names["departed"],

@@ -39,6 +39,7 @@ from flowvm.nn.graph.watchers import (
     restore,
 )
 from flowvm.nn.module import Module
+from flowvm.nn.tables import Table
 from flowvm.vm.callers.lines import is_internal
 
 if TYPE_CHECKING:
@@ -82,7 +83,10 @@ class Surroundings:
             if name not in TABLES and name not in ("_transient", "_hooks"):
                 self._add(label, own, name)
         for name in TABLES:
-            modules.tables[id(own[name])] = (label, own[name], items_of(own[name]))
+            own_table = isinstance(own[name], Table)  # else nobody hears of what is written there
+            contents = modules.tables if own_table else self.others.contents
+            contents[id(own[name])] = (label, own[name], items_of(own[name]))
+            modules.optional.append((own, name, own[name], f"{label}.{name}"))
         modules.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
         hooks = own.get("_hooks", MISSING)
         modules.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))

@@ -54,6 +54,8 @@ def _replaced(module: Module, tensors: Mapping[str, Tensor], tie: bool) -> rever
                 f"functional_call: {type(module).__name__} has no parameter or buffer {path!r}"
             )
         for held in (owner.__dict__[table], owner.__dict__):
+            if name not in held:  # a table that the program has put there: no attribute
+                continue
             own.append((held, name, owner.__dict__[table][name]))
             put.append((held, name, tensor))
 

@@ -1,12 +1,14 @@
 """Samplers: in which order a DataLoader reads.
 
-Random ones draw the whole order in __iter__ itself, on the thread that starts the pass, so the
-order depends on the seed and on nothing that runs at the same time.
+Random ones take their numbers from the generator in __iter__ itself, on the thread that starts the
+pass, so the order depends on the seed and on nothing that runs at the same time.  What they draw is
+as much as is asked for: the first part at once, each further one when the pass gets there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,10 +16,27 @@ import numpy as np
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops import Generator, default_generator
 from flowvm.ranks.world import rank as own_rank
 from flowvm.ranks.world import world_size
 
 T_co = TypeVar("T_co", covariant=True)
+
+AT_ONCE = 1 << 16  # independent draws
+
+
+def _drawn(
+    wanted: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
+) -> Iterator[int]:
+    """`wanted` indices, of calls `draw(count, generator)` that give `most` each, the last of them
+    fewer: the first call is made now, the others when they are needed, with the numbers that they
+    would have now.
+    """
+    calls = -(-wanted // most)
+    reserved = (default_generator if generator is None else generator).reserve(calls)
+    first = draw(min(most, wanted), reserved)
+    rest = (draw(min(most, wanted - k * most), reserved) for k in range(1, calls))
+    return chain(first, chain.from_iterable(rest))
 
 
 class Sampler(Generic[T_co]):
@@ -89,12 +108,18 @@ class RandomSampler(Sampler[int]):
         if n == 0:
             return iter(())
         if self.replacement:
-            drawn: list[int] = ops.randint(0, n, (wanted,), generator=self.generator).tolist()
-            return iter(drawn)
-        order: list[int] = []
-        while len(order) < wanted:
-            order += ops.randperm(n, generator=self.generator).tolist()
-        return iter(order[:wanted])
+            return _drawn(
+                wanted,
+                AT_ONCE,
+                lambda count, g: ops.randint(0, n, (count,), generator=g).tolist(),
+                self.generator,
+            )
+        return _drawn(
+            wanted,
+            n,
+            lambda count, g: ops.randperm(n, generator=g)[:count].tolist(),
+            self.generator,
+        )
 
     def __len__(self) -> int:
         return self.num_samples
@@ -113,7 +138,7 @@ class SubsetRandomSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         order = ops.randperm(len(self.indices), generator=self.generator).tolist()
-        return iter([self.indices[i] for i in order])
+        return (self.indices[i] for i in order)
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -155,10 +180,13 @@ class WeightedRandomSampler(Sampler[int]):
         self.generator = generator
 
     def __iter__(self) -> Iterator[int]:
-        drawn: list[int] = ops.multinomial(
-            ops.tensor(self.weights), self.num_samples, self.replacement, generator=self.generator
-        ).tolist()
-        return iter(drawn)
+        weights = ops.tensor(self.weights)
+        return _drawn(
+            self.num_samples,
+            AT_ONCE if self.replacement else self.num_samples,
+            lambda n, g: ops.multinomial(weights, n, self.replacement, generator=g).tolist(),
+            self.generator,
+        )
 
     def __len__(self) -> int:
         return self.num_samples
@@ -235,10 +263,11 @@ class DistributedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         n = len(self.dataset)
-        order = _pytorch_permutation(n, self.seed + self.epoch) if self.shuffle else list(range(n))
-        while order and len(order) < self.total_size:
-            order += order[: self.total_size - len(order)]
-        return iter(order[self.rank : self.total_size : self.num_replicas])
+        if not n:
+            return iter(())
+        order = _pytorch_permutation(n, self.seed + self.epoch) if self.shuffle else range(n)
+        places = range(self.rank, self.total_size, self.num_replicas)
+        return (order[place % n] for place in places)  # past the end they come again
 
     def __len__(self) -> int:
         return self.num_samples

@@ -28,7 +28,7 @@ import numpy as np
 
 from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import Tensor
-from flowvm.interop.protocols import reduced
+from flowvm.interop.copying import reduced
 from flowvm.utils.data.messages import Placed
 from flowvm.vm.callers.interrupt import protected
 

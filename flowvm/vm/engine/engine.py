@@ -58,6 +58,7 @@ from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine import cancelling
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.forking import Forking
+from flowvm.vm.engine.lending import Lending
 from flowvm.vm.engine.loops import Loops
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN
@@ -193,6 +194,7 @@ class Engine:
         self.stopped = False  # for good: at exit
         self.broken = ""
         self.lock = held_at_fork(threading.RLock(), Rank.VM)
+        self.lending = Lending(self)
         self.configured = False  # the settings that are taken at the start have been taken
         self.sequential_for: set[object] = set()  # who wants it: see `run_sequentially`
         self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
@@ -250,10 +252,13 @@ class Engine:
         )
         hot["pop"] = hot["free"].pop
         self.control: memoryview = hot["control"]
-        self._touch = [
-            self.new_entry(KIND.TOUCH, [OPERAND.CONST] * n, scalars=1, info=None)
-            for n in range(TOUCH_MAX + 1)
-        ]
+        self._touch, self._touch_alone = (
+            [
+                self.new_entry(KIND.TOUCH, [access] * n, scalars=1, info=None)
+                for n in range(TOUCH_MAX + 1)
+            ]
+            for access in (OPERAND.CONST, OPERAND.MUT)
+        )
         # where a record could not be written: an instruction that does nothing
         hot.update(hole=self._touch[0], write_hole=_RECORDS[3].pack_into)
         self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
@@ -582,6 +587,20 @@ class Engine:
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
         """
+        seq = self._issue(entry, operands, scalars, until, heard)
+        if hot["lent"]:
+            self.lending.settle(seq)
+        return seq
+
+    def _issue(
+        self,
+        entry: int,
+        operands: Sequence[int],
+        scalars: Sequence[int],
+        until: float | None,
+        heard: bool,
+    ) -> int:
+        """`issue`, of what accesses memory that is lent, too."""
         if hot["dead"]:
             self.release_dead()
         if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
@@ -757,11 +776,16 @@ class Engine:
                 for i in ids:
                     self.stream_of.pop(i, None)
             are_gone(ids)
+            if hot["lent"]:
+                self.lending.forget(ids)
             hot["free"].extend(ids)
         del owners  # last: their finalizers may make tensors, and so come here again
 
-    def adopt(self, address: int, nbytes: int, owner: Any) -> int:
-        """A new storage over memory that `owner` keeps alive: its id."""
+    def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
+        """A new storage over memory that `owner` keeps alive: its id.
+
+        `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.lending`).
+        """
         try:
             storage: int = hot["free"].pop()
         except IndexError:
@@ -771,6 +795,8 @@ class Engine:
         self.words[at + STO.POINTER] = address
         self.words[at + STO.BYTES] = nbytes
         self.words[at + STO.CLASS] = 0
+        if shared:
+            self.lending.adopt(storage, owner)
         self.adopted_bytes += nbytes
         if self.adopted_bytes > ADOPTED_BYTES:  # the memory is large, and may be all that is made
             self.adopted_bytes = 0
@@ -800,6 +826,7 @@ class Engine:
                     self.words[at + STO.POINTER] = self.words[at + STO.POISON] = 0
                     owners.append(self.adopted.pop(storage))
                     are_gone((storage,))
+                    self.lending.forget([storage])
                     hot["free"].append(storage)
             else:
                 kept = ids
@@ -860,17 +887,19 @@ class Engine:
         return cell
 
     @waiting
-    def _wait(self, entry: int, operands: Sequence[int], seconds: float | None = None) -> int:
+    def _wait(
+        self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
+    ) -> int:
         """Issue a waiter and wait for it: 0 when it is done.
 
         If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
-        passed first.
+        passed first.  `heard` as `issue` has it.
         """
         if config.debug_calls:
             assert_none(self.words, "something was waited for")
         cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
-        seq = self.issue(entry, operands, (address,), deadline)
+        seq = self._issue(entry, operands, (address,), deadline, heard)
         begun = self.flight.begin_wait()
         while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
             if deadline is not None and time.monotonic() > deadline:
@@ -881,8 +910,10 @@ class Engine:
         self.local.cell = cell, address
         return 0 if outcome == 1 else -outcome
 
-    def wait_for(self, operands: Sequence[int]) -> None:
-        """Wait until the storages of `operands` are written; raise what poisoned one of them."""
+    def wait_for(self, operands: Sequence[int], read: bool = False) -> None:
+        """Wait until the storages of `operands` are written, and if `read` until nobody reads them
+        any more; raise what poisoned one of them.
+        """
         if (
             not self.configured and self.untouched
         ):  # then it is there; a process that only loads data starts no threads
@@ -891,10 +922,18 @@ class Engine:
                 return
         for i in range(0, len(operands), TOUCH_MAX):
             some = [word & OPERAND.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
-            cause = self._wait(self._touch[len(some)], some)
+            cause = self._wait((self._touch_alone if read else self._touch)[len(some)], some)
             if cause:
                 self.failures.collect()
                 raise self.failures.exception(cause - 1)
+
+    def wait_done(self, storages: Sequence[int]) -> None:
+        """Wait until nothing that was issued accesses these storages, failed or not; who listens to
+        calls is not told.
+        """
+        for i in range(0, len(storages), TOUCH_MAX):
+            some = storages[i : i + TOUCH_MAX]
+            self._wait(self._touch_alone[len(some)], some, heard=True)
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done; raises no error of an instruction."""

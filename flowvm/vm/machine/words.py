@@ -165,8 +165,8 @@ class CTL(Region):
     RUN_AHEAD = line("instructions in flight at which issuing waits", by=MAIN)
     DEVICES = line("bit s: stream s is a device's (see `flowvm.vm.workers.device`)", by=MAIN)
     LANES = line(
-        "bit s: stream s, a device's, waits for other ranks: who waits for it waits until it is "
-        "done",
+        "bit s: stream s waits for other ranks: who waits for it, where it is a device's, waits "
+        "until it is done",
         by=MAIN,
     )
     USED_STREAMS = line("streams from here on were never made", by=MAIN)

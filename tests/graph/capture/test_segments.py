@@ -284,7 +284,7 @@ def test_more_operations_before_the_cut_are_refused():
 
 def test_reading_a_value_is_refused_behind_a_cut_too_and_leaves_nothing_behind():
     norm = nn.BatchNorm1d(3)
-    before = {k: v.numpy() for k, v in norm.state_dict().items()}
+    before = {k: v.numpy().copy() for k, v in norm.state_dict().items()}
 
     def f(x):
         y = F.dropout(norm(x), 0.5)

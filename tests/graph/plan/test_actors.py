@@ -173,10 +173,10 @@ def runtime(plan: Plan) -> ActorWords:
 @pytest.mark.parametrize("seed", range(8))
 def test_replays_equal_node_by_node(seed):
     graph, variables = captured(seed)
-    start = [v.numpy() for v in variables]
+    start = [v.numpy().copy() for v in variables]
     inputs = [tensor() for _ in range(6)]
-    expected = [[t.numpy() for t in interpret(graph, [x])] for x in inputs]
-    left = [v.numpy() for v in variables]
+    expected = [[t.numpy().copy() for t in interpret(graph, [x])] for x in inputs]
+    left = [v.numpy().copy() for v in variables]
     for regst_num in (1, 2, 4):
         plan = compile_plan(replace(graph, regst_num=regst_num))
         for v, values in zip(variables, start, strict=True):
@@ -192,10 +192,10 @@ def test_replays_equal_node_by_node(seed):
 def test_sections_equal_node_by_node(seed):
     times = 2 + seed % 4
     graph, variables = captured(seed, 24, times)
-    start = [v.numpy() for v in variables]
+    start = [v.numpy().copy() for v in variables]
     inputs = [tensor() for _ in range(3)]
     expected = [[t.numpy().tolist() for t in interpret(graph, [x])] for x in inputs]
-    left = [v.numpy() for v in variables]
+    left = [v.numpy().copy() for v in variables]
     copies = 0
     for in_flight, regst_num in ((1, 2), (2, 1), (3, 2), (8, 2)):
         plan = compile_plan(replace(graph, regst_num=regst_num, in_flight=in_flight))
@@ -261,15 +261,15 @@ def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
 
 def test_from_another_stream_and_sequentially():
     graph, variables = captured(3)
-    start = [v.numpy() for v in variables]
+    start = [v.numpy().copy() for v in variables]
     x = tensor()
-    expected = [t.numpy() for t in interpret(graph, [x])]
+    expected = [t.numpy().copy() for t in interpret(graph, [x])]
     plan = compile_plan(graph)
 
     def again() -> list[np.ndarray]:
         for v, values in zip(variables, start, strict=True):
             v.copy_(tensor(values))
-        return [t.numpy() for t in plan.launch([x])]
+        return [t.numpy().copy() for t in plan.launch([x])]
 
     with flow.stream(STREAMS[2]):
         assert all((a == b).all() for a, b in zip(again(), expected, strict=True))
@@ -338,7 +338,7 @@ def test_an_input_that_is_a_variable_waits():
         update(v, a, 2)
         capture.output(mix(v, v, 0))
     plan = compile_plan(replace(capture.graph, regst_num=4))
-    start = v.numpy()
+    start = v.numpy().copy()
     got = [plan.launch([v])[0] for _ in range(20)]
     expected = tensor(start)
     for out in got:
@@ -348,7 +348,7 @@ def test_an_input_that_is_a_variable_waits():
 
 def test_eager_code_between_launches_keeps_its_place():
     graph, variables = captured(5)
-    start = [v.numpy() for v in variables]
+    start = [v.numpy().copy() for v in variables]
     plan = compile_plan(replace(graph, regst_num=3))
     x, results = tensor(), []
     for run in (lambda: plan.launch([x]), lambda: interpret(graph, [x])):
@@ -368,7 +368,7 @@ def test_eager_code_between_launches_keeps_its_place():
 
 def test_a_failure_names_its_task_and_leaves_the_rest_alone():
     v, u = tensor(), tensor()
-    before = u.numpy()
+    before = u.numpy().copy()
     with capturing("failing", [(v, "v")]) as capture:
         a = mix(v, v, 1)
         with flow.stream(STREAMS[0]):

@@ -1,7 +1,6 @@
 """Making tensors: what dtype they get, what they share, what is refused."""
 
-import gc
-import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -78,25 +77,13 @@ def test_shapes_as_ints_or_tuple():
 # --- sharing with NumPy -----------------------------------------------------------------------
 
 
-def test_from_numpy_shares_memory_and_locks_the_array():
+def test_from_numpy_shares_memory_both_ways():
     array = np.arange(4.0)
     made = flow.from_numpy(array)
-    assert not array.flags.writeable
     made += 1
-    flow.ones(1).item()
-    assert made.tolist() == [1, 2, 3, 4]
     np.testing.assert_array_equal(array, [1, 2, 3, 4])
-
-
-def test_from_numpy_unlocks_the_array_when_the_tensor_is_gone():
-    array = np.arange(4.0)
-    gone = weakref.ref(flow.from_numpy(array))
-    gc.collect()
-    assert gone() is None
-    for _ in range(100):  # storage is given back when the VM gets to it
-        if array.flags.writeable:
-            break
-        flow.ones(1).item()
+    array[0] = 7
+    assert (made * 2).tolist() == [14, 4, 6, 8]
     assert array.flags.writeable
 
 
@@ -112,7 +99,8 @@ def test_from_numpy_unlocks_the_array_when_the_tensor_is_gone():
 )
 def test_from_numpy_copies_what_it_cannot_share(array):
     before = array.copy()
-    made = flow.from_numpy(array)
+    with pytest.warns(UserWarning, match="copy of it") if array.size else nullcontext():
+        made = flow.from_numpy(array)
     made += 1
     np.testing.assert_array_equal(made.numpy(), before + 1)
     np.testing.assert_array_equal(array, before)
@@ -129,7 +117,8 @@ def test_from_numpy_shares_transposed_arrays():
 def test_from_numpy_copies_a_read_only_array():
     array = np.arange(3.0)
     array.flags.writeable = False
-    made = flow.from_numpy(array)
+    with pytest.warns(UserWarning, match="read-only"):
+        made = flow.from_numpy(array)
     made += 1
     assert made.tolist() == [1, 2, 3]
     assert array.tolist() == [0, 1, 2]
@@ -209,19 +198,14 @@ def test_ramps_of_complex_numbers_keep_fractions():
 
 
 def test_memory_that_numpy_knows_nothing_of(recwarn):
-    """An array on it cannot be locked, for it could not be unlocked."""
     torch = pytest.importorskip("torch")
     theirs = torch.arange(3.0)
     array = theirs.numpy()
     x = flow.from_numpy(array)
     x.add_(1)
-    assert x.tolist() == [1.0, 2.0, 3.0]
     assert theirs.tolist() == [1.0, 2.0, 3.0]
+    theirs.mul_(2)
+    assert (x + 1).tolist() == [3.0, 5.0, 7.0]
     del x
     array[0] = 5.0
     assert not recwarn.list
-
-    mine = np.arange(3.0)
-    x = flow.from_numpy(view := mine[1:])
-    assert not view.flags.writeable
-    assert x.tolist() == [1.0, 2.0]

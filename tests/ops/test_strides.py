@@ -1,0 +1,177 @@
+"""Strides of results are PyTorch's, for operands that lie in memory in every way."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import flowvm as flow
+import flowvm.nn.functional as ours
+
+torch = pytest.importorskip("torch")
+theirs = torch.nn.functional
+
+
+def numbers(lib, *shape):
+    return lib.arange(1, 1 + math.prod(shape)).reshape(shape).to(lib.float32)
+
+
+LAYOUTS = {
+    "dense": lambda n: n(2, 3, 4),
+    "transposed": lambda n: n(3, 2).t(),
+    "permuted": lambda n: n(2, 3, 4).permute(2, 0, 1),
+    "inner swapped": lambda n: n(2, 3, 4).permute(0, 2, 1),
+    "reversed": lambda n: n(2, 3, 4).permute(2, 1, 0),
+    "expanded": lambda n: n(1, 3).expand(4, 3),
+    "expanded inside": lambda n: n(3, 1).expand(3, 4),
+    "with gaps": lambda n: n(4, 6)[:, ::2],
+    "rows": lambda n: n(4, 6)[1:3],
+    "transposed with gaps": lambda n: n(6, 4)[::2].t(),
+    "permuted with gaps": lambda n: n(2, 3, 8).permute(2, 0, 1)[::2],
+    "expanded and permuted": lambda n: n(2, 1, 3).expand(2, 4, 3).permute(2, 0, 1),
+    "channels last": lambda n: n(2, 4, 5, 3).permute(0, 3, 1, 2),
+    "channels last 3d": lambda n: n(2, 3, 4, 5, 2).permute(0, 4, 1, 2, 3),
+    "one row of channels last": lambda n: n(2, 1, 4, 3).permute(0, 3, 1, 2),
+    "diagonal": lambda n: n(3, 4).diagonal(),
+    "number": lambda n: n(1)[0],
+}
+
+
+def ones(lib, x):
+    return lib.ones(tuple(x.shape))
+
+
+def channels(lib, x):
+    return {4: lib.channels_last, 5: lib.channels_last_3d}.get(x.ndim, lib.contiguous_format)
+
+
+CALLS = {
+    "clone": lambda L, F, x: x.clone(),
+    "clone, C order": lambda L, F, x: x.clone(memory_format=L.contiguous_format),
+    "clone, channels last": lambda L, F, x: x.clone(memory_format=channels(L, x)),
+    "empty_like": lambda L, F, x: L.empty_like(x),
+    "empty_like, channels last": lambda L, F, x: L.empty_like(x, memory_format=channels(L, x)),
+    "zeros_like": lambda L, F, x: L.zeros_like(x, dtype=L.int64),
+    "zeros_like, C order": lambda L, F, x: L.zeros_like(x, memory_format=L.contiguous_format),
+    "ones_like": lambda L, F, x: L.ones_like(x),
+    "full_like": lambda L, F, x: L.full_like(x, 2.0),
+    "rand_like": lambda L, F, x: L.rand_like(x),
+    "randn_like": lambda L, F, x: L.randn_like(x),
+    "randint_like": lambda L, F, x: L.randint_like(x, 3),
+    "another dtype": lambda L, F, x: x.to(L.float64),
+    "integers": lambda L, F, x: x.int(),
+    "a copy": lambda L, F, x: x.to(x.dtype, copy=True),
+    "to, C order": lambda L, F, x: x.to(L.float64, memory_format=L.contiguous_format),
+    "to, channels last": lambda L, F, x: x.to(memory_format=channels(L, x)),
+    "contiguous": lambda L, F, x: x.contiguous(),
+    "contiguous, channels last": lambda L, F, x: x.contiguous(memory_format=channels(L, x)),
+    "with a number": lambda L, F, x: x * 2,
+    "with a 0-d tensor": lambda L, F, x: x + L.tensor(2.0),
+    "unary": lambda L, F, x: x.exp(),
+    "compared": lambda L, F, x: x > 3,
+    "with itself": lambda L, F, x: x + x,
+    "with C order": lambda L, F, x: x + ones(L, x),
+    "behind C order": lambda L, F, x: ones(L, x) + x,
+    "with a row": lambda L, F, x: x + L.ones(x.shape[-1] if x.ndim else 1),
+    "with a column": lambda L, F, x: x[..., :1] * x if x.ndim else x * x,
+    "where": lambda L, F, x: L.where(x > 1, x, -x),
+    "three": lambda L, F, x: L.addcmul(x, x, ones(L, x)),
+    "activation": lambda L, F, x: F.gelu(x),
+    "new_zeros": lambda L, F, x: x.new_zeros(x.shape),
+    "softmax": lambda L, F, x: x.softmax(-1),
+    "sum": lambda L, F, x: x.sum(-1, keepdim=True),
+}
+
+
+def strides(x):
+    """Strides that matter: of dimensions of size 1 nobody steps."""
+    return [s for s, d in zip(x.stride(), x.shape, strict=True) if d != 1]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_results_lie_as_in_torch(call):
+    for name, layout in LAYOUTS.items():
+        x = layout(lambda *shape: numbers(flow, *shape))
+        y = layout(lambda *shape: numbers(torch, *shape))
+        mine, other = CALLS[call](flow, ours, x), CALLS[call](torch, theirs, y)
+        assert strides(mine) == strides(other), name
+        if "empty" not in call and "rand" not in call:
+            torch.testing.assert_close(
+                torch.tensor(mine.tolist()), other.float(), check_dtype=False
+            )
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "bfloat16", "complex64", "float8_e5m2"])
+def test_copies_of_every_kind_of_dtype(dtype):
+    x = (flow.arange(6).reshape(2, 3) % 3).to(getattr(flow, dtype)).t()
+    for copied in (x.clone(), x.to(getattr(flow, dtype), copy=True)):
+        assert copied.stride() == (1, 3)
+        assert copied.tolist() == x.tolist()
+        assert copied.data_ptr() != x.data_ptr()
+
+
+def test_a_copy_is_no_view_and_has_a_gradient():
+    w = flow.ones(3, 2, requires_grad=True)
+    y = w.t().clone()
+    assert y.stride() == (1, 2)
+    assert y._base is None
+    (y * flow.arange(6.0).reshape(2, 3)).sum().backward()
+    assert w.grad.tolist() == [[0, 3], [1, 4], [2, 5]]
+    z = flow.zeros_like(w.t(), requires_grad=True)
+    assert z.is_leaf
+    assert z._base is None
+    assert flow.empty_like(w.t()).copy_(w.t()).tolist() == [[1, 1, 1]] * 2
+
+
+def test_random_numbers_stand_where_they_stood():
+    for call in (flow.rand_like, flow.randn_like, lambda x: flow.randint_like(x, 9)):
+        flow.manual_seed(1)
+        dense = call(flow.ones(4, 3))
+        flow.manual_seed(1)
+        assert flow.equal(call(flow.ones(3, 4).t()), dense)
+
+
+def test_memory_formats_that_do_not_fit():
+    for call in (
+        lambda x, f: x.clone(memory_format=f),
+        lambda x, f: x.contiguous(memory_format=f),
+        lambda x, f: x.to(memory_format=f),
+        lambda x, f: flow.empty_like(x, memory_format=f),
+    ):
+        with pytest.raises(RuntimeError, match="4 dimensions"):
+            call(flow.ones(2, 3), flow.channels_last)
+        with pytest.raises(RuntimeError, match="5 dimensions"):
+            call(flow.ones(2, 3), flow.channels_last_3d)
+
+
+def test_a_copy_in_a_graph_lies_as_eager_ones_do():
+    def function(x):
+        return x.t().clone(), flow.zeros_like(x.t()), x.t().double(), x.t() + 1
+
+    x = flow.arange(6.0).reshape(2, 3)
+    eager, replayed = function(x), flow.compile(function)(x)
+    for a, b in zip(eager, replayed, strict=True):
+        assert a.stride() == b.stride() == (1, 3)
+        assert flow.equal(a, b)
+
+
+QUERIES = {
+    "C order": lambda L, *shape: L.ones(*shape),
+    "rows outside heads": lambda L, b, h, n, e: L.ones(b, n, h, e).transpose(1, 2),
+    "features outside": lambda L, b, h, n, e: L.ones(b, h, e, n).transpose(2, 3),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"attn_mask": True}])
+def test_attention_lies_as_its_queries_do(query, options):
+    found = []
+    for lib, functions in ((flow, ours), (torch, theirs)):
+        q, k = QUERIES[query](lib, 2, 3, 5, 8), QUERIES[query](lib, 2, 3, 5, 8)
+        given = dict(options)
+        if "attn_mask" in options:
+            given["attn_mask"] = lib.zeros(5, 5)
+        found.append(functions.scaled_dot_product_attention(q, k, k, **given))
+    assert strides(found[0]) == strides(found[1])
+    torch.testing.assert_close(torch.tensor(found[0].tolist()), found[1])
