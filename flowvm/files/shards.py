@@ -14,7 +14,6 @@ whenever writing ends.  All ranks save together, and load together; an error on 
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -27,6 +26,7 @@ from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CommunicationError
 from flowvm.files.schema import integer, one_of, read_json, record, row, several, text
+from flowvm.files.writing import put
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -141,12 +141,7 @@ def parts(
 
 def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
-    beside = folder / f".{INDEX}.{secrets.token_hex(4)}"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(said, file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, folder / INDEX)
+    put(folder / INDEX, json.dumps(said, separators=(",", ":")), "flow.save", synced=True)
     named = {p["file"] for about in said["tensors"].values() for p in about["parts"]}
     for other in folder.glob("*-*.safetensors"):
         if other.name not in named:

@@ -202,7 +202,7 @@ def test_pytorchs_files(new: bool) -> None:
 
 def test_one_storage_as_several_dtypes() -> None:
     torch = pytest.importorskip("torch")
-    x = torch.arange(4, dtype=torch.uint32)
+    x = torch.arange(4).to(torch.uint32)
     file = io.BytesIO()
     torch.save({"long": x, "short": x.view(torch.uint16)}, file)
     found = flow.load(io.BytesIO(file.getvalue()))

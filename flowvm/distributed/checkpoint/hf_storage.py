@@ -23,6 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files import shards
 from flowvm.files.schema import read_json
+from flowvm.files.writing import put
 from flowvm.loading.listing import listing
 from flowvm.meta import dtype as dtypes
 from flowvm.meta.dtype import DType
@@ -57,11 +58,11 @@ def put_whole(folder: Path, tensors: Mapping[str, Tensor], places: Mapping[str, 
     for index in sorted(set(places.values())):
         own = {name: t for name, t in tensors.items() if places[name] == index}
         target = folder / file_name(index, count)
-        serialization.put(target, serialization.as_safetensors(own, {"format": "pt"}))
+        put(target, serialization.as_safetensors(own, {"format": "pt"}), "save")
         total += sum(t.nbytes for t in own.values())
         weights.update(dict.fromkeys(own, target.name))
     said = {"metadata": {"total_size": total}, "weight_map": weights}
-    serialization.put(folder / INDEX, json.dumps(said, indent=2).encode())
+    put(folder / INDEX, json.dumps(said, indent=2), "save")
 
 
 class HuggingFaceStorageWriter(StorageWriter):
@@ -144,7 +145,7 @@ class HuggingFaceStorageWriter(StorageWriter):
                 }  # fmt: skip
                 metadata = {"format": "pt", _SHARDING: json.dumps(begin), "DCP_VERSION": "1.0"}
                 target = folder / file_name(index, count, rank() + 1)
-                serialization.put(target, serialization.as_safetensors(own, metadata))
+                put(target, serialization.as_safetensors(own, metadata), "save")
 
         def join() -> None:
             if self.enable_consolidation and rank() == 0:

@@ -23,6 +23,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import read_json, wrong
+from flowvm.files.writing import writing
 from flowvm.profiler.run.columns import (
     COLUMNS,
     ROWS,
@@ -207,7 +208,7 @@ class Run:
         header = {"schema": SCHEMA, "version": VERSION}
         header |= {name: getattr(self, name) for name in _HEADER}
         columns = {name: getattr(self, name) for name in COLUMNS}
-        with open(path, "wb") as file:
+        with writing(path, "save") as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
 
     @staticmethod

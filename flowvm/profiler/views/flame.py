@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.writing import put
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
@@ -68,7 +69,8 @@ class Flame(View):
     def save(self, path: str | Path) -> Path:
         """Write it: a name that ends in .json for speedscope, any other as folded stacks."""
         path = Path(path)
-        path.write_text(json.dumps(self.speedscope()) if path.suffix == ".json" else self.folded())
+        text = json.dumps(self.speedscope()) if path.suffix == ".json" else self.folded()
+        put(path, text, "save")
         return path
 
     def screen(self, width: int) -> Screen:
