@@ -22,7 +22,8 @@ from flowvm.distributed.checkpoint.storage import (
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files import shards
-from flowvm.files.schema import read_json
+from flowvm.files.printable import cropped
+from flowvm.files.schema import integer, mapping, options, read_json, several
 from flowvm.files.writing import put
 from flowvm.loading.listing import listing
 from flowvm.meta import dtype as dtypes
@@ -36,6 +37,7 @@ __dir__ = listing(globals())
 INDEX = "model.safetensors.index.json"
 _SHARDING = "DCP_SHARDING_INFO"  # in a file's metadata: where its parts begin
 _OFFSETS = "saved_offsets"
+_BEGINS = mapping(options(saved_offsets=several(integer(0, 1 << 48), 64)))
 _FOLDER = "sharded"  # of parts, beside consolidated files
 _NAMES: dict[str, DType] = {
     "BOOL": dtypes.bool_, "U8": dtypes.uint8, "I8": dtypes.int8, "I16": dtypes.int16,
@@ -177,21 +179,30 @@ class HuggingFaceStorageReader(StorageReader):
         for path in files:
             header = serialization.header_of(path)
             metadata = header.pop("__metadata__", {})
-            begins = read_json(
-                metadata.get(_SHARDING, "{}"), f"load: the metadata of {str(path)!r}"
-            )
+            what = f"load: the metadata of {str(path)!r}"
+            begins = read_json(metadata.get(_SHARDING, "{}"), what)
+            _BEGINS(begins, what)
             for name, entry in header.items():
                 if entry["dtype"] not in _NAMES:
                     raise FileError(f"load: {name!r} in {str(path)!r} has dtype {entry['dtype']}")
                 begin = begins.get(name, {}).get(_OFFSETS, [0] * len(entry["shape"]))
+                if len(begin) != len(entry["shape"]):
+                    raise FileError(
+                        f"{what} says other dimensions of {cropped(name)!r} than it has"
+                    )
                 bounds = [[b, b + n] for b, n in zip(begin, entry["shape"], strict=True)]
                 about = said.setdefault(name, {"dtype": _NAMES[entry["dtype"]], "parts": []})
                 about["parts"].append({"file": path.name, "bounds": bounds})
-        for about in said.values():
+        sizes: dict[str, int] = {}
+        for name, about in said.items():
+            what = f"load: tensor {cropped(name)!r} of {str(self.path)!r}"
+            if len({len(p["bounds"]) for p in about["parts"]}) != 1:
+                raise FileError(f"{what} has parts of other dimensions: a file is damaged")
             about["shape"] = tuple(
                 max(high for _, high in along)
                 for along in zip(*(p["bounds"] for p in about["parts"]), strict=True)
             )
+            shards.check_parts(self.path, what, {**about, "dtype": about["dtype"].name}, sizes)
         self._said = said
         return Metadata(
             {n: TensorStorageMetadata(n, a["shape"], a["dtype"]) for n, a in said.items()}
