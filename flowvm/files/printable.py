@@ -8,7 +8,7 @@ would obey and not show becomes an escape as Python writes it: `\\x1b`.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 # C0 and C1 controls with DEL; marks that turn the direction of text; separators that break lines in
 # browsers and editors; zero-width and tag characters; halves of surrogate pairs
@@ -33,6 +33,22 @@ def printable(text: str, *, lines: bool = False) -> str:
     if text.isascii() and text.isprintable():
         return text
     return (_INSIDE_LINES if lines else _CONTROLS).sub(_escape, text)
+
+
+def printable_tree(value: Any) -> Any:
+    r"""Return plain values with each text in lists and dicts printable, for a page of them.
+
+    >>> from flowvm.files.printable import printable_tree
+    >>> printable_tree({"op": ["add\x07", 3]})
+    {'op': ['add\\x07', 3]}
+    """
+    if isinstance(value, str):
+        return printable(value, lines=True)
+    if isinstance(value, dict):
+        return {printable_tree(key): printable_tree(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [printable_tree(item) for item in value]
+    return value
 
 
 def cropped(text: object, most: int = 80) -> str:

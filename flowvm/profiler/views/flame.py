@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
 from flowvm.files.writing import put
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
@@ -48,7 +49,7 @@ class Flame(View):
 
     def folded(self) -> str:
         """The stacks as `flamegraph.pl` and its like read them: `main (a.py:3);add 1200` a line."""
-        return "".join(f"{';'.join(stack)} {weight}\n" for stack, weight in self.stacks)
+        return "".join(f"{printable(';'.join(stack))} {weight}\n" for stack, weight in self.stacks)
 
     def speedscope(self) -> dict[str, Any]:
         """The contents of a file for https://www.speedscope.app."""

@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from flowvm.files.printable import printable
+
 NO_ORIGIN = -1  # of what is no part of a gradient
 UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
 
@@ -96,6 +98,7 @@ def warn(
     if not file and frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
     seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
+    text, file = printable(text, lines=True), printable(file)
     warnings.warn_explicit(text, category, file, number, registry=seen)
 
 
@@ -109,13 +112,21 @@ def shown(filename: str) -> str:
     return cell[1] if cell else filename
 
 
+def source_line(filename: str, number: int) -> str:
+    """Return a line of a source file, "" where there is none or no file can have the name."""
+    try:
+        return linecache.getline(filename, number)
+    except ValueError:
+        return ""
+
+
 def position(code: CodeType | None, last: int) -> str:
     """`path/file.py:12` of an instruction offset, or ""."""
     if code is None:
         return ""
     positions = list(code.co_positions())
     line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
-    return f"{shown(code.co_filename)}:{line}"
+    return f"{printable(shown(code.co_filename))}:{line}"
 
 
 def short_position(code: CodeType | None, last: int) -> str:
@@ -132,7 +143,7 @@ def expression(code: CodeType | None, last: int) -> tuple[str, int, int]:
     positions = list(code.co_positions())
     nowhere = (None, None, None, None)
     line, end_line, begin, end = positions[last // 2] if last // 2 < len(positions) else nowhere
-    source = linecache.getline(code.co_filename, line or code.co_firstlineno).rstrip()
+    source = source_line(code.co_filename, line or code.co_firstlineno).rstrip()
     text = source.lstrip()
     if begin is None or end is None:
         return text, 0, 0  # Python was told not to keep columns
