@@ -1,7 +1,6 @@
 """Files that are made to take for ever, all memory, or the process: refused before that.
 
-The pickles are put together opcode by opcode, as somebody who means harm would: no pickler writes
-them.  Each function gives the code that leaves one value on the stack.
+The pickles are put together opcode by opcode, as somebody who means harm would.
 """
 
 import io
@@ -19,78 +18,24 @@ import flowvm as flow
 from flowvm.errors import ArgumentError, FileError
 from flowvm.files import bounds
 from flowvm.files.printable import printable
+from tools.pickled import (
+    call,
+    get,
+    legacy,
+    listed,
+    mapping,
+    name,
+    number,
+    put,
+    row,
+    storage,
+    tensor,
+    text,
+    zipped,
+)
 
 SECONDS = 60.0  # of this thread's time: what is bounded takes a few, what is not takes years
 DEEP = 100_000  # hashing a tuple nested so deep, in C, leaves the stack
-
-
-# --- an assembler of pickles ----------------------------------------------------------------------
-
-
-def number(value: int) -> bytes:
-    data = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
-    return b"\x8a" + bytes([len(data)]) + data
-
-
-def text(value: str) -> bytes:
-    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
-
-
-def put(place: int) -> bytes:
-    return b"r" + struct.pack("<I", place)
-
-
-def get(place: int) -> bytes:
-    return b"j" + struct.pack("<I", place)
-
-
-def row(*items: bytes) -> bytes:
-    return b"(" + b"".join(items) + b"t"
-
-
-def listed(*items: bytes) -> bytes:
-    return b"](" + b"".join(items) + b"e"
-
-
-def mapping(*items: bytes) -> bytes:
-    return b"}(" + b"".join(items) + b"u"
-
-
-def name(module: str, what: str) -> bytes:
-    return b"c" + f"{module}\n{what}\n".encode()
-
-
-def call(module: str, what: str, *args: bytes) -> bytes:
-    return name(module, what) + row(*args) + b"R"
-
-
-def storage(size: int = 4, kind: str = "FloatStorage", key: str = "0") -> bytes:
-    return row(text("storage"), name("torch", kind), text(key), text("cpu"), number(size)) + b"Q"
-
-
-def tensor(
-    shape: Any = (4,), stride: Any = (1,), offset: int = 0, of: bytes | None = None
-) -> bytes:
-    sizes = (row(*map(number, numbers)) for numbers in (shape, stride))
-    of = storage() if of is None else of
-    return call("torch._utils", "_rebuild_tensor_v2", of, number(offset), *sizes, b"\x89", b"N")
-
-
-def zipped(value: bytes, data: bytes = bytes(16)) -> bytes:
-    """A file as torch.save writes them, with one storage."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr("archive/data.pkl", b"\x80\x02" + value + b".")
-        archive.writestr("archive/version", "3\n")
-        archive.writestr("archive/data/0", data)
-    return out.getvalue()
-
-
-def legacy(value: bytes) -> bytes:
-    """A file as PyTorch before 1.6 wrote them."""
-    magic, system = number(0x1950A86A20F9469CFC6C), mapping(text("little_endian"), b"\x88")
-    pickles = (magic, number(1001), system, value, listed(text("0")))
-    return b"".join(b"\x80\x02" + p + b"." for p in pickles) + struct.pack("<q", 4) + bytes(16)
 
 
 FORMS = {"zip": zipped, "legacy": legacy}

@@ -104,12 +104,12 @@ def warn(
 
 def shown(filename: str) -> str:
     """A source file's name as people know it: a cell of IPython's or of a notebook is `In[3]`,
-    whatever file it was compiled as; any other keeps its name.
+    whatever file it was compiled as; any other keeps its name, made printable.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     cell = shell.compile.format_code_name(filename) if shell is not None else None
-    return cell[1] if cell else filename
+    return printable(cell[1] if cell else filename)
 
 
 def source_line(filename: str, number: int) -> str:
@@ -126,7 +126,7 @@ def position(code: CodeType | None, last: int) -> str:
         return ""
     positions = list(code.co_positions())
     line = positions[last // 2][0] if last // 2 < len(positions) else code.co_firstlineno
-    return f"{printable(shown(code.co_filename))}:{line}"
+    return f"{shown(code.co_filename)}:{line}"
 
 
 def short_position(code: CodeType | None, last: int) -> str:
