@@ -246,7 +246,7 @@ def load(
     _check_structure(saved, where)
     _join_pairs(tensors, saved.get("pairs", []), where)
     _add_views(tensors, saved, where)
-    return _Reader(tensors, where).read(saved["tree"])
+    return _Reader(tensors, where, len(structure)).read(saved["tree"])
 
 
 def _has_header(data: bytes) -> bool:
@@ -698,10 +698,10 @@ def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
 class _Reader:
     """Builds the object that a JSON tree describes."""
 
-    def __init__(self, tensors: dict[str, Tensor], where: str) -> None:
+    def __init__(self, tensors: dict[str, Tensor], where: str, nbytes: int = 1 << 20) -> None:
         self._tensors = tensors
         self._where = where
-        self._bounds = Bounds(lambda why: FileError(f"flow.load: {where} {why}"), 1 << 20)
+        self._bounds = Bounds(lambda why: FileError(f"flow.load: {where} {why}"), nbytes)
 
     def read(self, tree: Any) -> Any:
         if isinstance(tree, list):

@@ -517,13 +517,14 @@ def read_zip(data: bytes, where: str, device: Device) -> Any:
 
     if f"{folder}byteorder" in names and content(f"{folder}byteorder") != b"little":
         raise FileError(f"flow.load: {where} was written big-endian, which is not read")
+    main = content(mains[0])
     reader = Reader(
         where,
-        len(data),
+        len(main),
         lambda storage: np.frombuffer(content(f"{folder}data/{storage.key}"), np.uint8),
         device,
     )
-    return reader.read(io.BytesIO(content(mains[0])))
+    return reader.read(io.BytesIO(main))
 
 
 def read_legacy(data: bytes, where: str, device: Device) -> Any:

@@ -9,6 +9,8 @@ A part that several ranks hold is written by the first of them; summands are add
 have names of their own, and the index is moved into place when all of them are there; what the old
 index named is removed behind that.  So whoever reads finds the old object or the new one, whole,
 whenever writing ends.  All ranks save together, and load together; an error on one is one on all.
+
+Long because what is written and what is read stand together.
 """
 
 from __future__ import annotations

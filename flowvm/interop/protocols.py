@@ -21,6 +21,8 @@ not trust.  Files of others are for `flow.load`, which opens no pickle.
 NumPy writes and reads the DLPack capsules.  A capsule's deleter may run anywhere: without the GIL,
 while an exception propagates, after the interpreter has gone.  NumPy's C code is right in all of
 these places; a deleter in Python cannot be.
+
+Long because pickles name what builds their tensors by this file.
 """
 
 from __future__ import annotations
@@ -378,8 +380,8 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
     if t._meta.numel == 0:
         return reduced(t, memory_of(t))
     wait_for(t)
-    facts = t._ref >> OPERAND.STORAGE_BITS, t.requires_grad and t.is_leaf, _attributes(t)
-    return _rebuild_on, (_shared_of(t), type(t), t._meta, *facts)
+    leaf, offset = t.requires_grad and t.is_leaf, t._ref >> OPERAND.STORAGE_BITS
+    return _rebuild_on, (_shared_of(t), type(t), t._meta, offset, leaf, _attributes(t))
 
 
 def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:

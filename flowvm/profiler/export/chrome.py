@@ -54,8 +54,7 @@ def write_events(listed: str, path: Path) -> None:
     """Write events, as JSON with commas between them, as a trace."""
     text = '{"traceEvents":[\n' + listed + '\n],"displayTimeUnit":"ns"}'
     packed = path.name.endswith(".gz")
-    data = text.encode("utf-8", "backslashreplace")
-    put(path, gzip.compress(data, 5) if packed else data, "export")
+    put(path, gzip.compress(text.encode(), 5) if packed else text, "export")
 
 
 def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:

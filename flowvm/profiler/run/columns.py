@@ -200,7 +200,7 @@ def read_archive(path: str | Path) -> tuple[Any, dict[str, Any]]:
     with zipfile.ZipFile(path) as archive:
         members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
         if len(members) != len(archive.infolist()) or "header" not in members:
-            wrong("the file", "an archive of other files", "a run's columns and their header")
+            raise KeyError("an archive of other files")
         total = sum(member.file_size for member in members.values())
         if total > min(MOST_BYTES, max(FREE_BYTES, MOST_PACKED * Path(path).stat().st_size)):
             raise ArgumentError(f"it unpacks to {total} bytes, which no run does")
