@@ -210,16 +210,19 @@ def load(
         map_location = map_location.get("cpu")
     plain = map_location is None or callable(map_location)
     place = cpu if plain else as_device(map_location)
-    if isinstance(f, (str, os.PathLike)):
-        if is_shards(Path(f)):
-            where = repr(os.fspath(f))
-            said, tensors = read(Path(f), placement, sbp, load)
+    if isinstance(f, (str, bytes, os.PathLike)):
+        path = Path(os.fsdecode(f))
+        where = repr(str(path))
+        if is_shards(path):
+            said, tensors = read(path, placement, sbp, load)
             _check_structure(said, where)
             _add_views(tensors, said, where)
             return _Reader(tensors, where).read(said["tree"])
-        if Path(f).is_dir():
-            return {name: t.to(place) for name, t in _read_folder(Path(f)).items()}
-        where, data = repr(os.fspath(f)), Path(f).read_bytes()
+        if path.is_dir():
+            return {name: t.to(place) for name, t in _read_folder(path).items()}
+        if path.is_char_device() or path.is_block_device():
+            raise FileError(f"flow.load: {where} is a device: copy what it has into a file first")
+        data = path.read_bytes()
     else:
         where, data = "the given file", f.read()
         if not isinstance(data, (bytes, bytearray, memoryview)):

@@ -73,7 +73,8 @@ def doubled(make: Callable[[bytes], bytes], times: int = 80) -> bytes:
 
 
 def nested(opening: bytes, closing: bytes) -> bytes:
-    return opening * DEEP + b"N" + closing * DEEP
+    depth = 5000 if opening else DEEP
+    return opening * depth + b"N" + closing * depth
 
 
 TUPLES = {
@@ -221,7 +222,7 @@ SIZED = {
     "digits": b"I" + b"9" * 5_000_000 + b"\n",
     "digits of a long": b"L" + b"9" * 4090 + b"x\n",
     "a name": b"c" + b"m" * 5_000_000 + b"\nx\n",
-    "a frame": b"\x95" + struct.pack("<Q", (1 << 64) - 1) + b"(" * 1_200_000,
+    "a frame": b"\x95" + struct.pack("<Q", (1 << 64) - 1),
 }
 
 
@@ -466,3 +467,9 @@ def test_errors_do_not_command_the_terminal(data: bytes) -> None:
         flow.load(io.BytesIO(data))
     shown = str(caught.value)
     assert shown == printable(shown)
+
+
+def test_devices_are_not_read() -> None:
+    for path in ("/dev/zero", "/dev/null"):
+        with pytest.raises(FileError, match="is a device"):
+            flow.load(path)

@@ -170,6 +170,21 @@ def test_tensors_in_other_storages_stay_apart() -> None:
         assert b.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_global_tensors(tmp_path: Path) -> None:
+    """Those that are the same memory, seen in the same way; local ones as in a file."""
+    where = flow.placement.all("cpu")
+    whole = flow.ones(4, 2, placement=where, sbp=flow.sbp.split(0))
+    x = flow.arange(4.0)
+    flow.save({"a": whole, "b": whole.detach(), "c": whole, "x": x, "y": x[1:3]}, tmp_path / "f")
+    for place in (None, where):
+        found = flow.load(tmp_path / "f", placement=place)
+        assert found["a"] is found["c"] is not found["b"]
+        found["b"].fill_(3.0)
+        found["y"].fill_(7.0)
+        assert found["a"].numpy().tolist() == [[3.0] * 2] * 4
+        assert found["x"].tolist() == [0.0, 7.0, 7.0, 3.0]
+
+
 # --- PyTorch's files ------------------------------------------------------------------------------
 
 
