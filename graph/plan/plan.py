@@ -222,7 +222,7 @@ class Plan:
             shown = ", ".join(_operand_text(access, o) for access, o, _ in task.registers)
             times = f" x{task.node.repeat}" if task.node.repeat > 1 else ""
             lines.append(f"  task {task.number} {task.node.operator.name}{times}: {shown}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def table(self) -> PlanView:
         """The Plan as a screen: actors with registers and credits as they stand, or tasks."""

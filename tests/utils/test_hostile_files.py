@@ -183,7 +183,7 @@ def test_copies_without_end(kind: str) -> None:
     value, module, what = COPIES[kind]
     more = text("latin1") if kind == "texts" else b""
     code = value + put(0) + b"0" + name(module, what) + put(1) + b"0"
-    refused(zipped(code + listed(*[get(1) + row(get(0), more) + b"R"] * 20_000)), "copies")
+    refused(zipped(code + listed(*[get(1) + row(get(0), more) + b"R"] * 3000)), "copies")
 
 
 # --- sizes ----------------------------------------------------------------------------------------

@@ -410,7 +410,7 @@ class Graph(GraphBuild):
             ]
         lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def compare(self) -> PassesView:
         """The graph that was called last before and after the passes, side by side; what each pass

@@ -198,6 +198,28 @@ def test_warnings() -> None:
     check(str(seen[0].message) + seen[0].filename, "a warning")
 
 
+def test_graphs() -> None:
+    class Hostile(nn.Graph):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Sequential()
+            self.model.add_module(HOSTILE.replace(".", ""), nn.Linear(2, 2))
+
+        def build(self, x: flow.Tensor) -> flow.Tensor:
+            y: flow.Tensor = function(self.model(x))
+            return y
+
+    function = _program()
+    graph = Hostile()
+    graph(flow.ones(1, 2))
+    plan = graph.plan
+    for text in (
+        repr(graph), graph.explain(), graph._repr_html_(), plan.dump(), repr(plan),
+        plan._repr_html_(), repr(plan.graph), repr(plan.passes), repr(graph.compare()), repr(graph.model),
+    ):  # fmt: skip
+        check(text, text[:20])
+
+
 def test_tensors() -> None:
     kind = type(HOSTILE.encode("ascii", "replace").decode(), (flow.Tensor,), {})
     check(repr(flow.ones(2).as_subclass(kind)), "a tensor")
