@@ -215,7 +215,8 @@ def test_graphs() -> None:
     plan = graph.plan
     for text in (
         repr(graph), graph.explain(), graph._repr_html_(), plan.dump(), repr(plan),
-        plan._repr_html_(), repr(plan.graph), repr(plan.passes), repr(graph.compare()), repr(graph.model),
+        plan._repr_html_(), repr(plan.graph), repr(plan.passes), repr(graph.compare()),
+        repr(graph.model),
     ):  # fmt: skip
         check(text, text[:20])
 
