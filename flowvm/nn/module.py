@@ -66,7 +66,7 @@ def leave(error: FlowError, module: Module) -> None:
     own = next((name for name, below in module.named_modules() if below is inner), "")
     if own:  # else what called it is no part of this one
         path = f"{own}.{path}" if path else own
-        note = f"in {path} ({kind}) of {type(module).__name__}"
+        note = printable(f"in {path} ({kind}) of {type(module).__name__}")
         error.layer = kind, path, module, note
         error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
 

@@ -187,6 +187,10 @@ def test_errors_and_their_notes() -> None:
         check(str(caught.value), "the error")
         check(repr(flow.vm.errors() if callable(flow.vm.errors) else flow.vm.errors), "errors")
     with pytest.raises(flow.FlowError) as caught:
+        model(flow.ones(2))  # no indices: raised at the call, in a layer of that name
+    assert "owned" in "".join(caught.value.__notes__)
+    check("".join(caught.value.__notes__), "the note of a layer")
+    with pytest.raises(flow.FlowError) as caught:
         model.load_state_dict({HOSTILE: flow.ones(1)})
     check(str(caught.value), "load_state_dict")
 
