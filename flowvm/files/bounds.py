@@ -21,6 +21,7 @@ MOST_EXPANDED: Final = 1 << 20  # values, each counted as often as it is shared
 MOST_SHARED: Final = 4  # the same, as a multiple of the values that there are
 SECONDS: Final = 10.0  # of this thread's time, for a small file
 SECONDS_A_BYTE: Final = 1e-5
+_ADVICE: Final = "; no program saves such files: take it from somebody whom you trust"
 _PLAIN: Final = frozenset({str, bytes, bool, type(None)})
 _NEAR: Final = 1 << 60  # integers below it have hashes of their own
 _LOOK: Final = 1 << 10  # keys between two looks at the clock
@@ -42,13 +43,13 @@ class Bounds:
         """Count a step; raise if the reading takes too long."""
         self._steps += 1
         if not self._steps % _LOOK and time.thread_time() > self._end:
-            raise self.refusal("takes so long to read that its contents must be meant to")
+            raise self.refusal(f"takes so long to read that it must be meant to{_ADVICE}")
 
     def copies(self, values: Any) -> Any:
         """Return values that will be copied; raise if all copies are more than a file needs."""
         self._room -= len(values)
         if self._room < 0:
-            raise self.refusal("copies its own values without end")
+            raise self.refusal(f"copies its own values without end{_ADVICE}")
         return values
 
     def put(self, target: MutableMapping[Any, Any], key: Any, value: Any) -> None:
@@ -79,7 +80,7 @@ class Bounds:
             ) from None
         self._hashes[place] += 1
         if self._hashes[place] > MOST_ALIKE:
-            raise self.refusal(f"has more than {MOST_ALIKE} keys of one hash in a dict or set")
+            raise self.refusal(f"has over {MOST_ALIKE} keys of one hash in a dict or set{_ADVICE}")
 
     def _check_shape(self, key: Any) -> None:
         layer, count, depth = [key], 0, 0
@@ -89,11 +90,11 @@ class Bounds:
                 if isinstance(item, (tuple, frozenset)):
                     count += len(item)
                     if count > MOST_IN_KEY:
-                        raise self.refusal(f"has a key of more than {MOST_IN_KEY} values")
+                        raise self.refusal(f"has a key of more than {MOST_IN_KEY} values{_ADVICE}")
                     inner += item
             layer, depth = inner, depth + 1
             if depth > MOST_DEPTH:
-                raise self.refusal(f"has a key that is nested more than {MOST_DEPTH} deep")
+                raise self.refusal(f"has a key nested more than {MOST_DEPTH} deep{_ADVICE}")
 
 
 def check_tree(value: Any, refusal: Refusal) -> None:
@@ -115,11 +116,11 @@ def check_tree(value: Any, refusal: Refusal) -> None:
         if place not in begun:
             begun.add(place)
             if len(begun) - len(known) > MOST_DEPTH:
-                raise refusal(f"has containers nested more than {MOST_DEPTH} deep")
+                raise refusal(f"has containers nested more than {MOST_DEPTH} deep; flatten them")
             for child in children:
                 if _children(child) is not None:
                     if id(child) in begun and id(child) not in known:
-                        raise refusal("has a container that stands in itself")
+                        raise refusal("has a container that stands in itself; take it out")
                     todo.append(child)
                 weight = _weight(child)
                 if weight == 1 or id(child) not in texts:
@@ -131,7 +132,9 @@ def check_tree(value: Any, refusal: Refusal) -> None:
         below = 1 + sum(known.get(id(child)) or _weight(child) for child in children)
         known[place] = below
         if below > MOST_EXPANDED and below > MOST_SHARED * own:
-            raise refusal("has values that are shared so often that they have no end")
+            raise refusal(
+                "has values shared so often that going through them has no end; save each once"
+            )
 
 
 def _children(value: Any) -> Collection[Any] | None:

@@ -108,11 +108,9 @@ class Reader:
 
     def refusal(self, why: str) -> FileError:
         """What is raised about the file."""
-        damaged = why.startswith("is ")
-        advice = (
-            "copy it once more from where it came" if damaged else "no program saves such files"
-        )
-        return FileError(f"flow.load: {self.where} {why}" + f" ({advice})" * (": " not in why[12:]))
+        damaged = why.startswith(("is damaged", "is cut short"))
+        advice = "; copy it once more from where it came" if damaged else ""
+        return FileError(f"flow.load: {self.where} {why}{advice}")
 
     # --- names ----------------------------------------------------------------------------------
 
@@ -203,7 +201,7 @@ class Reader:
 
     def _tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> Tensor:
         if not isinstance(storage, _Storage):
-            raise self.refusal("has a tensor of no storage")
+            raise self.refusal("is damaged: a tensor has no storage")
         if not _plain(shape) or not _plain(stride) or max(len(shape), len(stride)) > MOST_DIMS:
             raise self.refusal("is damaged: a tensor's shape or stride is none")
         if not all(type(n) is int and 0 <= n < 1 << 48 for n in (offset, *shape, *stride)):
@@ -216,7 +214,10 @@ class Reader:
         if last >= storage.size if count else offset > storage.size:
             raise self.refusal("is damaged: a tensor reaches beyond its storage")
         if count > max(MOST_TIMES * storage.size, MOST_REPEATED):
-            raise self.refusal(f"has a tensor with {MOST_TIMES} times its storage's elements")
+            raise self.refusal(
+                f"has a tensor with {MOST_TIMES} times its storage's elements; save "
+                f"its storage's values alone"
+            )
         meta = TensorMeta.of(tuple(shape), dtype, self.device, tuple(stride))
         return alias(self._bytes(storage), meta, offset * dtype.itemsize)
 
