@@ -31,6 +31,7 @@ import numpy as np
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import FileError, FlowError
+from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
 from flowvm.files.bounds import Bounds, check_shape, check_tree
 from flowvm.files.printable import cropped, printable
 from flowvm.meta.device import Device
@@ -287,6 +288,8 @@ class _Machine:
         self.nbytes = file.getbuffer().nbytes
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        # by id, tuples that hold tuples, with how deep they are nested: they are kept, so ids stay
+        self.nested: dict[int, tuple[int, tuple[Any, ...]]] = {}
 
     def take(self, n: int) -> bytes:
         data = self.file.read(n) if n <= self.nbytes else b""
@@ -390,8 +393,19 @@ class _Machine:
         self.items(found)
 
     def tuple_of(self, n: int) -> None:
-        found = [self.pop() for _ in range(n)]
-        self.stack.append(tuple(reversed(found)))
+        self.push_tuple([self.pop() for _ in range(n)][::-1])
+
+    def push_tuple(self, items: list[Any]) -> None:
+        """A tuple, unless it is nested too deep, which is known: none is filled later."""
+        made, depth, nested = tuple(items), 0, self.nested
+        for item in items:
+            if item.__class__ is tuple:
+                depth = max(depth, 1 + nested[id(item)][0] if id(item) in nested else 1)
+        if depth:
+            nested[id(made)] = depth, made
+            if depth > MOST_NESTED:
+                raise self.reader.refusal(f"has tuples nested more than {MOST_NESTED} deep")
+        self.stack.append(made)
 
     def add(self, value: Any) -> None:
         self.into(list).append(value)
@@ -453,7 +467,7 @@ _STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b")": _push(lambda m: ()),
     b"\x8f": _push(lambda m: set()),
     b"\x90": lambda m: m.set_items(),
-    b"t": lambda m: m.stack.append(tuple(m.to_mark())),
+    b"t": lambda m: m.push_tuple(m.to_mark()),
     b"l": lambda m: m.stack.append(list(m.to_mark())),
     b"d": lambda m: m.dict_of(m.to_mark()),
     b"\x85": lambda m: m.tuple_of(1),
