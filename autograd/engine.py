@@ -34,6 +34,7 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
+from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast, sum_to
@@ -505,10 +506,8 @@ def _zeros(meta: Any) -> Tensor | None:
 
 def _explain(error: Exception, node: Any) -> None:
     trace = getattr(getattr(node, "extra", None), "trace", "")
-    error.add_note(
-        f"raised by the gradient of {node.operator.name}"
-        + (f", called at\n{trace}" if trace else "")
-    )
+    text = f"raised by the gradient of {node.operator.name}"
+    error.add_note(printable(text + (f", called at\n{trace}" if trace else ""), lines=True))
 
 
 # for native backward

@@ -57,6 +57,7 @@ from enum import IntEnum
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
+from flowvm.files.printable import printable
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 
@@ -148,6 +149,9 @@ class FlowError(Exception):
         super().__init__(*args)
         for function in on_made:
             function()
+
+    def __str__(self) -> str:
+        return printable(super().__str__(), lines=True)  # names of files and programs are in it
 
 
 class ArgumentError(FlowError, ValueError, RuntimeError):
@@ -278,7 +282,8 @@ class MissingNameError(FlowError, AttributeError):
         self._known = known
 
     def __str__(self) -> str:
-        return f"{self.args[0]}{did_you_mean(self.name, self._known())}"
+        text = f"{self.args[0]}{did_you_mean(self.name, self._known())}"
+        return printable(text, lines=True)
 
     def __reduce__(self) -> tuple[type[MissingNameError], tuple[str, str]]:
         return type(self), (str(self), self.name)

@@ -3,8 +3,10 @@
 The file holds each tensor under its path ("optim.state.0.exp_avg"), so any reader of safetensors
 sees the tensors of a state dict by their names. The structure, with everything that is no tensor,
 is JSON in the file's metadata. Nothing is pickled, so loading a file never runs code. A tensor that
-occurs twice is stored once and is one tensor again after loading. Files are written beside their
-destination and moved over it, so a crash leaves either the old file or the new.
+occurs twice is stored once and is one tensor again after loading. Tensors that share a storage
+share one again: the storage is stored once, up to the last byte that one of them has, and the
+structure says where in it each lies. A file of many such views is smaller if they are cloned first.
+Files are written by `flowvm.files.writing`: a crash leaves either the old file or the new.
 
 In the JSON a dict or list that JSON has is itself; what it has not is a one-entry dict:
 
@@ -16,10 +18,15 @@ In the JSON a dict or list that JSON has is itself; what it has not is a one-ent
                                           named its class
 
 safetensors has no complex128: such a tensor is stored as its real and imaginary parts, float64 with
-one more dimension, and its name is in the structure's list "pairs".
+one more dimension, and its name is in the structure's list "pairs".  It has no strides either:
+"strides" has those of tensors whose dimensions lie in another order.  Of tensors that share a
+storage, one that fills it is stored under its name, or else the storage is, as bytes; the others
+are in "views": {name: [stored name, dtype, offset in bytes, shape, strides]}.  Files with either of
+these have structure version 2, all others 1.
 
 What is read is not trusted: the header's sizes and offsets are those of the file or it is refused,
-and the JSON has no key twice and no depth without end.  PyTorch's files are read by
+and the JSON has no key twice and no depth without end; `flowvm.files.bounds` has the bounds on
+keys.  PyTorch's files are read by
 `flowvm.files.pickles`, which runs nothing of them; OneFlow's folders of variables here.
 
 Long because what is written and what is read stand together.
@@ -33,21 +40,36 @@ import json
 import math
 import os
 import re
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from flowvm.eager.reading import adopt_array, memory_of
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, alias, new_tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
-from flowvm.files.pickles import read_legacy, read_zip
-from flowvm.files.schema import integer, read_json, record, row, several, text
+from flowvm.files.bounds import Bounds, check_shape, check_tree
+from flowvm.files.pickles import MOST_REPEATED, MOST_TIMES, read_legacy, read_zip
+from flowvm.files.printable import cropped
+from flowvm.files.schema import (
+    check_depth,
+    integer,
+    mapping,
+    one_of,
+    options,
+    read_json,
+    record,
+    row,
+    several,
+    text,
+)
 from flowvm.files.shards import is_sharded, is_shards, read, write
+from flowvm.files.writing import put
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
+from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import (
     ALL_DTYPES,
     DType,
@@ -60,13 +82,17 @@ from flowvm.meta.dtype import (
     float8_e5m2fnuz,
     float8_e8m0fnu,
     float64,
+    uint8,
 )
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.meta import TensorMeta, dense_stride
+from flowvm.vm.machine.words import OPERAND
 
 __all__ = ["add_safe_globals", "clear_safe_globals", "get_safe_globals", "load", "save"]
 __dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
-_VERSION = 1
+_VERSION, _VERSION_OF_SHARED = 1, 2
 DEFAULT_PROTOCOL = 2  # of pickles, as PyTorch has it: what is written here is none
 _PLAIN = (str, int, float, bool, type(None))
 
@@ -81,6 +107,11 @@ def save(
     """Write tensors, arrays, plain values, and dicts, lists, tuples, sets and dataclasses of them
     to a path or a binary file.  PyTorch's arguments about pickles are taken: there is none.
 
+    Tensors that share a storage share one when they are loaded; it is saved once, so a small view
+    saved beside another one of a large tensor brings all of that: save its `.clone()`.  A file that
+    is there is replaced in one step and keeps its permissions; a link stays one; a device, a pipe
+    or a socket is written to.
+
     Where some tensors are global, all ranks save together, into a folder: `flowvm.files.shards`.
 
     >>> import io
@@ -94,11 +125,7 @@ def save(
     if is_sharded(tensors):
         _save_shards(f, tensors, metadata[_KEY])
         return
-    data = as_safetensors(tensors, metadata)
-    if not isinstance(f, (str, os.PathLike)):
-        f.write(data)
-        return
-    put(Path(f), data)
+    put(f, as_safetensors(tensors, metadata), "flow.save")
 
 
 def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
@@ -107,22 +134,6 @@ def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> b
 
     data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
     return _relabelled(data, {n: _WORDS[t.dtype] for n, t in tensors.items() if t.dtype in _WORDS})
-
-
-def put(target: Path, data: bytes) -> None:
-    """Write a file beside its place, and move it there."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.")
-    except FileNotFoundError:
-        raise FileNotFoundError(f"flow.save: there is no folder {str(target.parent)!r}") from None
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def header_of(path: Path) -> dict[str, Any]:
@@ -143,7 +154,7 @@ def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
     """What a folder of shards has of an object, whether its tensors are global or not: a structure
     and the tensors that it names.
     """
-    tensors, metadata = _flatten(obj)
+    tensors, metadata = _flatten(obj, apart=True)
     return json.loads(metadata[_KEY]), tensors
 
 
@@ -180,7 +191,8 @@ def load(
     map_location is the device the tensors go to, the CPU by default.  Files do not say where
     tensors were, so of a dict it is that for "cpu", and a function is taken and not called.
     Nothing of a file is run, whatever weights_only says; mmap and arguments about pickles are
-    taken.  ArgumentError for what is damaged, or holds something else.
+    taken.  Tensors that shared a storage share one.  FileError, an ArgumentError, for what is
+    damaged, holds something else, or is made to take for ever.
 
     Of a folder of global tensors, which all ranks load together, whatever number of them wrote it:
     `placement` is where they go, by default all ranks; `sbp` how they are held, one for all, a dict
@@ -198,20 +210,32 @@ def load(
         map_location = map_location.get("cpu")
     plain = map_location is None or callable(map_location)
     place = cpu if plain else as_device(map_location)
-    if isinstance(f, (str, os.PathLike)):
-        if is_shards(Path(f)):
-            said, tensors = read(Path(f), placement, sbp, load)
-            return _Reader(tensors, repr(os.fspath(f))).read(said["tree"])
-        if Path(f).is_dir():
-            return _moved(_read_folder(Path(f)), place)
-        where, data = repr(os.fspath(f)), Path(f).read_bytes()
+    if isinstance(f, (str, bytes, os.PathLike)):
+        path = Path(os.fsdecode(f))
+        where = repr(str(path))
+        if is_shards(path):
+            said, tensors = read(path, placement, sbp, load)
+            _check_structure(said, where)
+            _add_views(tensors, said, where)
+            return _Reader(tensors, where).read(said["tree"])
+        if path.is_dir():
+            return {name: t.to(place) for name, t in _read_folder(path).items()}
+        if path.is_char_device() or path.is_block_device():
+            raise FileError(f"flow.load: {where} is a device: copy what it has into a file first")
+        data = path.read_bytes()
     else:
         where, data = "the given file", f.read()
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise ArgumentTypeError(
+                f"flow.load reads bytes from a path or a binary file, and read() of this "
+                f"{type(f).__name__} gave a {type(data).__name__}"
+            )
+        data = bytes(data)
     if not _has_header(data):
         if data[:2] == b"PK":
-            return _moved(read_zip(data, where), place)
+            return read_zip(data, where, place)
         if data[:1] == b"\x80":
-            return _moved(read_legacy(data, where), place)
+            return read_legacy(data, where, place)
     header = _header(data, where)
     arrays = _arrays(data, header, where)
     tensors = {
@@ -222,15 +246,10 @@ def load(
     if structure is None:
         return tensors
     saved = read_json(structure, f"flow.load: the structure of {where}", finite=False)
-    if not isinstance(saved, dict) or saved.keys() - {"pairs"} != {"version", "tree"}:
-        raise FileError(f"flow.load: {where} is damaged: its structure has no tree")
-    if saved.get("version") != _VERSION:
-        raise FileError(
-            f"flow.load: {where} has structure version {saved.get('version')}, this flowvm reads "
-            f"{_VERSION}"
-        )
+    _check_structure(saved, where)
     _join_pairs(tensors, saved.get("pairs", []), where)
-    return _Reader(tensors, where).read(saved["tree"])
+    _add_views(tensors, saved, where)
+    return _Reader(tensors, where, len(structure)).read(saved["tree"])
 
 
 def _has_header(data: bytes) -> bool:
@@ -294,10 +313,10 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         shape = tuple(map(int, re.findall(r"\d+", said[1] or "")))
         name, data = _ONEFLOW[said[2]], out.read_bytes()
         dtype = np.dtype("uint16" if name == "bfloat16" else name)
-        if len(shape) > 64 or math.prod(shape) * dtype.itemsize != len(data):
-            raise FileError(
-                f"flow.load: {str(out)!r} is damaged: {len(data)} bytes of shape {shape}"
-            )
+        wrong = f"flow.load: {str(out)!r} is damaged: {len(data)} bytes of shape {shape[:64]}"
+        refusal = partial(_refused, wrong)
+        if len(shape) > 64 or check_shape(shape, dtype.itemsize, refusal) != len(data):
+            raise FileError(wrong)
         array = np.frombuffer(data, dtype).reshape(shape)
         found[entry.name] = _tensor(array, bfloat16 if name == "bfloat16" else None, cpu)
     if not found:
@@ -310,33 +329,99 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
     return found
 
 
-def _moved(obj: Any, place: Device) -> Any:
-    """What was read, with its tensors at a device."""
-    if place == cpu:
-        return obj
-    if isinstance(obj, Tensor):
-        return obj.to(place)
-    if isinstance(obj, dict):
-        for key, value in obj.items():
-            obj[key] = _moved(value, place)
-        return obj
-    if type(obj) in (list, tuple):
-        return type(obj)(_moved(item, place) for item in obj)
-    return obj
-
-
 # ---- writing
 
 
-def _flatten(obj: Any) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(name -> tensor, metadata)."""
+def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """(name -> tensor to store, metadata).  `apart`: each tensor is stored under its name, also
+    where some share a storage.
+    """
+    check_tree(obj, lambda why: ArgumentError(f"flow.save: the object {why}"))
     writer = _Writer()
-    tree = writer.tree(obj, "")
+    try:
+        tree = writer.tree(obj, "")
+    except RecursionError:
+        raise ArgumentError(
+            "flow.save: the object is nested too deep, or stands in itself"
+        ) from None
+    check_depth(tree, "flow.save: the object", kind=ArgumentError)
     said: dict[str, Any] = {"version": _VERSION, "tree": tree}
-    if pairs := [name for name, t in writer.tensors.items() if t.dtype is complex128]:
+    tensors, views, strides = (writer.tensors, {}, {}) if apart else _shared(writer.tensors)
+    if views or strides:
+        said |= {"version": _VERSION_OF_SHARED, "views": views, "strides": strides}
+    if pairs := [name for name, t in tensors.items() if t.dtype is complex128]:
         said["pairs"] = pairs
     structure = json.dumps(said, separators=(",", ":"))
-    return writer.tensors, {_KEY: structure}
+    return tensors, {_KEY: structure}
+
+
+def _shared(
+    tensors: dict[str, Tensor],
+) -> tuple[dict[str, Tensor], dict[str, list[Any]], dict[str, list[int]]]:
+    """(what is stored, views of it, strides): see the head of the file."""
+    users: dict[Any, list[str]] = {}
+    for name, t in tensors.items():
+        users.setdefault(_sharing_key(name, t), []).append(name)
+    stored: dict[str, Tensor] = {}
+    views: dict[str, list[Any]] = {}
+    strides: dict[str, list[int]] = {}
+    for names in users.values():
+        first = tensors[names[0]]
+        if len(names) == 1:
+            stored[names[0]] = first
+            if _is_permuted(first._meta):
+                strides[names[0]] = [*first._meta.stride]
+            continue
+        size = max(_offset(tensors[n]) + tensors[n]._meta.span for n in names)
+        full = [n for n in names if tensors[n]._meta.nbytes == size]
+        full = [n for n in full if _offset(tensors[n]) == 0 and tensors[n]._meta.contiguous]
+        if isinstance(first._meta, GlobalMeta):
+            base = names[0]
+            stored[base] = first
+        elif full:
+            base = full[0]
+            stored[base] = tensors[base]
+        else:
+            base = _free_name(f"{names[0]}.storage", tensors)
+            meta = TensorMeta.of((size,), uint8, first._meta.device)
+            stored[base] = new_tensor(first._ref & OPERAND.STORAGE_MASK, meta, first.storage())
+        for n in names:
+            if n != base:
+                t = tensors[n]
+                shape, stride, offset = t._meta.shape, t._meta.stride, _offset(t)
+                if isinstance(t._meta, GlobalMeta):  # all of the base
+                    stride, offset = dense_stride(shape), 0
+                views[n] = [base, t.dtype.name, offset, [*shape], [*stride]]
+    return stored, views, strides
+
+
+def _sharing_key(name: str, t: Tensor) -> Any:
+    """What tensors that are stored together have in common."""
+    if t._meta.device is nowhere or t._meta.numel == 0:
+        return name
+    place = t._ref & OPERAND.STORAGE_MASK
+    return (t._ref, t._meta) if isinstance(t._meta, GlobalMeta) else place
+
+
+def _offset(t: Tensor) -> int:
+    """Bytes before a tensor's first element, in its storage."""
+    return t._ref >> OPERAND.STORAGE_BITS
+
+
+def _is_permuted(meta: TensorMeta) -> bool:
+    """Whether the elements lie without gaps, the dimensions in another order than C's."""
+    if meta.contiguous or isinstance(meta, GlobalMeta):
+        return False
+    pairs = sorted(zip(meta.stride, meta.shape, strict=True), reverse=True)
+    wide = [(s, d) for s, d in pairs if d != 1]
+    return [s for s, _ in wide] == [*dense_stride([d for _, d in wide])]
+
+
+def _free_name(name: str, tensors: Mapping[str, Tensor]) -> str:
+    found, again = name, 2
+    while found in tensors or found == "__metadata__":
+        found, again = f"{name}#{again}", again + 1
+    return found
 
 
 def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
@@ -411,9 +496,7 @@ class _Writer:
         known = self._names.get(id(tensor))
         if known is not None:
             return known
-        name, again = path or "tensor", 2
-        while name in self.tensors or name == "__metadata__":
-            name, again = f"{path}#{again}", again + 1
+        name = _free_name(path or "tensor", self.tensors)
         self._names[id(tensor)] = name
         self.tensors[name] = tensor
         return name
@@ -439,12 +522,6 @@ def _tensor_of(array: np.ndarray[Any, Any], path: str) -> Tensor:
     return made
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
 # ---- reading
 
 
@@ -463,6 +540,11 @@ def _header(data: bytes, where: str) -> dict[str, Any]:
     return header
 
 
+def _refused(what: str, why: str) -> FileError:
+    """Make the error of a file from what is wrong with it."""
+    return FileError(f"{what}: it {why}")
+
+
 def _check_header(header: dict[str, Any], size: int, where: str) -> None:
     """ArgumentError unless the tensors' bytes are those of the file, one behind the other."""
     metadata = header.get("__metadata__", {})
@@ -475,7 +557,11 @@ def _check_header(header: dict[str, Any], size: int, where: str) -> None:
             continue
         _ENTRY(entry, f"flow.load: {where}: tensor {name!r}")
         (begin, end), dtype = entry["data_offsets"], entry["dtype"]
-        nbytes = math.prod(entry["shape"]) * _DTYPES.get(dtype, 0)
+        nbytes = check_shape(
+            entry["shape"],
+            _DTYPES.get(dtype, 1),
+            partial(_refused, f"flow.load: {where} is damaged"),
+        )
         if dtype in _DTYPES and end - begin != nbytes:
             raise FileError(
                 f"flow.load: {where} is damaged: tensor {name!r} has {nbytes} bytes, at {begin} to "
@@ -535,21 +621,90 @@ def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) ->
     return there
 
 
+_SIZES = several(integer(0, 1 << 48), 64)
+_SHARED = options(
+    views=mapping(
+        row(
+            text(1 << 16),
+            one_of(*(d.name for d in ALL_DTYPES)),
+            integer(0, 1 << 48),
+            _SIZES,
+            _SIZES,
+        )
+    ),
+    strides=mapping(_SIZES),
+)
+
+
+def _check_structure(said: Any, where: str) -> None:
+    """FileError unless this flowvm reads such a structure."""
+    if (
+        not isinstance(said, dict)
+        or not {"version", "tree"} <= said.keys()
+        or (said.keys() - {"version", "tree", "pairs", "views", "strides"})
+    ):
+        raise FileError(f"flow.load: {where} is damaged: its structure has no tree")
+    version = said["version"]
+    if type(version) is not int or version not in (_VERSION, _VERSION_OF_SHARED):
+        raise FileError(
+            f"flow.load: {where} has structure version {cropped(version)}, this flowvm reads "
+            f"{_VERSION} and {_VERSION_OF_SHARED}"
+        )
+
+
+def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> None:
+    """Give tensors their strides back, and add those that share a storage with another."""
+    shared = {key: said[key] for key in ("views", "strides") if key in said}
+    _SHARED(shared, f"flow.load: the structure of {where}")
+
+    def refusal(name: str, why: str) -> FileError:
+        return FileError(f"flow.load: {where} is damaged: {cropped(name)!r} {why}")
+
+    for name, stride in shared.get("strides", {}).items():
+        t = tensors.get(name)
+        if t is None or len(stride) != t.ndim:
+            raise refusal(name, "has strides and no such tensor")
+        meta = TensorMeta.of(t.shape, t.dtype, t.device, tuple(stride))
+        if not _is_permuted(meta):
+            raise refusal(name, "has strides of no dense tensor")
+        made: Any = t.new_empty_strided(tuple(t.shape), tuple(stride))
+        tensors[name] = made.copy_(t)
+    bases = dict(tensors)
+    for name, (base, dtype, offset, shape, stride) in shared.get("views", {}).items():
+        held = bases.get(base)
+        if held is None or name in tensors or len(shape) != len(stride):
+            raise refusal(name, "is a view of no tensor")
+        if isinstance(held._meta, GlobalMeta):
+            tensors[name] = alias(held, held._meta)
+            continue
+        kind = dtype_named(dtype)
+        check_shape(shape, kind.itemsize, partial(refusal, name))
+        last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        end = offset + (last + 1) * kind.itemsize * (0 not in shape)
+        if end > held._meta.nbytes or offset % kind.itemsize or not held._meta.contiguous:
+            raise refusal(name, "reaches beyond its storage")
+        if math.prod(shape) > max(MOST_TIMES * held._meta.nbytes, MOST_REPEATED):
+            raise refusal(name, f"has more than {MOST_TIMES} times its storage's elements")
+        meta = TensorMeta.of(tuple(shape), kind, held._meta.device, tuple(stride))
+        tensors[name] = alias(held, meta, offset)
+
+
 def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
     """Make complex numbers of the tensors that were saved as pairs of parts."""
     for name in names if isinstance(names, list) else [names]:
         pairs: Any = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
-            raise FileError(f"flow.load: {where} is damaged: {str(name)[:80]!r} is no pairs")
+            raise FileError(f"flow.load: {where} is damaged: {cropped(name)!r} is no pairs")
         tensors[name] = pairs.view_as_complex()
 
 
 class _Reader:
     """Builds the object that a JSON tree describes."""
 
-    def __init__(self, tensors: dict[str, Tensor], where: str) -> None:
+    def __init__(self, tensors: dict[str, Tensor], where: str, nbytes: int = 1 << 20) -> None:
         self._tensors = tensors
         self._where = where
+        self._bounds = Bounds(lambda why: FileError(f"flow.load: {where} {why}"), nbytes)
 
     def read(self, tree: Any) -> Any:
         if isinstance(tree, list):
@@ -567,7 +722,10 @@ class _Reader:
         if mark == "$tuple" and isinstance(value, list):
             return tuple([self.read(item) for item in value])
         if mark == "$dict" and isinstance(value, list) and all(map(_is_item, value)):
-            return {key: self.read(item) for key, item in value}
+            made: dict[Any, Any] = {}
+            for key, item in value:
+                self._bounds.put(made, key, self.read(item))
+            return made
         if mark == "$dtype" and value in _NAMES:
             return dtype_named(value)
         if mark == "$array" and isinstance(value, str) and value in self._tensors:
@@ -580,21 +738,21 @@ class _Reader:
             except ValueError:
                 pass
         if mark == "$set" and isinstance(value, list):
-            try:
-                return {self.read(item) for item in value}
-            except TypeError:
-                pass
+            elements: set[Any] = set()
+            for item in value:
+                self._bounds.add(elements, self.read(item))
+            return elements
         if mark == "$class" and isinstance(value, list) and len(value) == 2:
             return self._instance(*value)
         shown = repr(value)
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
-        raise FileError(f"flow.load: {self._where} is damaged: {mark} {shown}")
+        raise FileError(f"flow.load: {self._where} is damaged: {cropped(mark)} {shown}")
 
     def _instance(self, name: Any, fields: Any) -> Any:
         kind = _safe.get(name) if isinstance(name, str) else None
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
             raise FileError(
-                f"flow.load: {self._where} has a dataclass {str(name)[:80]!r}, and no name of a "
+                f"flow.load: {self._where} has a dataclass {cropped(name)!r}, and no name of a "
                 f"file is looked up: flow.serialization.add_safe_globals([its class]) first"
             )
         known = {field.name for field in dataclasses.fields(kind)}

@@ -31,7 +31,8 @@ MAX_LINES = 350
 # fmt: off
 LAYERS = (
     (
-        "compiler", "config", "errors", "files.schema", "guards", "interop.capsules",
+        "compiler", "config", "errors", "files.bounds", "files.printable", "files.schema",
+        "files.writing", "guards", "interop.capsules",
         "loading.absent", "loading.lazy", "loading.listing", "meta", "private", "version",
     ),
     ("vm",),

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from flowvm.compiler import cache
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
 from flowvm.files.schema import mapping, number, read_json
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
@@ -88,7 +89,7 @@ class _Burst:
         before = "1 kernel" if self.count == 1 else f"{self.count} kernels"
         far = f"{before} made in {_rounded(self.spent)} s, " if self.count else ""
         print(
-            f"flowvm: making {shown(name)}{long}; {far}once on this machine",
+            f"flowvm: making {printable(shown(name))}{long}; {far}once on this machine",
             file=sys.stderr,
             flush=True,
         )
@@ -156,7 +157,7 @@ def on_terminal() -> bool:
 def tell(text: str) -> None:
     """A line of news for who sits at a prompt; for others from FLOWVM_DEBUG=1 on."""
     if hasattr(sys, "ps1") and on_terminal() and config.debug < 1:
-        print(f"\x1b[2mflowvm: {text}\x1b[0m", file=sys.stderr, flush=True)
+        print(f"\x1b[2mflowvm: {printable(text)}\x1b[0m", file=sys.stderr, flush=True)
     else:
         say(1, text)
 

@@ -9,7 +9,9 @@ and tensors need, and these names alone; every other name, opcode or size ends t
 
 Nothing is imported for a name and nothing is called for one but functions of this file, so loading
 never runs code.  Two formats: a zip with data.pkl and data/<key> (since PyTorch 1.6), and five
-pickles in a row with storages behind them.  Sizes are held against the file before memory is taken.
+pickles in a row with storages behind them.  Sizes are held against the file before memory is taken,
+keys and the whole value against `flowvm.files.bounds`.  A storage is read once, and all tensors on
+it share it, as they did when they were saved.
 
 Long because it is a machine: its opcodes stand together.
 """
@@ -17,9 +19,9 @@ Long because it is a machine: its opcodes stand together.
 from __future__ import annotations
 
 import io
-import math
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -27,10 +29,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, FileError
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import FileError, FlowError
+from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
+from flowvm.files.bounds import Bounds, check_shape, check_tree
+from flowvm.files.printable import cropped, printable
+from flowvm.meta.device import Device
 from flowvm.meta.dtype import MINIFLOATS, DType, dtype_named
-from flowvm.meta.meta import Size
+from flowvm.meta.meta import Size, TensorMeta
 
 _STORAGES: Final = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
@@ -50,13 +56,15 @@ _DTYPES: Final = {
 }  # fmt: skip
 # what zipfile raises of an archive whose bytes are wrong
 _BROKEN: Final = (
-    KeyError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
+    LookupError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
+    MemoryError, struct.error, zlib.error,
 )  # fmt: skip
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001
 MOST_DEPTH: Final = 10000  # values on the stack
 MOST_DIMS: Final = 64
-MOST_TIMES: Final = 100  # how often a storage's elements may be in tensors
+MOST_TIMES: Final = 100  # how often a storage's elements may be in a tensor
+MOST_REPEATED: Final = 1 << 24  # elements that a tensor may have all the same
 MOST_STEPS: Final = 1 << 24  # opcodes
 
 
@@ -88,15 +96,22 @@ class _Mark:
 class Reader:
     """One file: its pickles, and what they need of it."""
 
-    def __init__(self, where: str, bytes_of: Callable[[_Storage], np.ndarray[Any, Any]]) -> None:
-        self.where, self.bytes_of = where, bytes_of
-        self._storages: dict[tuple[str, str], np.ndarray[Any, Any]] = {}  # by key and dtype
-        self._tensors: dict[Any, Tensor] = {}  # by place: weights that are tied are one tensor
-        self._used: dict[str, int] = {}  # elements of tensors, by storage
+    def __init__(
+        self,
+        where: str,
+        nbytes: int,
+        bytes_of: Callable[[_Storage], np.ndarray[Any, Any]],
+        device: Device,
+    ) -> None:
+        self.where, self.bytes_of, self.device = where, bytes_of, device
+        self.bounds = Bounds(self.refusal, nbytes)
+        self._storages: dict[str, Tensor] = {}  # by key: all bytes of it
 
     def refusal(self, why: str) -> FileError:
         """What is raised about the file."""
-        return FileError(f"flow.load: {self.where} {why}")
+        damaged = why.startswith(("is damaged", "is cut short"))
+        advice = "; copy it once more from where it came" if damaged else ""
+        return FileError(f"flow.load: {self.where} {why}{advice}")
 
     # --- names ----------------------------------------------------------------------------------
 
@@ -108,9 +123,9 @@ class Reader:
             if name in _DTYPES:
                 return dtype_named(_DTYPES[name])
             if name == "Size":
-                return _Call(name, lambda items=(): Size(items))
+                return _Call(name, self._size)
             if name == "device":
-                return _Call(name, lambda kind="cpu", index=None: str(kind))
+                return _Call(name, lambda kind="cpu", index=None: self._text(kind))
         if module == "torch.storage" and name in _STORAGES:
             return _Dtype(_STORAGES[name])
         known: dict[tuple[str, str], Callable[..., Any]] = {
@@ -123,14 +138,16 @@ class Reader:
                 make, args
             ),
             ("torch.nn.parameter", "Parameter"): lambda data=None, grad=True: data,
-            ("collections", "OrderedDict"): lambda items=(): OrderedDict(items),
-            ("collections", "defaultdict"): lambda factory=None, items=(): defaultdict(None, items),
-            ("numpy", "dtype"): lambda kind, *rest: _Dtype(str(kind)),
+            ("collections", "OrderedDict"): lambda items=(): self._filled(OrderedDict(), items),
+            ("collections", "defaultdict"): lambda factory=None, items=(): self._filled(
+                defaultdict(None), items
+            ),
+            ("numpy", "dtype"): lambda kind, *rest: _Dtype(self._text(kind)),
             ("numpy.core.multiarray", "scalar"): self._number,
             ("numpy._core.multiarray", "scalar"): self._number,
-            ("_codecs", "encode"): lambda text, coding: str(text).encode("latin1"),
-            ("builtins", "set"): lambda items=(): set(items),
-            ("__builtin__", "set"): lambda items=(): set(items),
+            ("_codecs", "encode"): lambda text, coding: self._text(text).encode("latin1"),
+            ("builtins", "set"): self._set,
+            ("__builtin__", "set"): self._set,
         }
         if (module, name) in known:
             return _Call(f"{module}.{name}", known[module, name])
@@ -139,47 +156,71 @@ class Reader:
         if (module, name) == ("torch.optim", "required"):
             return None
         raise self.refusal(
-            f"names {module}.{name}, which is no part of a state dict: flowvm reads tensors, "
-            f"numbers, texts and containers of them, and runs nothing of a file; save "
+            f"names {cropped(f'{module}.{name}')}, which is no part of a state dict: flowvm reads "
+            f"tensors, numbers, texts and containers of them, and runs nothing of a file; save "
             f"model.state_dict() instead of the model"
         )
+
+    def _text(self, value: Any) -> str:
+        if type(value) is not str:
+            raise self.refusal("is damaged: something has a text's place and is none")
+        self.bounds.copies(value)
+        return value
+
+    def _size(self, items: Any = ()) -> Size:
+        if not _plain(items) or len(items) > MOST_DIMS or not all(type(n) is int for n in items):
+            raise self.refusal("is damaged: a torch.Size has no sizes")
+        return Size(items)
+
+    def _filled(self, target: Any, items: Any) -> Any:
+        """A dict with items: another dict's, or pairs."""
+        pairs = list(self.bounds.copies(items).items()) if isinstance(items, dict) else items
+        if not isinstance(pairs, (list, tuple)):
+            raise self.refusal("is damaged: a dict is made of no items")
+        for pair in self.bounds.copies(pairs):
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+                raise self.refusal("is damaged: a dict is made of no items")
+            self.bounds.put(target, *pair)
+        return target
+
+    def _set(self, items: Any = ()) -> set[Any]:
+        if not isinstance(items, (list, tuple, set)):
+            raise self.refusal("is damaged: a set is made of no items")
+        made: set[Any] = set()
+        for item in self.bounds.copies(items):
+            self.bounds.add(made, item)
+        return made
 
     def _number(self, kind: Any, data: bytes = b"") -> Any:
         codes = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
         if not isinstance(kind, _Dtype) or kind.name.lstrip("<|=") not in codes:
             raise self.refusal("has a number of a kind that is not read")
-        array = np.frombuffer(data, np.dtype("<" + kind.name.lstrip("<|=")))
-        if array.size != 1:
+        dtype = np.dtype("<" + kind.name.lstrip("<|="))
+        if type(data) is not bytes or len(data) != dtype.itemsize:
             raise self.refusal("is damaged: a number has another size")
-        return array[0].item()
+        return np.frombuffer(data, dtype)[0].item()
 
     def _tensor(self, storage: Any, offset: Any, shape: Any, stride: Any, *rest: Any) -> Tensor:
         if not isinstance(storage, _Storage):
-            raise self.refusal("has a tensor of no storage")
-        numbers = (offset, *shape, *stride) if _plain(shape) and _plain(stride) else (None,)
-        if not all(type(n) is int and 0 <= n < 1 << 48 for n in numbers):
+            raise self.refusal("is damaged: a tensor has no storage")
+        if not _plain(shape) or not _plain(stride) or max(len(shape), len(stride)) > MOST_DIMS:
             raise self.refusal("is damaged: a tensor's shape or stride is none")
-        if len(shape) != len(stride) or len(shape) > MOST_DIMS:
+        if not all(type(n) is int and 0 <= n < 1 << 48 for n in (offset, *shape, *stride)):
+            raise self.refusal("is damaged: a tensor's shape or stride is none")
+        if len(shape) != len(stride):
             raise self.refusal("is damaged: a tensor's shape and stride are not alike")
+        dtype = dtype_named(storage.dtype)
+        count = check_shape(shape, dtype.itemsize, self.refusal) // dtype.itemsize
         last = offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-        if math.prod(shape) and last >= storage.size:
+        if last >= storage.size if count else offset > storage.size:
             raise self.refusal("is damaged: a tensor reaches beyond its storage")
-        place = (storage.key, storage.dtype, offset, tuple(shape), tuple(stride))
-        if place in self._tensors:
-            return self._tensors[place]
-        flat = self._flat(storage)
-        self._used[storage.key] = self._used.get(storage.key, 0) + math.prod(shape)
-        if self._used[storage.key] > MOST_TIMES * max(1, flat.size):
-            raise self.refusal(f"has tensors with {MOST_TIMES} times their storage's elements")
-        steps = tuple(s * flat.itemsize for s in stride)
-        if not math.prod(shape):
-            array = np.empty(tuple(shape), flat.dtype)
-        else:
-            array = np.lib.stride_tricks.as_strided(flat[offset:], tuple(shape), steps)
-        kind = dtype_named(storage.dtype)
-        made: Tensor = adopt_array(np.array(array, order="C"), dtype=kind)
-        self._tensors[place] = made
-        return made
+        if count > max(MOST_TIMES * storage.size, MOST_REPEATED):
+            raise self.refusal(
+                f"has a tensor with {MOST_TIMES} times its storage's elements; save "
+                f"its storage's values alone"
+            )
+        meta = TensorMeta.of(tuple(shape), dtype, self.device, tuple(stride))
+        return alias(self._bytes(storage), meta, offset * dtype.itemsize)
 
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
@@ -192,18 +233,21 @@ class Reader:
         typed = _Storage(storage.key, dtype.name, storage.size // dtype.itemsize)
         return self._tensor(typed, offset, shape, stride)
 
-    def _flat(self, storage: _Storage) -> np.ndarray[Any, Any]:
-        place = (storage.key, storage.dtype)
-        if place not in self._storages:
+    def _bytes(self, storage: _Storage) -> Tensor:
+        """All of a storage, as bytes, which every tensor on it shares."""
+        found = self._storages.get(storage.key)
+        wanted = storage.size * dtype_named(storage.dtype).itemsize
+        if found is None:
             raw = self.bytes_of(storage)
-            dtype = dtype_named(storage.dtype).storage.newbyteorder("<")
-            if raw.nbytes != storage.size * dtype.itemsize:
-                raise self.refusal(
-                    f"is damaged: storage {storage.key} has {raw.nbytes} bytes and not "
-                    f"{storage.size * dtype.itemsize}"
-                )
-            self._storages[place] = raw.view(dtype).astype(dtype.newbyteorder("="))
-        return self._storages[place]
+            if raw.nbytes == wanted:
+                found = adopt_array(np.array(raw)).to(self.device)
+                self._storages[storage.key] = found
+        have = raw.nbytes if found is None else found.numel()
+        if found is None or have != wanted:
+            raise self.refusal(
+                f"is damaged: storage {cropped(storage.key)} has {have} bytes and not {wanted}"
+            )
+        return found
 
     def _persistent(self, given: Any) -> _Storage:
         if type(given) is not tuple or len(given) < 5 or given[0] != "storage":
@@ -222,34 +266,39 @@ class Reader:
             raise self.refusal("calls what may not be called: nothing of a file is run")
         try:
             return function.run(*args)
-        except (TypeError, ValueError, OverflowError) as error:
-            if isinstance(error, ArgumentError):
-                raise
+        except FileError:
+            raise
+        except (TypeError, ValueError, OverflowError, MemoryError, FlowError):
             raise self.refusal(f"is damaged: {function.name} of other arguments") from None
 
     # --- the machine ----------------------------------------------------------------------------
 
     def read(self, file: io.BytesIO) -> Any:
         """The value of the pickle that begins here."""
-        return _Machine(self, file).run()
+        value = _Machine(self, file).run()
+        check_tree(value, self.refusal)
+        return value
 
 
 class _Machine:
     """One pickle's stack and memo."""
 
-    def __init__(self, reader: Reader, file: Any) -> None:
+    def __init__(self, reader: Reader, file: io.BytesIO) -> None:
         self.reader, self.file = reader, file
+        self.nbytes = file.getbuffer().nbytes
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        # by id, tuples that hold tuples, with how deep they are nested: they are kept, so ids stay
+        self.nested: dict[int, tuple[int, tuple[Any, ...]]] = {}
 
     def take(self, n: int) -> bytes:
-        data: bytes = self.file.read(n)
+        data = self.file.read(n) if n <= self.nbytes else b""
         if len(data) != n:
             raise self.reader.refusal("is cut short: a pickle ends in the middle")
         return data
 
     def line(self) -> str:
-        data: bytes = self.file.readline(4096)
+        data = self.file.readline(4096)
         if not data.endswith(b"\n"):
             raise self.reader.refusal("is damaged: a line of a pickle has no end")
         return data[:-1].decode("utf-8", "replace")
@@ -268,7 +317,9 @@ class _Machine:
         raise self.reader.refusal("is damaged: a pickle has no mark")
 
     def run(self) -> Any:
+        step_on = self.reader.bounds.step
         for _ in range(MOST_STEPS):
+            step_on()
             code = self.take(1)
             if code == b".":
                 return self.pop()
@@ -306,16 +357,11 @@ class _Machine:
         return self.stack[-1]
 
     def items(self, found: list[Any]) -> None:
-        target = self.into(dict)
+        target, put = self.into(dict), self.reader.bounds.put
         if len(found) % 2:
             raise self.reader.refusal("is damaged: a dict has a key without a value")
         for key, value in zip(found[::2], found[1::2], strict=True):
-            try:
-                target[key] = value
-            except TypeError:
-                raise self.reader.refusal(
-                    "is damaged: a dict has a key that cannot be one"
-                ) from None
+            put(target, key, value)
 
     def build(self) -> None:
         """BUILD: an OrderedDict's attributes (a state dict's _metadata) are left out."""
@@ -347,20 +393,27 @@ class _Machine:
         self.items(found)
 
     def tuple_of(self, n: int) -> None:
-        found = [self.pop() for _ in range(n)]
-        self.stack.append(tuple(reversed(found)))
+        self.push_tuple([self.pop() for _ in range(n)][::-1])
+
+    def push_tuple(self, items: list[Any]) -> None:
+        """A tuple, unless it is nested too deep, which is known: none is filled later."""
+        made, depth, nested = tuple(items), 0, self.nested
+        for item in items:
+            if item.__class__ is tuple:
+                depth = max(depth, 1 + nested[id(item)][0] if id(item) in nested else 1)
+        if depth:
+            nested[id(made)] = depth, made
+            if depth > MOST_NESTED:
+                raise self.reader.refusal(f"has tuples nested more than {MOST_NESTED} deep")
+        self.stack.append(made)
 
     def add(self, value: Any) -> None:
         self.into(list).append(value)
 
     def set_items(self) -> None:
-        found = self.to_mark()
-        try:
-            self.into(set).update(found)
-        except TypeError:
-            raise self.reader.refusal(
-                "is damaged: a set has an element that cannot be one"
-            ) from None
+        found, target = self.to_mark(), self.into(set)
+        for item in found:
+            self.reader.bounds.add(target, item)
 
 
 def _ints(machine: _Machine, code: str) -> int:
@@ -414,7 +467,7 @@ _STEPS: Final[dict[bytes, Callable[[_Machine], Any]]] = {
     b")": _push(lambda m: ()),
     b"\x8f": _push(lambda m: set()),
     b"\x90": lambda m: m.set_items(),
-    b"t": lambda m: m.stack.append(tuple(m.to_mark())),
+    b"t": lambda m: m.push_tuple(m.to_mark()),
     b"l": lambda m: m.stack.append(list(m.to_mark())),
     b"d": lambda m: m.dict_of(m.to_mark()),
     b"\x85": lambda m: m.tuple_of(1),
@@ -445,13 +498,15 @@ def _plain(value: Any) -> bool:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def read_zip(data: bytes, where: str) -> Any:
-    """The object in a zip that torch.save wrote.  ArgumentError for any other."""
+def read_zip(data: bytes, where: str, device: Device) -> Any:
+    """The object in a zip that torch.save wrote, with its tensors on a device.  FileError for any
+    other.
+    """
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
         names = archive.namelist()
-    except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError) as error:
-        raise FileError(f"flow.load: {where} is damaged: {error}") from None
+    except _BROKEN as error:
+        raise FileError(f"flow.load: {where} is damaged: {printable(str(error))}") from None
     if sum(info.file_size for info in archive.infolist()) > len(data):
         raise FileError(f"flow.load: {where} is damaged: its entries are larger than the file")
     mains = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
@@ -468,23 +523,29 @@ def read_zip(data: bytes, where: str) -> Any:
         try:
             info = archive.getinfo(name)
             if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(data):
-                raise FileError(f"flow.load: {where} is damaged: {name} is compressed")
+                raise FileError(f"flow.load: {where} is damaged: {cropped(name)} is compressed")
             return archive.read(info)
+        except FileError:
+            raise
         except _BROKEN as error:
-            if isinstance(error, ArgumentError):
-                raise
-            raise FileError(f"flow.load: {where} is damaged: {error}") from None
+            raise FileError(f"flow.load: {where} is damaged: {printable(str(error))}") from None
 
     if f"{folder}byteorder" in names and content(f"{folder}byteorder") != b"little":
         raise FileError(f"flow.load: {where} was written big-endian, which is not read")
+    main = content(mains[0])
     reader = Reader(
-        where, lambda storage: np.frombuffer(content(f"{folder}data/{storage.key}"), np.uint8)
+        where,
+        len(main),
+        lambda storage: np.frombuffer(content(f"{folder}data/{storage.key}"), np.uint8),
+        device,
     )
-    return reader.read(io.BytesIO(content(mains[0])))
+    return reader.read(io.BytesIO(main))
 
 
-def read_legacy(data: bytes, where: str) -> Any:
-    """The object in a file of pickles that PyTorch before 1.6 wrote.  ArgumentError for others."""
+def read_legacy(data: bytes, where: str, device: Device) -> Any:
+    """The object in a file of pickles that PyTorch before 1.6 wrote, with its tensors on a device.
+    FileError for others.
+    """
     file = io.BytesIO(data)
     found: dict[str, np.ndarray[Any, Any]] = {}
 
@@ -493,7 +554,7 @@ def read_legacy(data: bytes, where: str) -> Any:
             raise reader.refusal("is damaged: a tensor's storage is missing")
         return found[storage.key]
 
-    reader = Reader(where, there)
+    reader = Reader(where, len(data), there, device)
     if reader.read(file) != _MAGIC or reader.read(file) != _PROTOCOL:
         raise reader.refusal(
             "is a pickle, and none that torch.save wrote: pickles run code, so flowvm opens no "
@@ -504,7 +565,7 @@ def read_legacy(data: bytes, where: str) -> Any:
         raise reader.refusal("was written big-endian, which is not read")
     start = file.tell()
     sizes: dict[str, _Storage] = {}
-    scout = Reader(where, lambda storage: np.zeros(0, np.uint8))
+    scout = Reader(where, len(data), lambda storage: np.zeros(0, np.uint8), device)
 
     def noted(storage: Any, *rest: Any) -> Any:
         if not isinstance(storage, _Storage):

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from flowvm.errors import FileError
+from flowvm.errors import ArgumentError, FileError
 
 Check = Callable[[Any, str], None]
 INT64 = 1 << 63
@@ -69,7 +69,9 @@ def _finite(digits: str) -> float:
     return value
 
 
-def check_depth(value: Any, where: str, most: int = MOST_DEPTH) -> None:
+def check_depth(
+    value: Any, where: str, most: int = MOST_DEPTH, kind: type[ArgumentError] = FileError
+) -> None:
     """ArgumentError if lists, tuples and dicts stand in each other more than `most` deep."""
     layer, depth = [value], 0
     while layer:
@@ -81,7 +83,8 @@ def check_depth(value: Any, where: str, most: int = MOST_DEPTH) -> None:
                 inner += item
         layer, depth = inner, depth + 1
         if depth > most + 1:
-            raise FileError(f"{where} is nested more than {most} deep: the file is damaged")
+            damaged = ": the file is damaged" if kind is FileError else ""
+            raise kind(f"{where} is nested more than {most} deep{damaged}")
 
 
 # --- checks -------------------------------------------------------------------------------------

@@ -9,12 +9,14 @@ A part that several ranks hold is written by the first of them; summands are add
 have names of their own, and the index is moved into place when all of them are there; what the old
 index named is removed behind that.  So whoever reads finds the old object or the new one, whole,
 whenever writing ends.  All ranks save together, and load together; an error on one is one on all.
+
+Long because what is written and what is read stand together.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import math
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -25,8 +27,21 @@ import numpy as np
 
 from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, CommunicationError
-from flowvm.files.schema import integer, one_of, read_json, record, row, several, text
+from flowvm.errors import ArgumentError, CommunicationError, FileError
+from flowvm.files.bounds import check_shape
+from flowvm.files.printable import cropped
+from flowvm.files.schema import (
+    integer,
+    mapping,
+    one_of,
+    options,
+    read_json,
+    record,
+    row,
+    several,
+    text,
+)
+from flowvm.files.writing import put
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -141,12 +156,7 @@ def parts(
 
 def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
-    beside = folder / f".{INDEX}.{secrets.token_hex(4)}"
-    with open(beside, "w", encoding="utf-8") as file:
-        json.dump(said, file, separators=(",", ":"))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, folder / INDEX)
+    put(folder / INDEX, json.dumps(said, separators=(",", ":")), "flow.save", synced=True)
     named = {p["file"] for about in said["tensors"].values() for p in about["parts"]}
     for other in folder.glob("*-*.safetensors"):
         if other.name not in named:
@@ -179,14 +189,16 @@ def together(what: str, act: Callable[[], Any]) -> Any:
 
 # --- reading --------------------------------------------------------------------------------------
 
+MOST_PARTS = 1 << 12  # of a tensor
 _SIZE = integer(0, 1 << 48)
-_ABOUT = record(
-    dtype=one_of(*(d.name for d in ALL_DTYPES)),
-    shape=several(_SIZE, 64),
-    parts=several(
-        record(file=text(200), bounds=several(row(_SIZE, _SIZE), 64)), 1 << 20
-    ),
-)  # fmt: skip
+_PARTS = several(
+    record(file=text(200, "[^/.][^/]*"), bounds=several(row(_SIZE, _SIZE), 64)), MOST_PARTS
+)
+_SHAPE = several(_SIZE, 64)
+_DTYPE = one_of(*(d.name for d in ALL_DTYPES))
+_TENSORS = mapping(
+    options(dtype=_DTYPE, shape=_SHAPE, parts=_PARTS, sbp=several(integer(-2, 63), 64))
+)
 
 
 def read(
@@ -196,37 +208,74 @@ def read(
     `where`, by default all ranks, held as `held` says, by default as it was; or local, in a world
     of one rank that says no placement.
     """
-    found = read_json((folder / INDEX).read_bytes(), f"flow.load: {str(folder / INDEX)!r}")
-    if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
-        raise ArgumentError(f"flow.load: {str(folder)!r} has no index that this flowvm reads")
-    made = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, found, where, held, load))
-    return found["tree"], made
+    tree, said = contents(folder)
+    made = together(f"flow.load: {str(folder)!r}", lambda: _read(folder, said, where, held, load))
+    return tree, made
 
 
 def _read(
-    folder: Path, found: Any, where: placement | None, held: Any, load: Callable[..., Any]
+    folder: Path, said: dict[str, Any], where: placement | None, held: Any, load: Callable[..., Any]
 ) -> dict[str, Tensor]:
     local = where is None and here()[1] == 1
     wanted: dict[str, TensorMeta] = {}
-    for name, about in found["tensors"].items():
-        sbps = about.pop("sbp", None)
-        _ABOUT(about, f"flow.load: tensor {name!r} of {str(folder)!r}")
+    for name, about in said.items():
         meta: TensorMeta = TensorMeta.of(tuple(about["shape"]), dtype_named(about["dtype"]))
-        if sbps is not None and not local:
-            meta = _global_meta(name, meta, sbps, where, held)
+        if "sbp" in about and not local:
+            meta = _global_meta(name, meta, about["sbp"], where, held)
         wanted[name] = meta
-    return gathered(folder, found["tensors"], wanted, load)
+    return gathered(folder, said, wanted, load)
 
 
 def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
-    """The structure of a folder, and of each tensor its "shape", "dtype" and "parts"."""
-    found = read_json((folder / INDEX).read_bytes(), f"load: {str(folder / INDEX)!r}")
+    """The structure of a folder, and of each tensor its "shape", "dtype", "parts" and "sbp", which
+    fit each other and the files.
+    """
+    what = f"flow.load: {str(folder / INDEX)!r}"
+    found = read_json((folder / INDEX).read_bytes(), what, finite=False)
     if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
-        raise ArgumentError(f"load: {str(folder)!r} has no index that this flowvm reads")
-    for name, about in found["tensors"].items():
-        about.pop("sbp", None)
-        _ABOUT(about, f"load: tensor {name!r} of {str(folder)!r}")
-    return found["tree"], found["tensors"]
+        raise FileError(f"{what} is no index that this flowvm reads")
+    said = found.get("tensors")
+    _TENSORS(said, f"{what}: tensors")
+    assert said is not None
+    sizes: dict[str, int] = {}
+    for name, about in said.items():
+        check_parts(folder, f"{what}: tensor {cropped(name)!r}", about, sizes)
+    return found["tree"], said
+
+
+def check_parts(folder: Path, what: str, about: dict[str, Any], sizes: dict[str, int]) -> None:
+    """FileError unless a tensor's parts fill its shape, each place once, and the folder's files,
+    whose bytes `sizes` collects, can have them.
+    """
+
+    def refusal(why: str) -> FileError:
+        return FileError(f"{what} {why}: a file of the folder is damaged or missing")
+
+    if not {"dtype", "shape", "parts"} <= about.keys():
+        raise refusal("has no shape, dtype or parts")
+    shape, parts = about["shape"], about["parts"]
+    nbytes = check_shape(shape, dtype_named(about["dtype"]).itemsize, refusal)
+    for one in parts:
+        bounds, name = one["bounds"], one["file"]
+        if len(bounds) != len(shape) or not all(
+            low <= high <= d for (low, high), d in zip(bounds, shape, strict=True)
+        ):
+            raise refusal("has a part that lies outside of it")
+        if name not in sizes:
+            path = folder / name
+            if not path.is_file():
+                raise refusal(f"has a part in {cropped(name)!r}, which is not there,")
+            sizes[name] = path.stat().st_size
+    boxes = np.array([one["bounds"] for one in parts], np.int64).reshape(len(parts), len(shape), 2)
+    filled = sum(math.prod(high - low for low, high in one["bounds"]) for one in parts)
+    if filled != math.prod(shape):
+        raise refusal("has parts that do not fill it")
+    low, high = boxes[:, :, 0], boxes[:, :, 1]
+    for k in range(len(parts) - 1):
+        if nbytes and ((low[k + 1 :] < high[k]) & (low[k] < high[k + 1 :])).all(1).any():
+            raise refusal("has parts that lie over each other")
+    if nbytes > sum(sizes[name] for name in {one["file"] for one in parts}):
+        raise refusal(f"of {nbytes} bytes is larger than its files")
 
 
 def gathered(
@@ -241,8 +290,6 @@ def gathered(
     wanted = {name: _Wanted(meta, said[name]["parts"]) for name, meta in metas.items()}
     files = sorted({p["file"] for w in wanted.values() for p in w.parts if w.meets(p["bounds"])})
     for name in files:
-        if "/" in name or name.startswith("."):
-            raise ArgumentError(f"flow.load: {str(folder)!r} names {name!r}, which is no file's")
         values = load(folder / name)
         for key, w in wanted.items():
             for p in w.parts:
@@ -292,9 +339,9 @@ class _Wanted:
         """Take what a part, whose values are among these, has of it."""
         source = values.get(name)
         if source is None or [*source.shape] != [high - low for low, high in bounds]:
-            raise ArgumentError(f"flow.load: a file has not the part {bounds} of {name!r}")
+            raise FileError(f"flow.load: a file has not the part {bounds} of {cropped(name)!r}")
         if source.dtype is not self.meta.dtype:
-            raise ArgumentError(f"flow.load: a file has {source.dtype.name} for {name!r}")
+            raise FileError(f"flow.load: a file has {source.dtype.name} for {cropped(name)!r}")
         pairs = list(zip(bounds, self.bounds, strict=True))
         to = tuple(slice(max(a, c) - c, min(b, d) - c) for (a, b), (c, d) in pairs)
         of = tuple(slice(max(a, c) - a, min(b, d) - a) for (a, b), (c, d) in pairs)
@@ -308,7 +355,7 @@ class _Wanted:
         if self.array is None:
             return hollow(self.meta)  # type: ignore[arg-type]
         if self.left:
-            raise ArgumentError(f"flow.load: {self.left} elements of a tensor are in no file")
+            raise FileError(f"flow.load: {self.left} elements of a tensor are in no file")
         kind: DType = self.meta.dtype
         local: Tensor = adopt_array(self.array, dtype=kind)
         return global_of(local, self.meta) if isinstance(self.meta, GlobalMeta) else local

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, GraphError
+from flowvm.files.printable import printable
 from flowvm.fx.code import Calling, PythonCode, python_code
 from flowvm.fx.node import Node, map_arg, target_name, text
 from flowvm.guards.regions import reverting
@@ -321,7 +322,7 @@ class Graph:
         widths = {k: max(len(row[k]) for row in rows) for k in shown}
         rows.insert(1, tuple("-" * widths.get(k, 0) for k in range(7)))  # type: ignore[arg-type]
         for row in rows:
-            print("  ".join(row[k].ljust(widths[k]) for k in shown).rstrip())
+            print(printable("  ".join(row[k].ljust(widths[k]) for k in shown).rstrip()))
 
     def __str__(self) -> str:
         return "\n".join(["graph():", *(f"    {node.format_node()}" for node in self.nodes)])

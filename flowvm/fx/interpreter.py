@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.files.printable import printable
 from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
 from flowvm.fx.node import Node, map_arg
@@ -74,7 +75,7 @@ class Interpreter:
                     self.env[node] = self.run_node(node)
                 except Exception as error:
                     if self.extra_traceback:
-                        error.add_note(f"While executing {node.format_node()}")
+                        error.add_note(printable(f"While executing {node.format_node()}"))
                     raise
                 if self.garbage_collect_values:
                     for used in ends.get(node, ()):

@@ -1,6 +1,9 @@
 """Pickle and copy of tensors: values, place in the autograd graph, and the attributes that users
 have set, which results of calls do not have.
 
+Tensors that share a storage share one again in a copy.deepcopy, and in a pickle, of an object that
+has them; all of the storage goes with each, as in PyTorch: clone a small view first.
+
 Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
 not trust.  Files of others are for `flow.load`, which opens no pickle.
 """
@@ -9,16 +12,76 @@ from __future__ import annotations
 
 from copy import deepcopy
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of
-from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.eager.modes import current_recorder
+from flowvm.eager.reading import adopt_array, memory_of, wait_for
+from flowvm.eager.tensor import Storage, Tensor, alias, method, new_tensor
+from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.meta.device import meta as nowhere
-from flowvm.meta.dtype import DType
+from flowvm.meta.dtype import DType, uint8
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import OPERAND, STO
+
+
+def _whole(t: Tensor) -> Tensor:
+    """All bytes of the storage that `t`, which has elements, lies in."""
+    at = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
+    if not engine.words[at + STO.POINTER]:
+        wait_for(t)  # whose writer gets the memory
+    meta = TensorMeta.of((int(engine.words[at + STO.BYTES]),), uint8, t._meta.device)
+    return new_tensor(t._ref & OPERAND.STORAGE_MASK, meta, t.storage())
+
+
+class _Shared:
+    """A storage, for pickles: one object for all tensors on it, so that a pickle has it once."""
+
+    __slots__ = ("__weakref__", "bytes", "storage")
+
+    def __init__(self, t: Tensor) -> None:
+        self.storage, self.bytes = t.storage(), _whole(t)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _stored, (memory_of(self.bytes).copy(), str(self.bytes._meta.device))
+
+
+# by id of the storage; a pickler keeps what it has written, and so the entry
+_shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
+
+
+def _shared_of(t: Tensor) -> _Shared:
+    found = _shared.get(id(t.storage()))
+    if found is None or found.bytes._meta.device is not t._meta.device:
+        found = _shared[id(t.storage())] = _Shared(t)
+    return found
+
+
+def _stored(array: np.ndarray[Any, Any], device: str) -> Tensor:
+    if not array.flags.writeable:  # out-of-band buffers of pickle 5 may be
+        array = array.copy()
+    there: Tensor = adopt_array(array).to(device)
+    return there
+
+
+def _rebuild_on(
+    base: Tensor,
+    cls: type[Tensor],
+    meta: TensorMeta,
+    offset_bytes: int,
+    requires_grad: bool,
+    attributes: dict[str, Any],
+) -> Tensor:
+    meta = TensorMeta.of(meta.shape, meta.dtype, base._meta.device, meta.stride)
+    if offset_bytes < 0 or offset_bytes + meta.span > base._meta.nbytes:
+        raise ArgumentError(
+            f"a pickle has a tensor of {meta.span} bytes at {offset_bytes} of a storage of "
+            f"{base._meta.nbytes}: it is damaged"
+        )
+    return _of_class(cls, alias(base, meta, offset_bytes), requires_grad, attributes)
 
 
 def _rebuild(
@@ -55,13 +118,13 @@ def _of_class(
 
 
 def _attributes(t: Tensor) -> dict[str, Any]:
-    """Attributes that users have set on a tensor."""
+    """Return the attributes that users have set on a tensor."""
     return dict(t.__dict__)
 
 
 @method("__reduce_ex__")
 def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
-    """By value: tensors that share memory come back apart, and a tensor outside the graph.
+    """By value, outside the graph; tensors of one pickle that share a storage share one again.
 
     It comes back on the device that it was on, which must be there.
     """
@@ -73,11 +136,15 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
     if t._meta.device is nowhere:
         facts = type(t), t._meta, t.requires_grad and t.is_leaf, _attributes(t)
         return _rebuild_valueless, facts
-    return reduced(t, memory_of(t).copy())
+    if t._meta.numel == 0:
+        return reduced(t, memory_of(t))
+    wait_for(t)
+    leaf, offset = t.requires_grad and t.is_leaf, t._ref >> OPERAND.STORAGE_BITS
+    return _rebuild_on, (_shared_of(t), type(t), t._meta, offset, leaf, _attributes(t))
 
 
 def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What pickle makes a tensor like `t` of, on the memory of `values`."""
+    """What pickle makes a tensor like `t` of, on the memory of `values` alone."""
     facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
     return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
 
@@ -93,7 +160,9 @@ def _copy(t: Tensor) -> Tensor:
 
 @method("__deepcopy__")
 def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
-    """A leaf with values, gradient and attributes of its own; no two copies share memory."""
+    """A leaf with values, gradient and attributes of its own; copies share a storage where the
+    originals of one deepcopy do.
+    """
     if id(t) in memo:
         found: Tensor = memo[id(t)]
         return found
@@ -102,7 +171,7 @@ def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol; use t.detach().clone() for the values"
         )
-    values = t.detach().clone()
+    values = _copied(t, memo)
     out = _of_class(type(t), values, t.requires_grad, {})
     memo[id(t)] = out
     if _attributes(t):
@@ -110,3 +179,20 @@ def _deepcopy(t: Tensor, memo: dict[int, Any]) -> Tensor:
     if t.grad is not None:
         out.grad = deepcopy(t.grad, memo)
     return out
+
+
+def _copied(t: Tensor, memo: dict[int, Any]) -> Tensor:
+    """The values of `t` on the copy of its storage that this deepcopy makes."""
+    meta = t._meta
+    alone = t._storage is None or isinstance(meta, GlobalMeta) or meta.numel == 0
+    if alone or meta.device is nowhere or current_recorder() is not None:
+        cloned: Tensor = t.detach().clone()
+        return cloned
+    storage = t.storage()
+    known: tuple[Storage, Tensor] | None = memo.get(id(storage))
+    if known is None:
+        whole: Any = _whole(t)
+        if meta.contiguous and meta.nbytes == whole._meta.nbytes:
+            whole = new_tensor(t._ref, meta, storage)  # its dtype's kernel is there already
+        known = memo[id(storage)] = storage, whole.clone()  # kept: its id is its own
+    return alias(known[1], meta, t._ref >> OPERAND.STORAGE_BITS)

@@ -24,6 +24,7 @@ from flowvm.eager.placed import Globals
 from flowvm.eager.reading import memory_now, wait_for
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
@@ -329,9 +330,9 @@ def _in_full(t: Tensor, ask: bool = False) -> str:
         shown = _shown(t, options)
         shape_seen = not shown.cut
         body = _nested(shown.elements.tolist(), tuple(t._meta.shape), len(prefix), shown, options)
-    text = prefix + body
+    text = prefix + (printable(body) if missing else body)
     used = len(text) - (text.rfind("\n") + 1)
-    for fact in _facts(t, meta, body[0] != "<" and body != "[]", shape_seen):
+    for fact in map(printable, _facts(t, meta, body[0] != "<" and body != "[]", shape_seen)):
         if used + len(fact) + 2 > options.linewidth:
             text += ",\n" + " " * len(prefix) + fact
             used = len(prefix) + len(fact)

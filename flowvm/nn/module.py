@@ -24,6 +24,7 @@ from flowvm.eager.modes import note_change
 from flowvm.eager.native.driving import forwarding
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
+from flowvm.files.printable import printable
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.nn import state
 from flowvm.nn.hooks import (
@@ -65,7 +66,7 @@ def leave(error: FlowError, module: Module) -> None:
     own = next((name for name, below in module.named_modules() if below is inner), "")
     if own:  # else what called it is no part of this one
         path = f"{own}.{path}" if path else own
-        note = f"in {path} ({kind}) of {type(module).__name__}"
+        note = printable(f"in {path} ({kind}) of {type(module).__name__}")
         error.layer = kind, path, module, note
         error.__notes__ = [*(n for n in getattr(error, "__notes__", ()) if n != said), note]
 
@@ -684,10 +685,11 @@ class Module:
     def __repr__(self) -> str:
         lines = self.extra_repr().split("\n") if self.extra_repr() else []
         children = fold([(name, repr(child)) for name, child in self._modules.items()])
+        name = printable(self._get_name())
         if not children and len(lines) <= 1:
-            return f"{self._get_name()}({''.join(lines)})"
+            return f"{name}({printable(''.join(lines))})"
         body = "\n".join(lines + children).replace("\n", "\n  ")
-        return f"{self._get_name()}(\n  {body}\n)"
+        return printable(f"{name}(\n  {body}\n)", lines=True)
 
     def _repr_html_(self) -> str:
         return module_html(self, Module.__repr__)

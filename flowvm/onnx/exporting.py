@@ -6,12 +6,14 @@ Long because the names of `torch.onnx.export` are written out, with what each me
 from __future__ import annotations
 
 import enum
+import io
 import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.files.writing import put
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import Operand
 from flowvm.guards.regions import reverting
@@ -270,7 +272,11 @@ def _of_any_size(
 
 def _save(proto: Any, f: Any, external_data: bool) -> None:
     if proto.ByteSize() <= MOST:
-        onnx.save_model(proto, f)
+        data, named = io.BytesIO(), isinstance(f, (str, os.PathLike))
+        ending = os.path.splitext(os.fspath(f))[1] if named else ""
+        form = onnx.serialization.registry.get_format_from_file_extension(ending)
+        onnx.save_model(proto, data, format=form)
+        put(f, data.getvalue(), "onnx.export")
         return
     if not external_data or not isinstance(f, (str, os.PathLike)):
         raise ArgumentError(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.files.printable import printable
 from flowvm.profiler import markup, terminal
 from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 
@@ -125,6 +126,7 @@ def bar(share: float, width: int = 8) -> str:
 
 def cropped(text: str, width: int) -> str:
     """`text` in at most `width` columns."""
+    text = printable(text)
     if len(text) <= width:
         return text
     return text[: width - 1] + "…" if width > 1 else text[:width]
@@ -157,7 +159,7 @@ def table(
     those that grow are cropped, to one width; where there is a file:line, the others go before it,
     the last one first.  A cell may bring a style of its own.
     """
-    cells = [[c if isinstance(c, tuple) else (c, "") for c in row] for row in rows]
+    cells = [[_safe(c if isinstance(c, tuple) else (c, "")) for c in row] for row in rows]
     wanted = [
         max([len(column.title), *(len(row[k][0]) for row in cells)])
         for k, column in enumerate(columns)
@@ -214,7 +216,7 @@ def flowed(parts: Iterable[Span], width: int, gap: str = "   ", indent: str = " 
     """The parts side by side, each whole, in as many lines as they need."""
     lines: list[Line] = [[]]
     room = width
-    for text, style in parts:
+    for text, style in map(_safe, parts):
         before = gap if lines[-1] else indent
         if lines[-1] and len(before) + len(text) > room:
             lines.append([])
@@ -224,8 +226,15 @@ def flowed(parts: Iterable[Span], width: int, gap: str = "   ", indent: str = " 
     return lines
 
 
+def _safe(span: Span) -> Span:
+    """A span whose text does not command a terminal."""
+    return printable(span[0]), span[1]
+
+
 class Screen:
-    """Lines of spans, laid out for a width."""
+    """Lines of spans, laid out for a width.  What they hold of files and programs is made printable
+    here, whatever it is shown on.
+    """
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self.lines: list[Line] = list(lines)
@@ -254,7 +263,7 @@ class Screen:
             parts = []
             for text, style in line:
                 css = _CSS.get(style, "")
-                shown = html.escape(text)
+                shown = html.escape(printable(text))
                 parts.append(f'<span style="{css}">{shown}</span>' if css else shown)
             lines.append("".join(parts).rstrip())
         return lines
@@ -276,7 +285,8 @@ class Screen:
 
     def plain(self, ascii_only: bool = False) -> str:
         """Text without colours."""
-        text = "\n".join("".join(t for t, _ in line).rstrip() for line in self.lines)
+        rows = ("".join(printable(t) for t, _ in line) for line in self.lines)
+        text = "\n".join(row.rstrip() for row in rows)
         return to_ascii(text) if ascii_only else text
 
     def __rich__(self) -> Any:
@@ -286,7 +296,7 @@ class Screen:
         for k, line in enumerate(self.lines):
             own = Text()
             for part, style in line:
-                own.append(part, STYLES.get(style, style if " " in style else ""))
+                own.append(printable(part), STYLES.get(style, style if " " in style else ""))
             own.rstrip()
             text.append_text(own)
             if k + 1 < len(self.lines):

@@ -10,6 +10,8 @@ import html
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from flowvm.files.printable import printable
+
 SCROLLS = "font-size:12px;line-height:1.25;overflow:auto;max-height:60em;text-align:left"
 VISIBLE = 40  # rows that are open at first
 MOST = 500  # rows of one branch
@@ -25,7 +27,7 @@ class Node:
 
 def row(text: str, below: Iterable[Node] = ()) -> Node:
     """A row of plain text, of one line or several."""
-    return Node(html.escape(text), list(below))
+    return Node(html.escape(printable(text, lines=True)), list(below))
 
 
 def pre(markup: str) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from flowvm.eager import interpreter
 from flowvm.errors import CaptureError
+from flowvm.files.printable import printable
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import graph_text
 from flowvm.graph.logical.sharing import shared
@@ -158,6 +159,7 @@ class LogicalGraph:
         return shared(self.nodes, self.outputs) if self.reuse else {}
 
     def __repr__(self) -> str:
-        return graph_text(
+        text = graph_text(
             self.name, self.nodes, self.inputs, self.variables(), self.outputs, self.shared()
         )
+        return printable(text, lines=True)

@@ -22,6 +22,7 @@ from flowvm.eager.interpreter import Invocation, device_of, lowered
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
+from flowvm.files.printable import printable
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import operand_text, size_text
@@ -221,7 +222,7 @@ class Plan:
             shown = ", ".join(_operand_text(access, o) for access, o, _ in task.registers)
             times = f" x{task.node.repeat}" if task.node.repeat > 1 else ""
             lines.append(f"  task {task.number} {task.node.operator.name}{times}: {shown}")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def table(self) -> PlanView:
         """The Plan as a screen: actors with registers and credits as they stand, or tasks."""
@@ -258,7 +259,7 @@ class Plan:
         )
 
     def __repr__(self) -> str:
-        return (
+        return printable(
             f"<Plan {self.name}: {len(self.tasks)} tasks, {len(self.registers)} registers, "
             f"chunk {size_text(self.memory.nbytes)}>"
         )

@@ -72,12 +72,12 @@ def test_what_torch_saves_is_read(new: bool, tmp_path: Path) -> None:
     assert adam.state[ours.weight]["step"] == 1
 
 
-def test_tied_weights_are_one_tensor(tmp_path: Path) -> None:
+def test_a_tensor_that_occurs_twice_is_one_again(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     x = torch.ones(3)
     torch.save({"a": x, "b": x, "c": x.view(3)}, tmp_path / "x.pt")
     found = flow.load(tmp_path / "x.pt")
-    assert found["a"] is found["b"] is found["c"]
+    assert found["a"] is found["b"] is not found["c"]
 
 
 @pytest.mark.parametrize("new", [True, False])

@@ -13,6 +13,7 @@ Checksums are made anew after a change, so that they stop nothing.
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import functools
 import hashlib
@@ -37,6 +38,7 @@ from flowvm.nn.graph import loading as _loading
 from flowvm.nn.graph.saving import checksum
 from flowvm.ops.declare.registry import SAMPLES
 from flowvm.profiler.run.run import Run
+from tools import pickled
 
 nn, F = flow.nn, flow.nn.functional
 loading: Any = _loading  # whose compile_plan is another while graphs are only read
@@ -587,6 +589,110 @@ class TensorFiles:
         return "used"
 
 
+# --- PyTorch's files, folders of shards -----------------------------------------------------------
+
+
+class TorchFiles:
+    """PyTorch's files, zips or pickles in a row: changes of opcodes, or of any byte."""
+
+    weight = 20
+
+    def __init__(self, form: Callable[[bytes], bytes]) -> None:
+        self.form = form
+        view = pickled.tensor((2,), (2,), 1)
+        state = [pickled.text("w"), pickled.tensor() + pickled.put(0)]
+        state += [pickled.text("tied"), pickled.get(0), pickled.text("view"), view]
+        items = (pickled.row(*state[k : k + 2]) for k in (0, 2, 4))
+        self.code = pickled.tokens(
+            pickled.mapping(
+                pickled.text("model"),
+                pickled.call("collections", "OrderedDict", pickled.listed(*items)),
+                pickled.text("step"),
+                pickled.number(3),
+                pickled.row(pickled.number(1), pickled.text("b")),
+                pickled.call("builtins", "set", pickled.listed(pickled.number(7))),
+            )
+        )
+
+    def mutations(self, rng: random.Random, number: int) -> Case:
+        """See the class."""
+        size = len(self.form(b"".join(self.code)))
+
+        def change(count: int) -> Iterator[list[Any]]:
+            if rng.random() < 0.3:
+                return byte_changes(rng, size, count)
+            return pickled.changes(rng, len(self.code), count)
+
+        return {"mutations": _mutations(rng, change)}
+
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
+        """Load, go through what came out, and write to it."""
+        if changes and changes[0][0] in BYTES:
+            data = changed_bytes(self.form(b"".join(self.code)), changes)
+        else:
+            data = self.form(pickled.changed(self.code, changes))
+        try:
+            made = flow.load(io.BytesIO(data))
+        except ArgumentError:
+            return "refused"
+        if whole:
+            for t in _tensors(made):
+                t.float().sum().item()
+        assert repr(made) is not None
+        copy.deepcopy(made)
+        return "used"
+
+
+class ShardFiles:
+    """Folders of global tensors: changes of the index."""
+
+    weight = 5
+
+    @functools.cached_property
+    def _folder(self) -> Path:
+        self._kept = tempfile.TemporaryDirectory()
+        folder = Path(self._kept.name)
+        values = {"a": flow.ones(4, 2), "b": flow.arange(3)}
+        for k in range(2):
+            flow.save(
+                {"a": values["a"][2 * k : 2 * k + 2], "b": values["b"]}, folder / self._name(k)
+            )
+        return folder
+
+    def _name(self, rank: int) -> str:
+        return f"0-0000{rank}.safetensors"
+
+    @functools.cached_property
+    def _index(self) -> tuple[str, Places]:
+        halves = [{"file": self._name(k), "bounds": [[2 * k, 2 * k + 2], [0, 2]]} for k in range(2)]
+        tensors = {
+            "a": {"shape": [4, 2], "dtype": "float32", "sbp": [0], "parts": halves},
+            "b": {
+                "shape": [3], "dtype": "int64",
+                "parts": [{"file": self._name(0), "bounds": [[0, 3]]}],
+            },
+        }  # fmt: skip
+        tree = {"version": 1, "tree": {"a": {"$tensor": "a"}, "b": [{"$tensor": "b"}, 3]}}
+        index = {"format": "flowvm shards 1", "tree": tree, "tensors": tensors}
+        return json.dumps(index), Places(index)
+
+    def mutations(self, rng: random.Random, number: int) -> Case:
+        """See the class."""
+        return {"mutations": _mutations(rng, lambda count: self._index[1].changes(rng, count))}
+
+    def check(self, case: Case, changes: list[Any], whole: bool) -> str:
+        """Load, and look at what came out."""
+        text = text_of(changed_tree(self._index[0], changes))
+        (self._folder / "index.json").write_text(text)
+        try:
+            made = flow.load(self._folder)
+        except FlowError:
+            return "refused"
+        for t in _tensors(made):
+            t.float().sum().item()
+        return "used"
+
+
 # --- recorded runs --------------------------------------------------------------------------------
 
 
@@ -757,6 +863,9 @@ KINDS: dict[str, Any] = {
     **{f"graph {name}": GraphFiles(name) for name in GRAPHS},
     "graph of an op": OpFiles(),
     "tensors": TensorFiles(),
+    "torch": TorchFiles(pickled.zipped),
+    "old torch": TorchFiles(pickled.legacy),
+    "shards": ShardFiles(),
     "run": RunFiles(),
     "cache": CacheFiles(),
 }

@@ -22,7 +22,9 @@ from flowvm.distributed.checkpoint.storage import (
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files import shards
-from flowvm.files.schema import read_json
+from flowvm.files.printable import cropped
+from flowvm.files.schema import integer, mapping, options, read_json, several
+from flowvm.files.writing import put
 from flowvm.loading.listing import listing
 from flowvm.meta import dtype as dtypes
 from flowvm.meta.dtype import DType
@@ -35,6 +37,7 @@ __dir__ = listing(globals())
 INDEX = "model.safetensors.index.json"
 _SHARDING = "DCP_SHARDING_INFO"  # in a file's metadata: where its parts begin
 _OFFSETS = "saved_offsets"
+_BEGINS = mapping(options(saved_offsets=several(integer(0, 1 << 48), 64)))
 _FOLDER = "sharded"  # of parts, beside consolidated files
 _NAMES: dict[str, DType] = {
     "BOOL": dtypes.bool_, "U8": dtypes.uint8, "I8": dtypes.int8, "I16": dtypes.int16,
@@ -57,11 +60,11 @@ def put_whole(folder: Path, tensors: Mapping[str, Tensor], places: Mapping[str, 
     for index in sorted(set(places.values())):
         own = {name: t for name, t in tensors.items() if places[name] == index}
         target = folder / file_name(index, count)
-        serialization.put(target, serialization.as_safetensors(own, {"format": "pt"}))
+        put(target, serialization.as_safetensors(own, {"format": "pt"}), "save")
         total += sum(t.nbytes for t in own.values())
         weights.update(dict.fromkeys(own, target.name))
     said = {"metadata": {"total_size": total}, "weight_map": weights}
-    serialization.put(folder / INDEX, json.dumps(said, indent=2).encode())
+    put(folder / INDEX, json.dumps(said, indent=2), "save")
 
 
 class HuggingFaceStorageWriter(StorageWriter):
@@ -144,7 +147,7 @@ class HuggingFaceStorageWriter(StorageWriter):
                 }  # fmt: skip
                 metadata = {"format": "pt", _SHARDING: json.dumps(begin), "DCP_VERSION": "1.0"}
                 target = folder / file_name(index, count, rank() + 1)
-                serialization.put(target, serialization.as_safetensors(own, metadata))
+                put(target, serialization.as_safetensors(own, metadata), "save")
 
         def join() -> None:
             if self.enable_consolidation and rank() == 0:
@@ -176,21 +179,30 @@ class HuggingFaceStorageReader(StorageReader):
         for path in files:
             header = serialization.header_of(path)
             metadata = header.pop("__metadata__", {})
-            begins = read_json(
-                metadata.get(_SHARDING, "{}"), f"load: the metadata of {str(path)!r}"
-            )
+            what = f"load: the metadata of {str(path)!r}"
+            begins = read_json(metadata.get(_SHARDING, "{}"), what)
+            _BEGINS(begins, what)
             for name, entry in header.items():
                 if entry["dtype"] not in _NAMES:
                     raise FileError(f"load: {name!r} in {str(path)!r} has dtype {entry['dtype']}")
                 begin = begins.get(name, {}).get(_OFFSETS, [0] * len(entry["shape"]))
+                if len(begin) != len(entry["shape"]):
+                    raise FileError(
+                        f"{what} says other dimensions of {cropped(name)!r} than it has"
+                    )
                 bounds = [[b, b + n] for b, n in zip(begin, entry["shape"], strict=True)]
                 about = said.setdefault(name, {"dtype": _NAMES[entry["dtype"]], "parts": []})
                 about["parts"].append({"file": path.name, "bounds": bounds})
-        for about in said.values():
+        sizes: dict[str, int] = {}
+        for name, about in said.items():
+            what = f"load: tensor {cropped(name)!r} of {str(self.path)!r}"
+            if len({len(p["bounds"]) for p in about["parts"]}) != 1:
+                raise FileError(f"{what} has parts of other dimensions: a file is damaged")
             about["shape"] = tuple(
                 max(high for _, high in along)
                 for along in zip(*(p["bounds"] for p in about["parts"]), strict=True)
             )
+            shards.check_parts(self.path, what, {**about, "dtype": about["dtype"].name}, sizes)
         self._said = said
         return Metadata(
             {n: TensorStorageMetadata(n, a["shape"], a["dtype"]) for n, a in said.items()}

@@ -43,6 +43,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
+from flowvm.files.printable import printable
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.segments import Run, Segment
 from flowvm.graph.capture.trees import flatten
@@ -409,7 +410,7 @@ class Graph(GraphBuild):
             ]
         lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
     def compare(self) -> PassesView:
         """The graph that was called last before and after the passes, side by side; what each pass
@@ -422,7 +423,8 @@ class Graph(GraphBuild):
         if "_lock" not in self.__dict__:
             return f"<{type(self).__name__} without a call of super().__init__()>"
         last = next(reversed(self._plans.values()))[0].plans if self._plans else []
-        return graph_tree(self.name, self.config, self._modules(), self._optimizers, last)
+        text = graph_tree(self.name, self.config, self._modules(), self._optimizers, last)
+        return printable(text, lines=True)
 
     def _repr_html_(self) -> str:
         return graph_html(repr(self))

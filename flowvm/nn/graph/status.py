@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from flowvm.compiler.progress import on_terminal, telling
+from flowvm.files.printable import printable
 
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
@@ -81,11 +82,12 @@ class Status:
         if seconds < PATIENCE or not on_terminal():
             return
         kernels = f", compiling kernel {self.kernels}" if self.kernels else ""
-        text = f"graph {self.name}: {self._stage}{kernels}\N{HORIZONTAL ELLIPSIS} {seconds:.1f} s"
+        name = printable(self.name)
+        text = f"graph {name}: {self._stage}{kernels}\N{HORIZONTAL ELLIPSIS} {seconds:.1f} s"
         if not hasattr(sys, "ps1"):
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
         elif not self._shown:
-            print(f"graph {self.name}: {self._stage}", file=sys.stderr, flush=True)
+            print(f"graph {name}: {self._stage}", file=sys.stderr, flush=True)
         self._shown = True
 
     def _erase(self) -> None:
@@ -95,4 +97,4 @@ class Status:
 
     def _say(self, text: str) -> None:
         self._erase()
-        print(text, file=sys.stderr)
+        print(printable(text, lines=True), file=sys.stderr)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
+from flowvm.files.writing import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 
@@ -31,15 +32,15 @@ def _chrome(profile: Any, path: Path, edges: str) -> None:
 
 
 def _dot(profile: Any, path: Path, edges: str) -> None:
-    path.write_text(drawings.dot(profile))
+    put(path, drawings.dot(profile), "export")
 
 
 def _mermaid(profile: Any, path: Path, edges: str) -> None:
-    path.write_text(drawings.mermaid(profile))
+    put(path, drawings.mermaid(profile), "export")
 
 
 def _html(profile: Any, path: Path, edges: str) -> None:
-    path.write_text(html.html(profile), "utf-8")
+    put(path, html.html(profile), "export")
 
 
 def _speedscope(profile: Any, path: Path, edges: str) -> None:
@@ -47,7 +48,7 @@ def _speedscope(profile: Any, path: Path, edges: str) -> None:
 
 
 def _svg(profile: Any, path: Path, edges: str) -> None:
-    path.write_text(svg.svg(profile), "utf-8")
+    put(path, svg.svg(profile), "export")
 
 
 def _save(profile: Any, path: Path, edges: str) -> None:
@@ -82,7 +83,7 @@ def export(profile: Any, path: str | Path, edges: str = "gating", against: Any =
     if against is not None:
         if ending != ".html":
             raise ArgumentError(f"export({str(path)!r}, against=...): only an .html page shows two")
-        target.write_text(html.html(profile, against), "utf-8")
+        put(target, html.html(profile, against), "export")
         return target
     FORMATS[ending][0](profile, target, edges)
     return target

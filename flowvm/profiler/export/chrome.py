@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.writing import put
 from flowvm.profiler.analysis.sharing import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.intervals import beside, microseconds
@@ -53,8 +54,7 @@ def write_events(listed: str, path: Path) -> None:
     """Write events, as JSON with commas between them, as a trace."""
     text = '{"traceEvents":[\n' + listed + '\n],"displayTimeUnit":"ns"}'
     packed = path.name.endswith(".gz")
-    with gzip.open(path, "wt", compresslevel=5) if packed else path.open("w") as file:
-        file.write(text)
+    put(path, gzip.compress(text.encode(), 5) if packed else text, "export")
 
 
 def events(profile: Any, edges: str = "gating") -> list[dict[str, Any]]:

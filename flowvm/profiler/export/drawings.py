@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
 from flowvm.profiler.grammar import ACCESS, ms
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
@@ -104,7 +105,9 @@ def dot(profile: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = (
+        printable(text, lines=True).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    )
     return f'"{escaped}"'
 
 
@@ -139,5 +142,10 @@ def _mermaid(nodes: list[Node], links: list[Link]) -> str:
 
 
 def _escaped(text: str) -> str:
-    plain = text.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;")
+    plain = (
+        printable(text, lines=True)
+        .replace("&", "#amp;")
+        .replace('"', "#quot;")
+        .replace("<", "#lt;")
+    )
     return '"' + plain.replace(">", "#gt;").replace("\n", "<br/>") + '"'

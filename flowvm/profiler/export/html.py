@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.files.printable import printable_tree
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.export.lanes import ALL_STATES, lanes_of, ranks_of
@@ -43,7 +44,7 @@ MOMENTS = 600  # of a memory that are drawn
 def html(profile: Any, against: Any = None) -> str:
     """The page of a Profile, beside that of an earlier one where `against` is given."""
     made = _Page(profile, against)
-    data = json.dumps(made.data(), separators=(",", ":"))
+    data = json.dumps(printable_tree(made.data()), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     program = "".join(_asset(f"{name}.js") for name in SCRIPTS)

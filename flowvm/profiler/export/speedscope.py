@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.files.writing import put
 from flowvm.profiler.export.intervals import beside
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run
@@ -29,7 +30,7 @@ SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 def write(profile: Any, path: Path) -> None:
     """Write the flame graphs of a Profile."""
-    path.write_text(json.dumps(flames(profile), separators=(",", ":")))
+    put(path, json.dumps(flames(profile), separators=(",", ":")), "export")
 
 
 def flames(profile: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 from typing import Any
-from xml.sax.saxutils import escape
+from xml.sax import saxutils
 
+from flowvm.files.printable import printable
 from flowvm.profiler.export.drawings import COLOURS, Link, Node, by_instruction, by_line
 from flowvm.profiler.grammar import ms
 
@@ -282,3 +283,8 @@ def _path(link: Link, d: str, text: str, style: str) -> str:
         f'<path class="{access}{style}" stroke="{COLOURS[access]}" marker-end="url(#to-{access})" '
         f'd="{d}"><title>{escape(f"{text}: {hazard}, {access}")}</title></path>'
     )
+
+
+def escape(text: str) -> str:
+    """Text as it may stand in XML, which has no control characters."""
+    return saxutils.escape(printable(text))

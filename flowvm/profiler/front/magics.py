@@ -19,10 +19,10 @@ import json
 import linecache
 import shlex
 import time
-from pathlib import Path
 from typing import Any
 
 from flowvm.errors import ArgumentError
+from flowvm.files.writing import put
 from flowvm.profiler.front.profiling import profile
 from flowvm.profiler.front.showing import in_notebook, live
 from flowvm.profiler.front.watcher import Watcher
@@ -101,7 +101,7 @@ def _measure(shell: Any, source: str, arguments: argparse.Namespace, left: dict[
         if getattr(arguments, name):
             _show(shell, getattr(recording, method)())
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps(recording.to_dict()))
+        put(arguments.json, json.dumps(recording.to_dict()), "%flow --json")
         print(f"written: {arguments.json}")
     if result is not None:
         shell.displayhook(result)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.files.writing import put
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.joined import Joined
 from flowvm.profiler.front.profiling import Profile
@@ -77,7 +78,7 @@ class Ranks:
         """
         path = Path(path)
         if path.name.endswith(".html"):
-            path.write_text(pages.html(self.joined), "utf-8")
+            put(path, pages.html(self.joined), "export")
             return path
         if not path.name.endswith((".json", ".json.gz")):
             raise ArgumentError(

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import VMError
+from flowvm.files.printable import printable
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.profiling import Profile
 from flowvm.profiler.front.showing import LINE_S
@@ -62,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
         return serving.run(watcher, args.port, lambda url: print(url, flush=True))
     if args.dump:
         watcher.look(dump=True)
-        print(watcher.dump)
+        print(printable(watcher.dump, lines=True))
         return 0
     watcher.look()
     if args.once:

@@ -6,7 +6,6 @@ of the VM, so a run of 65,536 instructions takes a few tenths of a second.
 
 from __future__ import annotations
 
-import linecache
 import platform
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import add_samples, off_processor
-from flowvm.vm.callers.lines import UNKNOWN, expression, short_position
+from flowvm.vm.callers.lines import UNKNOWN, expression, short_position, source_line
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC
@@ -104,7 +103,7 @@ class _Lines(_Table):
             self.numbers[key] = self.number(name)
             number = name.rpartition(":")[2]
             if number.isdecimal():
-                self.sources[name] = linecache.getline(code.co_filename, int(number)).strip()
+                self.sources[name] = source_line(code.co_filename, int(number)).strip()
         return self.numbers[key]
 
     def spot(self, code: Any, last: int) -> int:

@@ -7,12 +7,14 @@ point back in time, so that no path goes round.
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import (
@@ -111,6 +113,8 @@ WIDE = {"times": len(TIMES)}
 WIDE |= dict.fromkeys(("task_times", "share_times", "use_times", "wait_times", "sample_times"), 2)
 
 MOST_BYTES = 1 << 33  # of all columns
+MOST_PACKED = 200  # bytes that one of the file may unpack to
+FREE_BYTES = 1 << 26  # that a file may unpack to however small it is
 _TEXTS = several(text(1 << 16))
 _COUNT = integer(0, 1 << 60)
 _CREDIT = integer(-(1 << 20), 1 << 60)
@@ -189,12 +193,44 @@ _RANGES = {
 _TIME = 1 << 62
 
 
-def check_archive(path: str | Path) -> None:
-    """ArgumentError if the file unpacks to more than a run can be."""
+def read_archive(path: str | Path) -> tuple[Any, dict[str, Any]]:
+    """The header, as a text, and the columns of a file.  Memory is taken for what the file has
+    packed, not for what it says: ArgumentError where that is not the same, or too much for a run.
+    """
     with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-    if sum(member.file_size for member in members) > MOST_BYTES:
-        raise ArgumentError(f"it unpacks to more than {MOST_BYTES >> 30} GiB")
+        members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
+        if len(members) != len(archive.infolist()) or "header" not in members:
+            raise KeyError("an archive of other files")
+        total = sum(member.file_size for member in members.values())
+        if total > min(MOST_BYTES, max(FREE_BYTES, MOST_PACKED * Path(path).stat().st_size)):
+            raise ArgumentError(f"it unpacks to {total} bytes, which no run does")
+        arrays = {name: _array(archive, member, name) for name, member in members.items()}
+    return str(arrays.pop("header")[()]), arrays
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Any:
+    """One array of an archive of NumPy's, of the dtype that it has to have."""
+    with archive.open(member) as file:
+        version = npy.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            wrong(name, f"an array of NumPy's version {version}", "one of 1.0 or 2.0")
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, backwards, dtype = header(file)
+        text = name == "header"
+        if text and (dtype.kind != "U" or shape != ()):
+            wrong(name, f"{dtype} {shape}", "a text")
+        if not text and name in COLUMNS and dtype != np.dtype(COLUMNS[name][0]):
+            wrong(name, str(dtype), COLUMNS[name][0])
+        size = member.file_size - file.tell()
+        if dtype.hasobject or any(type(n) is not int or n < 0 for n in shape):
+            wrong(name, f"{dtype} {shape}", "numbers")
+        if math.prod(shape) * dtype.itemsize != size:
+            wrong(name, f"{dtype} {shape} of {size} bytes", "as large as it says")
+        data = file.read()
+    if len(data) != size:
+        wrong(name, f"{len(data)} bytes", f"{size} bytes")
+    flat = np.frombuffer(bytearray(data), dtype)
+    return flat.reshape(shape, order="F" if backwards else "C")
 
 
 def check_header(header: Any) -> None:

@@ -23,13 +23,14 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import read_json, wrong
+from flowvm.files.writing import writing
 from flowvm.profiler.run.columns import (
     COLUMNS,
     ROWS,
     WIDE,
-    check_archive,
     check_columns,
     check_header,
+    read_archive,
 )
 from flowvm.version import VERSION
 from flowvm.vm.watch.flight import TIMES
@@ -207,7 +208,7 @@ class Run:
         header = {"schema": SCHEMA, "version": VERSION}
         header |= {name: getattr(self, name) for name in _HEADER}
         columns = {name: getattr(self, name) for name in COLUMNS}
-        with open(path, "wb") as file:
+        with writing(path, "save") as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), **columns)
 
     @staticmethod
@@ -219,17 +220,15 @@ class Run:
                     f"{path} is not a saved run of {SCHEMA}: another kind of file, or one cut short"
                 )
         try:
-            check_archive(path)
-            with np.load(path, allow_pickle=False) as file:
-                header = read_json(str(file["header"]), f"the header of {path}", finite=False)
-                if not isinstance(header, dict):
-                    wrong("the header", header, "a record")
-                schema, version = header.pop("schema"), header.pop("version", "")
-                if schema != SCHEMA:
-                    raise ArgumentError(_of_another(str(schema)[:40], str(version)[:40]))
-                if sorted(file.files) != sorted(["header", *COLUMNS]):
-                    wrong("its list of columns", sorted(file.files), "that of a run")
-                columns = {name: file[name] for name in COLUMNS}
+            text, columns = read_archive(path)
+            header = read_json(text, f"the header of {path}", finite=False)
+            if not isinstance(header, dict):
+                wrong("the header", header, "a record")
+            schema, version = header.pop("schema"), header.pop("version", "")
+            if schema != SCHEMA:
+                raise ArgumentError(_of_another(str(schema)[:40], str(version)[:40]))
+            if columns.keys() != COLUMNS.keys():
+                wrong("its list of columns", sorted(columns), "that of a run")
             check_header(header)
             check_columns(columns, header)
             return Run(**header, **columns)

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
+from flowvm.files.writing import put
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
@@ -47,7 +49,7 @@ class Flame(View):
 
     def folded(self) -> str:
         """The stacks as `flamegraph.pl` and its like read them: `main (a.py:3);add 1200` a line."""
-        return "".join(f"{';'.join(stack)} {weight}\n" for stack, weight in self.stacks)
+        return "".join(f"{printable(';'.join(stack))} {weight}\n" for stack, weight in self.stacks)
 
     def speedscope(self) -> dict[str, Any]:
         """The contents of a file for https://www.speedscope.app."""
@@ -68,7 +70,8 @@ class Flame(View):
     def save(self, path: str | Path) -> Path:
         """Write it: a name that ends in .json for speedscope, any other as folded stacks."""
         path = Path(path)
-        path.write_text(json.dumps(self.speedscope()) if path.suffix == ".json" else self.folded())
+        text = json.dumps(self.speedscope()) if path.suffix == ".json" else self.folded()
+        put(path, text, "save")
         return path
 
     def screen(self, width: int) -> Screen:

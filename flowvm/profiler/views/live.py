@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flowvm.files.printable import printable
 from flowvm.profiler.grammar import (
     CAUSES,
     Column,
@@ -157,7 +158,7 @@ class Live(View):
         parts += [" ".join(filter(None, ("mem", name, size(live)))) for name, live in held]
         parts += [f"{line} {percent(share)}" for line, share, _ in self.lines[:1]]
         parts += [f"NOTHING DONE for {self.idle:.0f} s"] if self.idle >= 2 else []
-        return " | ".join(parts)
+        return printable(" | ".join(parts))
 
 
 def _running(s: StreamNow) -> str:

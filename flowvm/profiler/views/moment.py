@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
 from flowvm.profiler.analysis import moments
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.moments import STATES, Moments
@@ -60,7 +61,7 @@ class Named:
     line: str
 
     def __str__(self) -> str:
-        return f"#{self.seq} {self.op}"
+        return f"#{self.seq} {printable(self.op)}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowvm.profiler.grammar import Column, Line, Screen, table
-from flowvm.vm.watch.lanes import printable
+from flowvm.vm.watch.lanes import encodable
 from flowvm.vm.watch.trace import Trace
 
 
@@ -12,8 +12,8 @@ def trace_screen(trace: Trace, width: int) -> Screen:
     columns = {
         "id": Column("id", style="id"),
         "op": Column("op"),
-        "reads": Column(printable("reads (const)"), style="const", drop=2, grow=True),
-        "writes": Column(printable("writes (━ mut ═ mut2)"), style="mut", drop=1, grow=True),
+        "reads": Column(encodable("reads (const)"), style="const", drop=2, grow=True),
+        "writes": Column(encodable("writes (━ mut ═ mut2)"), style="mut", drop=1, grow=True),
         "waits for": Column("waits for", style="head", grow=True),
         "stream": Column("stream", drop=4),
         "us": Column("us", right=True, drop=3),
@@ -21,11 +21,11 @@ def trace_screen(trace: Trace, width: int) -> Screen:
     }
     lanes = trace.lanes()
     drawn = max((sum(len(text) for text, _ in line) for line in lanes), default=0)
-    rows = [list(map(printable, row)) for row in trace.rows()]
+    rows = [list(map(encodable, row)) for row in trace.rows()]
     shown = table([columns[head] for head in trace.heads()], rows, width - drawn - 2, indent=0)
     screen = Screen([[(" " * (drawn + 2), ""), *shown[0]]])
     for line, cells in zip(lanes, shown[1:], strict=True):
-        art: Line = [(printable(text), style) for text, style in line]
+        art: Line = [(encodable(text), style) for text, style in line]
         pad = " " * (drawn + 2 - sum(len(text) for text, _ in line))
         screen.lines.append([*art, (pad, ""), *cells])
     return screen

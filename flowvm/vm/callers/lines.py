@@ -18,6 +18,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from flowvm.files.printable import printable
+
 NO_ORIGIN = -1  # of what is no part of a gradient
 UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
 
@@ -96,17 +98,26 @@ def warn(
     if not file and frame is not None:
         file, number = frame.f_code.co_filename, frame.f_lineno
     seen = {} if frame is None else frame.f_globals.setdefault("__warningregistry__", {})
+    text, file = printable(text, lines=True), printable(file)
     warnings.warn_explicit(text, category, file, number, registry=seen)
 
 
 def shown(filename: str) -> str:
     """A source file's name as people know it: a cell of IPython's or of a notebook is `In[3]`,
-    whatever file it was compiled as; any other keeps its name.
+    whatever file it was compiled as; any other keeps its name, made printable.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     cell = shell.compile.format_code_name(filename) if shell is not None else None
-    return cell[1] if cell else filename
+    return printable(cell[1] if cell else filename)
+
+
+def source_line(filename: str, number: int) -> str:
+    """Return a line of a source file, "" where there is none or no file can have the name."""
+    try:
+        return linecache.getline(filename, number)
+    except ValueError:
+        return ""
 
 
 def position(code: CodeType | None, last: int) -> str:
@@ -132,7 +143,7 @@ def expression(code: CodeType | None, last: int) -> tuple[str, int, int]:
     positions = list(code.co_positions())
     nowhere = (None, None, None, None)
     line, end_line, begin, end = positions[last // 2] if last // 2 < len(positions) else nowhere
-    source = linecache.getline(code.co_filename, line or code.co_firstlineno).rstrip()
+    source = source_line(code.co_filename, line or code.co_firstlineno).rstrip()
     text = source.lstrip()
     if begin is None or end is None:
         return text, 0, 0  # Python was told not to keep columns

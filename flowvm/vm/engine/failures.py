@@ -21,6 +21,7 @@ from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from flowvm.errors import Status, VMError, exception_for
+from flowvm.files.printable import printable
 from flowvm.guards.forks import held_at_fork
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
@@ -80,7 +81,7 @@ class Failure:
         where = short_position(self.code, self.last)
         seen = "" if self.seen else "  (seen by nobody so far)"
         what = f"{type(self.exception).__name__}: {self.exception}"
-        return f"#{self.seq} {self.name}  {where}  {what}{seen}"
+        return printable(f"#{self.seq} {self.name}  {where}  {what}{seen}", lines=True)
 
 
 class Errors(list[Failure]):
@@ -199,7 +200,8 @@ class Failures:
         error = self.exception(unseen[0].seq)
         for other in unseen[1:]:
             other.seen = True
-            error.add_note(f"flowvm: and #{other.seq} {other.name}: {other.exception!r}")
+            text = f"flowvm: and #{other.seq} {other.name}: {other.exception!r}"
+            error.add_note(printable(text, lines=True))
         raise error
 
     def last(self) -> BaseException | None:
@@ -223,12 +225,12 @@ class Failures:
         self.collect()
         unseen = [f for f in self.by_seq.values() if not f.seen]
         for failure in unseen[:5]:
-            print(
+            text = (
                 f"flowvm: instruction #{failure.seq} {failure.name} failed and nobody looked at "
                 f"its result: {type(failure.exception).__name__}: {failure.exception}\n"
-                f"{failure.where()}",
-                file=sys.stderr,
+                f"{failure.where()}"
             )
+            print(printable(text, lines=True), file=sys.stderr)
         if len(unseen) > 5:
             print(f"flowvm: and {len(unseen) - 5} more failed instructions", file=sys.stderr)
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.files.printable import printable
 from flowvm.guards.regions import Switched
 from flowvm.meta.meta import TensorMeta, array_interface
 from flowvm.vm.callers.lines import INTERNAL, short_position
@@ -77,7 +78,7 @@ class Stop:
         for o in self.operands:
             what = "" if o.meta is None else f"{o.meta.dtype.name}{list(o.meta.shape)}"
             lines.append(f"  {o.access:5s} {o.name:10s} {what:22s} {_few(o.value)}".rstrip())
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def _few(value: Array | None) -> str:

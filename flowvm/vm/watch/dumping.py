@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from flowvm.files.printable import printable
 from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import Lively, begun, pending
@@ -27,7 +28,8 @@ def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
         reason = one.reason()
         if one.name == "barrier":
             reason = "waits for everything before it"
-        lines.append(f"  #{one.seq:<7d} {one.name:20s} {one.state:10s} {reason:40s} {one.line}")
+        row = f"  #{one.seq:<7d} {one.name:20s} {one.state:10s} {reason:40s} {one.line}"
+        lines.append(printable(row))
     if len(found) > MOST:
         lines.append(f"  ... {len(found) - MOST} more: flow.vm.pending()")
     mark = words[RING.AT + (received & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
@@ -40,5 +42,5 @@ def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
                 )
                 break
     for ask in elsewhere:
-        lines += [f"  {line}" for line in ask()]
+        lines += [f"  {printable(line)}" for line in ask()]
     return "\n".join(lines)

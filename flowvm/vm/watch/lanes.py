@@ -63,7 +63,7 @@ def _corner(lane: int, low: int, high: int, below: bool) -> str:
     return "┼" if below else "┴"
 
 
-def printable(text: str) -> str:
+def encodable(text: str) -> str:
     """`text` with each glyph's twin where what is printed to knows no more than ASCII."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     if encoding.lower().replace("-", "").replace("_", "") == "utf8":

@@ -11,6 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from flowvm.files.printable import printable
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, is_internal, short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
@@ -91,7 +92,7 @@ class Lively:
         return ""
 
     def __repr__(self) -> str:
-        return f"<#{self.seq} {self.name} {self.state}: {self.reason()}  {self.line}>"
+        return printable(f"<#{self.seq} {self.name} {self.state}: {self.reason()}  {self.line}>")
 
 
 def pending(vm: Recorded) -> list[Lively]:

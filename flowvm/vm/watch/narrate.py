@@ -25,6 +25,7 @@ from contextlib import suppress
 from typing import Any
 
 from flowvm.config import config
+from flowvm.files.printable import printable
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, REC, RING
@@ -151,5 +152,5 @@ def _write(text: str) -> None:
     if (sys.stderr.encoding or "ascii").lower().replace("-", "") != "utf8":
         text = text.replace("·", "|")
     with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
-        sys.stderr.write(text)
+        sys.stderr.write(printable(text, lines=True))
         sys.stderr.flush()

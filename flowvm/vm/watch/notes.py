@@ -24,6 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from flowvm.errors import OutOfMemoryError
+from flowvm.files.printable import printable
 from flowvm.vm.callers.lines import expression, short_position, shown
 from flowvm.vm.callers.tracebacks import NOTE
 from flowvm.vm.machine.words import ENT, ERR, INS, KIND, OPERAND
@@ -120,7 +121,7 @@ def note_of(vm: Failing, failure: Failed) -> str:
     if isinstance(failure.exception, OutOfMemoryError):
         lines += _memory(vm, int(seen.stream[at]) if known else 0)
     lines.append("    The VM is usable.  More: flow.last_error()")
-    return "\n".join(lines)
+    return printable("\n".join(lines), lines=True)
 
 
 def _memory(vm: Failing, stream: int) -> list[str]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from flowvm.files.printable import printable
 from flowvm.private.cpython import CPYTHON, next_of
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STATE, STO
@@ -28,7 +29,7 @@ class Pending(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return f"#{self.seq} {self.name}"
+        return f"#{self.seq} {printable(self.name)}"
 
 
 def issued() -> int:

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from flowvm.files.printable import printable
 from flowvm.guards.regions import Switched
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
 from flowvm.vm.watch.device_placing import place_on_devices
 from flowvm.vm.watch.flight import TIMES, Recorded, Snapshot
-from flowvm.vm.watch.lanes import Line, draw_lanes, printable
+from flowvm.vm.watch.lanes import Line, draw_lanes, encodable
 from flowvm.vm.watch.uses import UNUSED, Times, joined, uses_of
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class Trace:
                 front = [*front[: MOST_WAITS - 1], f"{len(front) - MOST_WAITS + 1} more"]
             row = [f"#{ins.seq}", ins.name, " ".join(reads), " ".join(writes), ", ".join(front)]
             row += [self.streams.get(ins.stream, str(ins.stream))] if lanes else []
-            rows.append((*row, f"{ins.microseconds:.1f}", ins.where))
+            row += [f"{ins.microseconds:.1f}", ins.where]
+            rows.append(tuple(map(printable, row)))
         return rows
 
     def heads(self) -> tuple[str, ...]:
@@ -169,7 +171,7 @@ class Trace:
         rows += [(a, *row) for a, row in zip(art, self.rows(), strict=True)]
         widths = [max(len(r[c]) for r in rows) for c in range(len(rows[0]))]
         padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
-        return printable("\n".join("  ".join(r).rstrip() for r in padded))
+        return encodable("\n".join("  ".join(r).rstrip() for r in padded))
 
     # the rows in colours, for so many columns: set by who knows screens (`flowvm` itself)
     screen: ClassVar[Callable[[Trace, int], Any]]

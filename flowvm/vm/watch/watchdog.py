@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from flowvm.compiler import helpers
 from flowvm.config import config, say
+from flowvm.files.printable import printable
 from flowvm.loading.lazy import lazy
 from flowvm.vm.machine.words import CTL, STR
 
@@ -127,4 +128,5 @@ class Watch:
         found = lively.pending(self.vm)
         text = f"flowvm: {why}\n{lively.chain_text(found)}\n{dumping.dump_text(self.vm, found)}"
         with suppress(OSError, ValueError):  # stderr may be closed
-            print(text.replace("\n\n", "\n"), file=sys.stderr, flush=True)
+            text = printable(text.replace("\n\n", "\n"), lines=True)
+            print(text, file=sys.stderr, flush=True)

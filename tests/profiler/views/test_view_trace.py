@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 import flowvm as flow
-from flowvm.vm.watch.lanes import ASCII, printable
+from flowvm.vm.watch.lanes import ASCII, encodable
 
 
 def two_streams(x, side):
@@ -80,4 +80,4 @@ def test_nothing_and_ascii(monkeypatch):
         text = str(trace)
     assert text.isascii()
     assert text == str(trace).translate(ASCII)
-    assert printable("◆──┤") == "◆──┤"
+    assert encodable("◆──┤") == "◆──┤"
