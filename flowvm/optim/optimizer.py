@@ -37,7 +37,7 @@ from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.lines import warn
 from flowvm.vm.callers.tracebacks import cut, ours
-from flowvm.vm.engine.cancelling import PERSISTENT
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
@@ -531,4 +531,21 @@ def _remembered(optimizer: Optimizer) -> Iterator[tuple[int, bool]]:
                 yield value._ref, False
 
 
-PERSISTENT.append((Optimizer, _remembered))
+def _start_anew(optimizer: Optimizer, lost: Callable[[int], bool]) -> None:
+    """Forget the state of parameters of which a part was never given a value."""
+    state = getattr(optimizer, "state", {})
+    for param, entry in list(state.items()):
+        values = list(entry.values()) if isinstance(entry, dict) else ()
+        if any(hasattr(value, "_ref") and lost(value._ref) for value in values):
+            del state[param]
+
+
+def _states(optimizers: list[Optimizer]) -> Iterator[tuple[int, str]]:
+    for optimizer in optimizers:
+        for entry in list(getattr(optimizer, "state", {}).values()):
+            for name, value in list(entry.items()) if isinstance(entry, dict) else ():
+                if hasattr(value, "_ref"):
+                    yield value._ref, f"{name} of {type(optimizer).__name__}"
+
+
+HOLDERS.append(Holder(Optimizer, _remembered, _start_anew, _states))

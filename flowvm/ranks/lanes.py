@@ -30,7 +30,8 @@ class Lane:
     """A stream for what is exchanged, in the order issued.
 
     `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
-    them, and a failed or dropped one poisons all that would follow.
+    them, and a failed or dropped one poisons all that would follow, for good: what this rank did not
+    take part in is not made up for.
     """
 
     order: Tensor
@@ -50,6 +51,7 @@ class Lane:
         self.stream = Stream(self.name)
         self.memory = np.zeros(1, np.int64)
         storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
+        engine.restorer.leave_alone(storage)
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))
 
     def within(self) -> AbstractContextManager[None]:

@@ -37,6 +37,7 @@ _NAMES = {
     KIND.BARRIER: "barrier",
     KIND.RELEASE: "release",
     KIND.CALLBACK: "callback",
+    KIND.RESTORE: "restore",
 }
 
 

@@ -105,6 +105,8 @@ class Failures:
         self.lock = held_at_fork(threading.Lock())
         # what an out-of-memory error says of memory; who knows is above the VM
         self.about_memory: Callable[[int], str] = lambda stream: ""
+        # told the numbers + 1 of what failed, as its error is about to be raised
+        self.told_of: Callable[[set[int]], None] = lambda causes: None
 
     def new(self) -> bool:
         """Whether the workers have reported anything that `collect` has not read."""
@@ -191,6 +193,15 @@ class Failures:
             failure.exception.__notes__ = list(error.__notes__)
         return error.with_traceback(failure.traceback)
 
+    def to_raise(self, seq: int) -> BaseException:
+        """The exception of the failed instruction `seq`, which is raised now."""
+        failure = self.by_seq.get(seq)
+        wanted = failure is None or not failure.captured  # what a capture left out is no failure
+        error = self.exception(seq)
+        if wanted:
+            self.told_of({seq + 1})
+        return error
+
     def raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen, and count the others as seen with it."""
         unseen = [f for f in list(self.by_seq.values()) if not f.seen]  # others may collect
@@ -200,6 +211,7 @@ class Failures:
         for other in unseen[1:]:
             other.seen = True
             error.add_note(f"flowvm: and #{other.seq} {other.name}: {other.exception!r}")
+        self.told_of({failure.seq + 1 for failure in unseen})
         raise error
 
     def last(self) -> BaseException | None:

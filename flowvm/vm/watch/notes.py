@@ -8,6 +8,7 @@
                   const idx i64[32] ← #307 copy, data.py:12
                   mut out f32[32,64]
         poisoned  14 later instructions (first #310 mean, train.py:42)
+        restored  parameters and what else persists, as they were; others: flow.vm.restore()
         The VM is usable.  More: flow.last_error()
 
 Worked out when the error is raised: from the flight recorder, which still has the instructions
@@ -31,6 +32,7 @@ from flowvm.vm.watch.flight import Recorded, Snapshot
 
 REACH = 1 << 13  # instructions before and after the failed one that are looked at
 WIDTH = 100  # columns within which operands share a line
+RESTORED = "parameters and what else persists, as they were; others: flow.vm.restore()"
 _KINDS = ("const", "mut", "mut2")
 
 
@@ -117,6 +119,7 @@ def note_of(vm: Failing, failure: Failed) -> str:
         later = f"{poisoned} later instruction{'s' * (poisoned > 1)}"
         first = _first_poisoned(vm, seen, at) if known else ""
         lines.append(f"    poisoned  {later}{first}")
+        lines.append(f"    restored  {RESTORED}")
     if isinstance(failure.exception, OutOfMemoryError):
         lines += _memory(vm, int(seen.stream[at]) if known else 0)
     lines.append("    The VM is usable.  More: flow.last_error()")

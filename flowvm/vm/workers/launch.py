@@ -184,6 +184,8 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
     """
     poison_outputs(m, slot, entry, cause)
     task = m[STR.AT + stream * STR.WORDS + STR.TASK]
+    if task >= 0:
+        tear_task(m, slot, entry, task, cause)
     end = load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.TASKS)
     if task >= 0 and m[STR.AT + stream * STR.WORDS + STR.MEMORY] == STR.DEVICE_MEMORY:
         end = task + 1
@@ -191,11 +193,24 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
 
 
 def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison the memory that a launch takes for its outputs."""
+    """Poison the memory that a launch takes for its outputs, which have no value."""
     for k in range(count_of(m, slot, entry)):
         if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
             m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+            m[STO.AT + storage * STO.WORDS + STO.TORN] = -cause
+
+
+def tear_task(m: Words, slot: int, entry: int, task: int, cause: int) -> None:
+    """A task has failed while it ran: note that the variables which it writes are half written."""
+    at = first_task(m[entry + ENT.LAYOUT])
+    for _ in range(task):
+        at += 8 * load_word(at + 8 * TASK.LENGTH)
+    for j in range(load_word(at + 8 * TASK.COUNT)):
+        source = written_by(at, j)
+        if source > 0:
+            storage = operand_of(m, slot, entry, source - 1) & OPERAND.STORAGE_MASK
+            m[STO.AT + storage * STO.WORDS + STO.TORN] = cause
 
 
 def poison_rest(
