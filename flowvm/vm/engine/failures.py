@@ -199,8 +199,15 @@ class Failures:
         wanted = failure is None or not failure.captured  # what a capture left out is no failure
         error = self.exception(seq)
         if wanted:
-            self.told_of({seq + 1})
+            self._tell({seq + 1}, error)
         return error
+
+    def _tell(self, causes: set[int], error: BaseException) -> None:
+        """`told_of`, which may find no memory; then the error that is raised says so."""
+        try:
+            self.told_of(causes)
+        except Exception as problem:
+            error.add_note(f"flowvm: nothing was restored: {problem!r}; call flow.vm.restore()")
 
     def raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen, and count the others as seen with it."""
@@ -211,7 +218,7 @@ class Failures:
         for other in unseen[1:]:
             other.seen = True
             error.add_note(f"flowvm: and #{other.seq} {other.name}: {other.exception!r}")
-        self.told_of({failure.seq + 1 for failure in unseen})
+        self._tell({failure.seq + 1 for failure in unseen if not failure.captured}, error)
         raise error
 
     def last(self) -> BaseException | None:

@@ -10,6 +10,7 @@ that any order of steps leads to, each once.  Checked are
   in front of them have written in this repetition, and all have in the ones before;
 - poison: no task runs on it, an error poisons the outputs, no variable is left half written, who
   comes behind a poisoned variable is skipped, and a deferred ReleaseTensor clears its own alone;
+- wholeness: exactly those variables are torn that a failing task was writing to;
 - the end: where no step can be taken, all launches are closed, so no message was lost.
 
 What waits in a mailbox is the same wherever in it that is, so states differ by what waits alone;
@@ -200,7 +201,7 @@ class World:
         ids = {s for row in self.storages for s in row}
         places = [*range(CTL.AT, CTL.AT + CTL.WORDS, 8)]
         for s in ids:
-            places.append(STO.AT + s * STO.WORDS + STO.POISON)
+            places += [STO.AT + s * STO.WORDS + word for word in (STO.POISON, STO.TORN)]
         for stream in (*self.streams, self.home):
             at = STR.AT + stream * STR.WORDS
             places += [at + STR.TAIL, at + STR.DONE]
@@ -340,6 +341,9 @@ class World:
     def _poison(self, storage: int) -> int:
         return int(self.m[STO.AT + storage * STO.WORDS + STO.POISON])
 
+    def _torn(self, storage: int) -> int:
+        return int(self.m[STO.AT + storage * STO.WORDS + STO.TORN])
+
     def _check_operand(self, n: int, turn: int, t: int, buffer: Any, key: Any) -> None:
         found = self.values.get(key, ())
         writers = self.writers.get(buffer, [])
@@ -392,6 +396,7 @@ class World:
             released = outputs[:1] if case.released and n == 0 else []
             for s in outputs:
                 assert (self._poison(s) != 0) == (ended != 0 and s not in released)
+                assert (self._torn(s) < 0) == (self._poison(s) != 0), "it never had a value"
             if n == self.bad:
                 ran = [v for values in self.values.values() for v in values if v[0] == n]
                 assert not ran, f"tasks {ran} of a launch that was to be skipped"
@@ -402,6 +407,9 @@ class World:
                 writers = self.writers.get(register.buffer, [])
                 left = self.values.get(s, ())
                 assert s in spoiled or left in self._whole(LAUNCHES, writers), f"half: {left}"
+                torn = "garbage" in left
+                assert (self._torn(s) > 0) == torn, f"torn: {self._torn(s)}, of {left}"
+                assert s in spoiled or not torn, "half written, and not poisoned"
                 if self.bad >= 0 and writers:
                     assert s in spoiled, "a skipped launch poisons all that it writes"
                 if self.accesses[register.operand] & OPERAND.RETURNED and failing >= 0:

@@ -129,6 +129,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a launch in flight does not look for poison": {"poison_in_front": lambda m, slot, entry: 0},
     "it looks at what was poisoned behind it": {"poison_in_front": execute.poison_of},
     "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
+    "what a failing task was writing to counts as whole": {"tear_task": lambda *words: None},
     "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
     "an error is not reported": {"report": lambda *words: None},
