@@ -300,13 +300,13 @@ def _close(actors: ActorWords) -> None:
     engine.call("close_plan")(engine.base, actors.address)
 
 
-def _changed(plan: Plan) -> Iterator[tuple[int, bool]]:
-    if "graph" in plan.__dict__:
-        for storage in plan.changed:
-            yield storage, True
+def _kept(plan: Plan) -> Iterator[tuple[int, bool]]:
+    for buffer in plan.__dict__.get("variables", ()):
+        if buffer.held is not None:
+            yield buffer.held.id, True
 
 
-HOLDERS.append(Holder(Plan, _changed))
+HOLDERS.append(Holder(Plan, _kept))
 
 
 def compile_plan(graph: LogicalGraph) -> Plan:

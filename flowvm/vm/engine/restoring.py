@@ -26,7 +26,9 @@ from flowvm.vm.engine.persistent import holders, persistent, storage_of
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND, STO
 from flowvm.vm.watch.pending import issued
 
-PATIENCE = 0.15  # seconds that what was issued gets to end, before all that persists is looked after
+PATIENCE = (
+    0.15  # seconds that what was issued gets to end, before all that persists is looked after
+)
 MOST = 24  # storages of one Restore
 SHOWN = 12  # tensors without a whole value that are printed
 NEVER = -(1 << 62)  # TORN of what no Restore is to touch, such as the order of exchanges

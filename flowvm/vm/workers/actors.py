@@ -54,7 +54,6 @@ from flowvm.vm.workers.launch import (
     run_once,
     scalars_of,
     take_chunk,
-    tear_task,
 )
 from flowvm.vm.workers.zones import CHECKED, begin_check
 
@@ -224,7 +223,6 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
                 plan[at + LAUNCH.TASK] = task
                 for i in range(ARG.N_DETAILS):
                     plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
-            tear_task(m, slot, entry, task, seq_of(m, slot) + 1)
             leave_undone(m, slot, entry, plan, actor, ran, True)
     elif known != INS.POISONED:  # such a launch poisons all that it writes
         leave_undone(m, slot, entry, plan, actor, 0, before > 0)

