@@ -489,9 +489,9 @@ def method(name: str | None = None) -> Callable[[Function], Function]:
 def _of_leaf(tensor: Tensor) -> Iterator[tuple[int, bool]]:
     node = getattr(tensor, "_node", None)
     if node is not None and node.is_leaf:
-        yield tensor._ref, False
-        if tensor.grad is not None:
-            yield tensor.grad._ref, True
+        for held, for_launches in ((tensor, False), (tensor.grad, True)):
+            if hasattr(held, "_ref"):  # else it is lazy, or None
+                yield held._ref, for_launches
 
 
 def _without_grad(tensor: Tensor, lost: Callable[[int], bool]) -> None:

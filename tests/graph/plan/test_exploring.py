@@ -41,6 +41,10 @@ def test_an_error_behind_is_none_of_the_launch_in_front():
     explore(World(Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v")))
 
 
+def test_an_actor_that_fails_has_left_half_written_what_it_wrote_itself():
+    explore(World(Case(((0, "w", "x"), (0, "new", "x"), (0, "w", "last"), (1, "v", "x")), (0, 1))))
+
+
 HANDED_ON = Case(
     ((0, "new", "x"), (1, "v", "last"), (0, "w", "v"), (1, "w", "last")), returned="v", times=2
 )
@@ -68,6 +72,7 @@ CASES = [
     Case(((0, "new", "x"), (1, "w", "last")), returned="w", times=2),
     Case(((0, "v", "x"), (1, "w", "v")), (0, 1), returned="v", times=2, late=1, depth=1),
     Case(((0, "v", "x"), (1, "w", "v")), returned="v", times=2, once=1),
+    Case(((0, "v", "last"), (1, "w", "x")), (0, 1), returned="v", times=2, once=1),
 ]
 
 
@@ -138,6 +143,7 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "it looks at what was poisoned behind it": {"poison_in_front": execute.poison_of},
     "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
     "what a failure leaves half written counts as whole": {"poison_rest": _call_it_whole},
+    "so does what a skipped launch had begun": {"tear_begun": lambda *words: None},
     "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
     "an error is not reported": {"report": lambda *words: None},

@@ -162,7 +162,7 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
     case = Step(OPTIMIZERS[optimizer])
     case.function(case.places)
     after = case.values()
-    number, kept, lost = 0, 0, 0
+    number, kept, tears = 0, 0, 0
     while True:
         case.put_back()
         flow.vm.sync()
@@ -176,7 +176,7 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
             flow.vm.sync()
         kept += case.check(after, torn)
         if torn:
-            lost += 1
+            tears += 1
             paths = {one.name for one in lost(flow.vm.restore()) if one.begun}
             assert len(paths) == len(torn)
             assert all(paths), "it has a name"
@@ -190,7 +190,7 @@ def test_every_instruction_of_a_step(optimizer: str, late: bool) -> None:
     case.check(after)
     assert number > 20
     assert kept > 3 * number  # most failures come in front of most updates
-    assert (lost > 0) == late
+    assert (tears > 0) == late
 
 
 @pytest.mark.parametrize("parted", [False, True], ids=["chain", "actors"])
