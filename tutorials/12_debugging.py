@@ -32,8 +32,8 @@ try:
 except RuntimeError as error:
     print(f"{type(error).__name__}: {error}")
 
-# %% An error in a step, whose update is already issued. When it is raised, parameters are as they were
-# before the step, and so is what else persists: catch it, and go on. Other tensors wait for
+# %% An error in a step, whose update is already issued. When it is raised, parameters are as they
+# were before the step, and so is what else persists: catch it, and go on. Other tensors wait for
 # `flow.vm.restore()`, which names what has no whole value.
 table = nn.Embedding(10, 4)
 sgd = flow.optim.SGD(table.parameters(), lr=0.1)

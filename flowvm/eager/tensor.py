@@ -490,7 +490,7 @@ def _of_leaf(tensor: Tensor) -> Iterator[tuple[int, bool]]:
     node = getattr(tensor, "_node", None)
     if node is not None and node.is_leaf:
         for held, for_launches in ((tensor, False), (tensor.grad, True)):
-            if hasattr(held, "_ref"):  # else it is lazy, or None
+            if held is not None and hasattr(held, "_ref"):  # else it is lazy
                 yield held._ref, for_launches
 
 

@@ -30,8 +30,8 @@ class Lane:
     """A stream for what is exchanged, in the order issued.
 
     `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
-    them, and a failed or dropped one poisons all that would follow, for good: what this rank did not
-    take part in is not made up for.
+    them, and a failed or dropped one poisons all that would follow, for good: an exchange that this
+    rank took no part in is not made up for.
     """
 
     order: Tensor

@@ -1,4 +1,4 @@
-"""A step of DistributedDataParallel that fails on one rank: run by `flowvm launch -n 2 restoring.py`.
+"""A step of DistributedDataParallel fails on one rank: run by `flowvm launch -n 2 restoring.py`.
 
 Each rank has its parameters and its optimizer's state as they were, and can save them and compute;
 nothing is exchanged any more, for ranks that have not done the same would meet the wrong exchange.

@@ -4,8 +4,8 @@ A cancel is an instruction that does nothing, with a number of its own.  What is
 has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
 and memory stay what they are.  Kernels that only write memory of their own stop between two chunks.
 
-What persists (`flowvm.vm.engine.persistent`: tensors that gradients go to, buffers of modules, states
-of optimizers) keeps its value where a dropped instruction would only have updated it.
+What persists (`flowvm.vm.engine.persistent`: tensors that gradients go to, buffers of modules,
+states of optimizers) keeps its value where a dropped instruction would only have updated it.
 """
 
 from __future__ import annotations

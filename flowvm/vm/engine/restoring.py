@@ -14,7 +14,7 @@ comes behind it the last whole value: so it says from where on the program knows
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,10 +43,17 @@ class Restoring(Protocol):
     next_storage: int
     failures: Failures
 
-    def new_entry(self, kind: int, access: Any, **more: Any) -> Any:
+    def new_entry(self, kind: int, access: Sequence[int], *, scalars: int = 0, info: Any) -> int:
         """An entry."""
 
-    def issue(self, entry: int, operands: Any, scalars: Any = (), **more: Any) -> int:
+    def issue(
+        self,
+        entry: int,
+        operands: Sequence[int],
+        scalars: Sequence[int] = (),
+        *,
+        heard: bool = False,
+    ) -> int:
         """Issue an instruction."""
 
     def wait_idle(self, seconds: float | None = None) -> bool:
@@ -110,7 +117,7 @@ class Restorer:
 
     def __init__(self, vm: Restoring) -> None:
         self.vm = vm
-        self.entries: dict[int, Any] = {}
+        self.entries: dict[int, int] = {}
 
     # --- as an error is raised ----------------------------------------------------------------
 

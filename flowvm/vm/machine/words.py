@@ -350,8 +350,8 @@ class STO(Region):
     CLASS = field("its size class")
     KEEP = field("CTL.CANCEL, if updates that it drops leave it as it is; negative: of launches")
     TORN = field(
-        "0: its bytes are the last whole value, poisoned or not; else number + 1 of the instruction "
-        "that has left them half written; negative: of that which gave it no first value"
+        "0: its bytes are the last whole value, poisoned or not; else number + 1 of what has left "
+        "them half written; negative: of what gave it no first value"
     )
 
 

@@ -6,8 +6,8 @@ one in front of a cancel is dropped, if it has not started; ReleaseTensor and Re
 The sequential engine calls the same functions on the issuing thread.
 
 Poison says that a storage has not the value that the program gives it; STO.TORN says that it has no
-whole value at all.  Who is skipped or dropped writes nothing, so what it would have written in place
-is poisoned and whole, and a Restore lifts that.
+whole value at all.  Who is skipped or dropped writes nothing, so what it would have written in
+place is poisoned and whole, and a Restore lifts that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An error in a step loses nothing: what was not written is as it was, as soon as the error is heard.
+"""An error in a step loses nothing: what was not written is as it was when the error is heard.
 
 `Step` issues a training step while the scheduler is held, and has one of its instructions fail:
 before it writes anything, as for want of memory, or while it writes.
@@ -137,7 +137,6 @@ class Step:
 OPTIMIZERS = {
     "sgd": lambda params: flow.optim.SGD(params, lr=0.1, momentum=0.9),
     "adam": lambda params: flow.optim.Adam(params, lr=0.1, foreach=False),
-    "adamw": lambda params: flow.optim.AdamW(params, lr=0.1),
 }
 
 
@@ -281,8 +280,9 @@ def task_fails(plan: Any, task: int) -> Iterator[None]:
 # --- the rule -------------------------------------------------------------------------------------
 
 
-def test_until_the_error_is_heard_nothing_looks_fine() -> None:
-    case = Step(OPTIMIZERS["sgd"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_until_the_error_is_heard_nothing_looks_fine(graph: bool) -> None:
+    case = Step(OPTIMIZERS["sgd"], graph)
     with planted(0, False):
         first = case.function(case.places)
     second = case.function(case.places)  # of parameters that are a step behind
@@ -294,8 +294,9 @@ def test_until_the_error_is_heard_nothing_looks_fine() -> None:
     flow.vm.sync()  # it was heard of
 
 
-def test_a_program_that_reads_nothing_hears_of_it_at_sync() -> None:
-    case = Step(OPTIMIZERS["sgd"])
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_program_that_reads_nothing_hears_of_it_at_sync(graph: bool) -> None:
+    case = Step(OPTIMIZERS["sgd"], graph)
     with planted(0, False):
         case.function(case.places)
     case.function(case.places)
@@ -310,10 +311,9 @@ def test_a_program_that_reads_nothing_hears_of_it_at_sync() -> None:
 
 
 @pytest.fixture(autouse=True)
-def begun() -> Iterator[None]:
+def begun() -> None:
     """What earlier tests have lost, and still have, is theirs."""
     Begun.seq = issued()
-    yield
 
 
 class Begun:
@@ -392,17 +392,19 @@ def test_what_was_issued_before_is_skipped_and_what_comes_behind_is_not() -> Non
 
 def test_a_gradient_that_was_never_made_is_none_again() -> None:
     w = flow.ones(3, requires_grad=True)
-    with pytest.raises(OutOfRangeError):
+
+    def fail() -> None:
         loss = (w * bad()).sum()
         loss.backward()
         loss.item()
+
+    with pytest.raises(OutOfRangeError):
+        fail()
     assert w.grad is None
     (w * 2).sum().backward()
     assert w.grad.tolist() == [2.0] * 3
     with pytest.raises(OutOfRangeError):
-        loss = (w * bad()).sum()
-        loss.backward()
-        loss.item()
+        fail()
     assert w.grad.tolist() == [2.0] * 3  # what was accumulated before
     (w * 2).sum().backward()
     assert w.grad.tolist() == [4.0] * 3
@@ -483,10 +485,14 @@ def test_a_launch_that_is_skipped_leaves_its_variables_as_they_were() -> None:
 def test_what_was_half_written_is_named_and_stays_poisoned(sequential: bool) -> None:
     layer = nn.Linear(2, 2)
     flow.vm.sync()
-    with flow.vm.sequential() if sequential else nothing(), pytest.raises(OutOfRangeError):
+
+    def add() -> None:
         with flow.no_grad():
             layer.weight.index_add_(0, flow.tensor([0, 9]), flow.ones(2, 2))
         flow.vm.sync()
+
+    with flow.vm.sequential() if sequential else nothing(), pytest.raises(OutOfRangeError):
+        add()
     restored = flow.vm.restore()
     assert (restored.tensors, len(lost(restored))) == (0, 1)
     (one,) = lost(restored)
@@ -519,7 +525,7 @@ def test_what_a_cancel_dropped_is_restored_as_well() -> None:
 
 def test_memory_is_right_for_a_tensor_that_takes_over_a_number() -> None:
     """Neither poison nor wholeness is inherited."""
-    for _ in range(280):  # more than are made at a time
+    for _ in range(20):
         wrong = bad()
         with pytest.raises(OutOfRangeError):
             wrong.item()
