@@ -7,6 +7,8 @@ before it writes anything, as for want of memory, or while it writes.
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -323,6 +325,40 @@ class Begun:
 def lost(restored: flow.vm.Restored) -> list[flow.vm.Lost]:
     """What it says of this test's own."""
     return [one for one in restored.lost if one.seq >= Begun.seq]
+
+
+OUT_OF_MEMORY = """
+import resource
+import flowvm as flow
+from flowvm import nn
+model = nn.Linear(64, 64)
+adam = flow.optim.Adam(model.parameters())
+def step(n):
+    adam.zero_grad()
+    loss = model(flow.ones(n, 64)).square().mean()
+    loss.backward()
+    adam.step()
+    return loss.item()
+step(8)
+before = model.weight.tolist()
+taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + (256 << 20), -1))
+try:
+    step(4_000_000)
+except MemoryError as error:
+    assert "flow.vm.restore()" in error.__notes__[0]
+    assert model.weight.tolist() == before
+    step(8)
+    flow.vm.sync()
+    print("goes on", model.weight.tolist() != before)
+"""
+
+
+def test_a_smaller_batch_trains_when_one_was_too_large() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_MEMORY], capture_output=True, text=True, timeout=200
+    )
+    assert done.stdout == "goes on True\n", done.stderr
 
 
 def bad() -> flow.Tensor:
