@@ -524,28 +524,33 @@ def refuse_complex(name: str, param: Tensor) -> None:
         )
 
 
+def _tensors(entry: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of a parameter's state, each with the name that it goes by."""
+    for name, value in list(entry.items()) if isinstance(entry, dict) else ():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if hasattr(one, "_ref"):
+                yield name, one
+
+
 def _remembered(optimizer: Optimizer) -> Iterator[tuple[int, bool]]:
     for entry in list(getattr(optimizer, "state", {}).values()):
-        for value in list(entry.values()) if isinstance(entry, dict) else ():
-            if hasattr(value, "_ref"):
-                yield value._ref, False
+        for _, value in _tensors(entry):
+            yield value._ref, False
 
 
 def _start_anew(optimizer: Optimizer, lost: Callable[[int], bool]) -> None:
     """Forget the state of parameters of which a part was never given a value."""
     state = getattr(optimizer, "state", {})
     for param, entry in list(state.items()):
-        values = list(entry.values()) if isinstance(entry, dict) else ()
-        if any(hasattr(value, "_ref") and lost(value._ref) for value in values):
+        if any(lost(value._ref) for _, value in _tensors(entry)):
             del state[param]
 
 
 def _states(optimizers: list[Optimizer]) -> Iterator[tuple[int, str]]:
     for optimizer in optimizers:
         for entry in list(getattr(optimizer, "state", {}).values()):
-            for name, value in list(entry.items()) if isinstance(entry, dict) else ():
-                if hasattr(value, "_ref"):
-                    yield value._ref, f"{name} of {type(optimizer).__name__}"
+            for name, value in _tensors(entry):
+                yield value._ref, f"{name} of {type(optimizer).__name__}"
 
 
 HOLDERS.append(Holder(Optimizer, _remembered, _start_anew, _states))
