@@ -28,6 +28,7 @@ import flowvm as flow
 from flowvm.errors import OutOfRangeError
 from flowvm.graph.passes.passes import PASSES
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.persistent import persistent
 from flowvm.vm.machine.words import CTL, OPERAND, STO
 from flowvm.vm.watch.pending import poison_of
 from tools.campaign._steps import left_out, ranges
@@ -189,13 +190,26 @@ class Run:
         return [_value(t) for t in (*self.program.variables, *self.kept)]
 
     def check_restored(self) -> None:
-        """Raise all errors; then the variables are readable, unless they are half written."""
+        """Raise all errors; then variables of the graph are readable, unless they are half written;
+        and so is what else is whole, when it is restored.
+        """
         for t in (*self.program.variables, *self.kept):
             with contextlib.suppress(OutOfRangeError):
                 t.numpy()
-        for t in self.program.variables:
-            if not engine.words[STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS + STO.TORN]:
+        kept = {storage for storage, _ in persistent()}
+        whole = [t for t in self.program.variables if not engine.words[_place(t) + STO.TORN]]
+        for t in whole:
+            if t._ref & OPERAND.STORAGE_MASK in kept:
                 t.numpy()
+        flow.vm.restore()
+        for t in whole:
+            t.numpy()
+
+
+def _place(t: Any) -> int:
+    """Where the words of its storage are."""
+    place: int = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
+    return place
 
 
 def _value(t: Any) -> Any:
