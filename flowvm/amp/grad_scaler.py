@@ -296,7 +296,7 @@ def _scales(scaler: GradScaler) -> Iterator[tuple[int, bool]]:
 
 
 def _start_over(scaler: GradScaler, lost: Callable[[int], bool]) -> None:
-    """What was to be found in gradients that were not computed is no part of the next step."""
+    """Forget what was found since the last update, if a part of it was never computed."""
     if any(lost(found._ref) for found in scaler.__dict__.get("_found", {}).values()):
         scaler.forget()
 

@@ -207,13 +207,13 @@ class Run:
 
 
 def _place(t: Any) -> int:
-    """Where the words of its storage are."""
+    """Return where the words of its storage are."""
     place: int = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
     return place
 
 
 def _value(t: Any) -> Any:
-    """Its numbers, or the call whose error it would raise: raised, that would restore others."""
+    """Return its numbers, or the call whose error it would raise: raised, it would restore others."""
     failed = poison_of(engine, t._ref)
     return t.numpy() if failed is None else cause_of(engine.failures.exception(failed))
 

@@ -217,8 +217,8 @@ def _forget(lost: Callable[[int], bool]) -> None:
 
 
 def _descriptions(storages: Collection[int]) -> tuple[dict[int, str], dict[int, str]]:
-    """What users call tensors of these storages, where anybody has a name, and what those are that
-    somebody has.
+    """Return two tables of storages: what users call them, where anybody has a name, and the dtype
+    and shape of each that a tensor has.
     """
     names: dict[int, str] = {}
     texts: dict[int, str] = {}

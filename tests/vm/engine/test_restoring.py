@@ -2,6 +2,8 @@
 
 `Step` issues a training step while the scheduler is held, and has one of its instructions fail:
 before it writes anything, as for want of memory, or while it writes.
+
+Long because a step fails here in every way there is, by the same few means.
 """
 
 from __future__ import annotations
@@ -258,7 +260,7 @@ def plan_of(function: Any) -> Any:
 
 
 def task_tears(plan: Any, task: int) -> bool:
-    """Whether a task writes a variable."""
+    """Tell whether a task writes a variable."""
     variables = set(plan.variables)
     return any(
         access != "const" and operand.buffer in variables
@@ -314,7 +316,7 @@ def test_a_program_that_reads_nothing_hears_of_it_at_sync(graph: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def begun() -> None:
-    """What earlier tests have lost, and still have, is theirs."""
+    """Leave what earlier tests have lost, and still have, to them."""
     Begun.seq = issued()
 
 
@@ -323,7 +325,7 @@ class Begun:
 
 
 def lost(restored: flow.vm.Restored) -> list[flow.vm.Lost]:
-    """What it says of this test's own."""
+    """Return what it says of this test's own."""
     return [one for one in restored.lost if one.seq >= Begun.seq]
 
 
