@@ -213,7 +213,7 @@ def _place(t: Any) -> int:
 
 
 def _value(t: Any) -> Any:
-    """Return its numbers, or the call whose error it would raise: raised, it would restore others."""
+    """Return its numbers, or the call whose error it would raise, which would restore others."""
     failed = poison_of(engine, t._ref)
     return t.numpy() if failed is None else cause_of(engine.failures.exception(failed))
 
