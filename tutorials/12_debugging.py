@@ -1,6 +1,6 @@
-"""Tutorial 12: debugging: a wrong number, a NaN, a hang, a leak, a slow loader.
+"""Tutorial 12: debugging: a wrong number, a NaN, an error, a hang, a leak, a slow loader.
 
-Five faults, planted; for each the question to ask, and the line that answers it.
+Six faults, planted; for each the question to ask, and the line that answers it.
 """
 
 # %% A wrong number. Where does this tensor come from? `flow.explain` shows the instructions that
@@ -31,6 +31,25 @@ try:
         (w.sqrt() * flow.tensor([1.0, 0.0])).sum().backward()
 except RuntimeError as error:
     print(f"{type(error).__name__}: {error}")
+
+# %% An error in a step, whose update is already issued. When it is raised, parameters are as they
+# were before the step, and so is what else persists: catch it, and go on. Other tensors wait for
+# `flow.vm.restore()`, which names what has no whole value.
+table = nn.Embedding(10, 4)
+sgd = flow.optim.SGD(table.parameters(), lr=0.1)
+seen = flow.zeros(())
+for batch in ([1, 2], [3, 99], [4, 5]):
+    sgd.zero_grad()
+    found = table(flow.tensor(batch)).square().mean()
+    found.backward()
+    sgd.step()
+    seen += found.detach()
+    try:
+        print(f"{found.item():.3f}")
+    except IndexError as error:
+        print(f"{type(error).__name__}: {error}")
+        print(flow.vm.restore())
+print(table.weight.isfinite().all().item(), seen.item() > 0)
 
 # %% A hang. What is pending, on what does it wait? In another terminal `flowvm top PID` shows the
 # same of a program that does not answer, and the watchdog prints it by itself when nothing has

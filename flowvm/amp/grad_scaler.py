@@ -10,7 +10,7 @@ A dynamic scale halves when an infinity was found and doubles after 2,000 steps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
@@ -21,6 +21,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import float32, int32
 from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 
 if TYPE_CHECKING:
     from flowvm.optim import Optimizer
@@ -285,3 +286,25 @@ class StaticGradScaler(GradScaler):
 
     def __repr__(self) -> str:
         return f"StaticGradScaler({self.get_scale()})"
+
+
+def _scales(scaler: GradScaler) -> Iterator[tuple[int, bool]]:
+    for name in ("_scale", "_tracker"):
+        tensor = scaler.__dict__.get(name)
+        if tensor is not None:
+            yield tensor._ref, False
+
+
+def _start_over(scaler: GradScaler, lost: Callable[[int], bool]) -> None:
+    """Forget what was found since the last update, if a part of it was never computed."""
+    if any(lost(found._ref) for found in scaler.__dict__.get("_found", {}).values()):
+        scaler.forget()
+
+
+def _names(scalers: list[GradScaler]) -> Iterator[tuple[int, str]]:
+    for scaler in scalers:
+        for operand, _ in _scales(scaler):
+            yield operand, f"scale of {type(scaler).__name__}"
+
+
+HOLDERS.append(Holder(GradScaler, _scales, _start_over, _names))

@@ -67,6 +67,7 @@ class CudaLane(Lane):
             (ctypes.c_int64 * TALLY.WORDS).from_address(self.address)
         )
         storage = engine.adopt(self.address, 8 * TALLY.WORDS, self.tally)
+        engine.restorer.leave_alone(storage)
         self.order = new_tensor(storage, TensorMeta.of((TALLY.WORDS,), int64, self.device))
 
     def within(self) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ from flowvm.meta.meta import Size, TensorMeta, dense_stride
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.callers.tracebacks import border
-from flowvm.vm.engine.cancelling import PERSISTENT
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 from flowvm.vm.machine.words import OPERAND
 
 if TYPE_CHECKING:
@@ -502,9 +502,21 @@ def method(name: str | None = None) -> Callable[[Function], Function]:
 def _of_leaf(tensor: Tensor) -> Iterator[tuple[int, bool]]:
     node = getattr(tensor, "_node", None)
     if node is not None and node.is_leaf:
-        yield tensor._ref, False
-        if tensor.grad is not None:
-            yield tensor.grad._ref, True
+        for held, for_launches in ((tensor, False), (tensor.grad, True)):
+            if held is not None and hasattr(held, "_ref"):  # else it is lazy
+                yield held._ref, for_launches
 
 
-PERSISTENT.append((Tensor, _of_leaf))
+def _without_grad(tensor: Tensor, lost: Callable[[int], bool]) -> None:
+    node = getattr(tensor, "_node", None)
+    if node is not None and node.is_leaf:
+        grad = tensor.grad
+        if grad is not None and lost(getattr(grad, "_ref", 0)):
+            tensor.grad = None
+
+
+def _text(tensor: Tensor) -> tuple[int, str]:
+    return getattr(tensor, "_ref", 0), repr(getattr(tensor, "_meta", ""))
+
+
+HOLDERS.append(Holder(Tensor, _of_leaf, _without_grad, text=_text))

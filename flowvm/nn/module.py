@@ -40,7 +40,7 @@ from flowvm.nn.showing import fold, module_html
 from flowvm.nn.stages import Configured
 from flowvm.nn.tables import TABLES, Table
 from flowvm.vm.callers.tracebacks import border, cut
-from flowvm.vm.engine.cancelling import PERSISTENT
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
@@ -728,7 +728,17 @@ def _held(module: Module) -> Iterator[tuple[int, bool]]:
                 yield tensor._ref, False
 
 
-PERSISTENT.append((Module, _held))
+def _paths(modules: list[Module]) -> Iterator[tuple[int, str]]:
+    """What users call parameters and buffers: their paths in modules that no other one has."""
+    inner = {id(child) for m in modules for child in m.__dict__.get("_modules", {}).values()}
+    for module in modules:
+        if "_modules" in module.__dict__ and id(module) not in inner:
+            for path, tensor in (*module.named_parameters(), *module.named_buffers()):
+                if hasattr(tensor, "_ref"):
+                    yield tensor._ref, path
+
+
+HOLDERS.append(Holder(Module, _held, names=_paths))
 
 
 _register_parameter = Module.register_parameter

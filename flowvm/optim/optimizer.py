@@ -37,7 +37,7 @@ from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
 from flowvm.vm.callers.lines import warn
 from flowvm.vm.callers.tracebacks import cut, ours
-from flowvm.vm.engine.cancelling import PERSISTENT
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 from flowvm.vm.watch.purposes import made_for
 
 if TYPE_CHECKING:
@@ -524,11 +524,33 @@ def refuse_complex(name: str, param: Tensor) -> None:
         )
 
 
+def _tensors(entry: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors of a parameter's state, each with the name that it goes by."""
+    for name, value in list(entry.items()) if isinstance(entry, dict) else ():
+        for one in value if isinstance(value, (list, tuple)) else (value,):
+            if hasattr(one, "_ref"):
+                yield name, one
+
+
 def _remembered(optimizer: Optimizer) -> Iterator[tuple[int, bool]]:
     for entry in list(getattr(optimizer, "state", {}).values()):
-        for value in list(entry.values()) if isinstance(entry, dict) else ():
-            if hasattr(value, "_ref"):
-                yield value._ref, False
+        for _, value in _tensors(entry):
+            yield value._ref, False
 
 
-PERSISTENT.append((Optimizer, _remembered))
+def _start_anew(optimizer: Optimizer, lost: Callable[[int], bool]) -> None:
+    """Forget the state of parameters of which a part was never given a value."""
+    state = getattr(optimizer, "state", {})
+    for param, entry in list(state.items()):
+        if any(lost(value._ref) for _, value in _tensors(entry)):
+            del state[param]
+
+
+def _states(optimizers: list[Optimizer]) -> Iterator[tuple[int, str]]:
+    for optimizer in optimizers:
+        for entry in list(getattr(optimizer, "state", {}).values()):
+            for name, value in _tensors(entry):
+                yield value._ref, f"{name} of {type(optimizer).__name__}"
+
+
+HOLDERS.append(Holder(Optimizer, _remembered, _start_anew, _states))

@@ -31,7 +31,8 @@ class Lane:
     """A stream for what is exchanged, in the order issued.
 
     `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
-    them, and a failed or dropped one poisons all that would follow.
+    them, and a failed or dropped one poisons all that would follow, for good: an exchange that this
+    rank took no part in is not made up for.
     """
 
     order: Tensor
@@ -52,6 +53,7 @@ class Lane:
         engine.words[CTL.LANES] |= 1 << self.stream.number
         self.memory = np.zeros(1, np.int64)
         storage = engine.adopt(self.memory.ctypes.data, 8, self.memory)
+        engine.restorer.leave_alone(storage)
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))
 
     def within(self) -> AbstractContextManager[None]:

@@ -23,6 +23,7 @@ from flowvm.vm.engine import cancelling as _cancelling
 from flowvm.vm.engine.cancelling import Cancelled
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
+from flowvm.vm.engine.restoring import Lost, Restored
 from flowvm.vm.machine.words import CTL
 from flowvm.vm.watch.trace import Trace
 from flowvm.vm.watch.trace import record as _record
@@ -44,6 +45,8 @@ __all__ = [
     "Cancelled",
     "Errors",
     "Failure",
+    "Lost",
+    "Restored",
     "ScheduleError",
     "Stats",
     "Trace",
@@ -56,6 +59,7 @@ __all__ = [
     "pending",
     "record",
     "reset_peak",
+    "restore",
     "sequential",
     "stats",
     "step",
@@ -164,6 +168,32 @@ def cancel() -> Cancelled:
     False
     """
     return _cancelling.cancel(_engine, "cancel()", *user_frame(2), _cancelling.PATIENCE)
+
+
+@border
+def restore() -> Restored:
+    """Give every tensor that an error or a cancel has poisoned its last whole value back.
+
+    An error poisons what was not computed because of it.  Where that would have been written in
+    place, nothing was: the bytes are as they were, and reading them is no error any more.  What
+    persists (parameters, gradients, buffers, states of optimizers, variables of graphs) needs no
+    call: it is restored as soon as the error is raised.  This restores all other tensors, and what
+    errors have poisoned that nobody has heard of; these are still raised by the next `sync()`.
+
+    Waits for everything.  What has no whole value stays poisoned and is named: `lost` has tensors
+    that an instruction was writing to as it failed, and those that were never computed.
+
+    >>> total = flow.zeros(2)
+    >>> total += flow.ones(4)[flow.tensor([1, 9])]  # there is no element 9
+    >>> try:
+    ...     total.numpy()
+    ... except IndexError:
+    ...     print(flow.vm.restore())
+    1 tensor has its last whole value again
+    >>> total
+    tensor([0., 0.])
+    """
+    return _engine.restorer.restore()
 
 
 class _Dump(str):

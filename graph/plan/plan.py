@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.interpreter import Invocation, device_of, lowered
@@ -37,6 +37,7 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.persistent import HOLDERS, Holder
 from flowvm.vm.workers.zones import CHUNK_ZONE
 
 if TYPE_CHECKING:
@@ -298,6 +299,15 @@ def _close(actors: ActorWords) -> None:
             _closing.pop(address, None)
     _closing[actors.address] = actors
     engine.call("close_plan")(engine.base, actors.address)
+
+
+def _kept(plan: Plan) -> Iterator[tuple[int, bool]]:
+    for buffer in plan.__dict__.get("variables", ()):
+        if buffer.held is not None:
+            yield buffer.held.id, True
+
+
+HOLDERS.append(Holder(Plan, _kept))
 
 
 def compile_plan(graph: LogicalGraph) -> Plan:

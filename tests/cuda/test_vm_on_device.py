@@ -137,6 +137,43 @@ def test_more_memory_than_there_is(device):
     assert flow.ones(3).sum().item() == 3
 
 
+@pytest.mark.parametrize("how", ["memory", "index"])
+def test_what_a_failed_step_leaves_of_parameters(device, how):
+    """Memory that there is not: they are as they were.  An index that only the device sees: what
+    was updated on the device before the error was known is named, and everything else is as it was.
+    """
+    model = flow.nn.Sequential(flow.nn.Linear(3, 4), flow.nn.Linear(4, 2)).to(device)
+    sgd = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x):
+        sgd.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        sgd.step()
+        return loss
+
+    x = flow.ones(5, 3, device=device)
+    step(x).item()
+    before = {name: p.detach().cpu().numpy() for name, p in model.named_parameters()}
+    if how == "memory":
+        bad = x * flow.empty(flow.cuda.mem_get_info()[1] // 4 + 1024, device=device).sum()
+    else:
+        bad = x[flow.tensor([1, 9], device=device)]
+    loss = step(bad)
+    with pytest.raises(OutOfMemoryError if how == "memory" else OutOfRangeError):
+        loss.item()
+    lost = {one.name for one in flow.vm.restore().lost if one.begun}
+    assert not lost or how == "index"
+    for name, p in model.named_parameters():
+        if name in lost:
+            with pytest.raises(OutOfRangeError):
+                p.cpu().numpy()
+        else:
+            np.testing.assert_array_equal(p.detach().cpu().numpy(), before[name])
+    if not lost:
+        assert np.isfinite(step(x).item())
+
+
 def test_tensors_of_two_devices_do_not_mix(device):
     with pytest.raises(DeviceError, match=r"all tensors must be on one device, got .*cuda:0"):
         flow.ones(3, device=device) + flow.ones(3)

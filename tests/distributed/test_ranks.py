@@ -182,6 +182,14 @@ def test_each_rank_says_for_whom_it_waits_and_in_what_that_one_is(tmp_path):
 
 
 @needs_mpi
+def test_a_step_that_fails_on_one_rank_leaves_all_ranks_their_parameters():
+    done = launch(2, "restoring.py")
+    for rank in (0, 1):
+        for part in ("exchanges nothing any more", "trains on"):
+            assert f"[{rank}] {part}" in done.stdout.splitlines(), done.stdout + done.stderr
+
+
+@needs_mpi
 def test_a_ctrl_c_ends_all_ranks():
     command = [
         sys.executable,

@@ -65,6 +65,7 @@ class Instruction:
     operands: tuple[Operand, ...] = ()
     outline: bool = False
     nbytes: int = 0
+    scalar: int = 0  # of a Restore
 
     def __repr__(self) -> str:
         mark = "*" if self.outline else ""
@@ -233,6 +234,8 @@ class Bench:
             block = np.array([*words, *(o.access for o in ins.operands)], np.int64)
             self.blocks[self.issued] = block
             words = [block.ctypes.data, len(ins.operands)]
+        if ins.kind == KIND.RESTORE:
+            words.append(ins.scalar)
         values = [*words[::-1], self.entry(ins) | ins.stream << ENT.BITS, self.issued + 1]
         slot = self.issued & RING.SLOT_MASK
         at = RING.AT + (slot + 1) * RING.WORDS - len(values)

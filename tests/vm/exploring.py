@@ -8,6 +8,7 @@ machine knows is a few hundred words, which are copied and put back.  In every s
 - an instruction that runs finds in its operands what program order left there, values and poison,
   and is skipped exactly if an operand is poisoned;
 - a waiter hears of exactly that poison;
+- a Restore lifts the poison of what is whole, and of nothing else;
 - where no step can be taken, everything is released.
 
 The machine's functions run as they are, and so do those of `execute` but the kernel itself.
@@ -83,7 +84,8 @@ class Explored:
 
 def instructions() -> list[Instruction]:
     """What programs are made of: ops that write one storage, and may read the other, on either
-    stream; waiters, releases and a barrier.
+    stream; waiters, releases, restores of one storage (of the other, where the first instruction
+    has poisoned it), and a barrier.
     """
     ops = [
         Instruction(KIND.OP_CALL, stream, (*mut(a), *const(*reads)))
@@ -95,6 +97,7 @@ def instructions() -> list[Instruction]:
         *ops,
         *(Instruction(KIND.TOUCH, 0, const(a)) for a in range(STORAGES)),
         *(Instruction(KIND.RELEASE, a, mut(a)) for a in range(STORAGES)),
+        *(Instruction(KIND.RESTORE, a, mut(a), scalar=a) for a in range(STORAGES)),
         Instruction(KIND.BARRIER),
     ]
 
@@ -128,7 +131,7 @@ class Expected:
     """What program order says: for each instruction the values and the poison that it finds."""
 
     def __init__(self, program: Program, failing: int) -> None:
-        values, poison = list(range(STORAGES)), [0] * STORAGES
+        values, poison, torn = list(range(STORAGES)), [0] * STORAGES, [False] * STORAGES
         self.values: list[list[int]] = []
         self.poison: list[list[int]] = []
         for k, ins in enumerate(program):
@@ -137,13 +140,28 @@ class Expected:
             causes = [poison[o.storage] for o in ins.operands if poison[o.storage]]
             if ins.kind == KIND.RELEASE:
                 for o in ins.operands:
-                    poison[o.storage] = 0
+                    poison[o.storage], torn[o.storage] = 0, False
+            elif ins.kind == KIND.RESTORE:
+                for o in ins.operands:
+                    if not torn[o.storage] and ins.scalar in (0, poison[o.storage]):
+                        poison[o.storage] = 0
             elif ins.kind == KIND.OP_CALL and (causes or k == failing):
                 poison[ins.operands[0].storage] = causes[0] if causes else k + 1
+                if not causes and fails_late(ins):
+                    values[ins.operands[0].storage], torn[ins.operands[0].storage] = GARBAGE, True
             elif ins.kind == KIND.OP_CALL:
                 values[ins.operands[0].storage] = computed(k, ins, values)
         self.values.append(values)
         self.poison.append(poison)
+        self.torn = torn
+
+
+GARBAGE = -1  # what an instruction leaves that fails while it writes
+
+
+def fails_late(ins: Instruction) -> bool:
+    """Whether an instruction fails, if it does, when it has begun to write: if it reads another."""
+    return len(ins.operands) > 1
 
 
 def computed(k: int, ins: Instruction, values: list[int]) -> int:
@@ -266,7 +284,8 @@ class World:
                         edge = m[EDG.AT + edge * EDG.WORDS + EDG.NEXT]
                     lively.append(-1)
         for k in range(STORAGES):
-            lively += (m[VALUES_AT + k], m[STO.AT + k * STO.WORDS + STO.POISON])
+            at = STO.AT + k * STO.WORDS
+            lively += (m[VALUES_AT + k], m[at + STO.POISON], m[at + STO.TORN])
             node = m[DEP.AT + k * DEP.WORDS + DEP.FIRST] - 1
             while node >= 0:
                 at = ACC.AT + node * ACC.WORDS
@@ -342,6 +361,9 @@ class World:
         """Instead of the kernel."""
         ins = self.program[slot]
         if slot == self.failing:
+            if fails_late(ins):
+                runner.tear(self.m, slot, machine.entry_of(self.m, slot))
+                self.m[VALUES_AT + ins.operands[0].storage] = GARBAGE
             return STATUS
         values = [self.m[VALUES_AT + k] for k in range(STORAGES)]
         self.m[VALUES_AT + ins.operands[0].storage] = computed(slot, ins, values)
@@ -361,6 +383,8 @@ class World:
         poison = [self.m[STO.AT + k * STO.WORDS + STO.POISON] for k in range(STORAGES)]
         values = [self.m[VALUES_AT + k] for k in range(STORAGES)]
         assert (values, poison) == (self.expected.values[-1], self.expected.poison[-1])
+        torn = [self.m[STO.AT + k * STO.WORDS + STO.TORN] != 0 for k in range(STORAGES)]
+        assert torn == self.expected.torn
         released = sum(len(i.operands) for i in self.program if i.kind == KIND.RELEASE)
         assert self.m[CTL.FREED] == released
         assert self.m[CTL.LIVE_ACCESSES] == 0

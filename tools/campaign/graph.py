@@ -9,7 +9,9 @@ and by replays, and nobody reads before the end.  Then
 - what eager code gives as an error is none of a replay's numbers.  The other way is right: a launch
   with a poisoned operand is skipped as a whole, and poisons all that it writes;
 - after a failure inside a launch, a variable is poisoned, or is what it was before the launch, or
-  what it should be after it (docs/reliability.md, "Errors").
+  what it should be after it (docs/reliability.md, "Errors");
+- when all errors were raised, every variable of a graph has a whole value, but for those that a
+  task was writing to as it failed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ import flowvm as flow
 from flowvm.errors import OutOfRangeError
 from flowvm.graph.passes.passes import PASSES
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.words import CTL
+from flowvm.vm.engine.persistent import persistent
+from flowvm.vm.machine.words import CTL, OPERAND, STO
+from flowvm.vm.watch.pending import poison_of
 from tools.campaign._steps import left_out, ranges
 from tools.campaign.vm import NEW, SIDE, UPDATE, VIEW, WRONG, cause_of, settle
 
@@ -182,15 +186,36 @@ class Run:
 
     def results(self) -> list[Any]:
         """Arrays, or the number of the call whose error was raised."""
+        engine.wait_idle()
         return [_value(t) for t in (*self.program.variables, *self.kept)]
+
+    def check_restored(self) -> None:
+        """Raise all errors; then variables of the graph are readable, unless they are half written;
+        and so is what else is whole, when it is restored.
+        """
+        for t in (*self.program.variables, *self.kept):
+            with contextlib.suppress(OutOfRangeError):
+                t.numpy()
+        kept = {storage for storage, _ in persistent()}
+        whole = [t for t in self.program.variables if not engine.words[_place(t) + STO.TORN]]
+        for t in whole:
+            if t._ref & OPERAND.STORAGE_MASK in kept:
+                t.numpy()
+        flow.vm.restore()
+        for t in whole:
+            t.numpy()
+
+
+def _place(t: Any) -> int:
+    """Return where the words of its storage are."""
+    place: int = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
+    return place
 
 
 def _value(t: Any) -> Any:
-    try:
-        return t.numpy()
-    except OutOfRangeError as error:
-        error.__traceback__ = None  # the VM keeps its errors, and these frames keep our tensors
-        return cause_of(error)
+    """Return its numbers, or the call whose error it would raise, which would restore others."""
+    failed = poison_of(engine, t._ref)
+    return t.numpy() if failed is None else cause_of(engine.failures.exception(failed))
 
 
 def _drawn(case: Any, which: int) -> Any:
@@ -232,6 +257,7 @@ def _check(case: Any) -> str:
     if seen is not None and not seen.dropped:
         flow.vm.verify(seen)
     compare(case, found, expected, earlier)
+    replayed.check_restored()
     AMOUNTS["launches"] += len(case["calls"])
     AMOUNTS["instructions"] += int(engine.words[CTL.N_DISPATCHED]) - before
     return "with errors" if any(isinstance(value, int) for value in found) else "right"

@@ -36,6 +36,7 @@ _NAMES = {
     KIND.BARRIER: "barrier",
     KIND.RELEASE: "release",
     KIND.CALLBACK: "callback",
+    KIND.RESTORE: "restore",
 }
 
 

@@ -56,7 +56,7 @@ COLUMNS: dict[str, str] = {
 }
 KINDS = {
     KIND.OP_CALL: "op", KIND.RELEASE: "release", KIND.BARRIER: "barrier", KIND.TOUCH: "wait",
-    KIND.CALLBACK: "callback", KIND.LAUNCH: "launch",
+    KIND.CALLBACK: "callback", KIND.LAUNCH: "launch", KIND.RESTORE: "restore",
 }  # fmt: skip
 
 

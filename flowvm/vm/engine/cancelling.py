@@ -4,17 +4,15 @@ A cancel is an instruction that does nothing, with a number of its own.  What is
 has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
 and memory stay what they are.  Kernels that only write memory of their own stop between two chunks.
 
-What persists is known to the rooms above: tensors that gradients go to, buffers of modules, states
-of optimizers.  It keeps its value where a dropped instruction would only have updated it.
+What persists (`flowvm.vm.engine.persistent`: tensors that gradients go to, buffers of modules,
+states of optimizers) keeps its value where a dropped instruction would only have updated it.
 """
 
 from __future__ import annotations
 
 import builtins
 import functools
-import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, TracebackType
 from typing import Any, Protocol
@@ -24,12 +22,10 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.callers.tracebacks import on_interrupted, users
 from flowvm.vm.engine.failures import Failure, Failures
-from flowvm.vm.machine.words import CTL, ERR, OPERAND, STO
+from flowvm.vm.engine.persistent import persistent
+from flowvm.vm.machine.words import CTL, ERR, STO
 
 PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was dropped
-# classes of the rooms above, and which operands persist that one of them holds; True with one that
-# only launches of graphs leave as it is, for without it no later launch could run
-PERSISTENT: list[tuple[type, Callable[[Any], Iterable[tuple[int, bool]]]]] = []
 
 
 @dataclass(frozen=True)
@@ -86,22 +82,10 @@ def cancel(
     before = int(words[CTL.N_CANCELLED]), int(words[CTL.N_KEPT])
     if not vm.running or words[CTL.RECEIVED] == words[CTL.HEAD]:
         return Cancelled(0, 0)
-    _publish(vm, how, code, last, dict(_persistent()))
+    _publish(vm, how, code, last, dict(persistent()))
     if seconds:
         vm.wait_idle(seconds)
     return Cancelled(int(words[CTL.N_CANCELLED]) - before[0], int(words[CTL.N_KEPT]) - before[1])
-
-
-def _persistent() -> Iterator[tuple[int, bool]]:
-    """The storages that persist, and whether that is for launches alone.
-
-    Looked for when they are asked for: a list of them would cost something for each tensor made.
-    """
-    for thing in gc.get_objects():
-        for kind, operands in PERSISTENT:
-            if issubclass(type(thing), kind):
-                for operand, for_launches in operands(thing):
-                    yield operand & OPERAND.STORAGE_MASK, for_launches
 
 
 @protected

@@ -60,6 +60,7 @@ from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.forking import Forking
 from flowvm.vm.engine.lending import Lending
 from flowvm.vm.engine.loops import Loops
+from flowvm.vm.engine.restoring import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN
 from flowvm.vm.machine.machine import start as start_machine
@@ -188,6 +189,8 @@ class Engine:
         self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         self.words[CTL.SPINS] = 200
         self.failures: Failures = Failures(self)
+        self.restorer = Restorer(self)
+        self.failures.told_of = self.restorer.told
         self.threads: list[threading.Thread] = []
         self.running = False
         self.uncompiled = False  # runs at once what is issued, until the threads are compiled
@@ -823,7 +826,8 @@ class Engine:
                         kept.append(storage)  # the VM's own, of before a fork
                         continue
                     at = STO.AT + storage * STO.WORDS
-                    self.words[at + STO.POINTER] = self.words[at + STO.POISON] = 0
+                    self.words[at + STO.POINTER] = 0
+                    self.words[at + STO.POISON] = self.words[at + STO.TORN] = 0
                     owners.append(self.adopted.pop(storage))
                     are_gone((storage,))
                     self.lending.forget([storage])
@@ -925,7 +929,7 @@ class Engine:
             cause = self._wait((self._touch_alone if read else self._touch)[len(some)], some)
             if cause:
                 self.failures.collect()
-                raise self.failures.exception(cause - 1)
+                raise self.failures.to_raise(cause - 1)
 
     def wait_done(self, storages: Sequence[int]) -> None:
         """Wait until nothing that was issued accesses these storages, failed or not; who listens to

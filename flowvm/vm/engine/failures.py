@@ -106,6 +106,8 @@ class Failures:
         self.lock = held_at_fork(threading.Lock())
         # what an out-of-memory error says of memory; who knows is above the VM
         self.about_memory: Callable[[int], str] = lambda stream: ""
+        # told the numbers + 1 of what failed, as its error is about to be raised
+        self.told_of: Callable[[set[int]], None] = lambda causes: None
 
     def new(self) -> bool:
         """Whether the workers have reported anything that `collect` has not read."""
@@ -192,6 +194,22 @@ class Failures:
             failure.exception.__notes__ = list(error.__notes__)
         return error.with_traceback(failure.traceback)
 
+    def to_raise(self, seq: int) -> BaseException:
+        """The exception of the failed instruction `seq`, which is raised now."""
+        failure = self.by_seq.get(seq)
+        wanted = failure is None or not failure.captured  # what a capture left out is no failure
+        error = self.exception(seq)
+        if wanted:
+            self._tell({seq + 1}, error)
+        return error
+
+    def _tell(self, causes: set[int], error: BaseException) -> None:
+        """`told_of`, which may find no memory; then the error that is raised says so."""
+        try:
+            self.told_of(causes)
+        except Exception as problem:
+            error.add_note(f"flowvm: nothing was restored: {problem!r}; call flow.vm.restore()")
+
     def raise_unseen(self) -> None:
         """Raise the first failure that nobody has seen, and count the others as seen with it."""
         unseen = [f for f in list(self.by_seq.values()) if not f.seen]  # others may collect
@@ -202,6 +220,7 @@ class Failures:
             other.seen = True
             text = f"flowvm: and #{other.seq} {other.name}: {other.exception!r}"
             error.add_note(printable(text, lines=True))
+        self._tell({failure.seq + 1 for failure in unseen if not failure.captured}, error)
         raise error
 
     def last(self) -> BaseException | None:

@@ -171,7 +171,7 @@ class Stepping(Switched):
             return None
         entry = entry_of(m, slot)
         kind = int(m[entry + ENT.KIND])
-        if kind in (KIND.TOUCH, KIND.BARRIER, KIND.RELEASE):
+        if kind in (KIND.TOUCH, KIND.BARRIER, KIND.RELEASE, KIND.RESTORE):
             return None
         info = self.vm.entry_info[m[record + RING.ENTRY] & ENT.MASK][0]
         frame = _user_frame()

@@ -46,6 +46,7 @@ class Kind(enum.IntEnum):
     TOUCH_TENSORS = 3
     CALLBACK = 4  # AccessBlobByCallback: Python code, on a host stream
     LAUNCH_PLAN = 5  # a captured graph, replayed: ENT.LAYOUT is the Plan's words
+    RESTORE = 6  # of storages whose bytes are whole: they are poisoned no more
 
 
 class Access(enum.IntEnum):
@@ -71,7 +72,7 @@ class State(enum.IntEnum):
 class KIND(Record):
     """`Kind` as numbers, for compiled code."""
 
-    OP_CALL, RELEASE, BARRIER, TOUCH, CALLBACK, LAUNCH = (int(k) for k in Kind)
+    OP_CALL, RELEASE, BARRIER, TOUCH, CALLBACK, LAUNCH, RESTORE = (int(k) for k in Kind)
 
 
 @record()
@@ -348,6 +349,10 @@ class STO(Region):
     STREAM = field("the stream whose allocator it is of")
     CLASS = field("its size class")
     KEEP = field("CTL.CANCEL, if updates that it drops leave it as it is; negative: of launches")
+    TORN = field(
+        "0: its bytes are the last whole value, poisoned or not; else number + 1 of what has left "
+        "them half written; negative: of what gave it no first value"
+    )
 
 
 @region(_ACCESSES, words=6, by=SCHEDULER)

@@ -40,6 +40,7 @@ NAMES = {
     KIND.BARRIER: "barrier",
     KIND.RELEASE: "release",
     KIND.CALLBACK: "callback",
+    KIND.RESTORE: "restore",
 }
 _ACCESS = {int(a): a.name.lower() for a in Access}
 

@@ -39,6 +39,7 @@ NAMES = {
     KIND.BARRIER: "barrier",
     KIND.RELEASE: "release",
     KIND.CALLBACK: "callback",
+    KIND.RESTORE: "restore",
 }
 
 

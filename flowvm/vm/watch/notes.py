@@ -8,6 +8,7 @@
                   const idx i64[32] ← #307 copy, data.py:12
                   mut out f32[32,64]
         poisoned  14 later instructions (first #310 mean, train.py:42)
+        restored  parameters and what else persists, where whole; other tensors: flow.vm.restore()
         The VM is usable.  More: flow.last_error()
 
 Worked out when the error is raised: from the flight recorder, which still has the instructions
@@ -23,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from flowvm.errors import OutOfMemoryError
+from flowvm.errors import CaptureError, OutOfMemoryError
 from flowvm.files.printable import printable
 from flowvm.vm.callers.lines import expression, short_position, shown
 from flowvm.vm.callers.tracebacks import NOTE
@@ -32,6 +33,7 @@ from flowvm.vm.watch.flight import Recorded, Snapshot
 
 REACH = 1 << 13  # instructions before and after the failed one that are looked at
 WIDTH = 100  # columns within which operands share a line
+RESTORED = "parameters and what else persists, where whole; other tensors: flow.vm.restore()"
 _KINDS = ("const", "mut", "mut2")
 
 
@@ -120,6 +122,8 @@ def note_of(vm: Failing, failure: Failed) -> str:
         lines.append(f"    poisoned  {later}{first}")
     if isinstance(failure.exception, OutOfMemoryError):
         lines += _memory(vm, int(seen.stream[at]) if known else 0)
+    if not isinstance(failure.exception, CaptureError):
+        lines.append(f"    restored  {RESTORED}")
     lines.append("    The VM is usable.  More: flow.last_error()")
     return printable("\n".join(lines), lines=True)
 

@@ -54,6 +54,7 @@ from flowvm.vm.workers.launch import (
     run_once,
     scalars_of,
     take_chunk,
+    tear_begun,
 )
 from flowvm.vm.workers.zones import CHECKED, begin_check
 
@@ -206,7 +207,8 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
         if cause != 0 and compare_exchange(plan, at + LAUNCH.STATUS, 0, INS.POISONED):
             plan[at + LAUNCH.CAUSE] = cause
     known, ran = load_acquire(plan, at + LAUNCH.STATUS), 0
-    before = plan[ran_at(plan, actor, number)] if repetition > 0 else 0
+    own = ran_at(plan, actor, number)
+    before = plan[own] if repetition > 0 else 0
     if known == 0:
         stamp_tasks(m, stream, slot)
         if CHECKED:
@@ -223,10 +225,13 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
                 plan[at + LAUNCH.TASK] = task
                 for i in range(ARG.N_DETAILS):
                     plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
+        plan[own] = max(before, ran)  # in front of `leave_undone`, which asks what has run
+        if status != 0:
             leave_undone(m, slot, entry, plan, actor, ran, True)
-    elif known != INS.POISONED:  # such a launch poisons all that it writes
-        leave_undone(m, slot, entry, plan, actor, 0, before > 0)
-    plan[ran_at(plan, actor, number)] = max(before, ran)
+    else:
+        plan[own] = before
+        if known != INS.POISONED:  # such a launch poisons all that it writes
+            leave_undone(m, slot, entry, plan, actor, 0, before > 0)
     store_release(actor, ACTOR.ACTED, actor[ACTOR.ACTED] + 1)
     tell(m, plan, actor)
     if repetition == times - 1 and fetch_add(plan, at + LAUNCH.LEFT, -1) == 1:
@@ -359,6 +364,7 @@ def close_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> i
     if plan[at + LAUNCH.CHUNK] != 0:
         release(m, stream, plan[at + LAUNCH.CHUNK], class_of(m[entry + ENT.SCRATCH]))
     if status == INS.POISONED:
+        tear_begun(m, slot, entry, plan[RUNTIME.FINISHED], plan[at + LAUNCH.CAUSE])
         skip(m, slot, entry, plan[at + LAUNCH.CAUSE])
     elif status != 0:
         m[STR.AT + stream * STR.WORDS + STR.TASK] = plan[at + LAUNCH.TASK]

@@ -15,7 +15,8 @@ A ReleaseTensor gives its memory back when it is opened: later instructions of t
 to it, for the device runs them later.  What poison it clears, it clears when it is closed.
 
 An instruction that is opened while the one it reads from fails runs with what is there: its kernels
-check what they index with.  It is poisoned when it is closed.
+check what they index with.  It is poisoned when it is closed, and what it writes in place has no
+whole value any more.
 
 Where one of the driver's calls fails for good (an illegal address, a lost device), everything that
 is open fails with that code, and so does all that follows; the host's streams go on.
@@ -39,7 +40,15 @@ from flowvm.vm.machine.words import ARG, CTL, EDG, ENT, INS, KIND, OPERAND, QUE,
 from flowvm.vm.workers.device_graph import RELAXED, run_plan
 from flowvm.vm.workers.device_tasks import failed_task, poison_behind
 from flowvm.vm.workers.device_times import begin_time, events_of, note_time
-from flowvm.vm.workers.execute import fail, poison_of, release_storages, run_kernel, seq_of, skip
+from flowvm.vm.workers.execute import (
+    fail,
+    poison_of,
+    release_storages,
+    run_kernel,
+    seq_of,
+    skip,
+    tear,
+)
 from flowvm.vm.workers.steps import DEVICE_FAILED, call_driver, result_of
 
 BATCH = 16  # instructions that share an event while the queue has more; from level 2 on, one
@@ -273,7 +282,10 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
             fail(m, stream, slot, entry, status)
             if said:
                 poison_behind(m, slot, entry, line, seq_of(m, slot) + 1)
+            else:
+                tear(m, slot, entry)
         elif poison_of(m, slot, entry) != 0:
+            tear(m, slot, entry)  # it ran on what the failed one left
             status = skip(m, slot, entry, poison_of(m, slot, entry))
         m[ins + INS.STATUS] = status
     if m[CTL.LEVEL] != 0:
@@ -285,6 +297,7 @@ def forget_poison(m: Words, slot: int, entry: int) -> None:
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
         m[STO.AT + storage * STO.WORDS + STO.POISON] = 0
+        m[STO.AT + storage * STO.WORDS + STO.TORN] = 0
 
 
 def run_to_end(m: Words, stream: int, slot: int) -> int:

@@ -96,3 +96,4 @@ def poison_behind(m: Words, slot: int, entry: int, line: Words, cause: int) -> N
     for k in range(first, first + g[at + REPORTER.COUNT]):
         storage = operand_of(m, slot, entry, g[k]) & OPERAND.STORAGE_MASK
         m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+        m[STO.AT + storage * STO.WORDS + STO.TORN] = cause

@@ -2,8 +2,12 @@
 
 Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel,
 and says how it went.  An instruction with a poisoned operand is skipped and poisons what it writes;
-one in front of a cancel is dropped, if it has not started; ReleaseTensor always runs.  The
-sequential engine calls the same functions on the issuing thread.
+one in front of a cancel is dropped, if it has not started; ReleaseTensor and Restore always run.
+The sequential engine calls the same functions on the issuing thread.
+
+Poison says that a storage has not the value that the program gives it; STO.TORN says that it has no
+whole value at all.  Who is skipped or dropped writes nothing, so what it would have written in
+place is poisoned and whole, and a Restore lifts that.
 """
 
 from __future__ import annotations
@@ -45,6 +49,8 @@ def execute(m: Words, stream: int, slot: int) -> int:
         begin_check(m, stream, slot)
     if m[entry + ENT.KIND] == KIND.RELEASE:
         status = release_storages(m, stream, slot, entry, True)
+    elif m[entry + ENT.KIND] == KIND.RESTORE:
+        status = restore_storages(m, slot, entry)
     else:
         by, cause = cancelled_by(m, slot, entry), poison_of(m, slot, entry)
         if by != 0:
@@ -92,11 +98,36 @@ def needs_value(m: Words, slot: int, entry: int, k: int) -> bool:
 
 
 def poison(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison everything the instruction writes."""
+    """Poison everything the instruction writes.  What it was to allocate has no value."""
     for k in range(count_of(m, slot, entry)):
-        if access_of(m, slot, entry, k) & 3 != OPERAND.CONST:
-            storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
-            m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+        access = access_of(m, slot, entry, k)
+        if access & 3 != OPERAND.CONST:
+            storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
+            m[storage + STO.POISON] = cause
+            if access & OPERAND.ALLOCATE != 0:
+                m[storage + STO.TORN] = -cause
+
+
+def tear(m: Words, slot: int, entry: int) -> None:
+    """Note that the instruction may have left half written what it writes in place."""
+    for k in range(count_of(m, slot, entry)):
+        access = access_of(m, slot, entry, k)
+        if access & 3 != OPERAND.CONST and access & OPERAND.ALLOCATE == 0:
+            storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
+            m[storage + STO.TORN] = seq_of(m, slot) + 1
+
+
+def restore_storages(m: Words, slot: int, entry: int) -> int:
+    """Restore: lift the poison of storages whose bytes are whole; with a scalar, what instruction
+    number scalar - 1 has poisoned alone.
+    """
+    count = count_of(m, slot, entry)
+    cause = m[RING.AT + slot * RING.WORDS + RING.OPERANDS - count]
+    for k in range(count):
+        storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
+        if m[storage + STO.TORN] == 0 and (cause == 0 or m[storage + STO.POISON] == cause):
+            m[storage + STO.POISON] = 0
+    return 0
 
 
 def skip(m: Words, slot: int, entry: int, cause: int) -> int:
@@ -121,15 +152,18 @@ def drop(m: Words, slot: int, entry: int, by: int) -> int:
     parameter, what an optimizer knows) and would only have been updated keeps its value.
     """
     for k in range(count_of(m, slot, entry)):
-        if access_of(m, slot, entry, k) & 3 != OPERAND.CONST:
-            storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
-            keep = m[STO.AT + storage * STO.WORDS + STO.KEEP]
+        access = access_of(m, slot, entry, k)
+        if access & 3 != OPERAND.CONST:
+            storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
+            keep = m[storage + STO.KEEP]
             if m[entry + ENT.KIND] == KIND.LAUNCH:
                 keep = abs(keep)
             if keep == by and is_update(m, slot, entry, k):
                 fetch_add(m, CTL.N_KEPT, 1)
             else:
-                m[STO.AT + storage * STO.WORDS + STO.POISON] = by
+                m[storage + STO.POISON] = by
+                if access & OPERAND.ALLOCATE != 0:
+                    m[storage + STO.TORN] = -by
     fetch_add(m, CTL.N_CANCELLED, 1)
     return INS.POISONED
 
@@ -184,7 +218,7 @@ def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -
         m[storage + STO.POINTER] = 0
         m[storage + STO.ROWS] = 0
         if over:
-            m[storage + STO.POISON] = 0
+            m[storage + STO.POISON] = m[storage + STO.TORN] = 0
     return 0
 
 
@@ -224,6 +258,8 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
         status = run_ranges(m, stream, entry, args)
     if CHECKED:
         status = checked(m, stream, slot, entry, scratch, status)
+    if status != 0:
+        tear(m, slot, entry)
     if prepare != 0 and status == 0:
         # the kernel leaves each mut2 output's rows in the details
         for k in range(m[entry + ENT.COUNT]):

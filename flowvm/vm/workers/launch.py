@@ -191,22 +191,23 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
 
 
 def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison the memory that a launch takes for its outputs."""
+    """Poison the memory that a launch takes for its outputs, which have no value."""
     for k in range(count_of(m, slot, entry)):
         if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
             m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+            m[STO.AT + storage * STO.WORDS + STO.TORN] = -cause
 
 
 def poison_rest(
     m: Words, slot: int, entry: int, number: int, task: int, end: int, failed: bool, cause: int
 ) -> None:
     """The tasks from `task` to `end` do not run, the first of them because it has `failed`: poison
-    what that one was writing (with it, those that are repeated together), and what the others would
-    have written if tasks in front of them have, or if the launch returns it.
+    what they would have written.  Half written is what that one was writing (with it, those that
+    are repeated together), and what tasks in front of them have written.
 
-    So a variable has the value that a whole launch gives it, or is poisoned, or was not begun: then
-    it keeps its value, as if the step had not been.
+    So a variable has the value that a whole launch gives it, or is poisoned; and then it is whole,
+    as if the step had not been, if it was not begun.
 
     `number` is that of a launch by actors, or -1: then the tasks in front have run.
     """
@@ -224,13 +225,28 @@ def poison_rest(
         if k >= task or (together and k + load_word(at + 8 * TASK.SECTION) == behind):
             for j in range(load_word(at + 8 * TASK.COUNT)):
                 source = written_by(at, j)
-                if source > 0 and (
-                    k < behind
-                    or access_of(m, slot, entry, source - 1) & OPERAND.RETURNED != 0
-                    or has_written(plan, number, task, source)
-                ):
+                if source > 0:
+                    word = operand_of(m, slot, entry, source - 1)
+                    storage = STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS
+                    m[storage + STO.POISON] = cause
+                    if k < behind or has_written(plan, number, task, source):
+                        m[storage + STO.TORN] = cause
+        at += 8 * load_word(at + 8 * TASK.LENGTH)
+
+
+def tear_begun(m: Words, slot: int, entry: int, number: int, cause: int) -> None:
+    """Launch `number` by actors came to nothing, for one in front of it failed when some of its
+    actors had acted: note which variables that leaves half written.
+    """
+    plan = m[entry + ENT.LAYOUT]
+    at, tasks = first_task(plan), load_word(plan + 8 * PLAN.TASKS)
+    for k in range(tasks):
+        if load_word(at + 8 * TASK.REPEAT) > 1 or not has_run(plan, number, k):
+            for j in range(load_word(at + 8 * TASK.COUNT)):
+                source = written_by(at, j)
+                if source > 0 and has_written(plan, number, tasks, source):
                     storage = operand_of(m, slot, entry, source - 1) & OPERAND.STORAGE_MASK
-                    m[STO.AT + storage * STO.WORDS + STO.POISON] = cause
+                    m[STO.AT + storage * STO.WORDS + STO.TORN] = cause
         at += 8 * load_word(at + 8 * TASK.LENGTH)
 
 

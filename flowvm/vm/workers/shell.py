@@ -65,7 +65,7 @@ from flowvm.vm.workers.device import (
     record,
     run_to_end,
 )
-from flowvm.vm.workers.execute import execute, fail, poison_of, will_run
+from flowvm.vm.workers.execute import execute, fail, poison_of, tear, will_run
 from flowvm.vm.workers.launch import MOST, runtime_of
 from flowvm.vm.workers.ranges import help_with
 
@@ -497,6 +497,7 @@ def host_begin(base: int, stream: int, slot: int) -> int:
 def host_fail(base: int, stream: int, slot: int, status: int) -> int:
     """The Python part of a host instruction raised: poison what it writes and report it."""
     m = words_at(base, ARRAY.WORDS)
+    tear(m, slot, entry_of(m, slot))
     fail(m, stream, slot, entry_of(m, slot), status)
     m[INS.AT + slot * INS.WORDS + INS.STATUS] = status
     return 0

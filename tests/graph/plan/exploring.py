@@ -10,6 +10,7 @@ that any order of steps leads to, each once.  Checked are
   in front of them have written in this repetition, and all have in the ones before;
 - poison: no task runs on it, an error poisons the outputs, no variable is left half written, who
   comes behind a poisoned variable is skipped, and a deferred ReleaseTensor clears its own alone;
+- wholeness: exactly those variables are torn that a launch has left half written;
 - the end: where no step can be taken, all launches are closed, so no message was lost.
 
 What waits in a mailbox is the same wherever in it that is, so states differ by what waits alone;
@@ -24,7 +25,7 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -200,7 +201,7 @@ class World:
         ids = {s for row in self.storages for s in row}
         places = [*range(CTL.AT, CTL.AT + CTL.WORDS, 8)]
         for s in ids:
-            places.append(STO.AT + s * STO.WORDS + STO.POISON)
+            places += [STO.AT + s * STO.WORDS + word for word in (STO.POISON, STO.TORN)]
         for stream in (*self.streams, self.home):
             at = STR.AT + stream * STR.WORDS
             places += [at + STR.TAIL, at + STR.DONE]
@@ -340,6 +341,9 @@ class World:
     def _poison(self, storage: int) -> int:
         return int(self.m[STO.AT + storage * STO.WORDS + STO.POISON])
 
+    def _torn(self, storage: int) -> int:
+        return int(self.m[STO.AT + storage * STO.WORDS + STO.TORN])
+
     def _check_operand(self, n: int, turn: int, t: int, buffer: Any, key: Any) -> None:
         found = self.values.get(key, ())
         writers = self.writers.get(buffer, [])
@@ -362,12 +366,14 @@ class World:
             later = variable and cause > seq_of(self.m, dict(self.queue)[int(n)])
             assert cause == 0 or later, f"task {t} of launch {n} runs on poison"
 
-    def _whole(self, launches: int, writers: list[int]) -> set[tuple[Any, ...]]:
+    def _whole(
+        self, launches: int, writers: list[int], status: Sequence[int] = (0,) * LAUNCHES
+    ) -> set[tuple[Any, ...]]:
         """What may be left of so many launches: of each all, or nothing if it did not succeed."""
         found: set[tuple[Any, ...]] = {()}
         for n in range(launches):
             all_of = tuple(self._written(n, writers))
-            may_fail = self.bad == n or (self.case.failing or (-1,))[0] == n
+            may_fail = self.bad == n or (self.case.failing or (-1,))[0] == n or status[n] != 0
             found = {(*f, *all_of) for f in found} | (found if may_fail else set())
         return found
 
@@ -392,6 +398,7 @@ class World:
             released = outputs[:1] if case.released and n == 0 else []
             for s in outputs:
                 assert (self._poison(s) != 0) == (ended != 0 and s not in released)
+                assert (self._torn(s) < 0) == (self._poison(s) != 0), "it never had a value"
             if n == self.bad:
                 ran = [v for values in self.values.values() for v in values if v[0] == n]
                 assert not ran, f"tasks {ran} of a launch that was to be skipped"
@@ -402,11 +409,15 @@ class World:
                 writers = self.writers.get(register.buffer, [])
                 left = self.values.get(s, ())
                 assert s in spoiled or left in self._whole(LAUNCHES, writers), f"half: {left}"
+                half = left not in self._whole(LAUNCHES, writers, status)
+                assert half <= (self._torn(s) > 0), f"half written, and called whole: {left}"
+                if case.times == 1:  # else those that run together count as begun together
+                    assert (self._torn(s) > 0) <= half, f"whole, and called half written: {left}"
                 if self.bad >= 0 and writers:
                     assert s in spoiled, "a skipped launch poisons all that it writes"
-                if self.accesses[register.operand] & OPERAND.RETURNED and failing >= 0:
+                if failing >= 0 and writers:
                     whole = self._written(failing, writers)[-1] in left
-                    assert s in spoiled or whole, "a returned variable is not what it should be"
+                    assert s in spoiled or whole, "it looks fine, and is not what it should be"
 
 
 def _with_rules(rules: Any, world: World) -> tuple[Any, Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from flowvm.graph.plan import actors as plan_actors
 from flowvm.vm.machine.plan_words import ACTOR, LAUNCH, RUNTIME
+from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.workers import actors, execute
 from tests.graph.plan.exploring import Case, World, explore, random_case, random_section
 
@@ -40,6 +41,10 @@ def test_an_error_behind_is_none_of_the_launch_in_front():
     explore(World(Case(((0, "new", "last"), (1, "w", "x")), (1, 1), returned="v")))
 
 
+def test_an_actor_that_fails_has_left_half_written_what_it_wrote_itself():
+    explore(World(Case(((0, "w", "x"), (0, "new", "x"), (0, "w", "last"), (1, "v", "x")), (0, 1))))
+
+
 HANDED_ON = Case(
     ((0, "new", "x"), (1, "v", "last"), (0, "w", "v"), (1, "w", "last")), returned="v", times=2
 )
@@ -67,6 +72,7 @@ CASES = [
     Case(((0, "new", "x"), (1, "w", "last")), returned="w", times=2),
     Case(((0, "v", "x"), (1, "w", "v")), (0, 1), returned="v", times=2, late=1, depth=1),
     Case(((0, "v", "x"), (1, "w", "v")), returned="v", times=2, once=1),
+    Case(((0, "v", "last"), (1, "w", "x")), (0, 1), returned="v", times=2, once=1),
 ]
 
 
@@ -120,6 +126,13 @@ def _open_unseen(m: Any, slot: int, entry: int, plan: Any) -> bool:
     return bool(plan[RUNTIME.STARTED] - plan[RUNTIME.FINISHED] < plan[RUNTIME.DEPTH])
 
 
+def _call_it_whole(m: Any, slot: int, entry: int, *more: Any) -> None:
+    actors.poison_rest(m, slot, entry, *more)
+    for k in range(actors.count_of(m, slot, entry)):
+        storage = actors.operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
+        m[STO.AT + storage * STO.WORDS + STO.TORN] = 0
+
+
 MUTANTS: dict[str, dict[str, Any]] = {
     "a consumer's credit is forgotten": {"may_act": _forget_credits},
     "an input is forgotten": {"may_act": _forget_inputs},
@@ -129,6 +142,8 @@ MUTANTS: dict[str, dict[str, Any]] = {
     "a launch in flight does not look for poison": {"poison_in_front": lambda m, slot, entry: 0},
     "it looks at what was poisoned behind it": {"poison_in_front": execute.poison_of},
     "what a failure leaves half written is not poisoned": {"poison_rest": lambda *words: None},
+    "what a failure leaves half written counts as whole": {"poison_rest": _call_it_whole},
+    "so does what a skipped launch had begun": {"tear_begun": lambda *words: None},
     "outputs of a failure are not poisoned": {"poison_outputs": lambda *words: None},
     "what is skipped poisons nobody": {"skip": lambda m, slot, entry, cause: 1 << 20},
     "an error is not reported": {"report": lambda *words: None},
