@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import note_change
-from flowvm.eager.tensor import Tensor, base_of, method
+from flowvm.eager.tensor import Fields, Tensor, base_of, method
 from flowvm.errors import AutogradError, DTypeError
+from flowvm.guards.exchange import exchange
 from flowvm.vm.callers.hot import hot
 
 
@@ -48,6 +49,7 @@ class AccumulateGrad:
 
 
 hot["AccumulateGrad"] = AccumulateGrad
+_node_of = vars(Fields)["_node"].__get__
 
 
 @method()
@@ -80,9 +82,10 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
                 f"convert it with .float()"
             )
         try:
-            t._node = t._extra.pop("accumulator", None) or AccumulateGrad(t)
+            own = t._extra.get("accumulator") or AccumulateGrad(t)
         except AttributeError:
-            t._node = AccumulateGrad(t)
+            own = AccumulateGrad(t)
+        exchange(map(_node_of, (t,)), (None,), ((t, "_node", own),))
     note_change()
     return t
 

@@ -31,7 +31,7 @@ modes: Mode[tuple[Any, ...]] = Mode((), departing())  # those that are entered, 
 unasked: Mode[int] = Mode(0)
 on_first: list[Callable[[], None]] = []  # who has the public functions give way
 _USUAL: Final = {Tensor, int, float, bool, complex, str, type(None), slice, type(Ellipsis)}
-_begun = False
+_begun = _begins = False
 _beginning = held_at_fork(threading.RLock())
 _given_way: dict[FunctionType, FunctionType] = {}  # by function: what it did before
 
@@ -47,14 +47,15 @@ def begin() -> None:
 
     >>> flow.overrides.begin()
     """
-    global _begun
+    global _begun, _begins
     if _begun:
         return
-    with _beginning:
-        if not _begun:
-            _begun = True
+    with _beginning:  # who comes meanwhile waits until all have given way
+        if not _begins:
+            _begins = True
             for function in on_first:
                 function()
+            _begun = True
 
 
 # --- whom to ask ----------------------------------------------------------------------------------

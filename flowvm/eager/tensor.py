@@ -15,9 +15,12 @@ Long because all that a tensor is stands here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import compress, repeat
+from operator import call, is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
+from flowvm.guards.exchange import exchange
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 _dead = hot["dead"].append  # a list; appending is atomic
-_HANDED_OVER = "_storage", "id"
 
 
 class Storage:
@@ -58,16 +60,9 @@ class Storage:
         raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
 
 
-class Tensor:
-    """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
-
-    Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
-    `flowvm.ops.shapes.typed`.
-
-    >>> x = flow.Tensor([[1, 2], [3, 4]])
-    >>> x.dtype, x.shape, x @ x
-    (flow.float32, flow.Size([2, 2]), tensor([[ 7., 10.],
-            [15., 22.]]))
+class Fields:
+    """What a Tensor consists of.  The class below adds `__getattr__`, which is Python; around it,
+    `super(Tensor, x)` reads a field in C.
     """
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
@@ -86,6 +81,24 @@ class Tensor:
     _pending: Callable[[], TensorMeta]
     _extra: dict[str, Any]
     _kin: Any
+
+
+_storage_of: Callable[[Any], Any] = Fields.__dict__["_storage"].__get__
+
+
+class Tensor(Fields):
+    """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
+
+    Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
+    `flowvm.ops.shapes.typed`.
+
+    >>> x = flow.Tensor([[1, 2], [3, 4]])
+    >>> x.dtype, x.shape, x @ x
+    (flow.float32, flow.Size([2, 2]), tensor([[ 7., 10.],
+            [15., 22.]]))
+    """
+
+    __slots__ = ()
 
     @protected
     def __del__(self) -> None:
@@ -351,8 +364,8 @@ class Tensor:
         try:
             return self._extra
         except AttributeError:
-            self._extra = {}
-            return self._extra
+            extra: dict[str, Any] = first_of(self, "_extra", {})
+            return extra
 
     @property
     def version(self) -> int:
@@ -399,8 +412,11 @@ class Tensor:
             storage = _new(Storage)
             storage.version = 0
             # It becomes the owner, and the tensor stops being one, in one call: a storage with two
-            # owners would be released twice, whichever exception came in between.
-            any(map(setattr, (self, storage), _HANDED_OVER, (storage, self._ref)))
+            # owners would be released twice, whichever exception or thread came in between.
+            ours = (self, "_storage", storage), (storage, "id", self._ref)
+            exchange(map(_storage_of, (self, self)), (None, storage), ours)
+            storage = self._storage
+            assert storage is not None
         return storage
 
     if TYPE_CHECKING:
@@ -434,6 +450,13 @@ class Tensor:
 
 
 _new = object.__new__
+
+
+def first_of(x: Tensor, name: str, value: Any) -> Any:
+    """Set a field that is unset, unless another thread was first; return it as it is set."""
+    now = map(getattr, (super(Tensor, x),), (name,), (None,))
+    exchange(now, (None,), ((x, name, value),))
+    return getattr(x, name)
 
 
 def new_tensor(
@@ -471,6 +494,13 @@ def base_of(x: Tensor) -> Tensor:
     except AttributeError:
         return x
     return x if kin.__class__ is list else kin
+
+
+def forget_gone(views: list[Any]) -> None:
+    """Take weak references to what is gone out of a list: in one call of C, so what another thread
+    adds meanwhile stays.
+    """
+    views[:] = compress(views, map(is_not, map(call, views), repeat(None)))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -232,7 +232,7 @@ def view_of(
     out = alias(x, meta, offset * meta.dtype.itemsize)
     op = _views.get(name)
     if op is None:
-        op = _views[name] = _ViewOperator(name, grad)
+        op = _views.setdefault(name, _ViewOperator(name, grad))
     if hot["departed"] and (listener := current_listener()) is not None:
         listener.named(out, op, attrs)
     base = out._kin = x if x._storage is None else base_of(x)
