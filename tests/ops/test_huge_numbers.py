@@ -1,4 +1,4 @@
-"""Numbers given by the caller that say how often something is done: calls end, whatever they are."""
+"""Numbers of the caller that say how often something is done: calls end, whatever they are."""
 
 import numpy as np
 import pytest
