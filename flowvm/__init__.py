@@ -18,9 +18,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flowvm.guards.collection import settle as _settle
+from flowvm.guards.interpreter import need_global_lock as _need_global_lock
 from flowvm.guards.regions import reverting as _reverting
 
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
+    _need_global_lock()
     from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers
 
     _settle()

@@ -1,8 +1,8 @@
 """An exception at every boundary between two bytecodes, one run for each.
 
 `drive(run, check, ...)` counts the boundaries that a run passes in flowvm's code, in contextlib's
-and in `run` itself, then runs once for each with an exception raised there, and checks after each.  `meet(start, ...)` runs something on another thread at each
-boundary, in place of an exception.
+and in `run` itself, then runs once for each with an exception raised there, and checks after each.
+`meet(start, ...)` runs something on another thread at each boundary, in place of an exception.
 `interrupted(..., after=n)` is for one at random: it looks at bytecodes from the n-th call on only,
 since counting all of them costs a hundred times what the run does.
 CPython calls a trace function in front of every bytecode, and what that raises comes as if the

@@ -51,7 +51,7 @@ __dir__ = listing(globals())
 
 _KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
 _numbers: dict[tuple[Runtime, int], Numbers] = {}  # of streams of a device, with a priority
-_marking = threading.RLock()  # held while an event gets its mark
+_marking = threading.RLock()  # while an event gets its mark
 _live: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 
@@ -221,8 +221,8 @@ class Event:
         mark = self._made_for(on)
         _handed_over(on.number, issued())
         entry = _entry("record_event", on)  # as long as it is held, it is there
-        word = entry | on.number << ENT.BITS
-        mark.recorded = on.number, engine.issue(word, (mark.storage,), (mark.handle,))
+        seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
+        mark.recorded = on.number, seq
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let what is issued to the stream from now on wait for the event; at once if it was never
@@ -328,15 +328,11 @@ def _entry(name: str, stream: Stream) -> int:
     entry = _entries.get((name, runtime))
     if entry is None:
         records = name == "record_event"
-        steps = _record_steps(runtime) if records else [0]
-        made = engine.new_entry(
-            KIND.OP_CALL,
-            [OPERAND.MUT if records else OPERAND.CONST],
-            kernel=address_of(take_steps, _KERNEL),
-            layout=np.array(steps, np.int64),
-            scalars=int(records),
-            info=name,
-        )
+        access = [OPERAND.MUT if records else OPERAND.CONST]
+        kernel = address_of(take_steps, _KERNEL)
+        layout = np.array(_record_steps(runtime) if records else [0], np.int64)
+        facts: Any = {"kernel": kernel, "layout": layout, "scalars": int(records), "info": name}
+        made = engine.new_entry(KIND.OP_CALL, access, **facts)
         entry = _entries.setdefault((name, runtime), made)
     return entry
 
