@@ -39,6 +39,7 @@ from flowvm.autograd import is_inference_mode_enabled as is_inference_mode_enabl
 from flowvm.autograd import no_grad as no_grad
 from flowvm.autograd import set_grad_enabled as set_grad_enabled
 from flowvm.config import config as config
+from flowvm.eager.receivers import check_receivers as _check_receivers
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import MissingNameError as _MissingNameError
@@ -392,3 +393,4 @@ __all__ = [
 ]
 __all__ += ops.__all__
 __all__.sort()
+_check_receivers()

@@ -12,7 +12,7 @@ from tools.campaign import _firsts, threads
 @pytest.mark.parametrize("kind", _firsts.KINDS)
 def test_first_uses(kind, monkeypatch):
     few = _firsts.KINDS[kind]
-    monkeypatch.setitem(_firsts.KINDS, kind, few._replace(count=min(few.count, 10)))
+    monkeypatch.setitem(_firsts.KINDS, kind, few._replace(objects=min(few.objects, 10)))
     _firsts.run(kind, 2)
 
 

@@ -11,7 +11,7 @@ from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
-from flowvm.eager.tensor import Tensor, alias, base_of, method
+from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
@@ -106,9 +106,12 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
     >>> x, y
     (tensor([0., 0.]), tensor([1., 0.]))
     """
-    if memory_format is not None:
-        accept("clone", {"memory_format": memory_format})
-    return cast(x, x._meta.dtype)
+    try:
+        if memory_format is not None:
+            accept("clone", {"memory_format": memory_format})
+        return cast(x, x._meta.dtype)
+    except AttributeError as error:
+        raise refused("clone", x, error) from None
 
 
 @method()
@@ -120,9 +123,12 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     >>> x.is_contiguous(), x.contiguous().is_contiguous()
     (False, True)
     """
-    if memory_format is not None:
-        accept("contiguous", {"memory_format": memory_format})
-    return x if x._meta.contiguous else cast(x, x._meta.dtype)
+    try:
+        if memory_format is not None:
+            accept("contiguous", {"memory_format": memory_format})
+        return x if x._meta.contiguous else cast(x, x._meta.dtype)
+    except AttributeError as error:
+        raise refused("contiguous", x, error) from None
 
 
 @method()
@@ -133,7 +139,10 @@ def detach(x: Tensor) -> Tensor:
     >>> x.requires_grad, x.detach().requires_grad
     (True, False)
     """
-    return alias(x, x._meta)
+    try:
+        return alias(x, x._meta)
+    except AttributeError as error:
+        raise refused("detach", x, error) from None
 
 
 @method()
@@ -175,25 +184,30 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     >>> x.to(flow.int64), x.to("cpu") is x
     (tensor([ 1, -1]), True)
     """
-    dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
-    other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
-    flags = []
-    for arg in args if other is None else (other, *args):
-        if isinstance(arg, Tensor):
-            dtype, device = arg._meta.dtype, arg._meta.device
-        elif isinstance(arg, bool):
-            flags.append(arg)
-        elif isinstance(arg, (str, Device, int)):
-            device = arg
-        elif arg is not None:
-            dtype = arg
-    if len(flags) > 1:
-        copy = flags[1]
-    if kwargs or len(flags) > 2:
-        accept("to", kwargs)
-    target = x._meta.dtype if dtype is None else as_dtype(dtype)
-    there = x if device is None else moved(x, as_device(device))
-    return there if target is x._meta.dtype and not (copy and there is x) else cast(there, target)
+    try:
+        dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+        other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
+        flags = []
+        for arg in args if other is None else (other, *args):
+            if isinstance(arg, Tensor):
+                dtype, device = arg._meta.dtype, arg._meta.device
+            elif isinstance(arg, bool):
+                flags.append(arg)
+            elif isinstance(arg, (str, Device, int)):
+                device = arg
+            elif arg is not None:
+                dtype = arg
+        if len(flags) > 1:
+            copy = flags[1]
+        if kwargs or len(flags) > 2:
+            accept("to", kwargs)
+        target = x._meta.dtype if dtype is None else as_dtype(dtype)
+        there = x if device is None else moved(x, as_device(device))
+        return (
+            there if target is x._meta.dtype and not (copy and there is x) else cast(there, target)
+        )
+    except AttributeError as error:
+        raise refused("to", x, error) from None
 
 
 @method()

@@ -32,13 +32,13 @@ class Kind(NamedTuple):
 
     make     gives a fresh object; `use(object, who)` is what thread `who` does with it
     check    (object, the threads' answers in their order): what is wrong, or ""
-    count    objects that a case has
+    objects  how many a case has
     """
 
     make: Callable[[], Any]
     use: Callable[[Any, int], Any]
     check: Callable[[Any, list[Any]], str]
-    count: int = 100
+    objects: int = 100
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def often() -> Iterator[None]:
 def run(name: str, threads: int, wait_s: float = 60.0) -> None:
     """Let `threads` threads use fresh objects of a kind at once; AssertionError says what broke."""
     kind = KINDS[name]
-    objects = [kind.make() for _ in range(kind.count)]
+    objects = [kind.make() for _ in range(kind.objects)]
     answers: list[list[Any]] = [[None] * threads for _ in objects]
     begin = threading.Barrier(threads)
 

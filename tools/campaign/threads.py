@@ -90,7 +90,7 @@ def check(case: Case) -> str:
     AMOUNTS["threads"] += len(threads)
     for name, many in case["firsts"]:
         _firsts.run(name, many)
-        AMOUNTS["first uses"] += many * _firsts.KINDS[name].count
+        AMOUNTS["first uses"] += many * _firsts.KINDS[name].objects
     return "well"
 
 
