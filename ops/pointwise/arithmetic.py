@@ -262,9 +262,7 @@ def div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
 
 
 def received(f: Elementwise | None, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The method for `function`, which takes numbers alone, too; its calls with two tensors, or one
-    and a number, are native as those of `f` are.
-    """
+    """The method for `function`, which takes numbers alone, too; native as calls of `f` are."""
 
     def method(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(x, Tensor):
@@ -289,14 +287,12 @@ def reversed_operator(f: Callable[..., Any], name: str) -> Callable[..., Any]:
 for _f in (mul, floor_divide, remainder, fmod):
     attach(_f, _f.name)
 attach(mul, "multiply")
-for _f, _name in ((mul, "mul"), (mul, "multiply"), (floor_divide, "floor_divide")):
-    setattr(Tensor, _name, received(_f, _name, _f.call))
-for _name, _g, _h in (
-    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_),
-    ("divide", div, div_),
-    ("true_divide", true_divide, div_), ("rsub", rsub, None),
+for _name, _own, _g, _h in (
+    ("add", _add, add, add_), ("sub", _sub, sub, sub_), ("subtract", _sub, sub, sub_),
+    ("div", _div, div, div_), ("divide", _div, div, div_), ("true_divide", _div, true_divide, div_),
+    ("rsub", None, rsub, None), ("mul", mul, mul.call, None), ("multiply", mul, mul.call, None),
+    ("floor_divide", floor_divide, floor_divide.call, None),
 ):  # fmt: skip
-    _own = {"add": _add, "sub": _sub, "subtract": _sub, "rsub": None}.get(_name, _div)
     setattr(Tensor, _name, received(_own, _name, _g))
     if _h is not None:
         setattr(Tensor, _name + "_", _h)

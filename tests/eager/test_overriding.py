@@ -136,8 +136,8 @@ def test_a_mode_sees_the_calls_of_its_thread():
         flow.zeros(2), flow.tensor(1.0), x.ndim
         x[0] = 1
     assert mode.seen == [
-        "flow.Tensor.add", "flow.linear", "flow.sum", "flow.Tensor.backward", "flow.zeros", "flow.tensor",
-        "flow.Tensor.ndim.__get__", "flow.Tensor.__setitem__",
+        "flow.Tensor.add", "flow.linear", "flow.sum", "flow.Tensor.backward", "flow.zeros",
+        "flow.tensor", "flow.Tensor.ndim.__get__", "flow.Tensor.__setitem__",
     ]  # fmt: skip
     count = len(mode.seen)
     x + x
