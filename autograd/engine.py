@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from operator import setitem
 from typing import Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
@@ -35,6 +36,7 @@ from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.files.printable import printable
+from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast, sum_to
@@ -425,17 +427,13 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
         return
     if tensor._meta.__class__ is not TensorMeta:
         g = Globals.landed(tensor, g)
-    try:
-        extra = tensor._extra
-    except AttributeError:
-        extra = tensor._extra = {}
+    extra = tensor.extra()
     old = extra.get("grad")
+    if old is None:
+        first = g if g._node is None and _own_memory(g) else g.detach().clone()
+        old = None if _exchange_grad(extra, None, first) else extra.get("grad")
     if old is not None:
         _add_in_place(old, g)
-    elif g._node is None and _own_memory(g):
-        extra["grad"] = g
-    else:
-        extra["grad"] = g.detach().clone()
     if node.after:
         for hook in list(node.after.values()):
             hook(tensor)
@@ -445,13 +443,21 @@ def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     """Add `g`, which stays as it is, to the `.grad` of `tensor`."""
     if tensor._meta.__class__ is not TensorMeta:
         g = Globals.landed(tensor, g)
-    old = tensor.grad
-    if old is None:
-        tensor.grad = g.clone() if create_graph else g.detach().clone()
-    elif create_graph:
-        tensor.grad = old + g
-    else:
-        _add_in_place(old, g)
+    extra = tensor.extra()
+    while True:
+        old = extra.get("grad")
+        if old is not None and not create_graph:
+            _add_in_place(old, g)
+            return
+        own = g if create_graph else g.detach()
+        new = own.clone() if old is None else old + g
+        if _exchange_grad(extra, old, new):
+            return
+
+
+def _exchange_grad(extra: dict[str, Any], old: Tensor | None, new: Tensor) -> bool:
+    """Set `.grad`, unless another thread's backward has set it since it was `old`."""
+    return exchange(map(extra.get, ("grad",)), (old,), ((extra, "grad", new),), setitem)
 
 
 def _add_in_place(t: Tensor, g: Tensor) -> None:

@@ -19,6 +19,7 @@ from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
+from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import Switched
 
 _ids = count()
@@ -72,7 +73,9 @@ def hooks_of(node: Node) -> NodeHooks:
     """The node's hooks, made now if it has had none."""
     hooks: NodeHooks | None = getattr(node, "extra", None)
     if hooks is None:
-        hooks = node.extra = NodeHooks()
+        now = map(getattr, (node,), ("extra",), (None,))
+        exchange(now, (None,), ((node, "extra", NodeHooks()),))
+        hooks = node.extra
     if node.__class__ is Node:
         node.__class__ = HookedNode
     return hooks

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import note_change
-from flowvm.eager.tensor import Tensor, base_of, method
+from flowvm.eager.tensor import Fields, Tensor, base_of, method, refused
 from flowvm.errors import AutogradError, DTypeError
+from flowvm.guards.exchange import exchange
 from flowvm.vm.callers.hot import hot
 
 
@@ -48,6 +49,7 @@ class AccumulateGrad:
 
 
 hot["AccumulateGrad"] = AccumulateGrad
+_node_of = vars(Fields)["_node"].__get__
 
 
 @method()
@@ -60,31 +62,34 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
     >>> flow.ones(2).requires_grad_()
     tensor([1., 1.], requires_grad=True)
     """
-    node = t._node
-    if not requires_grad:
-        if node is None:
-            return t
-        if not node.is_leaf:
-            raise AutogradError(
-                "you can only change requires_grad flags of leaf variables; use detach() for a "
-                "tensor that is outside "
-                "the graph"
-            )
-        t.extra()["accumulator"] = node  # with its hooks, should gradients be wanted again
-        t._node = None
-    elif node is None:
-        if not t._meta.dtype.inexact:
-            raise DTypeError(
-                "only Tensors of floating point and complex dtype can require gradients, this one "
-                f"is {t._meta.dtype.name}; "
-                f"convert it with .float()"
-            )
-        try:
-            t._node = t._extra.pop("accumulator", None) or AccumulateGrad(t)
-        except AttributeError:
-            t._node = AccumulateGrad(t)
-    note_change()
-    return t
+    try:
+        node = t._node
+        if not requires_grad:
+            if node is None:
+                return t
+            if not node.is_leaf:
+                raise AutogradError(
+                    "you can only change requires_grad flags of leaf variables; use detach() for a "
+                    "tensor that is outside "
+                    "the graph"
+                )
+            t.extra()["accumulator"] = node  # with its hooks, should gradients be wanted again
+            t._node = None
+        elif node is None:
+            if not t._meta.dtype.inexact:
+                raise DTypeError(
+                    "only Tensors of floating point and complex dtype can require gradients, this "
+                    f"one is {t._meta.dtype.name}; convert it with .float()"
+                )
+            try:
+                own = t._extra.get("accumulator") or AccumulateGrad(t)
+            except AttributeError:
+                own = AccumulateGrad(t)
+            exchange(map(_node_of, (t,)), (None,), ((t, "_node", own),))
+        note_change()
+        return t
+    except AttributeError as error:
+        raise refused("requires_grad_", t, error) from None
 
 
 @method()

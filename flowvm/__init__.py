@@ -18,9 +18,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from flowvm.guards.collection import settle as _settle
+from flowvm.guards.interpreter import need_global_lock as _need_global_lock
 from flowvm.guards.regions import reverting as _reverting
 
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
+    _need_global_lock()
     from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers
 
     _settle()
@@ -37,6 +39,7 @@ from flowvm.autograd import is_inference_mode_enabled as is_inference_mode_enabl
 from flowvm.autograd import no_grad as no_grad
 from flowvm.autograd import set_grad_enabled as set_grad_enabled
 from flowvm.config import config as config
+from flowvm.eager.receivers import check_receivers as _check_receivers
 from flowvm.eager.tensor import Tensor as Tensor
 from flowvm.errors import FlowError as FlowError
 from flowvm.errors import MissingNameError as _MissingNameError
@@ -391,3 +394,4 @@ __all__ = [
 ]
 __all__ += ops.__all__
 __all__.sort()
+_check_receivers()

@@ -401,6 +401,14 @@ class ConfigError(FlowError, ValueError):
     """
 
 
+class InterpreterError(FlowError, ImportError):
+    """A Python that flowvm does not run on.
+
+    >>> issubclass(flow.errors.InterpreterError, ImportError)
+    True
+    """
+
+
 class LoaderError(FlowError, RuntimeError):
     """The workers of a DataLoader have died, gave no batch in time, or failed in what cannot be
     handed over as it was.

@@ -2,6 +2,7 @@
 
 `drive(run, check, ...)` counts the boundaries that a run passes in flowvm's code, in contextlib's
 and in `run` itself, then runs once for each with an exception raised there, and checks after each.
+`meet(start, ...)` runs something on another thread at each boundary, in place of an exception.
 `interrupted(..., after=n)` is for one at random: it looks at bytecodes from the n-th call on only,
 since counting all of them costs a hundred times what the run does.
 CPython calls a trace function in front of every bytecode, and what that raises comes as if the
@@ -25,6 +26,7 @@ import linecache
 import random
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import CodeType, FrameType
 from typing import Any
@@ -32,6 +34,7 @@ from typing import Any
 from flowvm.vm.callers.lines import INTERNAL
 
 PATIENCE = 60  # seconds for one run
+BLOCKED_S = 0.02  # for which another thread is waited for
 _MARK = "injected"
 _LOCKED = re.compile(r"^\s*with (\w+\.)*_?lock:")
 _SIMULATOR = "/cuda/simulator/"
@@ -103,9 +106,77 @@ class _Tracer:
                 code = frame.f_code
                 self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
                 self.where += f" at bytecode {frame.f_lasti}"
-                raise self.kind(_MARK)
+                self.reach()
             self.count += 1
         return self.step
+
+    def reach(self) -> None:
+        raise self.kind(_MARK)
+
+
+class _Meeting(_Tracer):
+    """Runs `other` on another thread at boundary `at`, which goes on behind it; if that waits for a
+    lock that this thread has, it goes on first.
+    """
+
+    def __init__(self, code: CodeType, at: int, other: Callable[[], Any]) -> None:
+        super().__init__(code, at, BaseException)
+        self.other = other
+        self.answers: list[Any] = []
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self.answers.append(self.other())
+        except BaseException as error:
+            self.answers.append(error)
+
+    def reach(self) -> None:
+        self.thread.start()
+        self.thread.join(BLOCKED_S)
+
+
+def meet(
+    start: Callable[[], tuple[Callable[[], Any], Callable[[], Any], Callable[[Any, Any], Any]]],
+    *,
+    most: int | None = None,
+    seed: int = 0,
+) -> int:
+    """Run `start()`, which gives (run, other, check), once for each boundary that `run` passes, or
+    `most` of them, with all of `other` on another thread there; return how many there were.
+
+    `check(a, b)`, with what both gave or raised, says what is wrong, or something false.
+    AssertionError with the first of all that was wrong.
+    """
+    run, other, check = start()
+    assert not (problem := check(run(), other())), f"one after the other: {problem}"
+    total = count(start()[0])
+    places = list(range(total))
+    if most is not None and most < total:
+        places = sorted(random.Random(seed).sample(places, most))
+    wrong: list[str] = []
+    for at in places:
+        run, other, check = start()
+        tracer = _Meeting(run.__code__, at, other)
+        faulthandler.dump_traceback_later(PATIENCE, exit=True)
+        before, answer = sys.gettrace(), None
+        sys.settrace(tracer.call)
+        try:
+            answer = run()
+        except Exception as error:
+            answer = error
+        finally:
+            sys.settrace(before)
+        if not tracer.where:
+            continue  # this run passed fewer
+        tracer.thread.join()
+        problem = check(answer, tracer.answers.pop())
+        faulthandler.cancel_dump_traceback_later()
+        if problem:
+            wrong.append(f"in front of {tracer.where}: {problem}")
+    faulthandler.cancel_dump_traceback_later()
+    assert not wrong, f"{len(wrong)} of {len(places)} boundaries:\n" + "\n".join(wrong[:20])
+    return len(places)
 
 
 def interrupted(

@@ -21,10 +21,34 @@ import flowvm as flow
 from flowvm.config import config
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ShapeError
+from flowvm.guards.interpreter import need_global_lock
 
 HEAVY = ("IPython", "cupy", "numba", "rich", "safetensors", "scipy", "torch")
 # calls and returns while it is imported, NumPy's not counted; the dataclasses of 3.14 have more
 BUDGET = 450_000 if sys.version_info < (3, 14) else 500_000
+
+
+FREE_THREADED = """
+import sys
+sys._is_gil_enabled = lambda: False
+try:
+    import flowvm
+except ImportError as error:
+    result = type(error).__name__, str(error)
+"""
+
+
+def test_free_threaded_python_is_refused(folder):
+    kind, said = run(FREE_THREADED, folder)
+    assert kind == "InterpreterError"
+    assert "free-threaded Python" in said
+    assert "PYTHON_GIL=1" in said
+
+
+def test_python_with_the_lock_on_is_not():
+    need_global_lock(lambda: True)
+    with pytest.raises(flow.errors.InterpreterError, match="with the lock off"):
+        need_global_lock(lambda: False)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -50,6 +51,7 @@ __dir__ = listing(globals())
 
 _KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
 _numbers: dict[tuple[Runtime, int], Numbers] = {}  # of streams of a device, with a priority
+_marking = threading.RLock()  # while an event gets its mark
 _live: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 
@@ -218,8 +220,9 @@ class Event:
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)
         _handed_over(on.number, issued())
-        word = _entry("record_event", on) | on.number << ENT.BITS
-        mark.recorded = on.number, engine.issue(word, (mark.storage,), (mark.handle,))
+        entry = _entry("record_event", on)  # as long as it is held, it is there
+        seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
+        mark.recorded = on.number, seq
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let what is issued to the stream from now on wait for the event; at once if it was never
@@ -227,8 +230,8 @@ class Event:
         """
         if self._mark.recorded is not None:
             on = current_stream() if stream is None else stream
-            word = _entry("wait_event", on) | on.number << ENT.BITS
-            engine.issue(word, (self._mark.storage,))
+            entry = _entry("wait_event", on)
+            engine.issue(entry | on.number << ENT.BITS, (self._mark.storage,))
 
     def query(self) -> bool:
         """Whether it has happened; True if it was never recorded."""
@@ -265,12 +268,13 @@ class Event:
         """Its mark, made by the first recording."""
         if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")
-        if self.device is None:
-            self.device = stream.device
-            runtime = streams(index_of(self.device)).runtime
-            self._mark = _new_mark(runtime, self.timing)
-            weakref.finalize(self, _drop, self._mark, _spare[runtime, self.timing])
-        elif self.device is not stream.device:
+        with _marking:
+            if self.device is None:
+                runtime = streams(index_of(stream.device)).runtime
+                self._mark = _new_mark(runtime, self.timing)
+                weakref.finalize(self, _drop, self._mark, _spare[runtime, self.timing])
+                self.device = stream.device
+        if self.device is not stream.device:
             raise DeviceError(
                 f"record: the event is of {self.device}, and the stream of {stream.device}"
             )
@@ -321,18 +325,16 @@ engine.on_entries_full.append(_entries.clear)
 def _entry(name: str, stream: Stream) -> int:
     """The VM's entry of the instruction `name` for the stream's device."""
     runtime = streams(index_of(stream.device)).runtime
-    if (name, runtime) not in _entries:
+    entry = _entries.get((name, runtime))
+    if entry is None:
         records = name == "record_event"
-        steps = _record_steps(runtime) if records else [0]
-        _entries[name, runtime] = engine.new_entry(
-            KIND.OP_CALL,
-            [OPERAND.MUT if records else OPERAND.CONST],
-            kernel=address_of(take_steps, _KERNEL),
-            layout=np.array(steps, np.int64),
-            scalars=int(records),
-            info=name,
-        )
-    return _entries[name, runtime]
+        access = [OPERAND.MUT if records else OPERAND.CONST]
+        kernel = address_of(take_steps, _KERNEL)
+        layout = np.array(_record_steps(runtime) if records else [0], np.int64)
+        facts: Any = {"kernel": kernel, "layout": layout, "scalars": int(records), "info": name}
+        made = engine.new_entry(KIND.OP_CALL, access, **facts)
+        entry = _entries.setdefault((name, runtime), made)
+    return entry
 
 
 def _record_steps(runtime: Runtime) -> list[int]:

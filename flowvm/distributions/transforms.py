@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import setitem
 from typing import Any
 
 from flowvm import ops
@@ -14,6 +15,7 @@ from flowvm.distributions import constraints
 from flowvm.distributions.utils import Value, sum_rightmost
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.guards.exchange import exchange
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import finfo
 
@@ -82,8 +84,10 @@ class Transform:
     def inv(self) -> Transform:
         """The inverse."""
         if self._inverted is None:
-            self._inverted = _Inverse(self)
-        return self._inverted
+            now = map(vars(self).get, ("_inverted",))
+            exchange(now, (None,), ((vars(self), "_inverted", _Inverse(self)),), setitem)
+        inverse: Transform = vars(self)["_inverted"]
+        return inverse
 
     def with_cache(self, cache_size: int = 1) -> Transform:
         """This one with a cache of that size."""

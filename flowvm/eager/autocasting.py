@@ -54,8 +54,15 @@ class _Kept:
     """What was converted in a region and those inside it, by the parameter's id; for `owner`."""
 
     def __init__(self) -> None:
-        self.owner: Any = None  # a recorder, or None
-        self.values: dict[Any, Any] = {}
+        self.now: tuple[Any, dict[Any, Any]] = (None, {})  # a recorder or None, whose values
+
+    def of(self, recorder: Any) -> dict[Any, Any]:
+        """Return what was converted by `recorder`; what another did is forgotten."""
+        owner, values = self.now
+        if owner is not recorder:
+            values = {}
+            self.now = recorder, values
+        return values
 
 
 class Autocasting(NamedTuple):
@@ -80,7 +87,7 @@ def forget() -> None:
     """Let go of what was converted in the region that this thread is in."""
     region = _mode.now()
     if region is not None:
-        region.kept.values = {}
+        region.kept.now = None, {}
 
 
 def autocast_mode() -> Mode[Autocasting | None]:
@@ -161,13 +168,11 @@ def _cast(t: Any, dtype: DType) -> Any:
         return t.to(dtype)
     recorder, region = hot["recorder"](), _mode.now()
     assert region is not None
-    kept = region.kept
-    if kept.owner is not recorder:
-        kept.values, kept.owner = {}, recorder
+    values = region.kept.of(recorder)
     key = (id(t), dtype, hot["grad_enabled"]())
-    known = kept.values.get(key)
+    known = values.get(key)
     if known is None or known[1] != t.version:
-        known = kept.values[key] = (t, t.version, t.to(dtype))
+        known = values[key] = (t, t.version, t.to(dtype))
     return known[2]
 
 

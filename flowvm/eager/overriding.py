@@ -14,7 +14,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final
 
 from flowvm.eager.calls import behind_call
@@ -31,7 +31,7 @@ modes: Mode[tuple[Any, ...]] = Mode((), departing())  # those that are entered, 
 unasked: Mode[int] = Mode(0)
 on_first: list[Callable[[], None]] = []  # who has the public functions give way
 _USUAL: Final = {Tensor, int, float, bool, complex, str, type(None), slice, type(Ellipsis)}
-_begun = False
+_begun = _begins = False
 _beginning = held_at_fork(threading.RLock())
 _given_way: dict[FunctionType, FunctionType] = {}  # by function: what it did before
 
@@ -47,14 +47,15 @@ def begin() -> None:
 
     >>> flow.overrides.begin()
     """
-    global _begun
+    global _begun, _begins
     if _begun:
         return
-    with _beginning:
-        if not _begun:
-            _begun = True
+    with _beginning:  # who comes meanwhile waits until all have given way
+        if not _begins:
+            _begins = True
             for function in on_first:
                 function()
+            _begun = True
 
 
 # --- whom to ask ----------------------------------------------------------------------------------
@@ -157,25 +158,41 @@ def give_way(function: Any, public: Any, objects: bool = False) -> None:
         function = function.twin
     if not isinstance(function, FunctionType) or function in _given_way:
         return
-    code = function.__code__
+    original = copied(function)
+    answer = _answer_of_object if objects else _answer
+    _given_way[function] = original
+    if not hasattr(function, "__wrapped__"):
+        function.__dict__["__signature__"] = inspect.signature(original)
+    stands_for = dict(zip(_MARKS, (answer, original, public, _tidy), strict=True))
+    exchange_code(function, _asking(len(function.__code__.co_freevars)), stands_for)
+
+
+def copied(function: FunctionType) -> FunctionType:
+    """What `function` is now, for who is put in front of it by `exchange_code`."""
     original = FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     original.__kwdefaults__ = function.__kwdefaults__
     original.__dict__.update(function.__dict__)
     behind_call(function, original)
-    answer = _answer_of_object if objects else _answer
-    stands_for = dict(zip(_MARKS, (answer, original, public, _tidy), strict=True))
-    asking = _asking(len(code.co_freevars))
-    consts = tuple(stands_for.get(c, c) if type(c) is int else c for c in asking.co_consts)
-    _given_way[function] = original
-    if not hasattr(function, "__wrapped__"):
-        function.__dict__["__signature__"] = inspect.signature(original)
-    function.__code__ = asking.replace(
+    return original
+
+
+def exchange_code(function: FunctionType, code: CodeType, stands_for: dict[int, Any]) -> None:
+    """Let `function` do what `code` says, which has as many free variables; numbers among its
+    constants stand for objects.
+    """
+    before = function.__code__
+    consts = tuple(stands_for.get(c, c) if type(c) is int else c for c in code.co_consts)
+    function.__code__ = code.replace(
         co_consts=consts,
-        co_name=code.co_name,
-        co_filename=code.co_filename,
-        co_firstlineno=code.co_firstlineno,
+        co_name=before.co_name,
+        co_filename=before.co_filename,
+        co_firstlineno=before.co_firstlineno,
     )
 
 

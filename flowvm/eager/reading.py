@@ -15,7 +15,7 @@ import numpy as np
 
 from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.placed import Globals
-from flowvm.eager.tensor import Tensor, method, new_tensor
+from flowvm.eager.tensor import Tensor, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
@@ -142,15 +142,18 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
     >>> flow.ones(2, requires_grad=True).numpy().flags.writeable
     False
     """
-    meta = t._meta
-    _ = meta.dtype.numpy
-    if meta.device is cpu and t._node is None and not isinstance(meta, GlobalMeta):
-        return lent_array(t)
-    if force and meta.device is cpu and not isinstance(meta, GlobalMeta):
-        return lent_array(t)
-    copied = memory_of(t).copy()
-    copied.flags.writeable = force
-    return copied
+    try:
+        meta = t._meta
+        _ = meta.dtype.numpy
+        if meta.device is cpu and t._node is None and not isinstance(meta, GlobalMeta):
+            return lent_array(t)
+        if force and meta.device is cpu and not isinstance(meta, GlobalMeta):
+            return lent_array(t)
+        copied = memory_of(t).copy()
+        copied.flags.writeable = force
+        return copied
+    except AttributeError as error:
+        raise refused("numpy", t, error) from None
 
 
 @method()
@@ -161,22 +164,25 @@ def item(t: Tensor) -> Any:
     >>> flow.tensor([2.5]).item()
     2.5
     """
-    meta = t._meta
-    if meta.numel != 1:
-        raise ArgumentError(
-            f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}"
-        )
-    if meta.device is not cpu:
-        t = on_host(t)
-    wait_for(t)
-    address = engine.pointer(t._ref)
-    if meta.dtype.reduced:
-        bits = np.frombuffer(ctypes.string_at(address, meta.dtype.itemsize), meta.dtype.storage)
-        return float(meta.dtype.loaded(bits)[0])
-    if meta.dtype.is_complex:
-        part = _SCALARS[meta.dtype.real.name]
-        return complex(*(part * 2).from_address(address))
-    return _SCALARS[meta.dtype.name].from_address(address).value
+    try:
+        meta = t._meta
+        if meta.numel != 1:
+            raise ArgumentError(
+                f"item() needs a tensor of one element, this one has shape {tuple(meta.shape)}"
+            )
+        if meta.device is not cpu:
+            t = on_host(t)
+        wait_for(t)
+        address = engine.pointer(t._ref)
+        if meta.dtype.reduced:
+            bits = np.frombuffer(ctypes.string_at(address, meta.dtype.itemsize), meta.dtype.storage)
+            return float(meta.dtype.loaded(bits)[0])
+        if meta.dtype.is_complex:
+            part = _SCALARS[meta.dtype.real.name]
+            return complex(*(part * 2).from_address(address))
+        return _SCALARS[meta.dtype.name].from_address(address).value
+    except AttributeError as error:
+        raise refused("item", t, error) from None
 
 
 @method()
@@ -187,7 +193,10 @@ def tolist(t: Tensor) -> Any:
     >>> flow.tensor([[1, 2], [3, 4]]).tolist(), flow.tensor(5).tolist()
     ([[1, 2], [3, 4]], 5)
     """
-    return values_of(t).tolist()
+    try:
+        return values_of(t).tolist()
+    except AttributeError as error:
+        raise refused("tolist", t, error) from None
 
 
 # --- as a Python number ---------------------------------------------------------------------------
@@ -196,13 +205,16 @@ def tolist(t: Tensor) -> Any:
 @method("__bool__")
 @border
 def _bool(t: Tensor) -> bool:
-    if t._meta.numel != 1:
-        what = "more than one value" if t._meta.numel else "no values"
-        raise InvalidValueError(
-            f"Boolean value of Tensor with {what} is ambiguous: this one has shape "
-            f"{tuple(t.shape)}; use .any() or .all()"
-        )
-    return bool(t.item())
+    try:
+        if t._meta.numel != 1:
+            what = "more than one value" if t._meta.numel else "no values"
+            raise InvalidValueError(
+                f"Boolean value of Tensor with {what} is ambiguous: this one has shape "
+                f"{tuple(t.shape)}; use .any() or .all()"
+            )
+        return bool(t.item())
+    except AttributeError as error:
+        raise refused("__bool__", t, error) from None
 
 
 @method("__float__")
@@ -236,12 +248,15 @@ def _int(t: Tensor) -> int:
 @method("__index__")
 @border
 def _index(t: Tensor) -> int:
-    if t._meta.numel != 1 or t._meta.dtype.inexact:
-        raise ArgumentTypeError(
-            "only integer tensors of a single element can be converted to an index, this one "
-            f"is {t._meta.dtype.name} of shape {tuple(t.shape)}"
-        )
-    return int(t.item())
+    try:
+        if t._meta.numel != 1 or t._meta.dtype.inexact:
+            raise ArgumentTypeError(
+                "only integer tensors of a single element can be converted to an index, this one "
+                f"is {t._meta.dtype.name} of shape {tuple(t.shape)}"
+            )
+        return int(t.item())
+    except AttributeError as error:
+        raise refused("__index__", t, error) from None
 
 
 def adopt_array(

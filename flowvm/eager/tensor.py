@@ -15,9 +15,12 @@ Long because all that a tensor is stands here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import compress, repeat
+from operator import call, is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
+from flowvm.guards.exchange import exchange
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 _dead = hot["dead"].append  # a list; appending is atomic
-_HANDED_OVER = "_storage", "id"
 
 
 class Storage:
@@ -58,16 +60,9 @@ class Storage:
         raise ArgumentTypeError("a Storage can be neither copied nor pickled; copy the tensor")
 
 
-class Tensor:
-    """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
-
-    Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
-    `flowvm.ops.shapes.typed`.
-
-    >>> x = flow.Tensor([[1, 2], [3, 4]])
-    >>> x.dtype, x.shape, x @ x
-    (flow.float32, flow.Size([2, 2]), tensor([[ 7., 10.],
-            [15., 22.]]))
+class Fields:
+    """What a Tensor consists of.  The class below adds `__getattr__`, which is Python; around it,
+    `super(Tensor, x)` reads a field in C.
     """
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
@@ -97,6 +92,24 @@ class Tensor:
     _pending: Callable[[], TensorMeta]
     _extra: dict[str, Any]
     _kin: Any
+
+
+_storage_of: Callable[[Any], Any] = Fields.__dict__["_storage"].__get__
+
+
+class Tensor(Fields):
+    """A multi-dimensional array whose values the VM computes; PyTorch's meaning throughout.
+
+    Made by `flow.tensor`, `flow.zeros`, ... and by ops; what a call of the class means is in
+    `flowvm.ops.shapes.typed`.
+
+    >>> x = flow.Tensor([[1, 2], [3, 4]])
+    >>> x.dtype, x.shape, x @ x
+    (flow.float32, flow.Size([2, 2]), tensor([[ 7., 10.],
+            [15., 22.]]))
+    """
+
+    __slots__ = ()
 
     @protected
     def __del__(self) -> None:
@@ -133,7 +146,10 @@ class Tensor:
         >>> flow.ones(2, 3).shape
         flow.Size([2, 3])
         """
-        return self._meta.shape
+        try:
+            return self._meta.shape
+        except AttributeError as error:
+            raise refused("shape", self, error) from None
 
     @property
     def dtype(self) -> DType:
@@ -142,7 +158,10 @@ class Tensor:
         >>> flow.ones(2).dtype
         flow.float32
         """
-        return self._meta.dtype
+        try:
+            return self._meta.dtype
+        except AttributeError as error:
+            raise refused("dtype", self, error) from None
 
     @property
     def device(self) -> Device:
@@ -151,7 +170,10 @@ class Tensor:
         >>> flow.ones(2).device.type
         'cpu'
         """
-        return self._meta.device
+        try:
+            return self._meta.device
+        except AttributeError as error:
+            raise refused("device", self, error) from None
 
     @property
     def ndim(self) -> int:
@@ -160,7 +182,10 @@ class Tensor:
         >>> flow.ones(2, 3).ndim
         2
         """
-        return self._meta.ndim
+        try:
+            return self._meta.ndim
+        except AttributeError as error:
+            raise refused("ndim", self, error) from None
 
     @property
     def itemsize(self) -> int:
@@ -169,7 +194,10 @@ class Tensor:
         >>> flow.ones(2, dtype=flow.float64).itemsize
         8
         """
-        return self._meta.dtype.itemsize
+        try:
+            return self._meta.dtype.itemsize
+        except AttributeError as error:
+            raise refused("itemsize", self, error) from None
 
     @property
     def nbytes(self) -> int:
@@ -178,7 +206,10 @@ class Tensor:
         >>> flow.ones(2, 3).nbytes
         24
         """
-        return self._meta.nbytes
+        try:
+            return self._meta.nbytes
+        except AttributeError as error:
+            raise refused("nbytes", self, error) from None
 
     def size(self, dim: int | None = None) -> Any:
         """The shape, or one dimension of it.
@@ -186,7 +217,10 @@ class Tensor:
         >>> flow.ones(2, 3).size(), flow.ones(2, 3).size(1)
         (flow.Size([2, 3]), 3)
         """
-        return self._meta.shape if dim is None else self._meta.shape[dim]
+        try:
+            return self._meta.shape if dim is None else self._meta.shape[dim]
+        except AttributeError as error:
+            raise refused("size", self, error) from None
 
     def stride(self, dim: int | None = None) -> Any:
         """Strides in elements, or one of them.
@@ -194,7 +228,10 @@ class Tensor:
         >>> flow.ones(2, 3).stride(), flow.ones(2, 3).stride(0)
         ((3, 1), 3)
         """
-        return self._meta.stride if dim is None else self._meta.stride[dim]
+        try:
+            return self._meta.stride if dim is None else self._meta.stride[dim]
+        except AttributeError as error:
+            raise refused("stride", self, error) from None
 
     def dim(self) -> int:
         """The number of dimensions.
@@ -202,7 +239,10 @@ class Tensor:
         >>> flow.ones(2, 3).dim()
         2
         """
-        return self._meta.ndim
+        try:
+            return self._meta.ndim
+        except AttributeError as error:
+            raise refused("dim", self, error) from None
 
     def numel(self) -> int:
         """The number of elements.
@@ -210,7 +250,10 @@ class Tensor:
         >>> flow.ones(2, 3).nelement()
         6
         """
-        return self._meta.numel
+        try:
+            return self._meta.numel
+        except AttributeError as error:
+            raise refused("numel", self, error) from None
 
     nelement = numel
 
@@ -220,7 +263,10 @@ class Tensor:
         >>> flow.ones(2, dtype=flow.float64).element_size()
         8
         """
-        return self._meta.dtype.itemsize
+        try:
+            return self._meta.dtype.itemsize
+        except AttributeError as error:
+            raise refused("element_size", self, error) from None
 
     def storage_offset(self) -> int:
         """Elements before the first one, in its storage.
@@ -228,7 +274,10 @@ class Tensor:
         >>> flow.arange(6)[2:].storage_offset()
         2
         """
-        return (self._ref >> OPERAND.STORAGE_BITS) // self._meta.dtype.itemsize
+        try:
+            return (self._ref >> OPERAND.STORAGE_BITS) // self._meta.dtype.itemsize
+        except AttributeError as error:
+            raise refused("storage_offset", self, error) from None
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
         """Whether the elements lie in the order of `memory_format`, C's by default, without
@@ -237,15 +286,18 @@ class Tensor:
         >>> flow.ones(2, 3).is_contiguous(), flow.ones(2, 3).t().is_contiguous()
         (True, False)
         """
-        if memory_format in (None, contiguous_format, preserve_format):
-            return self._meta.contiguous
-        last = channels_last if self._meta.ndim == 4 else channels_last_3d
-        if memory_format is not last or self._meta.ndim not in (4, 5):
-            return False
-        order = (0, *range(2, self._meta.ndim), 1)
-        shape, stride = self._meta.shape, self._meta.stride
-        dense = dense_stride([shape[d] for d in order])
-        return all(stride[d] == s for d, s in zip(order, dense, strict=True) if shape[d] != 1)
+        try:
+            if memory_format in (None, contiguous_format, preserve_format):
+                return self._meta.contiguous
+            last = channels_last if self._meta.ndim == 4 else channels_last_3d
+            if memory_format is not last or self._meta.ndim not in (4, 5):
+                return False
+            order = (0, *range(2, self._meta.ndim), 1)
+            shape, stride = self._meta.shape, self._meta.stride
+            dense = dense_stride([shape[d] for d in order])
+            return all(stride[d] == s for d, s in zip(order, dense, strict=True) if shape[d] != 1)
+        except AttributeError as error:
+            raise refused("is_contiguous", self, error) from None
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is a floating point one.
@@ -253,7 +305,10 @@ class Tensor:
         >>> flow.tensor(1.0).is_floating_point(), flow.tensor(1).is_floating_point()
         (True, False)
         """
-        return self._meta.dtype.is_floating_point
+        try:
+            return self._meta.dtype.is_floating_point
+        except AttributeError as error:
+            raise refused("is_floating_point", self, error) from None
 
     @property
     def is_cuda(self) -> bool:
@@ -262,7 +317,10 @@ class Tensor:
         >>> flow.ones(2).is_cuda
         False
         """
-        return self._meta.device.type == "cuda"
+        try:
+            return self._meta.device.type == "cuda"
+        except AttributeError as error:
+            raise refused("is_cuda", self, error) from None
 
     @property
     def is_meta(self) -> bool:
@@ -271,17 +329,26 @@ class Tensor:
         >>> flow.ones(2, device="meta").is_meta, flow.ones(2).is_meta
         (True, False)
         """
-        return self._meta.device.type == "meta"
+        try:
+            return self._meta.device.type == "meta"
+        except AttributeError as error:
+            raise refused("is_meta", self, error) from None
 
     def __len__(self) -> int:
-        if self._meta.ndim == 0:
-            raise ArgumentTypeError("len() of a 0-d tensor")
-        return self._meta.shape[0]
+        try:
+            if self._meta.ndim == 0:
+                raise ArgumentTypeError("len() of a 0-d tensor")
+            return self._meta.shape[0]
+        except AttributeError as error:
+            raise refused("__len__", self, error) from None
 
     def __iter__(self) -> Iterator[Tensor]:
-        if self._meta.ndim == 0:
-            raise ArgumentTypeError("iteration over a 0-d tensor; use .item() for its value")
-        return iter(self.unbind(0))
+        try:
+            if self._meta.ndim == 0:
+                raise ArgumentTypeError("iteration over a 0-d tensor; use .item() for its value")
+            return iter(self.unbind(0))
+        except AttributeError as error:
+            raise refused("__iter__", self, error) from None
 
     __hash__ = object.__hash__  # by identity; `==` compares elements
 
@@ -295,7 +362,10 @@ class Tensor:
         >>> (x * 2).requires_grad, x.detach().requires_grad
         (True, False)
         """
-        return self._node is not None
+        try:
+            return self._node is not None
+        except AttributeError as error:
+            raise refused("requires_grad", self, error) from None
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
@@ -309,7 +379,10 @@ class Tensor:
         >>> x.is_leaf, (x * 2).is_leaf
         (True, False)
         """
-        return self._node is None or self._node.is_leaf
+        try:
+            return self._node is None or self._node.is_leaf
+        except AttributeError as error:
+            raise refused("is_leaf", self, error) from None
 
     @property
     def grad_fn(self) -> Any:
@@ -319,9 +392,12 @@ class Tensor:
         >>> x.grad_fn is None, x * 2
         (True, tensor([2., 2.], grad_fn=<MulBackward>))
         """
-        if self._node is None or self._node.is_leaf:
-            return None
-        return getattr(self._node, "node", self._node)  # an OutputEdge leads to its node
+        try:
+            if self._node is None or self._node.is_leaf:
+                return None
+            return getattr(self._node, "node", self._node)  # an OutputEdge leads to its node
+        except AttributeError as error:
+            raise refused("grad_fn", self, error) from None
 
     @property
     def grad(self) -> Tensor | None:
@@ -336,7 +412,9 @@ class Tensor:
         """
         try:
             value: Tensor | None = self._extra.get("grad")
-        except AttributeError:
+        except AttributeError as error:
+            if not isinstance(self, Tensor):
+                raise refused("grad", self) from error
             return None
         return value
 
@@ -361,9 +439,11 @@ class Tensor:
         """
         try:
             return self._extra
-        except AttributeError:
-            self._extra = {}
-            return self._extra
+        except AttributeError as error:
+            if not isinstance(self, Tensor):
+                raise refused("extra", self) from error
+            extra: dict[str, Any] = first_of(self, "_extra", {})
+            return extra
 
     @property
     def version(self) -> int:
@@ -374,7 +454,10 @@ class Tensor:
         >>> x.version
         1
         """
-        return 0 if self._storage is None else self._storage.version
+        try:
+            return 0 if self._storage is None else self._storage.version
+        except AttributeError as error:
+            raise refused("version", self, error) from None
 
     _version = version
 
@@ -396,7 +479,10 @@ class Tensor:
         >>> x.version
         1
         """
-        self.storage().version += 1
+        try:
+            self.storage().version += 1
+        except AttributeError as error:
+            raise refused("bump", self, error) from None
 
     def storage(self) -> Storage:
         """Its Storage, made now if nothing has shared it yet.
@@ -405,14 +491,20 @@ class Tensor:
         >>> x.storage() is x.t().storage()
         True
         """
-        storage = self._storage
-        if storage is None:
-            storage = _new(Storage)
-            storage.version = 0
-            # It becomes the owner, and the tensor stops being one, in one call: a storage with two
-            # owners would be released twice, whichever exception came in between.
-            any(map(setattr, (self, storage), _HANDED_OVER, (storage, self._ref)))
-        return storage
+        try:
+            storage = self._storage
+            if storage is None:
+                storage = _new(Storage)
+                storage.version = 0
+                # It becomes the owner, and the tensor stops being one, in one call: a storage with
+                # two owners would be released twice, whichever exception or thread came between.
+                ours = (self, "_storage", storage), (storage, "id", self._ref)
+                exchange(map(_storage_of, (self, self)), (None, storage), ours)
+                storage = self._storage
+                assert storage is not None
+            return storage
+        except AttributeError as error:
+            raise refused("storage", self, error) from None
 
     if TYPE_CHECKING:
 
@@ -445,6 +537,25 @@ class Tensor:
 
 
 _new = object.__new__
+
+
+def refused(name: str, given: Any, error: AttributeError | None = None) -> Exception:
+    """Return the error of a method that was called on `given`: ArgumentTypeError where that is no
+    tensor, else the `error` that came.
+    """
+    if isinstance(given, Tensor) and error is not None:
+        return error
+    return ArgumentTypeError(
+        f"Tensor.{name} needs a Tensor, got {type(given).__name__} ({given!r:.40}); make one "
+        f"with flow.tensor(...)"
+    )
+
+
+def first_of(x: Tensor, name: str, value: Any) -> Any:
+    """Set a field that is unset, unless another thread was first; return it as it is set."""
+    now = map(getattr, (super(Tensor, x),), (name,), (None,))
+    exchange(now, (None,), ((x, name, value),))
+    return getattr(x, name)
 
 
 def new_tensor(
@@ -484,6 +595,13 @@ def base_of(x: Tensor) -> Tensor:
     except AttributeError:
         return x
     return x if kin.__class__ is list else kin
+
+
+def forget_gone(views: list[Any]) -> None:
+    """Take weak references to what is gone out of a list: in one call of C, so what another thread
+    adds meanwhile stays.
+    """
+    views[:] = compress(views, map(is_not, map(call, views), repeat(None)))
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

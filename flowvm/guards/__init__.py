@@ -2,6 +2,7 @@
 shapes.
 
 Here: switches that are undone for certain (`regions.py`), work that no signal handler may come into
-(`apart.py`), locks that a fork takes (`forks.py`), caches bounded by bytes (`kept.py`). Not here:
-what is switched, locked or kept; that lies beside what uses it.
+(`apart.py`), locks that a fork takes (`forks.py`), caches bounded by bytes (`kept.py`), fields that
+several threads make at first (`exchange.py`), the Python that all of it relies on
+(`interpreter.py`). Not here: what is switched, locked or kept; that lies beside what uses it.
 """

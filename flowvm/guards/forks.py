@@ -25,10 +25,11 @@ class Rank(IntEnum):
     """Which lock is taken first."""
 
     GRAPH = 0  # held while a graph is captured and compiled
-    VM = 1
-    COMPILER = 2
-    FOREIGN = 3  # Numba's and llvmlite's
-    LEAF = 4  # held for a few lines that take no other and issue nothing
+    MODULE = 1  # held while a lazy module gets its parameters
+    VM = 2
+    COMPILER = 3
+    FOREIGN = 4  # Numba's and llvmlite's
+    LEAF = 5  # held for a few lines that take no other and issue nothing
 
 
 _ranks: weakref.WeakKeyDictionary[Any, Rank] = weakref.WeakKeyDictionary()
@@ -51,7 +52,9 @@ class Held:
         """Take the leaves, or all other locks, waiting until the moment `until` of the monotonic
         clock; whether all came.
         """
-        ranked = [*_ranks.items(), *((lock, Rank.FOREIGN) for lock in foreign_locks())]
+        known = [lock for one in _ranks.keyrefs() if (lock := one()) is not None]
+        ranked = [(lock, _ranks[lock]) for lock in known]
+        ranked += [(lock, Rank.FOREIGN) for lock in foreign_locks()]
         for lock, rank in sorted(ranked, key=lambda item: item[1]):
             if (rank == Rank.LEAF) is not leaves:
                 continue

@@ -55,7 +55,8 @@ class Kept:
         self.each: dict[Any, int] = {}  # bytes of every key of both
         # dropped, with their bytes; no callbacks: a tensor's death may run no Python code
         self.gone: dict[Any, tuple[weakref.ref[Any], int]] = {}
-        _all.add(self)
+        with _lock:  # or who goes through them would see their number change
+            _all.add(self)
 
     def find(self, key: Any) -> Any:
         """What is kept for `key`, None if nothing is; it is young afterwards."""

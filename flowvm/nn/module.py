@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from operator import setitem
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from flowvm import ops
@@ -25,6 +26,7 @@ from flowvm.eager.native.driving import forwarding
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.files.printable import printable
+from flowvm.guards.exchange import exchange
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 from flowvm.nn import state
 from flowvm.nn.hooks import (
@@ -575,9 +577,11 @@ class Module:
     # ---- hooks
 
     def _own_hooks(self) -> Hooks:
-        if "_hooks" not in self.__dict__ or self._hooks is None:
-            self._hooks = Hooks()
-        return self._hooks
+        own = self.__dict__
+        if own.get("_hooks") is None:
+            exchange(map(own.get, ("_hooks",)), (None,), ((own, "_hooks", Hooks()),), setitem)
+        hooks: Hooks = own["_hooks"]
+        return hooks
 
     @property
     def _forward_hooks(self) -> dict[int, Callable[..., Any]]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from flowvm.eager.native.driving import noting
 from flowvm.errors import FlowError
-from flowvm.guards.forks import held_at_fork
+from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.nn.hooks import call_with_hooks, hooked
 from flowvm.nn.module import NOTHING, Module, leave
 from flowvm.private.cpython import CPYTHON, next_of
@@ -34,6 +34,7 @@ Call = Callable[..., Any]
 Maker = Callable[[Call], Call]
 
 _lock = held_at_fork(threading.Lock())
+_naming = held_at_fork(threading.RLock(), Rank.VM)
 _level = 0
 _plain = Module.__call__
 _askers: dict[object, Maker] = {}  # who asked: for what
@@ -79,6 +80,10 @@ class Paths:
         """The path of a module that is not known, called inside `root` or, if that is None, by the
         user.
         """
+        with _naming:
+            return self.known.get(id(module)) or self._add(module, root)
+
+    def _add(self, module: Module, root: Module | None) -> str:
         if root is not None:
             self._add_below(root, self.known[id(root)])
             if id(module) in self.known:
@@ -111,7 +116,7 @@ class Paths:
 
         known[key] = path
         number = self._numbered.get(path)
-        if number is None:  # two threads may give it one each
+        if number is None:
             number = next(self._next)
             self.names[number] = path
             self._numbered[path] = number

@@ -340,6 +340,8 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
     def lr_at(self, group: int, t: int) -> float:
         period = self.T_0
+        if self.T_mult == 1:
+            t %= period
         while t >= period:
             t -= period
             period *= self.T_mult

@@ -95,7 +95,7 @@ class Adam(Optimizer):
                 )  # fmt: skip
                 continue
             if "max_exp_avg_sq" not in entry:
-                entry["max_exp_avg_sq"] = ops.zeros_like(mean)
+                entry.setdefault("max_exp_avg_sq", ops.zeros_like(mean))
             ops.amsgrad_step_(
                 param, grad, mean, square, entry["max_exp_avg_sq"],
                 decoupled, maximize, corrected, lr, beta1, beta2, eps, decay, step,

@@ -18,6 +18,7 @@ import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
+from operator import setitem
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from flowvm import ops
@@ -32,6 +33,7 @@ from flowvm.errors import (
     DTypeError,
     InvalidValueError,
 )
+from flowvm.guards.exchange import exchange
 from flowvm.loading.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import clear_grads
@@ -261,12 +263,14 @@ class Optimizer:
         for param in params:
             grad = param.grad
             if grad is not None:
-                entry = self.state.get(param)
+                entry = before = self.state.get(param)
                 if not entry:
-                    entry = self._first_state(param, group)
-                    for name, value in entry.items():
+                    made = self._first_state(param, group)
+                    for name, value in made.items():
                         made_for(value, "optim", f"{type(self).__name__} {name}", param)
-                    self.state[param] = entry  # whole, or not there
+                    now = map(self.state.get, (param,))  # whole, or not there
+                    exchange(now, (before,), ((self.state, param, made),), setitem)
+                    entry = self.state[param]
                 yield param, grad, entry
 
     def _first_state(self, param: Tensor, group: Group) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +69,8 @@ class Segment(Conditions):
         """The segment for this outcome, if there is one that holds."""
         for segment in self.following.get(outcome, ()):
             if segment.holds():
-                self.following.move_to_end(outcome)
+                with suppress(KeyError):  # another thread has put others in its place
+                    self.following.move_to_end(outcome)
                 return segment
         return None
 

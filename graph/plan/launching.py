@@ -170,28 +170,32 @@ class _Entry:
         self.words, self.info = plan.words, info
         self.sizes = [max(1, b.nbytes) for b in plan.made]
         self.chunk_bytes, self.stream = plan.chunk_bytes, plan.stream
-        _entries.add(self)
+        with engine.lock:  # or who forgets them would see their number change
+            _entries.add(self)
 
     def make(self) -> int:
-        self.number[0] = engine.new_entry(
-            KIND.LAUNCH,
-            [],
-            layout=self.words,
-            sizes=self.sizes,
-            scratch=self.chunk_bytes,
-            outline=True,
-            stream=self.stream,
-            info=self.info,
-        )
-        return self.number[0]
+        with engine.lock:  # one for all threads: what another has issued would lose its entry
+            if self.number[0] < 0:
+                self.number[0] = engine.new_entry(
+                    KIND.LAUNCH,
+                    [],
+                    layout=self.words,
+                    sizes=self.sizes,
+                    scratch=self.chunk_bytes,
+                    outline=True,
+                    stream=self.stream,
+                    info=self.info,
+                )
+            return self.number[0]
 
 
 _entries: weakref.WeakSet[_Entry] = weakref.WeakSet()
 
 
 def _forget_entries() -> None:
-    for entry in _entries:
-        entry.number[0] = -1
+    with engine.lock:
+        for entry in _entries:
+            entry.number[0] = -1
 
 
 engine.on_entries_full.append(_forget_entries)
@@ -242,8 +246,8 @@ class _Source:
             lines += [f"    try: s{k} = pop()", f"    except IndexError: s{k} = refill()"]
         lines += [
             *self._made,
-            "    word = entry[0]",
-            "    if word < 0: word = make_entry()",
+            "    word = kept = entry[0]",  # kept: the entry is there as long as that very word
+            "    if word < 0: word = kept = make_entry()",
             f"    if {away}: word = departing(word, ({storages}))",
             *(["    if dead: release_dead()"] if self.large else []),
             f"    _f = getframe({depth}); _c = _f.f_code",

@@ -11,7 +11,7 @@ from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.modes import current_listener, grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
-from flowvm.eager.tensor import Tensor, alias, base_of, method
+from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
@@ -154,10 +154,13 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
     >>> x, y
     (tensor([0., 0.]), tensor([1., 0.]))
     """
-    stride = None
-    if memory_format is not None or not x._meta.contiguous:
-        stride = format_stride("clone", x._meta, memory_format)
-    return arranged(x, x._meta.dtype, stride)
+    try:
+        stride = None
+        if memory_format is not None or not x._meta.contiguous:
+            stride = format_stride("clone", x._meta, memory_format)
+        return arranged(x, x._meta.dtype, stride)
+    except AttributeError as error:
+        raise refused("clone", x, error) from None
 
 
 @method()
@@ -169,13 +172,16 @@ def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     >>> x.is_contiguous(), x.contiguous().is_contiguous()
     (False, True)
     """
-    if memory_format is not None and memory_format is not contiguous_format:
-        if memory_format is preserve_format:
-            raise ArgumentError("contiguous: preserve_format is no order to be in; use clone()")
-        stride = format_stride("contiguous", x._meta, memory_format)
-        there = x.is_contiguous(memory_format=memory_format)
-        return x if there else arranged(x, x._meta.dtype, stride)
-    return x if x._meta.contiguous else cast(x, x._meta.dtype)
+    try:
+        if memory_format is not None and memory_format is not contiguous_format:
+            if memory_format is preserve_format:
+                raise ArgumentError("contiguous: preserve_format is no order to be in; use clone()")
+            stride = format_stride("contiguous", x._meta, memory_format)
+            there = x.is_contiguous(memory_format=memory_format)
+            return x if there else arranged(x, x._meta.dtype, stride)
+        return x if x._meta.contiguous else cast(x, x._meta.dtype)
+    except AttributeError as error:
+        raise refused("contiguous", x, error) from None
 
 
 @method()
@@ -186,7 +192,10 @@ def detach(x: Tensor) -> Tensor:
     >>> x.requires_grad, x.detach().requires_grad
     (True, False)
     """
-    return alias(x, x._meta)
+    try:
+        return alias(x, x._meta)
+    except AttributeError as error:
+        raise refused("detach", x, error) from None
 
 
 @method()
@@ -236,32 +245,35 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     >>> x.to(flow.int64), x.to("cpu") is x
     (tensor([ 1, -1]), True)
     """
-    dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
-    other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
-    flags = []
-    for arg in args if other is None else (other, *args):
-        if isinstance(arg, Tensor):
-            dtype, device = arg._meta.dtype, arg._meta.device
-        elif isinstance(arg, bool):
-            flags.append(arg)
-        elif isinstance(arg, (str, Device, int)):
-            device = arg
-        elif arg is not None:
-            dtype = arg
-    if len(flags) > 1:
-        copy = flags[1]
-    form = kwargs.pop("memory_format", None)
-    if kwargs or len(flags) > 2:
-        accept("to", kwargs)
-    target = x._meta.dtype if dtype is None else as_dtype(dtype)
-    there = x if device is None else moved(x, as_device(device))
-    asked = form is not None and form is not preserve_format
-    if target is x._meta.dtype and not (copy and there is x):
-        if not asked or form is _format_of(there):
-            return there
-    elif there._meta.contiguous and not asked:
-        return cast(there, target)
-    return arranged(there, target, format_stride("to", there._meta, form))
+    try:
+        dtype, device = kwargs.pop("dtype", None), kwargs.pop("device", None)
+        other, copy = kwargs.pop("other", None), kwargs.pop("copy", False)
+        flags = []
+        for arg in args if other is None else (other, *args):
+            if isinstance(arg, Tensor):
+                dtype, device = arg._meta.dtype, arg._meta.device
+            elif isinstance(arg, bool):
+                flags.append(arg)
+            elif isinstance(arg, (str, Device, int)):
+                device = arg
+            elif arg is not None:
+                dtype = arg
+        if len(flags) > 1:
+            copy = flags[1]
+        form = kwargs.pop("memory_format", None)
+        if kwargs or len(flags) > 2:
+            accept("to", kwargs)
+        target = x._meta.dtype if dtype is None else as_dtype(dtype)
+        there = x if device is None else moved(x, as_device(device))
+        asked = form is not None and form is not preserve_format
+        if target is x._meta.dtype and not (copy and there is x):
+            if not asked or form is _format_of(there):
+                return there
+        elif there._meta.contiguous and not asked:
+            return cast(there, target)
+        return arranged(there, target, format_stride("to", there._meta, form))
+    except AttributeError as error:
+        raise refused("to", x, error) from None
 
 
 @method()
@@ -300,7 +312,7 @@ def view_of(
     out = alias(x, meta, offset * meta.dtype.itemsize)
     op = _views.get(name)
     if op is None:
-        op = _views[name] = _ViewOperator(name, grad)
+        op = _views.setdefault(name, _ViewOperator(name, grad))
     if hot["departed"] and (listener := current_listener()) is not None:
         listener.named(out, op, attrs)
     base = out._kin = x if x._storage is None else base_of(x)

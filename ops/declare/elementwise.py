@@ -200,9 +200,10 @@ class Elementwise(Unique):
         """The operator of the calls that `_over` makes."""
         over = self.overs.get(pattern)
         if over is None:
-            over = self.overs[pattern] = going_over(self._variant(pattern))
+            over = going_over(self._variant(pattern))
             if pattern == "tt":
                 over.numbered = lambda: self.going_over("ts")
+            over = self.overs.setdefault(pattern, over)
         return over
 
     def _wrong_count(self, args: Sequence[Any]) -> ArgumentTypeError:
@@ -342,7 +343,7 @@ class Elementwise(Unique):
     def _variant(self, pattern: str) -> Operator:
         variant = self.variants.get(pattern)
         if variant is None:
-            variant = self.variants[pattern] = self._make(pattern)
+            variant = self.variants.setdefault(pattern, self._make(pattern))
         return variant
 
     def _make(self, pattern: str) -> Operator:

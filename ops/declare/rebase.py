@@ -21,7 +21,7 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor, base_of
+from flowvm.eager.tensor import Tensor, base_of, first_of, forget_gone
 from flowvm.errors import AutogradError
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
@@ -33,10 +33,10 @@ def remember_view(base: Tensor, view: Tensor) -> None:
     try:
         views = base._kin
     except AttributeError:
-        views = base._kin = []
+        views = first_of(base, "_kin", [])
     count = len(views)
     if count >= 16 and not count & (count - 1):  # at 16, 32, 64, ... those that are gone go
-        views[:] = [r for r in views if r() is not None]
+        forget_gone(views)
     views.append(weakref.ref(view))
 
 
@@ -92,7 +92,7 @@ def rebase(out: Tensor, node: Any) -> None:
 
 
 def _living(base: Tensor, out: Tensor) -> list[Tensor]:
-    views = [r() for r in getattr(base, "_kin", ())]
+    views = [r() for r in tuple(getattr(base, "_kin", ()))]
     return [v for v in views if v is not None and v is not out]
 
 

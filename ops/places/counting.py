@@ -122,6 +122,8 @@ def where_nonzero(condition: Tensor) -> tuple[Tensor, ...]:
     return tuple(column.contiguous() for column in _indices(x).unbind(1))
 
 
+MOST = 1 << 60  # rows that no memory holds: what values say more is no more than that
+
 # --- counting -----------------------------------------------------------------------------------
 
 
@@ -140,7 +142,7 @@ def _bincount_body(
         if x[i] < 0:
             details[0], details[1] = i, x[i]
             return 65  # NEGATIVE
-        size = max(size, x[i] + 1)
+        size = max(size, min(x[i], MOST - 1) + 1)
     if lo >= 0:
         for k in range(size):
             out[k] = 0
@@ -204,7 +206,7 @@ def _repeats_body(out: Array, repeats: Array, lo: int, hi: int, details: Array) 
         if lo >= 0:
             for k in range(total, total + repeats[i]):
                 out[k] = i
-        total += repeats[i]
+        total = min(total + min(repeats[i], MOST), MOST)
     details[0] = total
     return 0
 

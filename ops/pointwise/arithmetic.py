@@ -1,18 +1,20 @@
 """Arithmetic of two tensors, or of a tensor and a number, with broadcasting, and the operators `+ -
 * / // % **`.
 
-The operators are the call functions themselves (`Tensor.__add__ = add.call`), so `x + y` is one
-Python call.
+The operators are native calls of their own, so `x + y` is one call; what those leave comes to a
+function that sees to it that a tensor was given (`received`).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.native.install import fronted
+from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
 from flowvm.ops.declare.registry import Sample, samples
@@ -259,8 +261,23 @@ def div_(x: Tensor, other: Any, *, rounding_mode: str | None = None) -> Tensor:
     return _quotient("div_", rounding_mode, x, other).into(x, x, other)
 
 
+def received(f: Elementwise | None, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The method for `function`, which takes numbers alone, too; native as calls of `f` are."""
+
+    def method(x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(x, Tensor):
+            raise refused(name, x)
+        return function(x, *args, **kwargs)
+
+    functools.update_wrapper(method, function, ("__doc__", "__annotations__"))
+    method.__name__ = method.__qualname__ = name
+    return method if f is None else fronted(method, lambda: f.operator)
+
+
 def reversed_operator(f: Callable[..., Any], name: str) -> Callable[..., Any]:
     def operator(x: Tensor, other: Any) -> Any:
+        if not isinstance(x, Tensor):
+            raise refused(name, x)
         return f(other, x)
 
     operator.__name__ = operator.__qualname__ = name
@@ -270,19 +287,20 @@ def reversed_operator(f: Callable[..., Any], name: str) -> Callable[..., Any]:
 for _f in (mul, floor_divide, remainder, fmod):
     attach(_f, _f.name)
 attach(mul, "multiply")
-for _name, _g, _h in (
-    ("add", add, add_), ("sub", sub, sub_), ("subtract", sub, sub_), ("div", div, div_),
-    ("divide", div, div_),
-    ("true_divide", true_divide, div_), ("rsub", rsub, None),
+for _name, _own, _g, _h in (
+    ("add", _add, add, add_), ("sub", _sub, sub, sub_), ("subtract", _sub, sub, sub_),
+    ("div", _div, div, div_), ("divide", _div, div, div_), ("true_divide", _div, true_divide, div_),
+    ("rsub", None, rsub, None), ("mul", mul, mul.call, None), ("multiply", mul, mul.call, None),
+    ("floor_divide", floor_divide, floor_divide.call, None),
 ):  # fmt: skip
-    setattr(Tensor, _name, _g)
+    setattr(Tensor, _name, received(_own, _name, _g))
     if _h is not None:
         setattr(Tensor, _name + "_", _h)
 for _name, _f in (
     ("add", _add), ("sub", _sub), ("mul", mul), ("truediv", _div), ("floordiv", floor_divide),
     ("mod", remainder),
 ):  # fmt: skip
-    setattr(Tensor, f"__{_name}__", _f.call)
+    setattr(Tensor, f"__{_name}__", received(_f, f"__{_name}__", _f.call))
     setattr(Tensor, f"__r{_name}__", reversed_operator(_f.call, f"__r{_name}__"))
     setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
 Tensor.__array_priority__ = 1000  # type: ignore[attr-defined]  # so that array + tensor asks the tensor

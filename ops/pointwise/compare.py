@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.dtype import bool_, float64
 from flowvm.ops.declare.core import cast
@@ -423,6 +423,8 @@ def _comparison(f: Elementwise) -> Any:
         try:
             return call(x, other)
         except ArgumentTypeError:
+            if not isinstance(x, Tensor):
+                raise refused(f"__{f.name}__", x) from None
             return NotImplemented
 
     operator.__name__ = operator.__qualname__ = f"__{f.name}__"

@@ -199,9 +199,17 @@ def logaddexp2(input: Tensor, other: Tensor, *, out: Tensor | None = None) -> Te
 def _wide(x: Any) -> Any:
     if isinstance(x, Tensor):
         return x.to(complex128 if x._meta.dtype.is_complex else float64)
-    if isinstance(x, str):
-        raise ArgumentTypeError(f"float_power: a Tensor or a number is needed, got str ({x!r})")
-    return x if isinstance(x, complex) else float(x)
+    if isinstance(x, complex):
+        return x
+    try:
+        if isinstance(x, str):
+            raise TypeError
+        return float(x)
+    except TypeError:
+        kind = type(x).__name__
+        raise ArgumentTypeError(
+            f"float_power: a Tensor or a number is needed, got {kind} ({x!r})"
+        ) from None
 
 
 @with_out

@@ -1,7 +1,8 @@
 """Orthogonal polynomials by their recurrences (DLMF 18.9): Chebyshev, Hermite, Laguerre, Legendre.
 
 The degree is a number or a tensor that broadcasts; as many steps are computed as the highest
-degree.  No gradient, as in PyTorch.
+degree, which is at most MOST_STEPS, and none where there are no elements.  No gradient, as in
+PyTorch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import bool_, get_default_dtype, uint8
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
@@ -61,6 +62,27 @@ _RULES: dict[str, _Rule] = {
 }
 
 
+MOST_STEPS = 1 << 16  # a second or two
+
+
+def _highest(name: str, n: Any, degree: Tensor) -> int:
+    """Return the highest degree; a nan counts as none, as it has no value.  ArgumentError where so
+    many steps would take too long.
+    """
+    highest = n
+    if isinstance(n, Tensor):
+        known: Any = degree.masked_fill(degree != degree, -1)
+        highest = known.max().item()
+    if highest != highest:
+        return -1
+    if highest > MOST_STEPS:
+        raise ArgumentError(
+            f"{name}: the degree is at most {MOST_STEPS}, since its recurrence takes as many "
+            f"steps, got {highest}"
+        )
+    return int(highest)
+
+
 def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
     """`value` is what degree 2 has at 2 (1.5 where shifted): the example."""
     first, following = _RULES[name.removeprefix("shifted_")]
@@ -81,13 +103,12 @@ def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
         z = 2 * x - 1 if shifted else x
         z, degree = z + zeros_like(degree).to(z.dtype), degree.detach().trunc()
         total = zeros_like(z)
-        if isinstance(n, Tensor):
-            highest = int(degree.max().item()) if degree.numel() else -1
-        else:
-            highest = int(n)
+        highest = _highest(name, n, degree) if z.numel() else -1
         one, p = None, z * 0 + 1
+        alike = not isinstance(n, Tensor)  # all degrees are the last one
         for k in range(highest + 1):
-            total = where(degree == k, p, total)
+            if not alike or k == highest:
+                total = p if alike else where(degree == k, p, total)
             one, p = p, first(z) if k == 0 else following(z, k, p, one)
         return total
 

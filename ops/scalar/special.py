@@ -279,7 +279,9 @@ def _far_polygamma(n: Number, x: Number) -> Number:
     if n == 0.0:
         return _far_digamma(x) if x <= 0.0 else _digamma64(x)
     factor = -1.0
-    for k in range(1, int(n) + 1):
+    # from 171 on it is infinite, and changes its sign
+    steps = n if n < 200.0 else 200.0 + (n - 2.0 * floor(n * 0.5))
+    for k in range(1, int(steps) + 1):
         factor *= -k
     return factor * _zeta_anywhere(n + 1.0, x)
 

@@ -144,6 +144,8 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     at = wrap_dim("chunk", dim, x._meta.ndim)
     size = x._meta.shape[at]
     if size == 0:
+        if chunks > MOST_PIECES:
+            raise ArgumentError(f"chunk: at most {MOST_PIECES} pieces, got {chunks}")
         return _pieces(x, at, [0] * chunks)
     return split(x, -(-size // chunks), at)
 

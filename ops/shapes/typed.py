@@ -151,6 +151,8 @@ def made_of(
 
 def _construct(cls: type[Tensor], *args: Any, device: Any = None, size: Any = None) -> Tensor:
     """`flow.Tensor(...)`: of the default dtype, but a tensor keeps its own; a subclass likewise."""
+    if not isinstance(cls, type):
+        raise ArgumentTypeError(f"Tensor.__new__ needs a class, got {type(cls).__name__}")
     dtype = get_default_dtype()
     if len(args) == 1 and isinstance(args[0], Tensor):
         dtype = args[0]._meta.dtype

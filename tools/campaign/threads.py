@@ -2,7 +2,8 @@
 
 A case is a list of steps for each thread.  What a thread computes of its own is compared with plain
 Python numbers; what it does to a shared tensor commutes with what the others do, so its value at
-the end is known, too.
+the end is known, too.  Then all threads use objects that nobody has used before, each at once
+(`_firsts`), changing as often as CPython lets them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import Counter
 from typing import Any
 
 import flowvm as flow
+from tools.campaign import _firsts
 
 AMOUNTS: Counter[str] = Counter()
 BATCH = 20
@@ -32,7 +34,8 @@ def case(seed: int) -> Case:
         "threads": [
             [[rng.choice(STEPS), rng.randrange(1, 9)] for _ in range(rng.randrange(20, 120))]
             for _ in range(count)
-        ]
+        ],
+        "firsts": [[rng.choice(list(_firsts.KINDS)), rng.randrange(2, 6)] for _ in range(8)],
     }
 
 
@@ -42,8 +45,8 @@ def kind(case: Case) -> str:
 
 
 def parts(case: Case) -> list[Any]:
-    """Every thread's steps in runs of eight."""
-    return [run for steps in case["threads"] for run in _runs(steps)]
+    """Every thread's steps in runs of eight, and each kind of first use."""
+    return [*(run for steps in case["threads"] for run in _runs(steps)), *case["firsts"]]
 
 
 def _runs(steps: list[Any]) -> list[list[Any]]:
@@ -58,7 +61,7 @@ def without(case: Case, k: int) -> Case:
         kept = [run for i, run in enumerate(runs) if i != k]
         k -= len(runs)
         threads.append([step for run in kept for step in run])
-    return {"threads": threads}
+    return {"threads": threads, "firsts": [f for i, f in enumerate(case["firsts"]) if i != k]}
 
 
 def check(case: Case) -> str:
@@ -85,6 +88,9 @@ def check(case: Case) -> str:
     assert y.requires_grad
     AMOUNTS["instructions"] += flow.vm.stats()["issued"] - issued
     AMOUNTS["threads"] += len(threads)
+    for name, many in case["firsts"]:
+        _firsts.run(name, many)
+        AMOUNTS["first uses"] += many * _firsts.KINDS[name].objects
     return "well"
 
 

@@ -290,7 +290,11 @@ def counts() -> dict[str, int]:
     each operator, most first.
     """
     hits, left = 0, defaultdict[str, int](int)
-    for site, name in list(_sites.items()):
+    for reference in _sites.keyrefs():  # a list at once: other threads make more
+        site = reference()
+        if site is None:
+            continue
+        name = _sites[site]
         hits += site.words[SITE.HITS]
         if name:  # what is left to a function in front comes to an operator, too
             left[f"native_misses_{name}"] += site.words[SITE.MISSES]

@@ -21,6 +21,7 @@ from flowvm.eager.native.words import (
     WAYS,
 )
 from flowvm.eager.nodes import OutputEdge
+from flowvm.eager.tensor import forget_gone
 from flowvm.errors import FlowError
 from flowvm.guards.kept import clearings
 from flowvm.guards.regions import _Entry
@@ -147,7 +148,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         YES=YES,
         NO=NO,
         NEW_TUPLE=_new_tuple,
-        PRUNE=_prune,
+        PRUNE=forget_gone,
         FLOAT=float,
         INT=int,
         BOOL=bool,
@@ -209,11 +210,6 @@ def _through(function: Callable[..., Any], *args: Any) -> Any:
     above that is a user's, and not that of the frame that called a native call.
     """
     return function(*args)
-
-
-def _prune(views: list[Any]) -> None:
-    """Take weak references to what is gone out of a list."""
-    views[:] = [r for r in views if r() is not None]
 
 
 def takes(op: Callee) -> bool:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from operator import setitem
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.guards.exchange import exchange
 from flowvm.nn.graph.graph import Graph
 from flowvm.nn.module import Module
 from flowvm.vm.callers.tracebacks import border
@@ -50,7 +52,10 @@ class _FunctionGraph(Graph):
         graphs = instance.__dict__.setdefault("__graphs__", _Graphs())
         graph: _MethodGraph | None = graphs.get(self.function)
         if graph is None or graph.instance() is not instance:  # of what it was copied from
-            graph = graphs[self.function] = _MethodGraph(self.function, instance)
+            made = _MethodGraph(self.function, instance)
+            now = map(graphs.get, (self.function,))
+            exchange(now, (graph,), ((graphs, self.function, made),), setitem)
+            graph = graphs[self.function]
         return graph
 
     def named_attributes(self) -> Iterator[tuple[str, Any]]:

@@ -286,7 +286,7 @@ class Graph(GraphBuild):
         compiled: Compiled | Segmented | Landed = made
         if breaks.path:
             capture_on = functools.partial(self._capture_on, structure)
-            compiled = Segmented(capture_on, breaks, self._optimizers)
+            compiled = Segmented(capture_on, breaks, self._optimizers, self._lock)
         if self._landing.leaves:
             compiled = Landed(compiled, self._landing)
         if _shares(compiled, leaves):
@@ -314,7 +314,7 @@ class Graph(GraphBuild):
     @property
     def plans(self) -> list[Plan]:
         """The Plans compiled so far, the last one called last."""
-        plans = [compiled for same in self._plans.values() for compiled in same]
+        plans = [compiled for same in [*self._plans.values()] for compiled in same]
         return [plan for compiled in plans for plan in compiled.plans]
 
     @property

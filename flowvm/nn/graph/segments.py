@@ -7,6 +7,7 @@ call; a way that no call has taken yet is captured during it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
@@ -26,6 +27,7 @@ class Segmented:
 
     `capture(inputs, breaks)` runs the code again and gives the segment that it ends with, or None.
     `changed` has the storages of variables that its Plans change, those found later too.
+    `lock` is the graph's, which it is held under.
     """
 
     cleared: frozenset[int] = frozenset()  # what decides between segments may have looked
@@ -35,7 +37,9 @@ class Segmented:
         capture: Callable[[Sequence[Tensor], Breaks], Segment | None],
         breaks: Breaks,
         optimizers: Sequence[tuple[Optimizer, Any]],
+        lock: AbstractContextManager[Any],
     ) -> None:
+        self.lock = lock
         self.capture, self.optimize, self.optimizers = capture, breaks.optimize, optimizers
         self.root = breaks.path[0][0]
         self._begun: Run | None = breaks.run  # the call that captured this is on its way
@@ -91,7 +95,14 @@ class Segmented:
         return segment.end.run(run.arguments(segment))
 
     def _capture_on(self, run: Run, path: list[tuple[Segment, Outcome]]) -> Segment:
-        """Capture what follows this path, running it: the last segment."""
+        """Capture what follows this path, running it: the last segment.  Another thread may have
+        captured it meanwhile: then the segment that follows.
+        """
+        with self.lock:
+            segment, outcome = path[-1]
+            return segment.follow(outcome) or self._captured(run, path)
+
+    def _captured(self, run: Run, path: list[tuple[Segment, Outcome]]) -> Segment:
         segment, outcome = path[-1]
         if len(segment.following) == MAX_FOLLOWING and outcome not in segment.following:
             say(

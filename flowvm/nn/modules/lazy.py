@@ -6,11 +6,13 @@ without Lazy.  A state dict that is loaded first says the sizes as well.
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints
@@ -34,6 +36,9 @@ from flowvm.ops import zeros
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType
+
+
+_initializing = held_at_fork(threading.RLock(), Rank.MODULE)
 
 
 class LazyModuleMixin(Module):
@@ -75,17 +80,20 @@ class LazyModuleMixin(Module):
 def _infer_parameters(
     module: LazyModuleMixin, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> None:
-    module.initialize_parameters(*args, **(kwargs or {}))
-    if module.has_uninitialized_params():
-        raise RuntimeError(
-            f"{type(module).__name__}.initialize_parameters has left parameters uninitialized"
-        )
-    module._initialize_hook.remove()
-    module._load_hook.remove()
-    del module._initialize_hook, module._load_hook
-    become: Any = module.cls_to_become
-    if become is not None:
-        module.__class__ = become
+    with _initializing:
+        if "_initialize_hook" not in vars(module):
+            return  # another thread's first call has done it
+        module.initialize_parameters(*args, **(kwargs or {}))
+        if module.has_uninitialized_params():
+            raise RuntimeError(
+                f"{type(module).__name__}.initialize_parameters has left parameters uninitialized"
+            )
+        module._initialize_hook.remove()
+        module._load_hook.remove()
+        become: Any = module.cls_to_become
+        if become is not None:
+            module.__class__ = become
+        del module._initialize_hook, module._load_hook
 
 
 class LazyLinear(LazyModuleMixin, Linear):

@@ -151,7 +151,7 @@ def _property_of(name: str) -> property:
             return self.parametrizations[name]()
         key = id(self), name
         if key not in kept:
-            kept[key] = self.parametrizations[name]()
+            kept.setdefault(key, self.parametrizations[name]())
         return kept[key]
 
     def put(self: Any, value: Tensor) -> None:

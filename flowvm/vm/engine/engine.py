@@ -991,8 +991,8 @@ class Engine:
         entry = self._callback.get(key)
         if entry is None:
             kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
-            entry = self.new_entry(KIND.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
-            self._callback[key] = entry
+            made = self.new_entry(KIND.CALLBACK, key, kernel=kernel, scalars=1, info="callback")
+            entry = self._callback.setdefault(key, made)
         token = next(self.tokens)
         self.callbacks[token] = function
         self.issue(entry | HOST_STREAM << ENT.BITS, operands, (token,))

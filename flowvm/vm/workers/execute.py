@@ -16,7 +16,7 @@ from flowvm.vm.machine.lang import Words, address_in, call_kernel, fetch_add, lo
 from flowvm.vm.machine.machine import access_of, count_of, entry_of, operand_of
 from flowvm.vm.machine.stamps import stamp_end, stamp_start
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, OPERAND, RING, STO, STR
-from flowvm.vm.workers.allocation import OWNED, out_of_memory, own
+from flowvm.vm.workers.allocation import MOST_BYTES, OWNED, out_of_memory, own
 from flowvm.vm.workers.allocator import allocate, class_of, release
 from flowvm.vm.workers.launch import poison_launch, run_launch
 from flowvm.vm.workers.ranges import run_phases
@@ -294,7 +294,10 @@ def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int
     for k in range(m[entry + ENT.COUNT]):
         if access_of(m, slot, entry, k) & 3 == OPERAND.MUT2:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
-            size = m[args + k] * m[entry + ENT.SIZES + k]  # rows times bytes of a row
+            rows, size = m[args + k], m[entry + ENT.SIZES + k]  # and bytes of a row
+            if rows < 0 or (size > 0 and rows > MOST_BYTES // size):  # as many as values say
+                return out_of_memory(m, stream, MOST_BYTES)
+            size *= rows
             if not own(m, stream, storage, size):
                 return out_of_memory(m, stream, size)
             m[args + ARG.HEADER + k] = m[STO.AT + storage * STO.WORDS + STO.POINTER]

@@ -1,0 +1,34 @@
+"""Fields that are made when they are first wanted, by whichever thread comes first.
+
+Several threads may want one at once, and each makes it; `exchange` keeps what the first has, and
+the others take that.  It tests and sets in one call of C, in which CPython neither changes threads
+nor runs signal handlers.  There is no lock, so there is none that an exception could leave taken,
+nor one that a finalizer could wait for.  Native calls have the GIL while they do the same
+(`flowvm.eager.native.making`).
+
+A table of such things uses `dict.setdefault`, which is that one call already.  What must not be
+made twice (compiled code, captures, entries of the VM) is made under the lock of its owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import compress, starmap
+from operator import is_
+from typing import Any
+
+_put: Callable[..., Any] = object.__setattr__  # no subclass's: that could be Python
+
+
+def exchange(
+    now: Iterable[Any],
+    expected: tuple[Any, ...],
+    settings: tuple[tuple[Any, Any, Any], ...],
+    put: Callable[..., Any] = _put,
+) -> bool:
+    """Make each setting (holder, name, value) for which `now`, a map of a function of C that reads
+    it when it is asked, has what is expected; return whether one was made.
+
+    A second setting that expects the value of the first is made only where that was.
+    """
+    return bool(list(starmap(put, compress(settings, map(is_, now, expected)))))
