@@ -14,6 +14,7 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
     bool      computes in the result type, gives bool
     logical   like bool, but every argument is first taken as true or false
     int       the result type, which must not be a floating point one
+    first     computes in the widest dtype of the arguments, gives the first one's
 
 `complex` is the expression for complex numbers, True where it is the same one; without it they are
 an error at the call.  A call that computes in complex numbers is made by a *twin*: the op of that
@@ -72,7 +73,7 @@ from flowvm.vm.callers.tracebacks import cut
 
 NUMBERS = (bool, int, float, np.generic)
 COMPLEX = (complex, np.complexfloating)
-TYPES = ("promote", "number", "float", "bool", "logical", "int")
+TYPES = ("promote", "number", "float", "bool", "logical", "int", "first")
 
 
 class Elementwise(Unique):
@@ -402,6 +403,8 @@ class Elementwise(Unique):
             facts.append(fact)
             if rule == "":
                 voters.append(fact)
+        if self.types == "first":
+            voters = [(m.dtype, False) for m in metas]
         common = result_type_of(*voters)
         if self.types == "float" and not common.inexact:
             common = get_default_dtype()
@@ -415,6 +418,8 @@ class Elementwise(Unique):
         computing = bool_ if self.types == "logical" else common
         compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
         result = common.real if self.real else common
+        if self.types == "first":
+            result = metas[0].dtype
         return compute, bool_ if self.types in ("bool", "logical") else result
 
     def _infer(
