@@ -196,6 +196,7 @@ def instance_norm(
     out, stats = _normalized(input, weight, bias, "instance", 0, eps, True)
     if running_mean is not None and running_var is not None:
         shape = input._meta.shape
+        stats = stats.to(input._meta.dtype.compute)
         mean, var = stats.reshape((2, -1, shape[1])).mean(1).unbind()
         _update(running_mean, running_var, mean, var, math.prod(shape[2:]), momentum)
     return out

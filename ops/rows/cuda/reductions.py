@@ -212,8 +212,9 @@ def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Re
         p, q = own(load(a)) - first, own(load(b)) - first
         r, s = own(load(c)) - first, own(load(d)) - first
         total = np.float64((p + q) + (r + s))
-        squares = np.float64((p * p + q * q) + (r * r + s * s))
-        return first, state[1] + total, state[2] + squares
+        a2, b2 = np.float64(p) * np.float64(p), np.float64(q) * np.float64(q)
+        c2, d2 = np.float64(r) * np.float64(r), np.float64(s) * np.float64(s)
+        return first, state[1] + total, state[2] + ((a2 + b2) + (c2 + d2))
 
     def close(state: State, taken: int) -> State:
         if taken == 0:
