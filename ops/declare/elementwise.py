@@ -64,6 +64,7 @@ from flowvm.meta.dtype import (
 )
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.meta.unique import Unique
+from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -615,6 +616,7 @@ def elementwise(
     complex_grad: Callable[..., Any] | None = None,
     of_numbers: bool = False,
     minifloats: bool = False,
+    several: bool | None = None,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -634,6 +636,8 @@ def elementwise(
     complex_grad  of complex numbers, where they have another gradient; that is taken as it is
     of_numbers  numbers alone are taken, too, as in PyTorch: the result is a tensor
     minifloats  floats of 8 bits are taken, too; else these are an error at the call
+    several `grad` takes several steps, so that of 16 bits it computes in float32; None: where
+            `types` is "float"
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -654,6 +658,8 @@ def elementwise(
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
         twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
+    if grad is not None and (types == "float" if several is None else several):
+        grad = gradient_in_float32(grad)
     function = Elementwise(
         name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
     )

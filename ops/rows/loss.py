@@ -23,6 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
@@ -54,7 +55,9 @@ def _loss_op(
 
     def declared(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", "y", *names])
-        return elementwise(name + suffix, expr, args=args, types="float", saves=args, grad=grad)
+        return elementwise(
+            name + suffix, expr, args=args, types="float", saves=args, grad=grad, several=False
+        )
 
     def no_third(c: Any, w: Tensor) -> tuple[Any, ...]:
         raise AutogradError(f"{name} has first and second derivatives only; this is the third")
@@ -170,6 +173,7 @@ def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
 
 
 @steady
+@in_float32
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -190,6 +194,7 @@ def mse_loss(
 
 
 @steady
+@in_float32
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -215,6 +220,7 @@ def l1_loss(
 
 
 @steady
+@in_float32
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -238,6 +244,7 @@ def smooth_l1_loss(
 
 
 @steady
+@in_float32
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -268,6 +275,7 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 
 @steady
+@in_float32
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -289,6 +297,7 @@ def binary_cross_entropy(
 
 
 @steady
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -315,6 +324,7 @@ def binary_cross_entropy_with_logits(
 
 
 @steady
+@in_float32
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -341,6 +351,7 @@ def kl_div(
 
 
 @steady
+@in_float32
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps.
 

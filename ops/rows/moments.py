@@ -94,10 +94,7 @@ _apart = elementwise(
     types="first",
     saves="x, y, z",
     grad=lambda c, g: back(
-        c,
-        lambda: g * c.saved[2],
-        lambda: -g * c.saved[2],
-        lambda: g * (c.saved[0] - c.saved[1]),
+        c, lambda: g * c.saved[2], lambda: -g * c.saved[2], lambda: g * (c.saved[0] - c.saved[1])
     ),
 )
 

@@ -14,6 +14,7 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from flowvm.meta.dtype import float32, float64, int64
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
@@ -135,6 +136,7 @@ def nanquantile(
 
 @method()
 @with_out
+@in_float32
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of the elements over `dim` that are not NaN; NaN where there are none.
 

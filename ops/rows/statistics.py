@@ -13,6 +13,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, float64, int64, uint64
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, samples
@@ -76,6 +77,7 @@ _magnitudes_node = Recorded("sum_of_magnitudes", _magnitudes_grad, ("x",), "x")
 
 
 @steady
+@in_float32
 def vector_norm(
     input: Tensor,
     ord: float = 2,
@@ -127,6 +129,7 @@ def vector_norm(
 
 
 @with_out
+@in_float32
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing.
 

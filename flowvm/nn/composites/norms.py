@@ -5,6 +5,7 @@ from __future__ import annotations
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.halves import in_float32
 
 
 def _across(x: Tensor, before: int, after: int) -> Tensor:
@@ -16,6 +17,7 @@ def _across(x: Tensor, before: int, after: int) -> Tensor:
     return ops.reshape(sums, x.shape)
 
 
+@in_float32
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -40,6 +42,7 @@ def local_response_norm(
     return out
 
 
+@in_float32
 def cross_map_norm(input: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
     """local_response_norm whose window is as wide on both sides, also where `size` is even.
 

@@ -172,9 +172,7 @@ def _lines_of(p: RowProgram, count: int) -> Lines:
     ]
 
 
-def spreads_apart(
-    means: Array, squares: Array, x: Array, at: int, n: int, inner: int
-) -> None:
+def spreads_apart(means: Array, squares: Array, x: Array, at: int, n: int, inner: int) -> None:
     """Where squared distances have left the range of their dtype, the mean as `moments_by_four`
     should have found it, and less than 0: the root of the sum, which has all digits.
     """

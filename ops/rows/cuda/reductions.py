@@ -20,13 +20,7 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
 from flowvm.ops.rows.cuda.sums import element, unchanged
 from flowvm.ops.rows.parts import folds
-from flowvm.ops.rows.parts.fold_programs import (
-    DEVIATION,
-    MOMENTS,
-    Reduced,
-    place_of,
-    total_of,
-)
+from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS, Reduced, place_of, total_of
 from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order

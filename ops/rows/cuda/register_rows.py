@@ -154,8 +154,10 @@ def held_kernel(plan: Plan, dtype: str, lanes: int, each: int) -> Callable[..., 
             *(f"{name} = {visit.start}" for name in visit.names),
             *_for_each(visit.line.split("\n"), lanes, each),
             f"state = together{number}(({own},), shared{number}(), lane, {lanes})",
-            *(f"{name} = {f'state[{k}]' if visit.wide else f'kind(state[{k}])'}"
-              for k, name in enumerate(visit.names)),
+            *(
+                f"{name} = {f'state[{k}]' if visit.wide else f'kind(state[{k}])'}"
+                for k, name in enumerate(visit.names)
+            ),
             *after,
         ]
     for called, expr, arguments, compute in plan.programs:

@@ -90,7 +90,9 @@ def visit_of(p: RowProgram, dtype: DType) -> Visit:
         sums = (sum_of, pair_of)[len(folds) - 1](element, kind)
         return Visit(sums, tuple(fold.of for fold in folds), names)
     if joins == {"squares"}:
-        return Visit(sum_of(element, np.float64), (f"float64({folds[0].of}) * {folds[0].of}",), names)
+        return Visit(
+            sum_of(element, np.float64), (f"float64({folds[0].of}) * {folds[0].of}",), names
+        )
     if joins == {"moments"}:
         places = {folds[0].name: 1, "squares": 2}
         return Visit(moments_of(dtype, kind, kind), (folds[0].of,), places)

@@ -83,4 +83,6 @@ def _deviation_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
 
 _THREE = (np.float64, np.float64, np.float64)
 MOMENTS = Reduced(_THREE, joined, _variance_and_mean, 2)
-DEVIATION = Reduced(_THREE, joined, _deviation_and_mean, 2)  # the root of the variance, and the mean
+DEVIATION = Reduced(
+    _THREE, joined, _deviation_and_mean, 2
+)  # the root of the variance, and the mean
