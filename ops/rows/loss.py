@@ -95,11 +95,13 @@ def _loss_op(
 _mse = _loss_op("mse_loss", "(x - y) * (x - y)", "2 * (x - y)", "2 * (y - x)", "2", "-2", "2")
 _l1 = _loss_op("l1_loss", "abs(x - y)", "sign(x - y)", "sign(y - x)", "0", "0", "0")
 _NEAR = "abs(x - y) < a"
+_SIGN = "sign(x - y) if x - y == x - y else x - y"  # NaN stays
+_BACK = "sign(y - x) if y - x == y - x else y - x"
 _smooth_l1 = _loss_op(
     "smooth_l1_loss",
     f"0.5 * (x - y) * (x - y) / a if {_NEAR} else abs(x - y) - 0.5 * a",
-    f"(x - y) / a if {_NEAR} else sign(x - y)",
-    f"(y - x) / a if {_NEAR} else sign(y - x)",
+    f"(x - y) / a if {_NEAR} else ({_SIGN})",
+    f"(y - x) / a if {_NEAR} else ({_BACK})",
     f"1 / a if {_NEAR} else 0",
     f"-1 / a if {_NEAR} else 0",
     f"1 / a if {_NEAR} else 0",
@@ -108,8 +110,8 @@ _smooth_l1 = _loss_op(
 _huber = _loss_op(
     "huber_loss",
     f"0.5 * (x - y) * (x - y) if {_NEAR} else a * (abs(x - y) - 0.5 * a)",
-    f"x - y if {_NEAR} else a * sign(x - y)",
-    f"y - x if {_NEAR} else a * sign(y - x)",
+    f"x - y if {_NEAR} else a * ({_SIGN})",
+    f"y - x if {_NEAR} else a * ({_BACK})",
     f"1 if {_NEAR} else 0",
     f"-1 if {_NEAR} else 0",
     f"1 if {_NEAR} else 0",
@@ -127,7 +129,10 @@ _bce = _loss_op(
 )
 _bce_logits = _loss_op(
     "binary_cross_entropy_with_logits",
-    "maximum(x, 0) - x * y + log1p(exp(-abs(x)))",
+    # of an infinite x the part that does not count is not there, or it would be NaN
+    "(maximum(x, 0) - x * y if x - x == 0 else "
+    "((x * (1 - y) if y != 1 else 0) if x > 0 else (-x * y if y != 0 else 0)))"
+    " + log1p(exp(-abs(x)))",
     "sigmoid(x) - y",
     "-x",
     "sigmoid(x) * sigmoid(-x)",

@@ -22,7 +22,7 @@ from flowvm.ops.places.sort import sort
 from flowvm.ops.pointwise.compare import logical_not, where
 from flowvm.ops.pointwise.math import ceil, floor, round
 from flowvm.ops.rows.extremes import median
-from flowvm.ops.rows.reduce import nansum
+from flowvm.ops.rows.reduce import nansum, of_all
 from flowvm.ops.shapes.create import tensor
 
 __all__ = ["nanmean", "nanmedian", "nanquantile", "quantile"]
@@ -169,12 +169,13 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
         if dim is None:
             return x.sum() * float("nan")
         raise OutOfRangeError(f"nanmedian: dimension {dim} of shape {tuple(x.shape)} is empty")
+    flat = flat.detach() if dim is None else flat
     count = logical_not(flat.isnan()).sum(at, keepdim=True)
     middle = ((count - 1) // 2).clamp(min=0)
     values, indices = sort(flat, at)
     picked = values.gather(at, middle), indices.gather(at, middle)
     if dim is None:
-        return picked[0][0]
+        return of_all("nanmedian", x, picked[0][0])
     if x.ndim == 0 or not keepdim:
         picked = picked[0].squeeze(at), picked[1].squeeze(at)
     return return_types.nanmedian(picked)

@@ -212,7 +212,8 @@ def gaussian_nll_loss(
     if variance.ndim == input.ndim - 1:
         variance = variance.unsqueeze(-1)
     # As in PyTorch, the clamp itself passes the gradient on unchanged.
-    variance = variance + (variance.clamp(min=eps) - variance).detach()
+    raised = ops.where(ops.lt(variance, eps), eps - variance, 0.0)
+    variance = variance + raised.detach()
     loss = 0.5 * (variance.log() + (input - target) ** 2 / variance)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, None, None, reduction)
 
