@@ -15,6 +15,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
+from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 from flowvm.ops.shapes.fill import zeros_like

@@ -25,7 +25,7 @@ from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.pointwise.math import exp2, log
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, unary, within
 from flowvm.ops.pointwise.power import pow
-from flowvm.ops.pointwise.trigonometry import cos, sin
+from flowvm.ops.pointwise.trigonometry import cos, sigmoid, sin
 from flowvm.ops.scalar.bits import exponent as exponent_of
 from flowvm.ops.scalar.bits import mantissa as mantissa_of
 from flowvm.ops.scalar.intrinsics import copysign, fabs
@@ -266,7 +266,8 @@ def _sinc_bend(x: Any) -> Any:
 _ANGLE = "(3.141592653589793 * x)"
 _SERIES = "0"
 for _k in range(9, 0, -1):
-    _SERIES = f"({(-1) ** _k * 2 * _k / math.factorial(2 * _k + 1)!r} + {_ANGLE} * {_ANGLE} * {_SERIES})"
+    _factor = (-1) ** _k * 2 * _k / math.factorial(2 * _k + 1)
+    _SERIES = f"({_factor!r} + {_ANGLE} * {_ANGLE} * {_SERIES})"
 sinc_slope = elementwise(
     "sinc_slope",
     f"3.141592653589793 * {_ANGLE} * {_SERIES} if abs(x) < 0.35 else "

@@ -18,13 +18,12 @@ from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.pointwise.compare import eq, lt, where
+from flowvm.ops.pointwise.compare import lt, where
 from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.pointwise.math import exp, log, log1p
 from flowvm.ops.pointwise.numeric import sinc_slope
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, special, unary, within
 from flowvm.ops.pointwise.trigonometry import erfc, lgamma
-from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.ranges import arange
 
 __all__ = [
@@ -301,7 +300,8 @@ replaced(mvlgamma)
 
 entr: Elementwise = unary(
     "entr",
-    "-x * log(x) if x > 0 else (0 * x if x == 0 else (x if x != x else minimum(x, -1) * 1e308 * 1e308))",
+    "-x * log(x) if x > 0 else (0 * x if x == 0 else "
+    "(x if x != x else minimum(x, -1) * 1e308 * 1e308))",
     lambda c, g: (g * (-log(c.saved[0]) - 1),),
     """-x log(x), 0 at 0, -inf below.
 
@@ -320,9 +320,7 @@ def _erfcx_slope(x: Any) -> Tensor:
     z = inverse * inverse
     series = 1 - z * (1.5 - z * (3.75 - z * (13.125 - z * (59.0625 - z * 324.84375))))
     slope: Tensor = where(
-        far,
-        series * z * (-1 / math.sqrt(math.pi)),
-        2 * near * erfcx(near) - 2 / math.sqrt(math.pi),
+        far, series * z * (-1 / math.sqrt(math.pi)), 2 * near * erfcx(near) - 2 / math.sqrt(math.pi)
     )
     return slope
 

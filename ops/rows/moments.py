@@ -25,7 +25,7 @@ from flowvm.ops.rows.cpu import moment_kernels
 from flowvm.ops.rows.cpu.fold_launch import fold_launch
 from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
-from flowvm.ops.rows.reduce import dims_of, mean, mean_node, spread
+from flowvm.ops.rows.reduce import dims_of, mean_node, spread
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 
 __all__ = ["std", "std_mean", "var", "var_mean"]

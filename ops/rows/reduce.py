@@ -307,8 +307,6 @@ def of_all(name: str, input: Tensor, out: Tensor) -> Tensor:
     return out
 
 
-
-
 def _extreme(
     name: str, fold: Any, node: Recorded, input: Tensor, dim: Any, keepdim: bool
 ) -> Tensor:

@@ -46,7 +46,8 @@ def scope_of(kind: Any) -> dict[str, Any]:
         return kind(lifting(np.float64(spread) + eps))
 
     return {
-        "lifting": lift, "kind": kind, "float64": np.float64, "zero": kind(0), "one": one, "decay": decay, "log": log,
+        "lifting": lift, "kind": kind, "float64": np.float64, "zero": kind(0), "one": one,
+        "decay": decay, "log": log,
         "inverse_root": inverse_root, "INLINE_ALWAYS": True,
     }  # fmt: skip
 
