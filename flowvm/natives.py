@@ -14,6 +14,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.utils.weight_norm import norm_except_dim as _norm_except_dim
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.places.embedding import renormalize
 from flowvm.ops.places.gather import positions_of
@@ -133,6 +134,7 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
     return out
 
 
+@in_float32
 def _moments(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
     """The mean and 1 / sqrt(var + eps) over the last dimensions, which have size 1."""
     var, mean = ops.var_mean(x, dims, correction=0, keepdim=True)

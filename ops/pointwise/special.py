@@ -15,6 +15,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.dtype import float64
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -273,6 +274,7 @@ zeta: Elementwise = elementwise(
 
 @method()
 @with_out
+@in_float32
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension `p`: of each element, which
     should be over (p - 1) / 2.

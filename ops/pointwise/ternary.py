@@ -124,7 +124,10 @@ xlogy = elementwise(
 )
 
 _same_sign = elementwise(
-    "copysign_backward", "sign(x) * copysign(1, y)", types="float", grad=lambda c, g: (None, None)
+    "copysign_backward",
+    "(x if x != x else sign(x)) * copysign(1, y)",
+    types="float",
+    grad=lambda c, g: (None, None),
 )
 copysign = elementwise(
     "copysign",

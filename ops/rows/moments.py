@@ -15,6 +15,7 @@ from flowvm.launch import Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
@@ -154,6 +155,9 @@ def _moments(
         nothing = x._meta.with_shape(shape_without(x._meta.shape, dims, keepdim))
         return filled_of(nothing, math.nan), filled_of(nothing, math.nan)
     recorded = x._node is not None
+    if recorded and x._meta.dtype.reduced:  # whose gradients are summed up before they are rounded
+        both = _moments(name, wide(x), dim, None, correction, keepdim, root)
+        return both[0].to(x._meta.dtype), both[1].to(x._meta.dtype)
     bare = alias(x, x._meta) if recorded else x
     parts: Any = _moments_of(bare, dims, keepdim, freedom, root, recorded)
     if recorded:
