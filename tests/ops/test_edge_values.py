@@ -1,5 +1,5 @@
-"""Values and gradients of pointwise ops where numbers end: zeros of both signs, the smallest and the
-largest numbers, infinities, NaN, poles, corners and borders of domains, and pairs of all of these.
+"""Values and gradients of pointwise ops where numbers end: zeros of both signs, the smallest and
+the largest numbers, infinities, NaN, poles, corners and borders of domains, and pairs of these.
 
 Every op whose samples are one or two tensors is compared with PyTorch's function of its name in
 float64, of inputs in float32 and in float64.  DIFFERENT says where flowvm gives something else on
@@ -83,7 +83,8 @@ ALSO_ONE = [
         "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "softplus", "softsign",
         "hardswish", "hardsigmoid", "hardtanh", "hardshrink", "softshrink", "tanhshrink",
         "leaky_relu", "logsigmoid", "sigmoid", "tanh", "expit", "ndtr", "log_ndtr", "ndtri", "entr",
-        "erfcx", "i0", "i0e", "i1", "i1e", "digamma", "lgamma", "erfinv", "logit", "sinc", "nan_to_num",
+        "erfcx", "i0", "i0e", "i1", "i1e", "digamma", "lgamma", "erfinv", "logit", "sinc",
+        "nan_to_num",
     ) if n not in {name for name, *_ in ONE}
 ]  # fmt: skip
 
@@ -130,7 +131,7 @@ DIFFERENT = {
     ("i1", "gradient 0"): (
         lambda x: infinite(x) | missing(x), "the limit, and NaN, where PyTorch has NaN and 1/2",
     ),
-    ("digamma", "gradient 0"): (pole, "infinite at poles, where PyTorch has what sin(pi x) rounds to"),
+    ("digamma", "gradient 0"): (pole, "infinite at poles, where PyTorch's sine is not quite 0"),
     ("lgamma", "gradient 0"): (pole, "likewise"),
     ("log_ndtr", "gradient 0"): (
         lambda x: x < -1e3, "-x far out, where PyTorch loses digits, and all of them in the end",

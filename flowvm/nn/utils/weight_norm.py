@@ -32,7 +32,7 @@ def directed(g: Tensor, v: Tensor, dim: int) -> Tensor:
     """Lengths times directions: `v` divided by its lengths over all dimensions but `dim`, times
     `g`.
     """
-    return v * (g / norm_except_dim(v, dim))
+    return v / norm_except_dim(v, dim) * g  # first what no scale of v matters to
 
 
 class WeightNorm:
