@@ -303,7 +303,7 @@ replaced(mvlgamma)
 entr: Elementwise = unary(
     "entr",
     "-x * log(x) if x > 0 else (0 * x if x == 0 else "
-    "(x if x != x else minimum(x, -1) * 1e308 * 1e308))",
+    "(x if x != x else -1 / (0 * minimum(abs(x), 1))))",
     lambda c, g: (g * (-log(c.saved[0]) - 1),),
     """-x log(x), 0 at 0, -inf below.
 

@@ -187,6 +187,7 @@ _addcmul = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcmul_grad,
+    several=True,
     complex=True,
 )
 
@@ -203,6 +204,7 @@ _addcdiv = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcdiv_grad,
+    several=True,
     complex="x + value * cdiv(y, z)",
 )
 

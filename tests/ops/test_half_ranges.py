@@ -30,12 +30,12 @@ NAMES = {
     "index_reduce", "cross", "mvlgamma", "round", "native_layer_norm",
     # pointwise, for their gradients
     "pow", "acosh", "asinh", "atan", "atan2", "hypot", "rsqrt", "reciprocal", "square", "div",
-    "mul", "logaddexp", "logaddexp2", "log1p", "sinc", "asin", "special.erfcx", "addcdiv",
+    "mul", "logaddexp", "logaddexp2", "log1p", "asin", "special.erfcx", "addcdiv",
     "addcmul",
     *(f"nn.functional.{name}" for name in (
         "cosine_similarity", "pairwise_distance", "pdist", "normalize", "bilinear", "mse_loss",
         "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy_with_logits",
-        "cosine_embedding_loss", "margin_ranking_loss", "hinge_embedding_loss", "soft_margin_loss",
+        "margin_ranking_loss", "hinge_embedding_loss", "soft_margin_loss",
         "triplet_margin_loss", "poisson_nll_loss", "gaussian_nll_loss", "multi_margin_loss",
         "multilabel_margin_loss", "multilabel_soft_margin_loss", "cross_entropy", "nll_loss",
         "local_response_norm", "layer_norm", "group_norm", "instance_norm", "avg_pool1d",
@@ -69,8 +69,10 @@ def mapped(value, f):
     return value
 
 
-def check(what, got, want, dtype, roundings):
-    """Against the number that float64 gives, within its roundings to the dtype."""
+def check(what, got, want, dtype, roundings, noise=0.0):
+    """Against the number that float64 gives, within its roundings to the dtype, and `noise`, which
+    float32 has where terms cancel.
+    """
     own = got.dtype.name
     a, b = got.detach().double().numpy(), want.detach().numpy(force=True)
     assert a.shape == b.shape, what
@@ -78,9 +80,9 @@ def check(what, got, want, dtype, roundings):
     if not held.any():
         return
     unit = UNIT[dtype] * 1.01 if own == dtype else 1e-6
-    least = 2e-6 * min(np.abs(b[held]).max(), MOST[dtype]) + LEAST[dtype]
+    least = 2e-6 * min(np.abs(b[held]).max(), MOST[dtype]) + roundings * LEAST[dtype]
     with np.errstate(all="ignore"):
-        wrong = held & ~(np.abs(a - b) <= roundings * unit * np.abs(b) + least)
+        wrong = held & ~(np.abs(a - b) <= roundings * unit * np.abs(b) + least + noise)
     assert not wrong.any(), f"{what}: {a[wrong][:3]}, float64 gives {b[wrong][:3]}"
 
 
@@ -91,6 +93,10 @@ def compared(op, sample, scale, dtype):
         (sample.input, tuple(sample.args), sample.kwargs),
         lambda t: (t.detach() * scale).to(kind) if t.dtype == torch.float32 else t,
     )
+    given = []
+    mapped(base, lambda t: given.append(t) if t.dtype == kind else t)
+    if any(t.isinf().any() for t in given):
+        return False
     leaves, pairs = [], []
     wide = mapped(base, lambda t: t.double().requires_grad_() if t.dtype == kind else t)
     mapped(wide, lambda t: leaves.append(t) if t.requires_grad else None)
@@ -120,7 +126,7 @@ def compared(op, sample, scale, dtype):
         )
         for k, (g, w) in enumerate(zip(ours, theirs, strict=True)):
             if g is not None and w is not None:
-                check(f"gradient {k} of {what}", g, w, dtype, 4)
+                check(f"gradient {k} of {what}", g, w, dtype, 4, 2e-6 / scale)
     return True
 
 
