@@ -174,7 +174,7 @@ def _log_of_sum(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 def _exponents_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """By the share of each exponential in the sum; infinite ones share all of it evenly."""
+    """Return the gradient by each exponential's share of the sum; infinite ones share it evenly."""
     (x,) = c.saved
     (dims,) = c.attrs
     top, _, powers = _away(x, dims)

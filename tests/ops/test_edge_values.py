@@ -44,7 +44,7 @@ def torch_function(name):
 
 
 def is_pointwise(reference, arrays):
-    """Whether each number of the result is of the numbers at its place."""
+    """Return whether each number of the result depends on those at its place alone."""
     changed = [a.copy() for a in arrays]
     for a in changed:
         a.flat[-1] *= 0.97

@@ -70,7 +70,7 @@ def mapped(value, f):
 
 
 def check(what, got, want, dtype, roundings, noise=0.0):
-    """Against the number that float64 gives, within its roundings to the dtype, and `noise`, which
+    """Compare with the number that float64 gives, within its roundings to the dtype, and `noise`, which
     float32 has where terms cancel.
     """
     own = got.dtype.name
@@ -87,7 +87,7 @@ def check(what, got, want, dtype, roundings, noise=0.0):
 
 
 def compared(op, sample, scale, dtype):
-    """Whether a sample could be compared; it fails where it is wrong."""
+    """Compare a sample, and return whether that was possible; a wrong result fails."""
     kind, function = getattr(torch, dtype), called(op)
     base = mapped(
         (sample.input, tuple(sample.args), sample.kwargs),

@@ -23,7 +23,7 @@ _add = ADD[0].join
 
 
 def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Of `Runs`; `p` says what is stored."""
+    """Return the body of `Runs`; `p` says what is stored."""
 
     def sum_of(part: Array) -> float:
         total = 0.0
@@ -62,7 +62,7 @@ def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
 
 
 def columns_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Of `Columns`; `p` says what is stored."""
+    """Return the body of `Columns`; `p` says what is stored."""
 
     def add_row(sums: Array, a: Array) -> None:
         for i in range(len(a)):

@@ -137,8 +137,8 @@ def moments_of(x: Array) -> tuple[Any, Any]:
 
 
 def holds(squares: Any, count: int, flat: bool) -> bool:
-    """Whether a sum of `count` squares is in the range where float32 has all digits of it; `flat`:
-    all elements seem to be equal, and 0 is what it is.
+    """Return whether float32 has all digits of a sum of `count` squares; `flat`: all elements seem
+    to be equal, so that 0 is right.
     """
     mean = np.float64(squares) / count
     return (mean > LEAST and mean < MOST) or (squares == 0 and flat)

@@ -173,8 +173,8 @@ def _lines_of(p: RowProgram, count: int) -> Lines:
 
 
 def spreads_apart(means: Array, squares: Array, x: Array, at: int, n: int, inner: int) -> None:
-    """Where squared distances have left the range of their dtype, the mean as `moments_by_four`
-    should have found it, and less than 0: the root of the sum, which has all digits.
+    """Correct what `moments_by_four` found where squared distances have left the range of float32:
+    the mean, and in place of the sum minus its root, which has all digits.
     """
     for i in range(len(means) if x.itemsize == 4 else 0):
         flat = squares[i] == 0 and means[i] == x[at + i]

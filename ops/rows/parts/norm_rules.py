@@ -21,7 +21,9 @@ LEAST, MOST = 1e-20, 1e20  # variances between these leave slopes that float32 h
 
 
 def lifting(variance: float) -> float:
-    """What brings distances of a group of this variance near to 1: 1 itself for usual ones."""
+    """Return a factor for distances in a group of this variance: 1, or if that is very large or
+    small what brings them near to 1.
+    """
     if variance > LEAST and variance < MOST:
         return 1.0
     lift: float = 1.0 / sqrt(variance)

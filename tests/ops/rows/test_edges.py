@@ -50,14 +50,55 @@ def _to_class(name, **options):
 OF_ROWS = {
     **{
         name: _method(name, dim=1)
-        for name in ("sum", "mean", "prod", "amax", "amin", "std", "var", "logsumexp", "nansum",
-                     "nanmean", "median", "nanmedian", "max", "min", "cumsum", "cumprod",
-                     "logcumsumexp", "cummax", "cummin", "softmax", "log_softmax", "sort",
-                     "argmax", "argmin", "count_nonzero", "any", "all", "diff", "trapezoid",
-                     "aminmax")
+        for name in (
+            "sum",
+            "mean",
+            "prod",
+            "amax",
+            "amin",
+            "std",
+            "var",
+            "logsumexp",
+            "nansum",
+            "nanmean",
+            "median",
+            "nanmedian",
+            "max",
+            "min",
+            "cumsum",
+            "cumprod",
+            "logcumsumexp",
+            "cummax",
+            "cummin",
+            "softmax",
+            "log_softmax",
+            "sort",
+            "argmax",
+            "argmin",
+            "count_nonzero",
+            "any",
+            "all",
+            "diff",
+            "trapezoid",
+            "aminmax",
+        )
     },
-    **{f"{n} of all": _each(n) for n in ("median", "nanmedian", "max", "min", "sum", "prod",
-                                         "std", "var", "norm", "mean", "amax")},
+    **{
+        f"{n} of all": _each(n)
+        for n in (
+            "median",
+            "nanmedian",
+            "max",
+            "min",
+            "sum",
+            "prod",
+            "std",
+            "var",
+            "norm",
+            "mean",
+            "amax",
+        )
+    },
     **{f"norm {p}": _method("norm", p, 1) for p in (0.5, 1, 2, 3, inf, -inf)},
     "quantile": _method("quantile", 0.5, dim=1),
     "nanquantile": _method("nanquantile", 0.25, dim=1),
@@ -66,7 +107,9 @@ OF_ROWS = {
     "argsort": lambda t, x: t.argsort(x, dim=1, stable=True),
     "msort": _method("msort"),
     "clamp": _method("clamp", 0.0, 2.0),
-    "clamp by tensors": lambda t, x: t.clamp(x, t.zeros(3, dtype=x.dtype), t.ones(3, dtype=x.dtype)),
+    "clamp by tensors": lambda t, x: t.clamp(
+        x, t.zeros(3, dtype=x.dtype), t.ones(3, dtype=x.dtype)
+    ),
     "where": lambda t, x: t.where(x > 0, t.sqrt(x), t.zeros_like(x)),
     "nan_to_num": _method("nan_to_num"),
     "softmin": _nn("softmin", 1),
