@@ -1,5 +1,5 @@
-"""Functions of several kernels on float16 and bfloat16, at values whose squares, sums or cubes leave
-the dtype: they compute in float32 from end to end and round once, values and gradients.
+"""Functions of several kernels on float16 and bfloat16, at values whose squares, sums or cubes are
+outside of the dtype: they compute in float32 from end to end and round once, gradients, too.
 
 PyTorch's own samples of each function, scaled up and down, against PyTorch in float64 on the same
 rounded numbers.  What a result of 16 bits cannot hold is infinite and not compared.
@@ -70,8 +70,8 @@ def mapped(value, f):
 
 
 def check(what, got, want, dtype, roundings, noise=0.0):
-    """Compare with the number that float64 gives, within its roundings to the dtype, and `noise`, which
-    float32 has where terms cancel.
+    """Compare with the number that float64 gives, within its roundings to the dtype, and `noise`,
+    which float32 has where terms cancel.
     """
     own = got.dtype.name
     a, b = got.detach().double().numpy(), want.detach().numpy(force=True)

@@ -207,4 +207,6 @@ def test_the_kernels_compile(ptx_of, dtype, shape, dims, monkeypatch):
     if len(dims) == 1:
         compile_op(ptx_of, "flowvm.ops.rows.extremes:_largest", given, (dims[0], False))
     if dtype != "bool":
-        compile_op(ptx_of, "flowvm.ops.rows.moments:_moments_of", given, (dims, False, 2.0, True, True))
+        compile_op(
+            ptx_of, "flowvm.ops.rows.moments:_moments_of", given, (dims, False, 2.0, True, True)
+        )

@@ -1,4 +1,4 @@
-"""Spreads and norms of numbers whose squares are none: moments, norm layers, lengths, in float32 from
+"""Spreads and norms of numbers whose squares are none: moments, norm layers, lengths of float32, from
 the smallest numbers to the largest, against float64.
 """
 
