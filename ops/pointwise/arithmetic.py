@@ -53,10 +53,10 @@ def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
     first, second = (m is None or m.shape == g._meta.shape for m in c.metas)
 
-    def by_x() -> Tensor:
+    def by_x() -> Any:
         return g * y if first else wide(g) * wide(y)  # which is summed up
 
-    def by_y() -> Tensor:
+    def by_y() -> Any:
         return g * x if second else wide(g) * wide(x)
 
     return back(c, by_x, by_y)
@@ -81,7 +81,7 @@ mul = elementwise(
 def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
 
-    def by_y() -> Tensor:
+    def by_y() -> Any:
         above, below = wide(x), wide(y)
         return -wide(g) * ((above / below) / below)
 

@@ -159,7 +159,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return record(_exponents_node, (x,), out, (dims,), (x,))
 
 
-def _away(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
+def _away(x: Tensor, dims: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """The largest numbers, those that are taken away, and the exponentials of what is left."""
     top = amax(real(x.detach()), dims, True)
     shift = where(isinf.call(top), 0, top)  # an infinity would become NaN

@@ -91,7 +91,8 @@ def _narrowed(total: Tensor, held: list[Tensor]) -> Tensor:
     if not held:
         return total
     dtype = functools.reduce(promote_types, (t.dtype for t in held))
-    return total.to(dtype.real if dtype.is_complex else dtype)
+    narrow: Tensor = total.to(dtype.real if dtype.is_complex else dtype)
+    return narrow
 
 
 def _checked_norm(held: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:

@@ -136,7 +136,7 @@ def moments_of(x: Array) -> tuple[Any, Any]:
     return mean, _squares_apart(x, mean)
 
 
-def holds(squares: Any, count: int, flat: bool) -> bool:
+def holds(squares: Any, count: int, flat: bool) -> Any:
     """Return whether float32 has all digits of a sum of `count` squares; `flat`: all elements seem
     to be equal, so that 0 is right.
     """
