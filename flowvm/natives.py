@@ -134,13 +134,13 @@ def norm_except_dim(v: Tensor, pow: int = 2, dim: int = 0) -> Tensor:
     return out
 
 
-@in_float32
 def _moments(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor]:
     """The mean and 1 / sqrt(var + eps) over the last dimensions, which have size 1."""
     var, mean = ops.var_mean(x, dims, correction=0, keepdim=True)
     return mean, ops.rsqrt(var + eps)
 
 
+@in_float32
 def native_layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -158,6 +158,7 @@ def native_layer_norm(
     return out, *_moments(input, tuple(range(-len(tuple(normalized_shape)), 0)), eps)
 
 
+@in_float32
 def native_group_norm(
     input: Tensor,
     weight: Tensor | None,
