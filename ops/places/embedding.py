@@ -21,7 +21,6 @@ from flowvm.ops.places.gather import positions_of, spread, take_slices
 from flowvm.ops.places.scatter import index_copy_
 from flowvm.ops.places.unique import unique
 from flowvm.ops.pointwise.compare import where
-from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.views import unsqueeze
 
 __all__ = ["embedding", "one_hot"]
@@ -146,7 +145,7 @@ def renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> Non
         used = unique(index)
         picked = take_slices(weight.detach(), used, 0, 0, 0, NONE, NONE)
         dtype, picked = weight._meta.dtype, wide(picked)
-        norms = vector_norm(picked, order, -1, True)
+        norms = picked.norm(order, -1, True)
         scale = (most / (norms + 1e-7)).masked_fill(norms <= most, 1.0)
         index_copy_(weight, 0, used, (picked * scale).to(dtype))
 
