@@ -14,6 +14,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.utils.weight_norm import norm_except_dim as _norm_except_dim
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.places.embedding import renormalize
 from flowvm.ops.places.gather import positions_of
@@ -139,6 +140,7 @@ def _moments(x: Tensor, dims: tuple[int, ...], eps: float) -> tuple[Tensor, Tens
     return mean, ops.rsqrt(var + eps)
 
 
+@in_float32
 def native_layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -156,6 +158,7 @@ def native_layer_norm(
     return out, *_moments(input, tuple(range(-len(tuple(normalized_shape)), 0)), eps)
 
 
+@in_float32
 def native_group_norm(
     input: Tensor,
     weight: Tensor | None,

@@ -86,7 +86,7 @@ def extreme_at(kind: str) -> Callable[[Call], Values]:
 
 
 def moments(c: Call) -> Values:
-    """Variance and mean."""
+    """Variance, or its root, and mean."""
     w, computing = c.w, c.out.dtype
     dims, keep = _dims(c)
     x = c.x() if c.metas[0].dtype is computing else w.cast(c.x(), computing)
@@ -94,7 +94,8 @@ def moments(c: Call) -> Values:
     apart = w.op("Sub", x, w.op("ReduceMean", x, axes, keepdims=1))
     total = w.op("ReduceSum", w.op("Mul", apart, apart), axes, keepdims=int(keep))
     mean = w.op("ReduceMean", x, axes, keepdims=int(keep)) if c.wants(1) else None
-    return [w.op("Div", total, c.number(c.attrs["freedom"])), mean]
+    variance = w.op("Div", total, c.number(c.attrs["freedom"]))
+    return [w.op("Sqrt", variance) if c.attrs["root"] else variance, mean]
 
 
 def softmax(kind: str) -> Callable[[Call], Values]:

@@ -174,7 +174,7 @@ _NAMED: dict[str, Rule] = {
         ("keepdim", "stacked", "descending", "largest", "right", "invert", "decoupled", "maximize",
          "nesterov", "reverse", "center", "mean", "scaled", "weighted", "wants_inverse",
          "wants_counts", "complete", "flip", "full", "hermitian", "is_causal", "lower", "padded",
-         "strict", "unit", "upper", "vectors"), _is_flag,
+         "strict", "unit", "upper", "vectors", "root", "wide"), _is_flag,
     ),
     **dict.fromkeys(
         ("divisor", "freedom", "eps", "alpha", "beta", "drop", "smoothing", "value", "scale",

@@ -14,6 +14,7 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
     bool      computes in the result type, gives bool
     logical   like bool, but every argument is first taken as true or false
     int       the result type, which must not be a floating point one
+    first     computes in the widest dtype of the arguments, gives the first one's
 
 `complex` is the expression for complex numbers, True where it is the same one; without it they are
 an error at the call.  A call that computes in complex numbers is made by a *twin*: the op of that
@@ -64,6 +65,7 @@ from flowvm.meta.dtype import (
 from flowvm.meta.formats import result_stride
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.meta.unique import Unique
+from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -73,7 +75,7 @@ from flowvm.vm.callers.tracebacks import cut
 
 NUMBERS = (bool, int, float, np.generic)
 COMPLEX = (complex, np.complexfloating)
-TYPES = ("promote", "number", "float", "bool", "logical", "int")
+TYPES = ("promote", "number", "float", "bool", "logical", "int", "first")
 
 
 class Elementwise(Unique):
@@ -404,6 +406,8 @@ class Elementwise(Unique):
             facts.append(fact)
             if rule == "":
                 voters.append(fact)
+        if self.types == "first":
+            voters = [(m.dtype, False) for m in metas]
         common = result_type_of(*voters)
         if self.types == "float" and not common.inexact:
             common = get_default_dtype()
@@ -417,6 +421,8 @@ class Elementwise(Unique):
         computing = bool_ if self.types == "logical" else common
         compute = [bool_ if rule == "bool" else computing for rule in self.args.values()]
         result = common.real if self.real else common
+        if self.types == "first":
+            result = metas[0].dtype
         return compute, bool_ if self.types in ("bool", "logical") else result
 
     def _infer(
@@ -599,6 +605,7 @@ def elementwise(
     complex_grad: Callable[..., Any] | None = None,
     of_numbers: bool = False,
     minifloats: bool = False,
+    several: bool | None = None,
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -618,6 +625,8 @@ def elementwise(
     complex_grad  of complex numbers, where they have another gradient; that is taken as it is
     of_numbers  numbers alone are taken, too, as in PyTorch: the result is a tensor
     minifloats  floats of 8 bits are taken, too; else these are an error at the call
+    several `grad` takes several steps, so that of 16 bits it computes in float32; None: where
+            `types` is "float"
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -638,6 +647,8 @@ def elementwise(
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
         twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
+    if grad is not None and (types == "float" if several is None else several):
+        grad = gradient_in_float32(grad)
     function = Elementwise(
         name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
     )

@@ -30,12 +30,19 @@ class Recorded:
     """Stands for the operator in autograd nodes of ops that are no single instruction.
 
     `inputs` and `saves` are names, as an Operator has them; `grad(c, *gradients)` likewise.
+    `differentiable` are the names of the result, where it is saved and its gradient is wanted.
     """
 
     def __init__(
-        self, name: str, grad: Callable[..., Any], inputs: Sequence[str] = (), saves: str = ""
+        self,
+        name: str,
+        grad: Callable[..., Any],
+        inputs: Sequence[str] = (),
+        saves: str = "",
+        differentiable: tuple[str, ...] = (),
     ) -> None:
         self.name = name
+        self.differentiable = differentiable
         self.grad = grad
         self.inputs = tuple(inputs)
         self.saves = tuple(s.strip() for s in saves.split(",") if s.strip())

@@ -15,6 +15,7 @@ from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import DType, int32
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg import decompositions, norms, spectra
@@ -128,6 +129,7 @@ def ormqr(
 
 @method()
 @with_out
+@in_float32
 def norm(
     input: Tensor,
     p: float | str | None = "fro",

@@ -10,6 +10,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples
@@ -28,6 +29,7 @@ Dims = int | tuple[int, ...] | list[int] | None
 
 
 @with_out
+@in_float32
 def vector_norm(
     x: Tensor,
     ord: float = 2,
@@ -55,6 +57,7 @@ def _pair(name: str, dim: Any, ndim: int) -> tuple[int, int]:
 
 
 @with_out
+@in_float32
 def matrix_norm(
     A: Tensor,
     ord: float | str = "fro",
@@ -104,6 +107,7 @@ def matrix_norm(
 
 
 @with_out
+@in_float32
 def norm(
     A: Tensor,
     ord: float | str | None = None,
@@ -143,6 +147,7 @@ def norm(
 
 
 @with_out
+@in_float32
 def cond(A: Tensor, p: float | str | None = None) -> Tensor:
     """The condition of matrices (*, m, n): norm(A) * norm(inverse(A)) in the norm of order `p`; for
     None, 2 and -2 the quotient of the largest and the smallest singular value (or the other way

@@ -11,6 +11,7 @@ import numpy as np
 from flowvm.eager.autocasting import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -37,6 +38,7 @@ MOST_NORM = 5.371920351148152
 
 @method()
 @with_out
+@in_float32
 def matrix_power(input: Tensor, n: int) -> Tensor:
     """The product of n copies of square matrices (*, m, m); n = 0 is the identity, negative n that
     of the inverse.
@@ -71,6 +73,7 @@ def _power(input: Tensor, n: int) -> Tensor:
 
 
 @with_out
+@in_float32
 def chain_matmul(*matrices: Tensor) -> Tensor:
     """The product of matrices, multiplied in the order that takes the fewest operations.
 
@@ -104,6 +107,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 @with_out
+@in_float32
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of two or more matrices, multiplied in the order that takes the fewest
     operations; the first may be a vector, a row, and the last one a column.
@@ -138,6 +142,7 @@ _exp_node = Recorded("matrix_exp", _exp_grad, ("a",), "a")
 
 
 @method()
+@in_float32
 def matrix_exp(input: Tensor) -> Tensor:
     """The exponential of square matrices (*, n, n), by scaling, a Padé approximant of degree 13 and
     squaring (Higham, 2005).  The call waits for the norm of the matrices, which says how often.

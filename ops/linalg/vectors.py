@@ -6,6 +6,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
@@ -20,6 +21,7 @@ __all__ = ["cross", "diagonal", "vander", "vecdot"]
 
 
 @with_out
+@in_float32
 def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
     """The cross product of vectors of 3 elements in dimension `dim`; other dimensions broadcast.
 
@@ -44,6 +46,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 
 
 @with_out
+@in_float32
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast.
 
@@ -55,6 +58,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
     return sum(product, dim, dtype=product.dtype)
 
 
+@in_float32
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """The powers 0 to N - 1 (by default as many as x has elements) of x (*, n): (*, n, N).
 

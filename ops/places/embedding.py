@@ -13,6 +13,7 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
@@ -143,9 +144,10 @@ def renormalize(weight: Tensor, index: Tensor, most: float, order: float) -> Non
     with recording(False):
         used = unique(index)
         picked = take_slices(weight.detach(), used, 0, 0, 0, NONE, NONE)
-        norms = (picked.abs() ** order).sum(-1, keepdim=True) ** (1.0 / order)
+        dtype, picked = weight._meta.dtype, wide(picked)
+        norms = picked.norm(order, -1, True)
         scale = (most / (norms + 1e-7)).masked_fill(norms <= most, 1.0)
-        index_copy_(weight, 0, used, picked * scale)
+        index_copy_(weight, 0, used, (picked * scale).to(dtype))
 
 
 # --- samples ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import as_shape
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
@@ -55,6 +56,7 @@ replaced(put)
 
 @method()
 @with_out
+@in_float32
 def index_reduce(
     input: Tensor,
     dim: int,
@@ -157,6 +159,7 @@ _SEGMENT = {"sum": 0.0, "mean": 0.0, "max": float("-inf"), "min": float("inf"), 
 _SCATTER = {"sum": "sum", "mean": "sum", "max": "amax", "min": "amin", "prod": "prod"}
 
 
+@in_float32
 def segment_reduce(
     data: Tensor,
     reduce: str,
@@ -223,6 +226,7 @@ def _runs(sizes: Any, runs: int, length: int) -> Any:
 
 @method()
 @with_out
+@in_float32
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """`input` with each slice along `dim` whose norm of order `p` is over `maxnorm` scaled down to
     that.

@@ -15,6 +15,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import int64
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -101,6 +102,7 @@ def max_pool3d(
     return _largest(input, _parts(sizes), return_indices)
 
 
+@in_float32
 def avg_pool3d(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -137,6 +139,7 @@ def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = 
     return _largest(input, _adaptive_parts(*sizes), return_indices)
 
 
+@in_float32
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,
     D, H, W) evenly.

@@ -22,7 +22,7 @@ from flowvm.meta.dtype import float32, int64
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
-from flowvm.ops.pointwise.compare import where
+from flowvm.ops.pointwise.compare import lt, where
 from flowvm.ops.pointwise.math import floor
 from flowvm.ops.pointwise.math import round as rounded
 from flowvm.ops.products.matmul import matmul
@@ -211,7 +211,8 @@ def grid_sample(
         total = term if total is None else total + term
     assert total is not None
     if mode == "nearest" and grid.requires_grad:  # the gradient of steps, which is 0
-        total = total + (rounded(grid) * 0).sum(-1).unsqueeze(1)
+        nothing = where(lt.call(grid, grid), grid, 0.0)  # also where the grid has no numbers
+        total = total + nothing.sum(-1).unsqueeze(1)
     return total
 
 

@@ -71,8 +71,9 @@ def _differentiable(
         args = ", ".join([*gradients, "x", *names])
         theirs = complex(expr) if complex else False
         return elementwise(
-            name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs
-        )
+            name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs,
+            several=False,
+        )  # fmt: skip
 
     def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
         return (backward(g, *c.saved), *rest)

@@ -17,6 +17,7 @@ from flowvm.eager.native.install import fronted
 from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
+from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 from flowvm.ops.shapes.fill import zeros_like
@@ -52,7 +53,15 @@ _sub = elementwise(
 
 def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    return back(c, lambda: g * y, lambda: g * x)
+    first, second = (m is None or m.shape == g._meta.shape for m in c.metas)
+
+    def by_x() -> Any:
+        return g * y if first else wide(g) * wide(y)  # which is summed up
+
+    def by_y() -> Any:
+        return g * x if second else wide(g) * wide(x)
+
+    return back(c, by_x, by_y)
 
 
 mul = elementwise(
@@ -73,12 +82,17 @@ mul = elementwise(
 
 def _div_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    return back(c, lambda: g / y, lambda: -g * ((x / y) / y))
+
+    def by_y() -> Any:
+        above, below = wide(x), wide(y)
+        return -wide(g) * ((above / below) / below)
+
+    return back(c, lambda: g / y, by_y)
 
 
 _div = elementwise(
     "div", "x / y", types="float", saves="x for y, y", grad=_div_grad, complex="cdiv(x, y)",
-    of_numbers=True,
+    of_numbers=True, several=False,
 )  # fmt: skip
 
 

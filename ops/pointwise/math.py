@@ -18,6 +18,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.dtype import int64
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
@@ -338,10 +339,16 @@ def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Ten
         raise ArgumentError(f"round: decimals is between -308 and 308, got {decimals}")
     if not need_tensor("round", "input", input)._meta.dtype.is_floating_point:
         raise DTypeError(f"round with decimals is for floats, got {input.dtype.name}")
+    return into(out, _rounded(input, decimals))
+
+
+@in_float32
+def _rounded(input: Tensor, decimals: int) -> Tensor:
     scale = 10.0 ** builtins.abs(decimals)
-    if decimals > 0:
-        return into(out, _round.call(input * scale) / scale)
-    return into(out, _round.call(input / scale) * scale)
+    number: Tensor = (
+        _round.call(input * scale) / scale if decimals > 0 else _round.call(input / scale) * scale
+    )
+    return number
 
 
 METHODS = (

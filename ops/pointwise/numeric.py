@@ -1,6 +1,8 @@
 """Numbers taken apart and put together: divisors, exponents, neighbours, logits.
 
 Each is one declaration or a composition of others.
+
+Long because each function's gradient and samples stand beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.pointwise.math import exp2, log
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, unary, within
 from flowvm.ops.pointwise.power import pow
-from flowvm.ops.pointwise.trigonometry import cos, sin
+from flowvm.ops.pointwise.trigonometry import cos, sigmoid, sin
 from flowvm.ops.scalar.bits import exponent as exponent_of
 from flowvm.ops.scalar.bits import mantissa as mantissa_of
 from flowvm.ops.scalar.intrinsics import copysign, fabs
@@ -146,8 +148,8 @@ def _frexp(x: TensorMeta) -> Launch:
 
 def _nextafter_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y = c.saved
-    met, none = eq(x, y), zeros_like(g)
-    return back(c, lambda: where(met, none, g), lambda: where(met, g, none))
+    none = zeros_like(g)
+    return back(c, lambda: where(eq(x, y), none, g), lambda: none)
 
 
 _nextafter = elementwise("nextafter", "nextafter(x, y)", saves="x, y", grad=_nextafter_grad)
@@ -171,15 +173,17 @@ def nextafter(input: Tensor, other: Any, *, out: Tensor | None = None) -> Tensor
 
 
 def _logaddexp2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    x, y, out = c.saved
-    return back(c, lambda: g * exp2(x - out), lambda: g * exp2(y - out))
+    x, y = c.saved
+    over = (x - y) * math.log(2)
+    return back(c, lambda: g * sigmoid.call(over), lambda: g * sigmoid.call(-over))
 
 
 _logaddexp2 = elementwise(
     "logaddexp2",
     "x + 1 if x == y else maximum(x, y) + log1p(exp2(-abs(x - y))) * 1.4426950408889634",
-    saves="x, y, out",
+    saves="x, y",
     grad=_logaddexp2_grad,
+    several=True,
 )
 
 
@@ -261,8 +265,33 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 replaced(logit)
 
 
+def _sinc_bend(x: Any) -> Any:
+    """The second derivative of sinc."""
+    none = eq(x, 0)
+    ratio = where(none, -(math.pi**2) / 3, sinc_slope(x) / where(none, 1.0, x))
+    return -(math.pi**2) * sinc(x) - 2 * ratio
+
+
+# near 0 the derivative's series, whose terms do not cancel
+_ANGLE = "(3.141592653589793 * x)"
+_SERIES = "0"
+for _k in range(9, 0, -1):
+    _factor = (-1) ** _k * 2 * _k / math.factorial(2 * _k + 1)
+    _SERIES = f"({_factor!r} + {_ANGLE} * {_ANGLE} * {_SERIES})"
+sinc_slope = elementwise(
+    "sinc_slope",
+    f"3.141592653589793 * {_ANGLE} * {_SERIES} if abs(x) < 0.35 else "
+    f"({_ANGLE} * cos({_ANGLE}) - sin({_ANGLE})) / ({_ANGLE} * x)",
+    types="float",
+    saves="x",
+    grad=lambda c, g: (g * _sinc_bend(c.saved[0]),),
+)
+
+
 def _sinc_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
+    if not x._meta.dtype.is_complex:
+        return (g * sinc_slope(x),)
     angle = x * math.pi
     slope = (angle * cos(angle) - sin(angle)) / (angle * x)
     return (g * where(x == 0, zeros_like(slope), slope),)

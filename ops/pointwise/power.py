@@ -44,7 +44,9 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, base, exponent)
 
 
-_pow = elementwise("pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad, complex="cpow(x, y)")
+_pow = elementwise(
+    "pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad, complex="cpow(x, y)", several=True
+)
 _cube = elementwise(
     "cube",
     "x * x * x",
@@ -52,6 +54,7 @@ _cube = elementwise(
     saves="x",
     grad=lambda c, g: (g * (c.saved[0] * c.saved[0] * 3),),
     complex=True,
+    several=True,
 )
 
 

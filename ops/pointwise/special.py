@@ -2,6 +2,8 @@
 distribution, orthogonal polynomials.  `flowvm.special` has them under PyTorch's names.
 
 Gradients: DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in PyTorch).
+
+Long because each function's gradient stands beside it.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
+from flowvm.meta.dtype import float64
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.pointwise.compare import eq, lt, where
+from flowvm.ops.pointwise.compare import lt, where
+from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.pointwise.math import exp, log, log1p
+from flowvm.ops.pointwise.numeric import sinc_slope
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place, special, unary, within
 from flowvm.ops.pointwise.trigonometry import erfc, lgamma
-from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.ranges import arange
 
 __all__ = [
@@ -54,8 +59,8 @@ __all__ = [
 
 
 def _order_one(f: Elementwise, x: Tensor) -> Tensor:
-    """f(x) / x for I1 and J1, 1/2 at 0."""
-    at_zero = eq.call(x, 0)
+    """f(x) / x for I1 and J1, 1/2 near 0, where f(x) has too few digits."""
+    at_zero = lt.call(abs_of.call(x), 1e-30)
     safe = where(at_zero, 1.0, x)
     ratio: Tensor = where(at_zero, 0.5, f(safe) / safe)
     return ratio
@@ -197,13 +202,12 @@ scaled_modified_bessel_k1: Elementwise = unary(
 
 def _sphere_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
-    slope = (x.cos() - spherical_bessel_j0(x)) / x
-    return (g * where(x == 0, zeros_like(slope), slope),)
+    return (g * sinc_slope(x * (1 / math.pi)) * (1 / math.pi),)
 
 
 spherical_bessel_j0: Elementwise = unary(
     "spherical_bessel_j0",
-    "1 - x * x / 6 if abs(x) < 1e-3 else sin(x) / x",
+    "1 - x * x / 6 if abs(x) < 1e-3 else (sin(x) / x if x - x == 0 else 1 / x)",
     _sphere_grad,
     """sin(x) / x, and 1 at 0: j0, the spherical Bessel function.
 
@@ -272,6 +276,7 @@ zeta: Elementwise = elementwise(
 
 @method()
 @with_out
+@in_float32
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension `p`: of each element, which
     should be over (p - 1) / 2.
@@ -299,7 +304,8 @@ replaced(mvlgamma)
 
 entr: Elementwise = unary(
     "entr",
-    "-x * log(x) if x > 0 else (0 * x if x == 0 else (x if x != x else -1 / (0 * abs(x))))",
+    "-x * log(x) if x > 0 else (0 * x if x == 0 else "
+    "(x if x != x else -1 / (0 * minimum(abs(x), 1))))",
     lambda c, g: (g * (-log(c.saved[0]) - 1),),
     """-x log(x), 0 at 0, -inf below.
 
@@ -307,10 +313,26 @@ entr: Elementwise = unary(
     tensor([0.0000, 0.3466,   -inf])
     """,
 )
+_FAR = 12.0  # from where on the slope of erfcx is its asymptotic series
+
+
+def _erfcx_slope(x: Any) -> Tensor:
+    """2 x erfcx(x) - 2 / sqrt(pi), of which far out little is left."""
+    far = lt.call(_FAR if x._meta.dtype is not float64 else 4 * _FAR, x)
+    near: Any = where(far, 0.0, x)
+    inverse = 1 / where(far, x, 1.0)
+    z = inverse * inverse
+    series = 1 - z * (1.5 - z * (3.75 - z * (13.125 - z * (59.0625 - z * 324.84375))))
+    slope: Tensor = where(
+        far, series * z * (-1 / math.sqrt(math.pi)), 2 * near * erfcx(near) - 2 / math.sqrt(math.pi)
+    )
+    return slope
+
+
 erfcx: Elementwise = unary(
     "erfcx",
     "erfcx(x)",
-    lambda c, g: (g * (2 * c.saved[0] * erfcx(c.saved[0]) - 2 / math.sqrt(math.pi)),),
+    lambda c, g: (g * _erfcx_slope(c.saved[0]),),
     """exp(x ** 2) erfc(x).
 
     >>> flow.special.erfcx(flow.tensor([0.0, 100.0]))
@@ -330,15 +352,23 @@ ndtri: Elementwise = unary(
 )
 
 
+def _xlog1py_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
+    x, y = c.saved
+
+    def by_x() -> Tensor:
+        slope: Tensor = where((x == 0) & (y <= -1), 0, g * log1p(y * 1.0))
+        return slope
+
+    return back(c, by_x, lambda: g * x / (y + 1))
+
+
 xlog1py: Elementwise = elementwise(
     "xlog1py",
     "y if y != y else (0 if x == 0 else x * log1p(y))",
     args="x, y",
     types="float",
     saves="x, y",
-    grad=lambda c, g: back(
-        c, lambda: g * log1p(c.saved[1] * 1.0), lambda: g * c.saved[0] / (c.saved[1] + 1)
-    ),
+    grad=lambda c, g: _xlog1py_grad(c, g),
     doc="""x log(1 + y), 0 where x is 0.
 
     >>> flow.special.xlog1py(flow.tensor([0.0, 2.0]), flow.tensor([-1.0, 0.0]))
@@ -369,7 +399,8 @@ def log_ndtr(input: Tensor) -> Tensor:
     x: Any = need_tensor("log_ndtr", "input", input)
     t = x * math.sqrt(0.5)
     low = lt(x, -1.0)
-    tail = log(erfcx(-where(low, t, -1.0)) / 2) - t * t
+    under = where(low, t, -1.0)
+    tail = log(erfcx(-under) / 2) - under * under
     body = log1p(erfc(where(low, 1.0, t)) * -0.5)
     out: Tensor = where(low, tail, body)
     return out

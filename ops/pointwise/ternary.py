@@ -124,7 +124,10 @@ xlogy = elementwise(
 )
 
 _same_sign = elementwise(
-    "copysign_backward", "sign(x) * copysign(1, y)", types="float", grad=lambda c, g: (None, None)
+    "copysign_backward",
+    "(x if x != x else sign(x)) * copysign(1, y)",
+    types="float",
+    grad=lambda c, g: (None, None),
 )
 copysign = elementwise(
     "copysign",
@@ -184,6 +187,7 @@ _addcmul = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcmul_grad,
+    several=True,
     complex=True,
 )
 
@@ -200,6 +204,7 @@ _addcdiv = elementwise(
     types="number",
     saves="value, y, z",
     grad=_addcdiv_grad,
+    several=True,
     complex="x + value * cdiv(y, z)",
 )
 

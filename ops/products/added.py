@@ -12,6 +12,7 @@ from flowvm.eager.autocasting import autocast_dtype, lowered, outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import promote_types
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
@@ -59,6 +60,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
 
 @method()
 @with_out
+@in_float32
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec) of a matrix (m, k) and a vector (k): (m), to which
     `input` broadcasts.  With beta 0, NaN in `input` has no effect.
@@ -75,6 +77,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
 @method()
 @with_out
+@in_float32
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2) of vectors (m) and (n): (m, n), to which `input`
     broadcasts.  With beta 0, NaN in `input` has no effect.
@@ -93,6 +96,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
 
 @method()
 @with_out
+@in_float32
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
@@ -120,6 +124,7 @@ def addbmm(
 
 @method()
 @with_out
+@in_float32
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """The sum of the products of two vectors' elements, those of the first conjugated.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.complex_numbers import conj
@@ -35,6 +36,7 @@ def _weights(argument: str, weights: Any, count: int, whole: bool) -> Any:
 
 
 @method()
+@in_float32
 def cov(
     input: Tensor,
     *,
@@ -88,6 +90,7 @@ def cov(
 
 
 @method()
+@in_float32
 def corrcoef(input: Tensor) -> Tensor:
     """The correlations of the rows of `input`, (variables, observations): their covariances over
     the roots of their variances, between -1 and 1, as are both parts of complex ones.

@@ -8,6 +8,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
@@ -37,6 +38,7 @@ def _points(name: str, argument: str, value: Any, least: int) -> Any:
     return x
 
 
+@in_float32
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str | None = None) -> Tensor:
     """The distance of each point of `x1`, (*, n, k), to each of `x2`, (*, m, k): (*, n, m).
 
@@ -78,6 +80,7 @@ def _by_product(a: Any, b: Any) -> Tensor:
     return lengths
 
 
+@in_float32
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The distance of each pair of the n rows of `input`, (n, k): n (n - 1) / 2 numbers, in the
     order of the pairs' places above the diagonal.
@@ -100,6 +103,7 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
 
 
 @method()
+@in_float32
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The norm of order `p` of `input - other`, over all elements.
 
@@ -112,6 +116,7 @@ def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
 
 @method()
 @with_out
+@in_float32
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:
     """The cross products of vectors of three elements along `dim` (None: the first dimension of
     that length); the other dimensions broadcast.

@@ -1,8 +1,8 @@
 """Extremes and where they are: max, min, argmax, argmin, aminmax, median.
 
 The first of equal elements wins, and a NaN beats every number, as in PyTorch.  The gradient of a
-value with an index goes to the element at that index; that of `max(x)` without one is shared by
-equal elements.
+value with an index goes to the element at that index; that of `max(x)` and `median(x)` without one
+is shared by equal elements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flowvm.ops.rows.cpu import search_kernels
 from flowvm.ops.rows.cpu.fold_launch import fold_launch
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
-from flowvm.ops.rows.reduce import amax, amin, require_elements
+from flowvm.ops.rows.reduce import amax, amin, of_all, require_elements
 from flowvm.ops.shapes.fill import zeros_like
 
 __all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
@@ -148,7 +148,7 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     if other is not None:
         return maximum(input, other)
     if dim is None:
-        return amax(input)
+        return of_all("max", input, amax(input.detach()))
     return return_types.max(_along("max", _largest, _max_node, input, dim, keepdim))
 
 
@@ -167,7 +167,7 @@ def min(input: Tensor, dim: Any = None, keepdim: bool = False, **given: Any) -> 
     if other is not None:
         return minimum(input, other)
     if dim is None:
-        return amin(input)
+        return of_all("min", input, amin(input.detach()))
     return return_types.min(_along("min", _smallest, _min_node, input, dim, keepdim))
 
 
@@ -238,7 +238,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if dim is None:
         if input._meta.numel == 0 and input._meta.dtype.is_floating_point:
             return filled_of(input._meta.with_shape(()), math.nan)
-        return _median(input.reshape(-1), 0, False)[0]
+        return of_all("median", input, _median(input.detach().reshape(-1), 0, False)[0])
     d = wrap_dim("median", dim, input._meta.ndim)
     if input._meta.ndim == 0:
         parts = _median(input.reshape(1), 0, False)

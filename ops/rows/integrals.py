@@ -8,6 +8,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.scan import cumsum
@@ -48,6 +49,7 @@ def _sums(name: str, y: Any, at: int) -> Any:
     return y.narrow(at, 0, count) + y.narrow(at, 1, count)
 
 
+@in_float32
 def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral of `y` along `dim` by the trapezoidal rule: its values at the places `x`, a
     vector or a tensor that broadcasts, or `dx` (1) apart.
@@ -69,6 +71,7 @@ def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Ten
 trapz = trapezoid
 
 
+@in_float32
 def cumulative_trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integrals of `trapezoid` up to each value of `y` but the first.
 
@@ -136,6 +139,7 @@ def _slope(f: Any, at: int, spacing: Any, edge: int) -> Any:
     return cat([first, inside, last], at)
 
 
+@in_float32
 def gradient(
     input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1
 ) -> tuple[Tensor, ...]:

@@ -23,6 +23,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
@@ -54,7 +55,9 @@ def _loss_op(
 
     def declared(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", "y", *names])
-        return elementwise(name + suffix, expr, args=args, types="float", saves=args, grad=grad)
+        return elementwise(
+            name + suffix, expr, args=args, types="float", saves=args, grad=grad, several=False
+        )
 
     def no_third(c: Any, w: Tensor) -> tuple[Any, ...]:
         raise AutogradError(f"{name} has first and second derivatives only; this is the third")
@@ -92,11 +95,13 @@ def _loss_op(
 _mse = _loss_op("mse_loss", "(x - y) * (x - y)", "2 * (x - y)", "2 * (y - x)", "2", "-2", "2")
 _l1 = _loss_op("l1_loss", "abs(x - y)", "sign(x - y)", "sign(y - x)", "0", "0", "0")
 _NEAR = "abs(x - y) < a"
+_SIGN = "sign(x - y) if x - y == x - y else x - y"  # NaN stays
+_BACK = "sign(y - x) if y - x == y - x else y - x"
 _smooth_l1 = _loss_op(
     "smooth_l1_loss",
     f"0.5 * (x - y) * (x - y) / a if {_NEAR} else abs(x - y) - 0.5 * a",
-    f"(x - y) / a if {_NEAR} else sign(x - y)",
-    f"(y - x) / a if {_NEAR} else sign(y - x)",
+    f"(x - y) / a if {_NEAR} else ({_SIGN})",
+    f"(y - x) / a if {_NEAR} else ({_BACK})",
     f"1 / a if {_NEAR} else 0",
     f"-1 / a if {_NEAR} else 0",
     f"1 / a if {_NEAR} else 0",
@@ -105,8 +110,8 @@ _smooth_l1 = _loss_op(
 _huber = _loss_op(
     "huber_loss",
     f"0.5 * (x - y) * (x - y) if {_NEAR} else a * (abs(x - y) - 0.5 * a)",
-    f"x - y if {_NEAR} else a * sign(x - y)",
-    f"y - x if {_NEAR} else a * sign(y - x)",
+    f"x - y if {_NEAR} else a * ({_SIGN})",
+    f"y - x if {_NEAR} else a * ({_BACK})",
     f"1 if {_NEAR} else 0",
     f"-1 if {_NEAR} else 0",
     f"1 if {_NEAR} else 0",
@@ -124,7 +129,10 @@ _bce = _loss_op(
 )
 _bce_logits = _loss_op(
     "binary_cross_entropy_with_logits",
-    "maximum(x, 0) - x * y + log1p(exp(-abs(x)))",
+    # of an infinite x the part that does not count is not there, or it would be NaN
+    "(maximum(x, 0) - x * y if x - x == 0 else "
+    "((x * (1 - y) if y != 1 else 0) if x > 0 else (-x * y if y != 0 else 0)))"
+    " + log1p(exp(-abs(x)))",
     "sigmoid(x) - y",
     "-x",
     "sigmoid(x) * sigmoid(-x)",
@@ -170,6 +178,7 @@ def _warn_shapes(name: str, input: Tensor, target: Tensor) -> None:
 
 
 @steady
+@in_float32
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -190,6 +199,7 @@ def mse_loss(
 
 
 @steady
+@in_float32
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -215,6 +225,7 @@ def l1_loss(
 
 
 @steady
+@in_float32
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -238,6 +249,7 @@ def smooth_l1_loss(
 
 
 @steady
+@in_float32
 def huber_loss(
     input: Tensor,
     target: Tensor,
@@ -268,6 +280,7 @@ def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
 
 
 @steady
+@in_float32
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -289,6 +302,7 @@ def binary_cross_entropy(
 
 
 @steady
+@in_float32
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
@@ -315,6 +329,7 @@ def binary_cross_entropy_with_logits(
 
 
 @steady
+@in_float32
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -341,6 +356,7 @@ def kl_div(
 
 
 @steady
+@in_float32
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """x1 · x2 / (|x1| |x2|) over `dim` of both, broadcast; no length counts as less than eps.
 

@@ -12,16 +12,21 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
+from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.pointwise.compare import where
+from flowvm.ops.pointwise.parts.unary import back
+from flowvm.ops.pointwise.ternary import hypot
 from flowvm.ops.rows.cpu import moment_kernels
 from flowvm.ops.rows.cpu.fold_launch import fold_launch
+from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS
 from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
-from flowvm.ops.rows.reduce import dims_of, mean, mean_node, spread
+from flowvm.ops.rows.reduce import dims_of, mean_node, spread
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 
 __all__ = ["std", "std_mean", "var", "var_mean"]
@@ -49,44 +54,70 @@ _rows_body = functools.cache(moment_kernels.rows_body)
 _columns_body = functools.cache(moment_kernels.columns_body)
 
 
-@op("x -> variance, mean", name="moments", dense=False, half="native", cuda="reductions:moments")
-def _moments_of(x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Launch:
-    """Variance and mean, where there is a walk.  Those of reduced floats are float32."""
+@op("x -> spread, mean", name="moments", dense=False, half="native", cuda="reductions:moments")
+def _moments_of(
+    x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float, root: bool, wide: bool
+) -> Launch:
+    """Variance, or its root, and mean, where there is a walk: of float64 if `wide`, else of the
+    dtype that x computes in.
+    """
     walk = walk_of(x, dims)
     assert walk is not None
-    kind = x.dtype.compute
+    kind = float64 if wide else x.dtype.compute
     out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
     source, lift = kernel_input(x.dtype)
     results = walk.results
     views = (View(kind, (results,)), View(kind, (results,)), View(source, (walk.extent,)))
-    bodies = _rows_body(lift), _columns_body(lift)
+    p = DEVIATION if root else MOMENTS
+    bodies = _rows_body(p, lift), _columns_body(p, lift)
     return fold_launch((out, out), bodies, views, walk, 3, freedom)
 
 
-def _moved(x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float) -> Any:
+def _moved(
+    x: Tensor, dims: tuple[int, ...], keepdim: bool, freedom: float, root: bool, wide: bool
+) -> Any:
     """The moments of a tensor that has no walk: with the reduced dimensions moved to the end."""
     meta = x._meta
     if walk_of(meta, dims) is not None:
         return None
     kept = [d for d in range(meta.ndim) if d not in dims]
     last = x.permute(*kept, *dims).contiguous()
-    results = _moments_of(last, tuple(range(len(kept), meta.ndim)), False, freedom)
+    results = _moments_of(last, tuple(range(len(kept), meta.ndim)), False, freedom, root, wide)
     return tuple(t.reshape(shape_without(meta.shape, dims, keepdim)) for t in results)
 
 
 operator_of(_moments_of).fallback = _moved
 
+# float64 inside, whatever x is: a distance from the mean loses no digit, and no square its range
+_apart = elementwise(
+    "apart",
+    "(x - y) * z",
+    types="first",
+    saves="x, y, z",
+    grad=lambda c, g: back(
+        c, lambda: g * c.saved[2], lambda: -g * c.saved[2], lambda: g * (c.saved[0] - c.saved[1])
+    ),
+)
+
 
 def _variance_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    (x,) = c.saved
+    x, center = c.saved
     dims, freedom = c.attrs
-    return (
-        spread(g * (2 / freedom if freedom else math.inf), x._meta, dims)
-        * (x - mean(x, dims, True)),
-    )
+    slope = g * (2 / freedom if freedom else math.inf)
+    return (_apart.call(x, spread(center, x._meta, dims), spread(slope, x._meta, dims)),)
 
 
-_variance_node = Recorded("var", _variance_grad, ("x",), "x")
+def _deviation_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """As in PyTorch, 0 where there is no deviation."""
+    x, center, out = c.saved
+    dims, freedom = c.attrs
+    none = out == 0
+    slope = where(none, 0, g * (1 / freedom if freedom else math.inf) / where(none, 1, out))
+    return (_apart.call(x, spread(center, x._meta, dims), spread(slope, x._meta, dims)),)
+
+
+_variance_node = Recorded("var", _variance_grad, ("x",), "x, center")
+_deviation_node = Recorded("std", _deviation_grad, ("x",), "x, center, out", ("out",))
 
 
 def _moments(
@@ -96,8 +127,9 @@ def _moments(
     unbiased: bool | None,
     correction: float | None,
     keepdim: bool,
+    root: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Variance and mean."""
+    """Variance, or its root, and mean."""
     if isinstance(dim, bool):  # PyTorch's var(x, unbiased)
         dim, unbiased = None, dim
     if unbiased is not None and correction is not None:
@@ -108,13 +140,13 @@ def _moments(
         # a variance is a sum over the parts, and a mean has a mean of each
         sizes, centers = zip(
             *(
-                _moments(name, p, dim, None, correction, keepdim)
+                _moments(name, p, dim, None, correction, keepdim, root)
                 for p in (real(input), imag(input))
             ),
             strict=True,
         )
         whole: Tensor = complex(*centers)
-        return sizes[0] + sizes[1], whole
+        return (hypot.call(*sizes) if root else sizes[0] + sizes[1]), whole
     x = floats_only(name, input)
     dims = dims_of(name, x, dim)
     count = math.prod(x._meta.shape[d] for d in dims)
@@ -122,12 +154,19 @@ def _moments(
     if x._meta.numel == 0:
         nothing = x._meta.with_shape(shape_without(x._meta.shape, dims, keepdim))
         return filled_of(nothing, math.nan), filled_of(nothing, math.nan)
-    bare = x if x._node is None else alias(x, x._meta)
-    variance, center = (t.to(x._meta.dtype) for t in _moments_of(bare, dims, keepdim, freedom))
-    if x._node is not None:
-        record(_variance_node, (x,), variance, (dims, freedom), (x,))
+    recorded = x._node is not None
+    if recorded and x._meta.dtype.reduced:  # whose gradients are summed up before they are rounded
+        both = _moments(name, wide(x), dim, None, correction, keepdim, root)
+        return both[0].to(x._meta.dtype), both[1].to(x._meta.dtype)
+    bare = alias(x, x._meta) if recorded else x
+    parts: Any = _moments_of(bare, dims, keepdim, freedom, root, recorded)
+    if recorded:
+        size, center = parts
         record(mean_node, (x,), center, (dims, float(count)))
-    return variance, center
+        saved = (x, center, size.detach()) if root else (x, center)
+        record(_deviation_node if root else _variance_node, (x,), size, (dims, freedom), saved)
+    size, center = (t.to(x._meta.dtype) for t in parts)
+    return size, center
 
 
 @with_out
@@ -165,8 +204,7 @@ def std(
     >>> flow.std(flow.tensor([1.0, 3.0, 5.0]))
     tensor(2.)
     """
-    root: Tensor = root_of.call(_moments("std", input, dim, unbiased, correction, keepdim)[0])
-    return root
+    return _moments("std", input, dim, unbiased, correction, keepdim, True)[0]
 
 
 @steady
@@ -200,8 +238,7 @@ def std_mean(
     >>> flow.std_mean(flow.tensor([1.0, 3.0, 5.0]))
     (tensor(2.), tensor(3.))
     """
-    variance, center = _moments("std_mean", input, dim, unbiased, correction, keepdim)
-    return root_of.call(variance), center
+    return _moments("std_mean", input, dim, unbiased, correction, keepdim, True)
 
 
 for _f in (var, std):

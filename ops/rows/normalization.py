@@ -17,13 +17,14 @@ from flowvm.eager.autocasting import widened
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.meta.dtype import finfo, float32
+from flowvm.meta.dtype import finfo
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update
+from flowvm.ops.rows.statistics import vector_norm
 from flowvm.vm.callers.hot import hot
 
 __all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize", "rms_norm"]
@@ -196,12 +197,14 @@ def instance_norm(
     out, stats = _normalized(input, weight, bias, "instance", 0, eps, True)
     if running_mean is not None and running_var is not None:
         shape = input._meta.shape
+        stats = stats.to(input._meta.dtype.compute)
         mean, var = stats.reshape((2, -1, shape[1])).mean(1).unbind()
         _update(running_mean, running_var, mean, var, math.prod(shape[2:]), momentum)
     return out
 
 
 @with_out
+@in_float32
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """x divided by its p-norm over `dim`, or by eps where that is smaller.
 
@@ -211,26 +214,7 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -
     if hot["autocast"]:
         (input,) = widened(input)
     need_tensor("normalize", "input", input)
-    if input._meta.dtype.reduced:
-        narrow: Tensor = normalize(input.to(float32), p, dim, eps).to(input._meta.dtype)
-        return narrow
-    if p == 2 and not input._meta.dtype.is_complex:
-        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
-        # infinite.
-        squares = (input * input).sum(dim, keepdim=True)
-        result: Tensor = input / squares.clamp(min=eps * eps).sqrt()
-        return result
-    size = input.abs()
-    if p == math.inf:
-        norm = size.amax(dim, keepdim=True)
-    elif p == -math.inf:
-        norm = size.amin(dim, keepdim=True)
-    elif p == 0:
-        norm = ne.call(input, 0).to(size._meta.dtype).sum(dim, keepdim=True)
-    elif p == 1:
-        norm = size.sum(dim, keepdim=True)
-    else:
-        norm = (size**p).sum(dim, keepdim=True) ** (1 / p)
+    norm: Tensor = vector_norm(input, p, dim, True)
     out: Tensor = input / norm.clamp(min=eps)
     return out
 

@@ -14,6 +14,7 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from flowvm.meta.dtype import float32, float64, int64
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
@@ -21,7 +22,7 @@ from flowvm.ops.places.sort import sort
 from flowvm.ops.pointwise.compare import logical_not, where
 from flowvm.ops.pointwise.math import ceil, floor, round
 from flowvm.ops.rows.extremes import median
-from flowvm.ops.rows.reduce import nansum
+from flowvm.ops.rows.reduce import nansum, of_all
 from flowvm.ops.shapes.create import tensor
 
 __all__ = ["nanmean", "nanmedian", "nanquantile", "quantile"]
@@ -135,6 +136,7 @@ def nanquantile(
 
 @method()
 @with_out
+@in_float32
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean of the elements over `dim` that are not NaN; NaN where there are none.
 
@@ -167,12 +169,13 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
         if dim is None:
             return x.sum() * float("nan")
         raise OutOfRangeError(f"nanmedian: dimension {dim} of shape {tuple(x.shape)} is empty")
+    flat = flat.detach() if dim is None else flat
     count = logical_not(flat.isnan()).sum(at, keepdim=True)
     middle = ((count - 1) // 2).clamp(min=0)
     values, indices = sort(flat, at)
     picked = values.gather(at, middle), indices.gather(at, middle)
     if dim is None:
-        return picked[0][0]
+        return of_all("nanmedian", x, picked[0][0])
     if x.ndim == 0 or not keepdim:
         picked = picked[0].squeeze(at), picked[1].squeeze(at)
     return return_types.nanmedian(picked)

@@ -18,6 +18,7 @@ from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -211,6 +212,7 @@ def nansum(
 # --- products ---------------------------------------------------------------------------------
 
 
+@gradient_in_float32
 def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
     (dims,) = c.attrs
@@ -274,6 +276,7 @@ def _halved(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
 # --- extremes ---------------------------------------------------------------------------------
 
 
+@gradient_in_float32
 def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     """Shared evenly among the elements that equal the extreme."""
     x, out = c.saved
@@ -283,8 +286,25 @@ def _extreme_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (spread(g, x._meta, dims) * share,)
 
 
+@gradient_in_float32
+def _even_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """Shared evenly among the elements that equal the one number that came of all; NaN equals
+    itself here.
+    """
+    x, out = c.saved
+    ties = where(ne.call(out, out), ne.call(x, x), x == out).to(x._meta.dtype)
+    return (g * ties / add_up(ties, tuple(range(x._meta.ndim)), False),)
+
+
 _amax_node = Recorded("amax", _extreme_grad, ("x",), "x, out")
 _amin_node = Recorded("amin", _extreme_grad, ("x",), "x, out")
+
+
+def of_all(name: str, input: Tensor, out: Tensor) -> Tensor:
+    """`out`, one of the elements of `input`, with a gradient that all that equal it share."""
+    if input._node is not None:
+        record(Recorded(name, _even_grad, ("x",), "x, out"), (input,), out, (), (input, out))
+    return out
 
 
 def _extreme(

@@ -13,6 +13,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, float64, int64, uint64
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, samples
@@ -32,23 +33,22 @@ __all__ = ["hash_tensor", "logsumexp", "trace", "vector_norm"]
 Dims = int | tuple[int, ...] | list[int] | None
 
 
-def _root_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """As in PyTorch, no gradient where the root is 0: the norm of zeros has gradient 0."""
-    x, degree, out = c.saved
-    slope = where(out == 0, 0, out / (where(x == 0, 1, x) * degree))
-    return back(c, lambda: g * slope, None)
-
-
-_root = elementwise("root", "pow(x, 1 / y)", types="float", saves="x, y, out", grad=_root_grad)
+# a number for each element, in float64, times it: of the element's dtype
+_times = elementwise(
+    "times",
+    "x * y",
+    types="first",
+    saves="x, y",
+    grad=lambda c, g: back(c, lambda: g * c.saved[1], lambda: g * c.saved[0]),
+)
 # --- norms ------------------------------------------------------------------------------------
 
 
 def _recorded(
     fold: Fold, node: Recorded, x: Tensor, dims: tuple[int, ...], keepdim: bool
 ) -> Tensor:
-    """The fold of `x`, with its node; of reduced floats in float32, whose range squares need."""
-    wide = x._meta.dtype.compute if x._meta.dtype.reduced else None
-    out = fold(x, dims, keepdim, 1.0, wide)
+    """The fold of `x`, with its node."""
+    out = fold(x, dims, keepdim)
     if x._node is not None:
         record(node, (x,), out, (dims,), (x,))
     return out
@@ -61,8 +61,19 @@ def _narrowed(t: Tensor, dtype: DType) -> Tensor:
 
 def _squares_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     (x,) = c.saved
-    wide = spread(g * 2, x._meta, c.attrs[0])
-    return ((wide * x).to(x._meta.dtype),)
+    return (_times.call(x, spread(g * 2, x._meta, c.attrs[0])),)
+
+
+def _powers_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """g * (|x| / norm) ** (p - 1) by the sign of x; as in PyTorch, 0 where that is 0 or x is."""
+    x, out = c.saved
+    dims, order = c.attrs
+    none = out == 0
+    length = spread(where(none, 1, out), x._meta, dims)
+    zero = x == 0
+    share = where(zero, 0.0, (where(zero, 1, abs_of.call(x)) / length) ** (order - 1))
+    slope = spread(where(none, 0, g), x._meta, dims) * share * sign.call(x)
+    return (slope.to(x._meta.dtype),)
 
 
 def _magnitudes_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -72,10 +83,12 @@ def _magnitudes_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 _count_node = Recorded("norm", lambda c, g: (filled_of(c.metas[0]),), ("x",))
 _squares_node = Recorded("sum_of_squares", _squares_grad, ("x",), "x")
+_powers_node = Recorded("norm", _powers_grad, ("x",), "x, out", ("out",))
 _magnitudes_node = Recorded("sum_of_magnitudes", _magnitudes_grad, ("x",), "x")
 
 
 @steady
+@in_float32
 def vector_norm(
     input: Tensor,
     ord: float = 2,
@@ -87,6 +100,7 @@ def vector_norm(
     """The norm of order `ord` over `dim` (one or several; None: all) of the elements as one vector.
 
     inf and -inf are the largest and smallest magnitude, 0 the number of elements that are not 0.
+    Sums of squares and of other powers are kept in float64.
 
     >>> flow.vector_norm(flow.tensor([[3.0, 4.0], [0.0, 2.0]]), dim=1)
     tensor([5., 2.])
@@ -114,19 +128,18 @@ def vector_norm(
         return amax(size, dims, keepdim)
     if ord == -math.inf:
         return amin(size, dims, keepdim)
-    if ord < 2:  # no power of 0, whose gradient would be infinite or NaN times 0
-        zero = size == 0
-        powers = where(zero, 0.0 if ord > 0 else math.inf, where(zero, 1, size) ** ord)
-    else:
-        powers = size**ord
-    power: Tensor = _root.call(sum(powers, dims, keepdim), float(ord))
-    return power
+    # float64 inside, whose range powers need
+    powers = abs_of.call(x.detach()).to(float64) ** ord
+    power: Tensor = sum(powers, dims, keepdim) ** (1 / ord)
+    record(_powers_node, (x,), power, (dims, float(ord)), (x, power.detach()))
+    return _narrowed(power, dtype)
 
 
 # --- sums of exponentials, traces ---------------------------------------------------------------
 
 
 @with_out
+@in_float32
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim` (one or several) without overflow; -inf of nothing.
 
@@ -140,11 +153,39 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     if any(x._meta.shape[d] == 0 for d in dims):
         empty: Tensor = log.call(sum(x, dims, keepdim))
         return empty
+    if x._meta.dtype.is_complex:
+        return _log_of_sum(x, dims, keepdim)
+    out = _log_of_sum(x.detach(), dims, keepdim)
+    return record(_exponents_node, (x,), out, (dims,), (x,))
+
+
+def _away(x: Tensor, dims: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """The largest numbers, those that are taken away, and the exponentials of what is left."""
     top = amax(real(x.detach()), dims, True)
-    top = where(isinf.call(top), 0, top)  # an infinity would become NaN
-    total = log.call(sum(exp.call(x - top), dims, keepdim))
-    shift: Tensor = total + (top if keepdim else top.reshape(total._meta.shape))
-    return shift
+    shift = where(isinf.call(top), 0, top)  # an infinity would become NaN
+    return top, shift, exp.call(x - shift)
+
+
+def _log_of_sum(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    _, shift, powers = _away(x, dims)
+    total = log.call(sum(powers, dims, keepdim))
+    out: Tensor = total + (shift if keepdim else shift.reshape(total._meta.shape))
+    return out
+
+
+def _exponents_grad(c: Any, g: Tensor) -> tuple[Tensor]:
+    """Return the gradient by each exponential's share of the sum; infinite ones share it evenly."""
+    (x,) = c.saved
+    (dims,) = c.attrs
+    top, _, powers = _away(x, dims)
+    slope = g.reshape(top._meta.shape) / sum(powers, dims, True) * powers
+    most = top == math.inf
+    ties = (x == top).to(x._meta.dtype)
+    even: Tensor = g.reshape(top._meta.shape) / sum(ties, dims, True) * ties
+    return (where(most, even, slope),)
+
+
+_exponents_node = Recorded("logsumexp", _exponents_grad, ("x",), "x")
 
 
 @steady

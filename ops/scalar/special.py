@@ -271,7 +271,8 @@ def _zeta_anywhere(s: Number, q: Number) -> Number:
     if q != q:
         return q
     part = q - floor(q)
-    below = _zeta(s, 1.0 - part) - _zeta(s, 1.0 - q)
+    rest = (floor(q) + 1.0) - q  # 1 - part, with all digits
+    below = _zeta(s, rest) - _zeta(s, 1.0 - q)
     return _zeta(s, part) + (below if trunc(s * 0.5) * 2.0 == s else -below)
 
 

@@ -93,9 +93,18 @@ def _zeta(x: Number, q: Number) -> Number:
     return _zeta_anywhere(x, q)
 
 
+def _far_erfcx(x: Number) -> Number:
+    """erfcx for x > 40, by its asymptotic series."""
+    z = 0.5 / (x * x) if x < 1e150 else 0.0
+    series = 1.0 - z * (1.0 - 3.0 * z * (1.0 - 5.0 * z * (1.0 - 7.0 * z)))
+    return 0.5641895835477563 / x * series
+
+
 def _erfcx(x: Number) -> Number:
     if x >= 0.0:
-        return _scaled64(x) if x < 1e150 else 0.5641895835477563 / x
+        return _scaled64(x) if x < 40.0 else _far_erfcx(x)
+    if x < -27.0:
+        return _INF
     return x if x != x else 2.0 * exp(x * x) - _scaled64(-x)
 
 

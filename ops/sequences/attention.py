@@ -19,6 +19,7 @@ from flowvm.guards.regions import Mode
 from flowvm.meta.dtype import bool_
 from flowvm.meta.formats import result_stride
 from flowvm.ops.declare.core import arranged
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.repeats import repeat_interleave
@@ -73,7 +74,7 @@ def scaled_dot_product_attention(
     if dropout_p == 0 and fusing.now() and takes(query, key, value, mask):
         return _laid_out(query, fused(query, key, value, mask, bool(is_causal), factor))
     drop = (lambda weights: dropout(weights, dropout_p)) if dropout_p else None
-    return composed(query, key, value, mask, bool(is_causal), factor, drop)
+    return in_float32(composed)(query, key, value, mask, bool(is_causal), factor, drop)
 
 
 def _laid_out(query: Tensor, out: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from flowvm import ops
 from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.random.generator import Generator
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def log_softmax(
 
 
 @steady
+@in_float32
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: DType | None = None
 ) -> Tensor:
@@ -62,6 +64,7 @@ def softmin(
     return ops.softmin(input, _dim("softmin", dim, input), dtype)
 
 
+@in_float32
 def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 x), which is near to gelu (Hendrycks and Gimpel, 2016).
 
@@ -72,6 +75,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     return out
 
 
+@in_float32
 def square_relu(input: Tensor) -> Tensor:
     """relu(x) squared (So et al., 2021).
 
@@ -81,6 +85,7 @@ def square_relu(input: Tensor) -> Tensor:
     return ops.square(ops.relu(input))
 
 
+@in_float32
 def gumbel_softmax(
     logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Tensor:
@@ -104,6 +109,7 @@ def gumbel_softmax(
     return out
 
 
+@in_float32
 def rrelu(
     input: Tensor,
     lower: float = 1.0 / 8,

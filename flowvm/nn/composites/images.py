@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 
 
@@ -57,6 +58,7 @@ def interpolate_like(
     return ops.interpolate(input, tuple(wanted.shape[2:]), None, mode, align_corners)
 
 
+@in_float32
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """conv1d of (T, N, C) by weight (k, C, O): (T', N, O).
 

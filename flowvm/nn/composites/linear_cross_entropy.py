@@ -16,6 +16,7 @@ from flowvm.autograd.checkpoint import checkpoint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64, int64
+from flowvm.ops.declare.halves import in_float32
 
 _POLICIES = ("auto", "accurate", "balanced", "compact")
 _ACCUMULATING = (None, float16, bfloat16, float32, float64)
@@ -77,6 +78,7 @@ class LinearCrossEntropyOptions:
         return found
 
 
+@in_float32
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,

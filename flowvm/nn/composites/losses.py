@@ -15,6 +15,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.nn.composites.distances import pairwise_distance
+from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
 
 
@@ -32,6 +33,7 @@ def _reduced(
     return loss
 
 
+@in_float32
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -54,6 +56,7 @@ def cosine_embedding_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+@in_float32
 def sparse_softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     """OneFlow's: -log softmax(logits) at the label, for logits (..., classes) and labels of classes
     (...), integers; the loss has the shape of the labels.
@@ -78,6 +81,7 @@ def sparse_softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     return ops.reshape(loss, labels.shape)
 
 
+@in_float32
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -103,6 +107,7 @@ def margin_ranking_loss(
     )
 
 
+@in_float32
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -121,6 +126,7 @@ def hinge_embedding_loss(
     return _reduced(own + other, size_average, reduce, reduction)
 
 
+@in_float32
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -136,6 +142,7 @@ def soft_margin_loss(
     return _reduced(ops.softplus(-target * input), size_average, reduce, reduction)
 
 
+@in_float32
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -163,6 +170,7 @@ def triplet_margin_loss(
     return _reduced((near - far + margin).clamp(min=0.0), size_average, reduce, reduction)
 
 
+@in_float32
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -186,6 +194,7 @@ def poisson_nll_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+@in_float32
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -203,11 +212,13 @@ def gaussian_nll_loss(
     if variance.ndim == input.ndim - 1:
         variance = variance.unsqueeze(-1)
     # As in PyTorch, the clamp itself passes the gradient on unchanged.
-    variance = variance + (variance.clamp(min=eps) - variance).detach()
+    raised = ops.where(ops.lt(variance, eps), eps - variance, 0.0)
+    variance = variance + raised.detach()
     loss = 0.5 * (variance.log() + (input - target) ** 2 / variance)
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, None, None, reduction)
 
 
+@in_float32
 def multi_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -248,6 +259,7 @@ def multi_margin_loss(
     return _reduced(loss.reshape(target.shape), size_average, reduce, reduction)
 
 
+@in_float32
 def multilabel_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -284,6 +296,7 @@ def multilabel_margin_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+@in_float32
 def multilabel_soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -302,6 +315,7 @@ def multilabel_soft_margin_loss(
     return _reduced(loss.sum(-1) / input.shape[-1], size_average, reduce, reduction)
 
 
+@in_float32
 def triplet_margin_with_distance_loss(
     anchor: Tensor,
     positive: Tensor,

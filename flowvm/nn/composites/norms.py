@@ -5,6 +5,8 @@ from __future__ import annotations
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.meta.dtype import float64
+from flowvm.ops.declare.halves import in_float32
 
 
 def _across(x: Tensor, before: int, after: int) -> Tensor:
@@ -16,6 +18,7 @@ def _across(x: Tensor, before: int, after: int) -> Tensor:
     return ops.reshape(sums, x.shape)
 
 
+@in_float32
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -35,11 +38,13 @@ def local_response_norm(
         raise ArgumentError(f"local_response_norm: size is at least 1, got {size}")
     if input.numel() == 0:
         return input
-    sums = _across(input * input, size // 2, (size - 1) // 2)
-    out: Tensor = input / (sums * (alpha / size) + k) ** beta
+    wide = input.to(float64)  # the square of 1e30 is no float32
+    sums = _across(wide * wide, size // 2, (size - 1) // 2)
+    out: Tensor = (wide / (sums * (alpha / size) + k) ** beta).to(input.dtype)
     return out
 
 
+@in_float32
 def cross_map_norm(input: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
     """local_response_norm whose window is as wide on both sides, also where `size` is even.
 
@@ -47,9 +52,10 @@ def cross_map_norm(input: Tensor, size: int, alpha: float, beta: float, k: float
     reach.
     """
     half = (size - 1) // 2
-    squares = input * input
+    wide = input.to(float64)
+    squares = wide * wide
     sums = _across(squares, half, half)
-    beyond = ops.ge(ops.arange(input.shape[1], device=input.device), half + 1).to(input.dtype)
+    beyond = ops.ge(ops.arange(input.shape[1], device=input.device), half + 1).to(float64)
     sums = sums + squares[:, :1] * beyond.reshape((-1, *(1,) * (input.ndim - 2)))
-    out: Tensor = input / (sums * (alpha / size) + k) ** beta
+    out: Tensor = (wide / (sums * (alpha / size) + k) ** beta).to(input.dtype)
     return out

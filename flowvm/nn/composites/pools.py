@@ -13,6 +13,7 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
+from flowvm.ops.declare.halves import in_float32
 
 Ints = int | Sequence[int]
 
@@ -39,6 +40,7 @@ def _by_norm(
     return out
 
 
+@in_float32
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: int, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -50,6 +52,7 @@ def lp_pool1d(
     return _by_norm(ops.avg_pool1d, 1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@in_float32
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -61,6 +64,7 @@ def lp_pool2d(
     return _by_norm(ops.avg_pool2d, 2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@in_float32
 def lp_pool3d(
     input: Tensor, norm_type: float, kernel_size: Ints, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:

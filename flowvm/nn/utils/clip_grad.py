@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -11,7 +12,9 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
 from flowvm.loading.listing import listing
+from flowvm.meta.dtype import float64, promote_types
 from flowvm.meta.placements import broadcast
+from flowvm.ops.rows.parts.folds import square_up
 
 __all__ = [
     "clip_grad_norm",
@@ -50,9 +53,9 @@ def clip_grad_norm_(
     """
     grads = _grads(parameters)
     with no_grad():
-        total = get_total_norm(grads, norm_type, error_if_nonfinite)
+        total = _checked_norm(grads, norm_type, error_if_nonfinite)
         _scale(grads, max_norm, total)
-    return total
+    return _narrowed(total, grads)
 
 
 def clip_grad_norm(
@@ -80,6 +83,20 @@ def get_total_norm(
     tensor(5.)
     """
     held = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    return _narrowed(_checked_norm(held, norm_type, error_if_nonfinite), held)
+
+
+def _narrowed(total: Tensor, held: list[Tensor]) -> Tensor:
+    """A norm in the dtype that the norms of these tensors have together."""
+    if not held:
+        return total
+    dtype = functools.reduce(promote_types, (t.dtype for t in held))
+    narrow: Tensor = total.to(dtype.real if dtype.is_complex else dtype)
+    return narrow
+
+
+def _checked_norm(held: list[Tensor], norm_type: float, error_if_nonfinite: bool) -> Tensor:
+    """The norm of all elements, wider than they are: sums of powers leave the range of theirs."""
     if not held:
         return ops.tensor(0.0)
     total = _total_norm(held, float(norm_type))
@@ -121,7 +138,7 @@ def _scale(grads: list[Tensor], max_norm: float, total: Tensor) -> None:
                 every = (broadcast,) * len(where.shape)
                 there[where] = scale.to_global(where, every, check_meta=False)
             own = there[where]
-        grad.mul_(own.to(grad.dtype))
+        grad.mul_(own)
 
 
 def _total_norm(grads: list[Tensor], order: float) -> Tensor:
@@ -136,7 +153,7 @@ def _total_norm(grads: list[Tensor], order: float) -> Tensor:
     elif order == 2.0:
         total = ops.sqrt(ops.sum(_stacked([_square(grad) for grad in grads])))
     else:
-        powers = _stacked([ops.sum(ops.abs(grad) ** order) for grad in grads])
+        powers = _stacked([ops.sum(ops.abs(grad).to(float64) ** order) for grad in grads])
         total = ops.sum(powers) ** (1.0 / order)
     return total
 
@@ -152,8 +169,9 @@ def _stacked(parts: list[Tensor]) -> Tensor:
 
 
 def _square(grad: Tensor) -> Tensor:
+    """The sum of the squares, in float64."""
     parts: Any = grad.view_as_real() if grad.dtype.is_complex else grad
-    return ops.sum(parts * parts)
+    return square_up(parts, tuple(range(parts.ndim)), False)
 
 
 def clip_grad_value_(

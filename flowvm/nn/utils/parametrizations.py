@@ -17,7 +17,7 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules.conv import _ConvTransposeNd
 from flowvm.nn.utils.parametrize import register_parametrization
-from flowvm.nn.utils.weight_norm import norm_except_dim
+from flowvm.nn.utils.weight_norm import directed, norm_except_dim
 
 __all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 __dir__ = listing(globals())
@@ -31,7 +31,7 @@ class _WeightNorm(Module):
         self.dim = -1 if dim is None else dim
 
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
-        return weight_v * (weight_g / norm_except_dim(weight_v, self.dim))
+        return directed(weight_g, weight_v, self.dim)
 
     def right_inverse(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Its lengths, and itself."""

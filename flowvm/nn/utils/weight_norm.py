@@ -11,6 +11,7 @@ from flowvm.loading.listing import listing
 from flowvm.nn.hooks import RemovableHandle
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
+from flowvm.ops.declare.halves import in_float32
 
 __all__ = ["remove_weight_norm", "weight_norm"]
 __dir__ = listing(globals())
@@ -21,12 +22,17 @@ def norm_except_dim(v: Tensor, dim: int) -> Tensor:
     tensor, for -1.
     """
     if dim == -1:
-        total: Tensor = ops.sqrt(ops.sum(v * v))
-        return total
+        return ops.vector_norm(v)
     others = tuple(d for d in range(v.ndim) if d != dim)
-    squares = v * v
-    lengths: Tensor = ops.sqrt(ops.sum(squares, others, True) if others else squares)
-    return lengths
+    return ops.vector_norm(v, 2, others, True) if others else ops.abs(v)
+
+
+@in_float32
+def directed(g: Tensor, v: Tensor, dim: int) -> Tensor:
+    """Lengths times directions: `v` divided by its lengths over all dimensions but `dim`, times
+    `g`.
+    """
+    return v / norm_except_dim(v, dim) * g  # first what no scale of v matters to
 
 
 class WeightNorm:
@@ -39,8 +45,7 @@ class WeightNorm:
     def compute_weight(self, module: Module) -> Tensor:
         """Lengths times directions."""
         g, v = getattr(module, f"{self.name}_g"), getattr(module, f"{self.name}_v")
-        out: Tensor = v * (g / norm_except_dim(v, self.dim))
-        return out
+        return directed(g, v, self.dim)
 
     def __call__(self, module: Module, inputs: Any) -> None:
         setattr(module, self.name, self.compute_weight(module))

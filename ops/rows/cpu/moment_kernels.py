@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.ops.rows.cpu import fold_kernels
-from flowvm.ops.rows.parts.fold_programs import MOMENTS
+from flowvm.ops.rows.parts.fold_programs import Reduced
 from flowvm.ops.rows.parts.fold_rules import ADD
 from flowvm.ops.rows.parts.fold_walk import Columns, Runs
 
@@ -22,8 +22,8 @@ Arrays = Any
 _add = ADD[0].join
 
 
-def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Of `Runs`."""
+def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+    """Return the body of `Runs`; `p` says what is stored."""
 
     def sum_of(part: Array) -> float:
         total = 0.0
@@ -58,11 +58,11 @@ def rows_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
                 middle = total / (end - begin)
         return np.float64(end - begin), middle, squares
 
-    return fold_kernels.rows_body(MOMENTS, segment)
+    return fold_kernels.rows_body(p, segment)
 
 
-def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Of `Columns`."""
+def columns_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
+    """Return the body of `Columns`; `p` says what is stored."""
 
     def add_row(sums: Array, a: Array) -> None:
         for i in range(len(a)):
@@ -95,4 +95,4 @@ def columns_body(lift: Callable[[Any], Any]) -> Callable[..., None]:
                     counts[i] = end - begin - (i >= last)
                     means[i] /= max(1, end - begin - (i >= last))
 
-    return fold_kernels.columns_body(MOMENTS, fill)
+    return fold_kernels.columns_body(p, fill)

@@ -19,18 +19,26 @@ import numpy as np
 
 from flowvm.launch import PHASE_BITS
 from flowvm.ops.rows.cpu.row_bodies import pairs_of
-from flowvm.ops.rows.cpu.stripes import begin_of, moments_by_four, stripe_result, sums_by_four
+from flowvm.ops.rows.cpu.runs import kept
+from flowvm.ops.rows.cpu.stripes import (
+    begin_of,
+    moments_by_four,
+    spreads_apart,
+    squares_in,
+    stripe_result,
+    sums_by_four,
+)
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
 LOOPS_ONLY = True  # for flowvm.compiler.native: a block's loops are as long as a stripe is wide
 Array = Any
 UNIT_MASK = (1 << PHASE_BITS) - 1
-COEFFICIENTS = 4  # numbers of a column that phase 2 needs
+COEFFICIENTS = 5  # numbers of a column that phase 2 needs
 UNUSED, MOVED, FIXED = 0, 1, 2  # what becomes of a mean and variance that a call has
 _slopes = sums_by_four(PLANE_SLOPES)
 _result, _result_back = stripe_result(PLANE)[0], stripe_result(PLANE_BACKWARD)[0]
-_factors = begin_of(PLANE, "factor")
+_factors, _lifts = begin_of(PLANE, "factor"), begin_of(PLANE_BACKWARD, "lift")
 
 
 class Columns(NamedTuple):
@@ -83,7 +91,10 @@ def _expand_weights(columns: Array, weights: Array, first: int, space: int, abse
 def _combine(
     middle: Array, spread: Array, parts: Array, t: Columns, first: int, width: int, arena: Array
 ) -> None:
-    """Mean and variance of a stripe's channels from the parts of their columns."""
+    """Mean and variance of a stripe's channels from the parts of their columns; the mean as x has
+    numbers, the variance wider where it is none of those.
+    """
+    real = parts.dtype.type
     rows, n, tall, space = t.rows, t.n, t.tall, t.space
     blocks = (rows + tall - 1) // tall
     totals = arena.view(np.float64)[: 2 * width]
@@ -97,7 +108,7 @@ def _combine(
             means[j] += part[j] * weight
     _gather(means, space)
     for c in range(len(middle)):
-        middle[c] = means[c * space]
+        middle[c] = real(means[c * space])
         for j in range(c * space + 1, (c + 1) * space):
             means[j] = means[c * space]
     for b in range(blocks):
@@ -106,10 +117,11 @@ def _combine(
         count = float(min(tall, rows - b * tall))
         for j in range(width):
             d = part[j] - means[j]
-            squares[j] += square[j] + count * d * d
+            squares[j] += squares_in(square[j]) + count * d * d
     _gather(squares, space)
     for c in range(len(middle)):
-        spread[c] = squares[c * space] / (rows * space)
+        exact = squares[c * space] / (rows * space)
+        spread[c] = kept(exact, real(exact))
 
 
 # --- forward --------------------------------------------------------------------------------------
@@ -136,6 +148,7 @@ def _forward(
             here = 2 * block * n + first
             means, squares = parts[here : here + count], parts[here + n : here + n + count]
             moments_by_four(means, squares, x, at, height, n)
+            spreads_apart(means, squares, x, at, height, n)
         elif phase == 1:
             c, channels = first // space, count // space
             means, spreads = stats[c : c + channels], stats[n // space + c :][:channels]
@@ -147,9 +160,10 @@ def _forward(
             if use == MOVED:
                 unbias = unbiasing(rows * space)
                 for j in range(channels):
-                    mean[c + j] = moved(mean[c + j], means[j], momentum)
+                    mean[c + j] = moved(mean[c + j], mean.dtype.type(means[j]), momentum)
                     var[c + j] = moved(var[c + j], spreads[j] * unbias, momentum)
-            spread, scale = arena.view(out.dtype)[:count], arena.view(out.dtype)[count : 2 * count]
+            spread = arena.view(np.float64)[:count]
+            scale = arena[8 * count :].view(out.dtype)[:count]
             _expand(middle, means, space)
             _expand(spread, spreads, space)
             _expand_weights(scale, weight, c, space, 1.0)
@@ -199,7 +213,8 @@ def _backward(
         means, spreads = stats[c : c + channels], stats[n // space + c :][:channels]
         own = parts[2 * blocks * n + COEFFICIENTS * first :][: COEFFICIENTS * count]
         middle, factor = own[:count], own[count : 2 * count]
-        base, slope = own[2 * count : 3 * count], own[3 * count :]
+        base, slope = own[2 * count : 3 * count], own[3 * count : 4 * count]
+        lift = own[4 * count :]
         if phase == 0:
             middle = arena.view(out.dtype)[:count]
             _expand(middle, means, space)
@@ -220,12 +235,14 @@ def _backward(
             _expand(middle, means, space)
             _expand(base, plain[:channels], space)
             _expand(slope, slanted[:channels], space)
-            spread, scale = arena.view(out.dtype)[:count], arena.view(out.dtype)[count : 2 * count]
+            spread = arena.view(np.float64)[:count]
+            scale = arena[8 * count :].view(out.dtype)[:count]
             _expand(spread, spreads, space)
             _expand_weights(scale, weight, c, space, 1.0)
             _factors(factor, spread, scale, eps)
+            _lifts(lift, spread, eps)
         else:
-            _result_back(out, g, x, middle, base, slope, factor, at, height, n)
+            _result_back(out, g, x, middle, base, slope, lift, factor, at, height, n)
 
 
 def backward_columns(

@@ -21,7 +21,7 @@ import numpy as np
 from flowvm.launch import PHASE_BITS
 from flowvm.ops.rows.cpu.norm_columns import FIXED, MOVED, UNIT_MASK
 from flowvm.ops.rows.cpu.row_code import result_of, run_of
-from flowvm.ops.rows.cpu.runs import moments_of
+from flowvm.ops.rows.cpu.runs import kept, moments_of
 from flowvm.ops.rows.parts.norm_programs import PLANE, PLANE_BACKWARD, PLANE_SLOPES
 from flowvm.ops.rows.parts.norm_rules import base_and_slope, moved, unbiasing, weight_gradient
 
@@ -53,7 +53,9 @@ def _measure(parts: Array, x: Array, p: int, space: int) -> None:
     parts[2 * p], parts[2 * p + 1] = moments_of(x[p * space : (p + 1) * space])
 
 
-def _combine(stats: Array, parts: Array, r: int, t: Planes) -> None:
+def _combine(stats: Array, parts: Array, x: Array, r: int, t: Planes) -> None:
+    """The mean of group r as x has numbers, and its variance, which may be none of those."""
+    real = x.dtype.type
     middle, squares, count, space = 0.0, 0.0, t.members, t.space
     for s in range(count):
         middle += parts[2 * (r * t.step + s * t.jump)]
@@ -62,13 +64,15 @@ def _combine(stats: Array, parts: Array, r: int, t: Planes) -> None:
         p = r * t.step + s * t.jump
         d = parts[2 * p] - middle
         squares += parts[2 * p + 1] + space * d * d
-    stats[r], stats[len(stats) // 2 + r] = middle, squares / (count * space)
+    spread = squares / (count * space)
+    stats[r], stats[len(stats) // 2 + r] = real(middle), kept(spread, real(spread))
 
 
 def _move(mean: Array, var: Array, stats: Array, r: int, total: int, momentum: float) -> None:
     """The running statistics of channel r towards those of its `total` elements."""
     spread = stats[len(stats) // 2 + r] * unbiasing(total)
-    mean[r], var[r] = moved(mean[r], stats[r], momentum), moved(var[r], spread, momentum)
+    middle = mean.dtype.type(stats[r])
+    mean[r], var[r] = moved(mean[r], middle, momentum), moved(var[r], spread, momentum)
 
 
 def _write(
@@ -102,7 +106,7 @@ def _forward(
                 for s in range(t.members):
                     _measure(parts, x, unit * t.step + s * t.jump, t.space)
             if use != FIXED:
-                _combine(stats, parts, unit, t)
+                _combine(stats, parts, x, unit, t)
             if use == MOVED:
                 _move(mean, var, stats, unit, t.members * t.space, momentum)
             if t.together:
@@ -132,7 +136,7 @@ def moving_planes(
 
 def _slope(parts: Array, g: Array, x: Array, stats: Array, p: int, r: int, space: int) -> None:
     gs, xs = g[p * space : (p + 1) * space], x[p * space : (p + 1) * space]
-    parts[2 * p], parts[2 * p + 1] = _slopes(gs, xs, stats[r])
+    parts[2 * p], parts[2 * p + 1] = _slopes(gs, xs, x.dtype.type(stats[r]))
 
 
 def _average(

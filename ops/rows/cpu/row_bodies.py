@@ -45,14 +45,22 @@ def _row(p: RowProgram, scope: dict[str, Any]) -> Lines:
     lines += ["out_ = out[at : at + n]"] * bool(p.result) + ["kept_ = out_"] * bool(p.kept)
     if p.weights:
         lines += ["w = r % period * n", *(f"{name}_ = {name}[w : w + n]" for name in p.weights)]
-    lines += [f"{name} = heads[{k} * rows + r]" for k, name in enumerate(p.heads)]
+    for k, name in enumerate(p.heads):
+        head = f"heads[{k} * rows + r]"
+        lines.append(f"{name} = {head if name in p.wide else f'real({head})'}")
     lines += [f"{name} = real({expr})" for name, expr in p.begin]
     for sweep, run in zip(p.sweeps, runs_of(p, scope), strict=True):
-        lines += run + [f"{name} = real({expr})" for name, expr in sweep.after]
+        lines += run + [line for name, expr in sweep.after for line in _after(p, name, expr)]
     lines += [f"notes[{k} * rows + r] = {name}" for k, name in enumerate(p.notes)]
     if p.result:
         lines += each("n", stored(p, p.result, "out_[j] ="))
     return lines
+
+
+def _after(p: RowProgram, name: str, expr: str) -> Lines:
+    if name not in p.wide:
+        return [f"{name} = real({expr})"]
+    return [f"{name} = np.float64({expr})", f"{name} = kept({name}, real({name}))"]
 
 
 def short_map(p: RowProgram) -> str:

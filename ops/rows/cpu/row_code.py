@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.ops.rows.cpu.runs import RUN, lowest, moments_of, rank, ranked
+from flowvm.ops.rows.cpu.runs import RUN, kept, lowest, moments_of, rank, ranked, squares_of
+from flowvm.ops.rows.parts.norm_rules import lifting
 from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log
@@ -30,7 +31,12 @@ def _inverse_root(spread: Any, eps: float) -> Any:
     return 1.0 / np.sqrt(spread + eps)
 
 
-_CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root, "lowest": lowest}
+def _lifting(spread: Any, eps: float) -> Any:
+    return lifting(np.float64(spread) + eps)
+
+
+_CALLED = {"decay": decay, "log": log, "inverse_root": _inverse_root, "lowest": lowest,
+           "kept": kept, "lifting": _lifting}  # fmt: skip
 
 
 def written(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[..., Any]:
@@ -121,7 +127,8 @@ def result_of(p: RowProgram) -> Callable[..., None]:
     runs.
     """
     parameters = ["out_", *(f"{name}_" for name in (*p.rows, *p.weights)), *p.heads, *p.numbers]
-    lines = ["real = out_.dtype.type", *(f"{name} = real({expr})" for name, expr in p.begin)]
+    lines = ["real = out_.dtype.type", *(f"{h} = real({h})" for h in p.heads if h not in p.wide)]
+    lines += [f"{name} = real({expr})" for name, expr in p.begin]
     lines += each("len(out_)", stored(p, p.result, "out_[j] ="))
     return written("result", [f"def result({', '.join(parameters)}):", *inside(lines)], {})
 
@@ -172,7 +179,10 @@ def runs_of(p: RowProgram, scope: dict[str, Any]) -> list[Lines]:
             every.append([call])
         elif fold.join == "moments":
             scope["moments_of"] = moments_of
-            every.append([f"{fold.name}, squares = moments_of({fold.of}_)"])
+            every.append([f"wide, squares = moments_of({fold.of}_)", f"{fold.name} = real(wide)"])
+        elif fold.join == "squares":
+            scope["squares_of"] = squares_of
+            every.append([f"{fold.name} = squares_of({fold.of}_)"])
         else:
             scope["largest"] = _largest
             every.append([f"{fold.name} = largest({fold.of}_)"])

@@ -16,6 +16,7 @@ from flowvm.compiler.native import Intrinsic
 
 REASSOCIATE = True  # for flowvm.compiler.native
 RUN = 4096  # elements whose sum is formed before it joins the others
+LEAST, MOST = 1e-30, 1e37  # between these a float32 mean of squares has all of its digits
 Array = Any
 
 
@@ -96,8 +97,22 @@ def sum_of(x: Array) -> Any:
     return total
 
 
+def squares_of(x: Array) -> Any:
+    """The sum of the squares, in float64, for one element at least."""
+    squares = x.dtype.type(0)
+    for start in range(0, len(x), RUN):
+        run = x[start : start + RUN]
+        square = x.dtype.type(0)
+        for j in range(len(run)):
+            square += run[j] * run[j]
+        squares += square
+    if x.itemsize == 8 or holds(squares, len(x), x[0] == 0):
+        return np.float64(squares)
+    return _squares_apart(x, 0.0)
+
+
 def moments_of(x: Array) -> tuple[Any, Any]:
-    """Mean and sum of squared distances from it, for one element at least.
+    """Mean and sum of squared distances from it, in float64, for one element at least.
 
     The sum alone would leave an error in the last place of the mean, which is large against the
     spread where that is small against the mean; the distances' own mean takes it away.
@@ -114,4 +129,41 @@ def moments_of(x: Array) -> tuple[Any, Any]:
             square += d * d
         off += part
         squares += square
-    return middle + off / count, max(squares - off * off / count, real(0))
+    squares = max(squares - off * off / count, real(0))
+    if x.itemsize == 8 or holds(squares, len(x), (x[0] == middle) & (off == 0)):
+        return np.float64(middle + off / count), np.float64(squares)
+    mean = _sum_apart(x) / len(x)
+    return mean, _squares_apart(x, mean)
+
+
+def holds(squares: Any, count: int, flat: bool) -> Any:
+    """Return whether float32 has all digits of a sum of `count` squares; `flat`: all elements seem
+    to be equal, so that 0 is right.
+    """
+    mean = np.float64(squares) / count
+    return (mean > LEAST and mean < MOST) or (squares == 0 and flat)
+
+
+def _sum_apart(x: Array) -> float:
+    """The sum in float64."""
+    total = 0.0
+    for j in range(len(x)):
+        total += np.float64(x[j])
+    return total
+
+
+def _squares_apart(x: Array, mean: float) -> float:
+    """The sum of the squared distances from a mean in float64."""
+    total = 0.0
+    for j in range(len(x)):
+        d = np.float64(x[j]) - mean
+        total += d * d
+    return total
+
+
+def kept(exact: float, near: Any) -> float:
+    """A variance in float64: `near`, which is `exact` rounded to the dtype of elements, unless that
+    has not all digits.
+    """
+    wide = np.float64(near)
+    return wide if wide > LEAST and wide < MOST else exact

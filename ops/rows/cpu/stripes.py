@@ -11,7 +11,10 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from flowvm.ops.rows.cpu.row_code import Lines, arrays_of, each, elements, inside, maps_of, written
+from flowvm.ops.rows.cpu.runs import holds
 from flowvm.ops.rows.parts.row_program import RowProgram, names_in, spelled
 
 Array = Any
@@ -167,6 +170,30 @@ def _lines_of(p: RowProgram, count: int) -> Lines:
             *(f"{name}{k}_ = {name}[here : here + width]" for name in p.rows),
         )
     ]
+
+
+def spreads_apart(means: Array, squares: Array, x: Array, at: int, n: int, inner: int) -> None:
+    """Correct what `moments_by_four` found where squared distances have left the range of float32:
+    the mean, and in place of the sum minus its root, which has all digits.
+    """
+    for i in range(len(means) if x.itemsize == 4 else 0):
+        flat = squares[i] == 0 and means[i] == x[at + i]
+        if holds(squares[i], n, flat):
+            continue
+        mean, total = 0.0, 0.0
+        for j in range(n):
+            mean += np.float64(x[at + j * inner + i])
+        mean /= n
+        for j in range(n):
+            d = np.float64(x[at + j * inner + i]) - mean
+            total += d * d
+        means[i], squares[i] = mean, -np.sqrt(total)
+
+
+def squares_in(kept: Any) -> float:
+    """The sum of squared distances that `moments_by_four` and `spreads_apart` have left."""
+    wide = np.float64(kept)
+    return wide * wide if wide < 0 else wide
 
 
 def moments_by_four(means: Array, squares: Array, x: Array, at: int, n: int, inner: int) -> None:

@@ -55,7 +55,8 @@ def _result_kernel(p: RowProgram, dtype: DType, weighted: bool, batch: bool) -> 
         *inside([
             "c = p % channels",
             f"r = {'c' if batch else 'p // count'}",
-            *(f"{name} = kind({absent.get(name, head)})" for name, head in heads.items()),
+            *(f"{name} = {head if name in p.wide else f'kind({absent.get(name, head)})'}"
+              for name, head in heads.items()),
             *(f"{name} = {expr}" for name, expr in p.begin),
             "end = p * space + min((segment + 1) * length, space)",
             "for at in range(p * space + segment * length + lane, end, lanes):",
@@ -173,7 +174,7 @@ def planes_forward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: b
     if fixed:
         steps = (each_step(_copied, groups, means, variances, *running, Const(groups)),)
     else:
-        walk, reduction = _group_walk(x, kind, groups, 1), moments_of(x.dtype, own, own)
+        walk, reduction = _group_walk(x, kind, groups, 1), moments_of(x.dtype, own, np.float64)
         steps, scratch = reduction_steps(
             reduction, walk, (elements,), (variances, means), float(walk.elements)
         )

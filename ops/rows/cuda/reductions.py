@@ -20,7 +20,7 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, reduction_steps
 from flowvm.ops.rows.cuda.sums import element, unchanged
 from flowvm.ops.rows.parts import folds
-from flowvm.ops.rows.parts.fold_programs import MOMENTS, Reduced, place_of, total_of
+from flowvm.ops.rows.parts.fold_programs import DEVIATION, MOMENTS, Reduced, place_of, total_of
 from flowvm.ops.rows.parts.fold_rules import Rule
 from flowvm.ops.rows.parts.fold_walk import walk_of
 from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
@@ -181,8 +181,9 @@ smallest: Rows = functools.partial(_search_launch, SMALLEST)
 
 
 @functools.cache
-def moments_of(source: DType, own: Any, stored: Any) -> Reduction:
-    """Mean, and variance = squared distances / `extra`; distances are taken in the type `own`.
+def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Reduction:
+    """Mean, and variance = squared distances / `extra`, or what else `p` says of them; distances
+    are taken in the type `own`.
 
     A lane sums distances from the segment's first element and their squares: that element is one of
     the set, so little cancels.
@@ -205,8 +206,9 @@ def moments_of(source: DType, own: Any, stored: Any) -> Reduction:
         p, q = own(load(a)) - first, own(load(b)) - first
         r, s = own(load(c)) - first, own(load(d)) - first
         total = np.float64((p + q) + (r + s))
-        squares = np.float64((p * p + q * q) + (r * r + s * s))
-        return first, state[1] + total, state[2] + squares
+        a2, b2 = np.float64(p) * np.float64(p), np.float64(q) * np.float64(q)
+        c2, d2 = np.float64(r) * np.float64(r), np.float64(s) * np.float64(s)
+        return first, state[1] + total, state[2] + ((a2 + b2) + (c2 + d2))
 
     def close(state: State, taken: int) -> State:
         if taken == 0:
@@ -215,17 +217,18 @@ def moments_of(source: DType, own: Any, stored: Any) -> Reduction:
         off = state[1] / count
         return count, np.float64(state[0]) + off, max(state[2] - state[1] * off, 0.0)
 
-    p, put = MOMENTS, put_of(MOMENTS, stored, stored)
+    put = put_of(p, stored, stored)
     return Reduction(p.kinds, element, begin, take, take_4, close, p.join, put)
 
 
 def moments(launch: Launch, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> CudaLaunch:
-    """Variance and mean over dimensions."""
-    x, (dims, _, freedom) = metas[0], attrs
+    """Variance, or its root, and mean over dimensions."""
+    x, (dims, _, freedom, root, _) = metas[0], attrs
     walk = walk_of(x, dims)
     assert walk is not None
     kind = launch.outputs[0].dtype
-    reduction = moments_of(x.dtype, np.float64, number_type(kind))
+    p = DEVIATION if root else MOMENTS
+    reduction = moments_of(x.dtype, np.float64, number_type(kind), p)
     to = tuple(Operand(k, View(kind, (walk.results,))) for k in range(2))
     steps, scratch = reduction_steps(
         reduction, walk, (Operand(2, memory_of(x, walk.extent)),), (to[0], to[1]), freedom

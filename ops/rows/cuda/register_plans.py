@@ -106,11 +106,13 @@ def _rounds(sweep: Sweep, held: dict[str, str], maps: Lines) -> list[tuple[Round
     name, of = fold.name, spelled(fold.of, held)
     if fold.join == "moments":  # of distances from the row's first element, then from the mean
         mean = "off /= kind(n)", f"{name} = begin + off"
-        apart = f"{of} = {of} - off if in# else zero\nsquares += {of} * {of}"
+        apart = f"{of} = {of} - off if in# else zero\nsquares += float64({of}) * {of}"
         return [
             (Round(("off",), "zero", f"off += {of}", "sum"), mean),
-            (Round(("squares",), "zero", apart, "sum"), after),
+            (Round(("squares",), "0.0", apart, "sum", True), after),
         ]
+    if fold.join == "squares":
+        return [(Round((name,), "0.0", f"{name} += float64({of}) * {of}", "sum", True), after)]
     if fold.join == "largest":
         larger = f"{name} = {of} if {of} > {name} else {name}"
         return [(Round((name,), "lowest", "\n".join([*maps, larger]), "largest"), after)]

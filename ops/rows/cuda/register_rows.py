@@ -42,12 +42,14 @@ class Round(NamedTuple):
     start    what they are before any element
     line     changes them by an element; absent ones take part, too
     join     "largest", "sum" or "sums"
+    wide     the numbers are float64 in each thread, too
     """
 
     names: Lines
     start: str
     line: str
     join: str
+    wide: bool = False
 
 
 class Plan(NamedTuple):
@@ -152,7 +154,10 @@ def held_kernel(plan: Plan, dtype: str, lanes: int, each: int) -> Callable[..., 
             *(f"{name} = {visit.start}" for name in visit.names),
             *_for_each(visit.line.split("\n"), lanes, each),
             f"state = together{number}(({own},), shared{number}(), lane, {lanes})",
-            *(f"{name} = kind(state[{k}])" for k, name in enumerate(visit.names)),
+            *(
+                f"{name} = {f'state[{k}]' if visit.wide else f'kind(state[{k}])'}"
+                for k, name in enumerate(visit.names)
+            ),
             *after,
         ]
     for called, expr, arguments, compute in plan.programs:

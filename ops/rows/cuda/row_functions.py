@@ -1,8 +1,8 @@
 """What the kernels of a row program (`parts.row_program`) are put together from: functions of an
 element and of a row, what one visit finds, and the names of arrays.
 
-A visit makes one state of all that is found: sums, in float64; mean and squared distances; or the
-largest number and the sum that moves with it, in the kernel's own type.
+A visit makes one state of all that is found: sums and squares, in float64; mean and squared
+distances; or the largest number and the sum that moves with it, in the kernel's own type.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from flowvm.meta.dtype import DType
 from flowvm.ops.rows.cuda.fold_kernels import Reduction
 from flowvm.ops.rows.cuda.reductions import moments_of, number_type
 from flowvm.ops.rows.cuda.sums import element, pair_of, sum_of, unchanged
+from flowvm.ops.rows.parts.norm_rules import lifting
 from flowvm.ops.rows.parts.row_program import RowProgram, spelled
 from flowvm.ops.scalar.decay import decay
 from flowvm.ops.scalar.functions import log, sqrt
@@ -39,10 +40,14 @@ def scope_of(kind: Any) -> dict[str, Any]:
     one = kind(1)
 
     def inverse_root(spread: Any, eps: float) -> Any:
-        return one / sqrt(spread + kind(eps))
+        return kind(1.0 / sqrt(np.float64(spread) + eps))
+
+    def lift(spread: Any, eps: float) -> Any:
+        return kind(lifting(np.float64(spread) + eps))
 
     return {
-        "kind": kind, "zero": kind(0), "one": one, "decay": decay, "log": log,
+        "lifting": lift, "kind": kind, "float64": np.float64, "zero": kind(0), "one": one,
+        "decay": decay, "log": log,
         "inverse_root": inverse_root, "INLINE_ALWAYS": True,
     }  # fmt: skip
 
@@ -85,6 +90,10 @@ def visit_of(p: RowProgram, dtype: DType) -> Visit:
     if joins == {"sum"} and len(folds) <= 2:
         sums = (sum_of, pair_of)[len(folds) - 1](element, kind)
         return Visit(sums, tuple(fold.of for fold in folds), names)
+    if joins == {"squares"}:
+        return Visit(
+            sum_of(element, np.float64), (f"float64({folds[0].of}) * {folds[0].of}",), names
+        )
     if joins == {"moments"}:
         places = {folds[0].name: 1, "squares": 2}
         return Visit(moments_of(dtype, kind, kind), (folds[0].of,), places)
@@ -137,7 +146,10 @@ def _no_put(first: Array, second: Array, m: int, state: State, extra: float) -> 
 
 def row_lines(p: RowProgram, visit: Visit, count: str) -> Lines:
     """Lines that compute what follows from what a visit finds, `state`."""
-    numbers = [f"{name} = kind(state[{k}])" for name, k in visit.places.items()]
+    numbers = [
+        f"{name} = {f'state[{k}]' if name == 'squares' else f'kind(state[{k}])'}"
+        for name, k in visit.places.items()
+    ]
     return [*numbers, *(f"{name} = {spelled(expr, {'count': count})}" for name, expr in p.after)]
 
 
@@ -148,14 +160,16 @@ def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1
     is the number of its elements.  `wide`: the outputs are float64.  `share` results have the heads
     of one.
     """
-    kind, visit = np.float64 if wide else number_type(dtype), visit_of(p, dtype)
+    own, visit = number_type(dtype), visit_of(p, dtype)
+    kind = np.float64 if wide else own
     head = "m" if share == 1 else f"m // {share}"
     inputs = [*((name, "at") for name in p.rows), *((name, head) for name in p.heads),
               *((name, "e") for name in p.weights)]  # fmt: skip
     places = {name: f"a{k}[{index}]" for k, (name, index) in enumerate(inputs)}
+    places |= {name: f"kind({places[name]})" for name in p.heads if name not in p.wide}
     values = [spelled(value, places) for value in visit.values]
     lines = [*maps_of(p, places, *visit.values), f"return {tuple_of(values)}"]
-    fetch = function_of(kind, ["a0", "a1", "a2", "at", "m", "e"], lines)
+    fetch = function_of(own, ["a0", "a1", "a2", "at", "m", "e"], lines)
     stores = [
         f"{to}[m] = {name}" for to, name in zip(("first", "second"), wanted_of(p), strict=True)
     ]
@@ -197,7 +211,10 @@ def arrays_of(p: RowProgram) -> tuple[tuple[str, ...], tuple[str, ...], tuple[st
 
 
 def begin_of(p: RowProgram) -> Lines:
-    heads = [f"{name} = heads_{k}[m]" for k, name in enumerate(p.heads)]
+    heads = [
+        f"{name} = {f'heads_{k}[m]' if name in p.wide else f'kind(heads_{k}[m])'}"
+        for k, name in enumerate(p.heads)
+    ]
     return heads + [f"{name} = {expr}" for name, expr in p.begin]
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from flowvm.ops.rows.parts.fold_rules import Rule, choose
 from flowvm.ops.rows.parts.moment_rules import joined
 from flowvm.ops.rows.parts.orders import Order
+from flowvm.ops.scalar.functions import sqrt
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
 State = Any
@@ -72,8 +73,16 @@ def place_of(order: Order, kind: Any) -> Reduced:
     return Reduced((kind, np.int64), join, results, 2)
 
 
-def _spread_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
+def _variance_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
     return state[2] / freedom, state[1]
 
 
-MOMENTS = Reduced((np.float64, np.float64, np.float64), joined, _spread_and_mean, 2)
+def _deviation_and_mean(state: State, freedom: float) -> tuple[Any, ...]:
+    return sqrt(state[2] / freedom), state[1]
+
+
+_THREE = (np.float64, np.float64, np.float64)
+MOMENTS = Reduced(_THREE, joined, _variance_and_mean, 2)
+DEVIATION = Reduced(
+    _THREE, joined, _deviation_and_mean, 2
+)  # the root of the variance, and the mean

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.launch import Launch, View
-from flowvm.meta.dtype import DType, bool_, int64, uint8
+from flowvm.meta.dtype import DType, bool_, float64, int64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
@@ -78,11 +80,16 @@ def _truth(v: Any) -> Any:
 
 
 def _square(v: Any) -> Any:
-    return v * v
+    wide = np.float64(v)  # the square of 1e30 is no float32
+    return wide * wide
 
 
 def _summed(dtype: DType) -> DType:
     return dtype if dtype.is_floating_point else int64
+
+
+def _widest(dtype: DType) -> DType:
+    return float64
 
 
 def _magnitude(v: Any) -> Any:
@@ -188,5 +195,5 @@ smallest = Fold("amin", SMALLEST, _same)
 some = Fold("any", LARGEST, _bools, 0, _truth, largest)
 every = Fold("all", SMALLEST, _bools, 1, _truth, smallest)
 count_up = Fold("count_nonzero", ADD, _counts, 0, _truth, add_up)
-square_up = Fold("sum_of_squares", ADD, _summed, 0, _square, add_up)
+square_up = Fold("sum_of_squares", ADD, _widest, 0, _square, add_up)
 magnitude_up = Fold("sum_of_magnitudes", ADD, _summed, 0, _magnitude, add_up)

@@ -6,7 +6,8 @@ The gradient of x is D(g * weight), where D(h) = rstd * (h - M(h) - xhat * M(h *
 averages over the group.  D is an op as well, symmetric in h and v, and its gradient is again made
 of D: derivatives of every order are exact.  One instruction forward and one backward: that has the
 gradients of weight and bias too.  `stats` (2, groups), the means and variances, is a constant for
-autograd, which reads it as part of x.  Of layer norm it has the dimensions of the rows in the place
+autograd, which reads it as part of x.  It is float64, for a variance has twice the range of x; a
+usual one is rounded as x is.  Of layer norm it has the dimensions of the rows in the place
 of groups, so that it can be cut among ranks along each of them, as x is.
 
 Long because the ops, D and D's gradient define each other.
@@ -18,6 +19,7 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
+from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.recording import filled_of
@@ -41,7 +43,7 @@ def _forward(
     groups = (
         x.shape[: x.ndim - len(size)] if isinstance(size, tuple) else (groups_of(x, kind, size),)
     )
-    outputs = x.dense(), x.with_shape((2, *groups))
+    outputs = x.dense(), x.with_shape((2, *groups), float64)
     return forward_launch(outputs, inputs, kind, size, eps, center, False)
 
 
@@ -210,7 +212,7 @@ def _tracking(
     """Batch norm that moves the running statistics."""
     check_norm(input, "batch", 0, True, weight=weight, bias=bias)
     check_channels("batch_norm", input, running_mean=running_mean, running_var=running_var)
-    outputs = input.dense(), input.with_shape((2, int(input.shape[1])))
+    outputs = input.dense(), input.with_shape((2, int(input.shape[1])), float64)
     inputs = input, weight, bias, running_mean, running_var
     return forward_launch(outputs, inputs, "batch", 0, eps, True, False)
 
@@ -252,7 +254,8 @@ def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, .
     g, x, stats, weight = c.saved
     shape = _weight_shape(x._meta, "batch", weight._meta)
     vw, vb, wide, mean, rstd = (
-        t.reshape(shape) for t in (vw, vb, weight, stats[0], (stats[1] + c.attrs[0]).rsqrt())
+        t.to(x._meta.dtype).reshape(shape)
+        for t in (vw, vb, weight, stats[0], (stats[1] + c.attrs[0]).rsqrt())
     )
     dg = dx = dw = None
     if c.needs[0]:
@@ -297,7 +300,7 @@ def _fixed(
     """The mean and variance are constants for autograd."""
     check_norm(input, "fixed", 0, True, weight=weight, bias=bias)
     check_channels("batch_norm", input, mean=mean, var=var)
-    outputs = input.dense(), input.with_shape((2, int(input.shape[1])))
+    outputs = input.dense(), input.with_shape((2, int(input.shape[1])), float64)
     inputs = input, weight, bias, mean, var
     return forward_launch(outputs, inputs, "batch", 0, eps, True, True)
 

@@ -4,7 +4,8 @@ and the group norm of (N, C); and what norms by channel do with a plane.
     forward    out = (x - mean) * rstd * weight + bias
     backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages
 
-`heads` and `notes` are the rows' means, then their variances.  A plane has one weight and one bias;
+`heads` and `notes` are the rows' means, then their variances, in float64: the square of 1e30 is no
+float32.  A plane has one weight and one bias;
 its sums are put together for groups and channels by `norm_rules`.
 """
 
@@ -23,6 +24,7 @@ PLANE = RowProgram(
     heads=("middle", "spread", "weight", "bias"),
     numbers=("eps",),
     begin=_FACTOR,
+    wide=("spread",),
 )
 PLANE_SLOPES = RowProgram(
     ("g", "x"),
@@ -33,17 +35,18 @@ PLANE_SLOPES = RowProgram(
 PLANE_BACKWARD = RowProgram(  # base and slope are a group's, by `norm_rules.base_and_slope`
     ("g", "x"),
     (),
-    "(g * factor - base) - (x - middle) * slope",
+    "(g * factor - base) - (x - middle) * lift * slope",
     heads=("middle", "spread", "weight", "base", "slope"),
     numbers=("eps",),
-    begin=_FACTOR,
+    begin=(("lift", "lifting(spread, eps)"), *_FACTOR),
+    wide=("spread",),
 )
 
 
 @functools.cache
 def norm_forward(center: bool, weights: int) -> RowProgram:
     """With a weight, with a bias as well; `center`: the mean is taken away."""
-    measure = Fold("middle", "moments", "x") if center else Fold("squares", "sum", "x * x")
+    measure = Fold("middle", "moments", "x") if center else Fold("squares", "squares", "x")
     after = ("spread", "squares / count"), _ROOT
     value = ("apart" if center else "x") + " * scale" + " * weight" * (weights > 0)
     return RowProgram(
@@ -53,6 +56,7 @@ def norm_forward(center: bool, weights: int) -> RowProgram:
         weights=("weight", "bias")[:weights],
         numbers=("eps",),
         notes=("middle" if center else "zero", "spread"),
+        wide=("spread",),
     )
 
 
@@ -70,5 +74,6 @@ def norm_backward(center: bool, weighted: bool) -> RowProgram:
         heads=("middle", "spread"),
         numbers=("eps",),
         begin=(_ROOT,),
+        wide=("spread",),
         down=(("dw", "g * (d * scale)"), ("db", "g")) if weighted else (),
     )

@@ -3,6 +3,7 @@
 The kernels of each call these functions:
 
     M(h), M(h * (x - mean)) of a group, h = g * weight      `base_and_slope`
+    what distances from the mean are multiplied by first    `lifting`
     the gradient of a channel's weight                      `weight_gradient`
     running means and variances                             `moved`, `unbiasing`
 """
@@ -16,17 +17,28 @@ import numpy as np
 from flowvm.ops.scalar.functions import sqrt
 
 INLINE_ALWAYS = True  # for flowvm.compiler.native: they stand in loops that become vectors
+LEAST, MOST = 1e-20, 1e20  # variances between these leave slopes that float32 has
+
+
+def lifting(variance: float) -> float:
+    """Return a factor for distances in a group of this variance: 1, or if that is very large or
+    small what brings them near to 1.
+    """
+    if variance > LEAST and variance < MOST:
+        return 1.0
+    lift: float = 1.0 / sqrt(variance)
+    return lift
 
 
 def base_and_slope(
     plain: float, slanted: float, spread: Any, share: float, eps: float
 ) -> tuple[float, float]:
-    """rstd * M(h) and rstd**3 * M(h * (x - mean)), from the sums of h and h * (x - mean) over a
-    group of 1 / share elements; `share` is 0 where mean and variance do not depend on x.
+    """rstd * M(h) and rstd**3 * M(h * (x - mean)) / lifting, from the sums of h and h * (x - mean)
+    over a group of 1 / share elements; `share` is 0 where mean and variance do not depend on x.
     """
     variance = np.float64(spread) + eps
     scale = 1.0 / sqrt(variance)
-    return plain * share * scale, slanted * share / variance * scale
+    return plain * share * scale, slanted * share / variance * scale / lifting(variance)
 
 
 def weight_gradient(slanted: float, spread: Any, eps: float) -> float:

@@ -15,7 +15,7 @@ Expressions are Python of names.  In a fold, a map and the result the name of an
 number at this element: of `rows` there is one for each element, of `weights` one for each place in
 a row.  The other names are a row's own: `heads` and `numbers`, folds, what stands in `begin` and
 `after`; `count` is the number of elements, `zero` and `one` are of the result's dtype.  `decay`,
-`log` and `inverse_root` (of a number and an eps) may be called.
+`log`, `inverse_root` and `lifting` (`norm_rules`; of a number and an eps) may be called.
 
 Invariants
 - A name is defined once, and before it is used.
@@ -38,9 +38,10 @@ class Fold(NamedTuple):
     """A number that all elements of a row give.
 
     join   "sum" of the expression `of`; "largest", which is at least the lowest finite number and
-           passes over NaN: what is computed with it has to find that; "moments" gives two numbers
-           of an input, its mean `name` and the sum `squares` of the squared distances from it, and
-           of each element its distance, `apart`
+           passes over NaN: what is computed with it has to find that; "squares" is the sum of the
+           squares of an input; "moments" gives two numbers of an input, its mean `name` and the sum
+           `squares` of the squared distances from it, and of each element its distance, `apart`.
+           Sums of squares are float64, since squares leave the range that elements have.
     moved  of a sum in the sweep behind a "largest": the factor by which `of`, and so the sum,
            changes where that number becomes `to`.  Parts of a row are joined so, and one visit can
            do for both sweeps.
@@ -75,6 +76,7 @@ class RowProgram(NamedTuple):
     numbers  parameters
     begin    what follows from heads and numbers
     notes    numbers of each row that one output gets, in the order of heads
+    wide     heads, and names in `after`, that are float64 whatever the elements are: variances
     down     outputs like the weights: sums over all rows of an expression at each place
     absent   the number of an element that leaves every fold as it is
     """
@@ -89,6 +91,7 @@ class RowProgram(NamedTuple):
     notes: tuple[str, ...] = ()
     down: Definitions = ()
     absent: str = "zero"
+    wide: tuple[str, ...] = ()
 
     @property
     def folds(self) -> tuple[Fold, ...]:

@@ -78,7 +78,7 @@ def test_few_long_results_have_segments(rng, shape, dims):
     assert len(made.steps) == 2
     np.testing.assert_allclose(fold(add_up, x, dims), wide(x).sum(dims), rtol=1e-6, atol=2e-5)
     np.testing.assert_array_equal(fold(largest, x, dims), x.max(dims))
-    (variance, mean), _ = play(named("moments"), [x], (dims, False, 10.0))
+    (variance, mean), _ = play(named("moments"), [x], (dims, False, 10.0, False, False))
     np.testing.assert_allclose(mean, wide(x).mean(dims), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         variance * 10, wide(x).var(dims) * np.prod([shape[d] for d in dims]), rtol=1e-5
@@ -178,7 +178,7 @@ def test_moments(rng, dtype, n):
     for shape, dims in (((3, n), (1,)), ((n, 5), (0,)), ((2, n, 3), (0, 2))):
         x = (rng.standard_normal(shape) + 100).astype(dtype)
         freedom = float(np.prod([shape[d] for d in dims]) - 1)
-        (variance, mean), _ = play(named("moments"), [x], (dims, True, freedom))
+        (variance, mean), _ = play(named("moments"), [x], (dims, True, freedom, False, False))
         close = 1e-12 if dtype == "float64" else 1e-6
         np.testing.assert_allclose(mean, wide(x).mean(dims, keepdims=True), rtol=close)
         wanted = wide(x).var(dims, ddof=1, keepdims=True)
@@ -187,10 +187,10 @@ def test_moments(rng, dtype, n):
 
 def test_moments_of_what_is_not_finite():
     x = np.array([[1, np.inf, 2], [np.inf, 1, 2], [1, np.nan, 2], [-np.inf, np.inf, 0]])
-    (variance, mean), _ = play(named("moments"), [x], ((1,), False, 0.0))
+    (variance, mean), _ = play(named("moments"), [x], ((1,), False, 0.0, False, False))
     np.testing.assert_array_equal(mean, [np.inf, np.inf, np.nan, np.nan])
     assert np.isnan(variance).all()
-    (variance, _), _ = play(named("moments"), [np.ones((1, 1))], ((1,), False, 0.0))
+    (variance, _), _ = play(named("moments"), [np.ones((1, 1))], ((1,), False, 0.0, False, False))
     assert np.isnan(variance).all()  # no degree of freedom is left
 
 
@@ -207,4 +207,6 @@ def test_the_kernels_compile(ptx_of, dtype, shape, dims, monkeypatch):
     if len(dims) == 1:
         compile_op(ptx_of, "flowvm.ops.rows.extremes:_largest", given, (dims[0], False))
     if dtype != "bool":
-        compile_op(ptx_of, "flowvm.ops.rows.moments:_moments_of", given, (dims, False, 2.0))
+        compile_op(
+            ptx_of, "flowvm.ops.rows.moments:_moments_of", given, (dims, False, 2.0, True, True)
+        )
