@@ -100,6 +100,7 @@ class Breaks(Switched):
         """
         segment = Segment(capture.graph.name, capture.graph, _used_inputs(capture))
         self._note(segment, capture)
+        capture.guards.open = False
         capture.guards, capture.draws = Decisions(segment.guards), segment.draws
         plan = segment.plan = self._compiled(segment)
         before, outcome = self.path[-1]

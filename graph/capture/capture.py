@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
-from flowvm.eager.live import Decisions, Frozen, Leaf, Live
+from flowvm.eager.live import Decisions, Frozen, Leaf, Live, plain_number
 from flowvm.eager.modes import current_recorder, find_user, recorder_mode
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import local_of
@@ -264,18 +264,13 @@ class Capture:
                 f"when it runs; use a form of fixed shape (flow.where, masked_fill, a mask that "
                 f"multiplies), or do this part outside"
             )
-        if any(isinstance(a, Live) for a in attrs):
-            raise CaptureError(
-                f"{op.name}: an attribute that changes from replay to replay cannot be captured "
-                f"(got {attrs}); pass a fixed number, or compute with tensors"
-            )
         if op.unsized and self.repeat > 1:
             raise CaptureError(
                 f"{op.name}: the shape of its result depends on values, and with gradient "
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
                 f"(flow.where, masked_fill, a mask that multiplies)"
             )
-        attrs = local_of(attrs)
+        attrs = local_of(tuple(map(plain_number, attrs)))
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
         code, last = find_user(sys._getframe(2))

@@ -40,6 +40,7 @@ class Compiled(Conditions):
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates
         self.guards: list[Guard] = capture.guards
+        capture.guards.open = False
         self.draws = capture.draws
         self.watched = list(watched)
         self.ends: list[int] = []
