@@ -84,10 +84,11 @@ class Live:
     guards     takes every decision that Python code makes by it
     """
 
-    __slots__ = ("function", "guards", "operands")
+    __slots__ = ("function", "guards", "kind_kept", "operands")
 
     def __init__(self, function: str, operands: tuple[Any, ...], guards: Decisions) -> None:
         self.function, self.operands, self.guards = function, operands, guards
+        self.kind_kept = False  # whether a guard says that it is a float, or none
 
     def find(self) -> Any:
         """The number of the present replay."""
@@ -103,10 +104,12 @@ class Live:
     # `isinstance` asks for it, everywhere a number is taken; `type()` says the truth
     @property
     def __class__(self) -> Any:
+        if self.guards.open:
+            self._keep_kind()
         return _LiveFloat if isinstance(self.find(), float) else _LiveInt
 
     def _computed(self, function: str, *values: Any) -> Any:
-        if not all(isinstance(v, (int, float, Live)) for v in values):
+        if not all(isinstance(v, (Live, int, float)) for v in values):
             if not all(isinstance(v, numbers.Number) for v in values):
                 return NotImplemented
             return FUNCTIONS[function][0](*map(plain_number, values))  # complex, NumPy's, fractions
@@ -140,7 +143,7 @@ class Live:
                 f"a draw of a random generator ({self}) is another number in each replay, and "
                 f"this code needs a plain one: compute with tensors"
             )
-        self.keep_kind()
+        self._keep_kind()
         if value != value:
             self._decided("ne", self, self)
         else:
@@ -149,12 +152,15 @@ class Live:
                 self._decided("signed", self)
         return value
 
-    def keep_kind(self) -> None:
-        """Guard whether it is a float or an int, of which dtypes and kernels depend."""
-        for leaf in _leaves_of(self):
-            if not leaf.drawn:
-                leaf._decided("is_float", leaf)
-        if not self.drawn and _is_power(self):  # 2 ** -1 is a float
+    def _keep_kind(self) -> None:
+        """Guard whether it is a float or an int, by which code chooses dtypes and kernels."""
+        if self.kind_kept or self.drawn:
+            return
+        self.kind_kept = True
+        for operand in self.operands:
+            if isinstance(operand, Live):
+                operand._keep_kind()
+        if self.function in ("", "pow"):  # 2 ** -1 is a float
             self._decided("is_float", self)
 
     def __float__(self) -> float:
@@ -209,7 +215,7 @@ class Live:
         return format(self.find(), spec) if spec else repr(self)
 
     def __hash__(self) -> int:
-        return id(self)
+        return hash(self.fixed()) if self.guards.open and not self.drawn else id(self)
 
 
 class _LiveFloat(float):
@@ -288,35 +294,6 @@ def now(value: Any) -> Any:
 def plain_number(value: Any) -> Any:
     """A number as a plain one: of a live one that of now, which is then `fixed`."""
     return value.fixed() if isinstance(value, Live) else value
-
-
-def _leaves_of(value: Any) -> Iterable[Leaf]:
-    """The leaves of an expression, each once."""
-    leaves: dict[int, Leaf] = {}
-    left, seen = [value], set()
-    while left:
-        one = left.pop()
-        if not isinstance(one, Live) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, Leaf):
-            leaves[id(one)] = one
-        left += one.operands
-    return leaves.values()
-
-
-def _is_power(value: Any) -> bool:
-    """Whether an expression has a power, or such rounding, whose kind goes by the numbers."""
-    seen: set[int] = set()
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, Live) and id(one) not in seen:
-            seen.add(id(one))
-            if one.function == "pow":
-                return True
-            left += one.operands
-    return False
 
 
 def _written(value: Any, around: int) -> str:
@@ -435,7 +412,7 @@ def freeze(value: Live | Frozen) -> Any:
     if isinstance(value, Frozen):
         return value
     if value.guards.open:
-        value.keep_kind()
+        value._keep_kind()
     plain = value.find()
     frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.live import Live
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -91,7 +92,7 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     if isinstance(value, complex):
         raise ArgumentTypeError(f"{value} is complex and cannot fill a {dtype.name} tensor")
     if dtype.is_floating_point:
-        return float(value)
+        return value if isinstance(value, Live) else float(value)
     if dtype.is_bool:
         return value != 0
     if not math.isfinite(value):

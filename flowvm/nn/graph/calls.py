@@ -26,7 +26,7 @@ from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
-from flowvm.graph.capture.conditions import Conditions
+from flowvm.graph.capture.conditions import NO_ANSWER, Conditions
 from flowvm.graph.capture.trees import flatten
 from flowvm.meta.dtype import get_default_dtype
 from flowvm.meta.meta import TensorMeta
@@ -98,7 +98,11 @@ class CallTest:
         call's tensors are x0, x1, ...
         """
         test = self.lines()
-        does = [*self._guards(), *body(2)]
+        guards = [f"    {line}" for line in self._guards()]
+        if guards:
+            self.own["no_answer"] = NO_ANSWER
+            guards = ["    try:", *guards, "    except no_answer: return MISS"]
+        does = [*guards, *body(2)]
         if alone:
             test.append("    with graph._lock:")
             does = [f"    {line}" for line in does]
