@@ -90,6 +90,11 @@ class _Writer:
                 f"{name}: a graph that runs in segments, or whose calls change .grad of leaves, "
                 f"cannot be saved"
             )
+        if compiled.left:
+            raise ArgumentError(
+                f"{name}: a graph that changes how an argument shows its memory, or makes its "
+                f"gradient go on, cannot be saved"
+            )
         numbers, what = Numbers(), f"{name}: a call's key"
         modules, others = compiled.watched
         if others.random is not None:
