@@ -193,9 +193,6 @@ class Live:
     def __deepcopy__(self, memo: Any) -> Live:
         return self
 
-    def __str__(self) -> str:
-        return str(self.fixed()) if self.guards.open and not self.drawn else repr(self)
-
     def __repr__(self) -> str:
         return self._written(0)
 
@@ -210,8 +207,6 @@ class Live:
         return f"({text})" if tight < around else text
 
     def __format__(self, spec: str) -> str:
-        if self.guards.open and not self.drawn:
-            return format(self.fixed(), spec)
         return format(self.find(), spec) if spec else repr(self)
 
     def __hash__(self) -> int:
@@ -411,9 +406,9 @@ def freeze(value: Live | Frozen) -> Any:
     """The plain number that `value` is now, which remembers `value`."""
     if isinstance(value, Frozen):
         return value
-    if value.guards.open:
-        value._keep_kind()
     plain = value.find()
+    if value.guards.open and not isinstance(plain, float):  # a float's word takes an int, too
+        value._keep_kind()
     frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value
     return frozen

@@ -167,7 +167,9 @@ class CallTest:
             return [f"    if meet(({', '.join(storages)},)): return MISS"]
         if not uses.changed:
             return []
-        return [f"    if {' or '.join(f'{storage} in written' for storage in storages)}: return MISS"]
+        return [
+            f"    if {' or '.join(f'{storage} in written' for storage in storages)}: return MISS"
+        ]
 
     def _arguments(self) -> list[str]:
         """Lines that take the call's arguments apart, or find them of another structure."""

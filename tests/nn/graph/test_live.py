@@ -85,8 +85,7 @@ PLAIN = {
     "float": (float, 2.5), "int": (int, 2.5), "complex": (complex, 2.5), "index": (operator.index, 4),
     "sqrt": (math.sqrt, 2.5), "log": (math.log, 2.5), "isnan": (math.isnan, math.nan),
     "isfinite": (math.isfinite, 2.5), "range": (lambda n: list(range(n)), 3),
-    "list": (lambda n: [7, 8, 9][n], 1), "key": (lambda n: {2.5: "a"}[n], 2.5), "text": (str, 2.5),
-    "format": (lambda n: f"{n:.2f} {n}", 2.5), "numpy": (np.sqrt, 2.5),
+    "list": (lambda n: [7, 8, 9][n], 1), "key": (lambda n: {2.5: "a"}[n], 2.5), "numpy": (np.sqrt, 2.5),
     "array": (lambda n: np.asarray(n).dtype, 2.5), "single": (lambda n: np.float32(3) * n, 0.1),
     "complex product": (lambda n: n * 2j, 2.5), "fraction": (lambda n: Fraction(1, 2) * n, 3),
     "whole": (lambda n: n.is_integer(), 2.5), "bits": (lambda n: n.bit_length(), 6),
@@ -106,6 +105,12 @@ def test_a_plain_number_is_a_guard(name):
             continue
         box[0] = other
         assert not all(map(is_met, a.guards)), f"{name} of {value}, then {other}"
+
+
+def test_what_is_only_shown_is_no_guard():
+    (a,), _ = leaves(2.0)
+    assert f"{a * 2:.2f} {a * 2}" == "4.00 a * 2"
+    assert not a.guards
 
 
 def test_comparisons_and_choices_are_of_the_number():

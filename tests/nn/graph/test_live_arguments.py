@@ -124,7 +124,9 @@ def test_every_number_may_be_live(op: Any, seed: int) -> None:
         try:
             got = called(graph)
         except CaptureError as error:
-            if "shape of its result depends on values" in str(error) or "has no value" in str(error):
+            if "shape of its result depends on values" in str(error) or "has no value" in str(
+                error
+            ):
                 return  # the op reads values of a tensor
             raise
         if isinstance(expected, type) or isinstance(got, type):
