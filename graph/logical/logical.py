@@ -164,7 +164,8 @@ class LogicalGraph:
         buffer = operand.buffer
         problem = ""
         end = operand.end + (node.repeat - 1) * operand.step
-        if operand.begin < 0 or operand.step < 0 or node.repeat < 1 or end > buffer.nbytes:
+        outside = operand.begin < 0 or end > buffer.nbytes
+        if (outside and operand.meta.numel) or operand.step < 0 or node.repeat < 1:
             problem = f"reaches from byte {operand.begin} to {end} of {buffer.nbytes}"
         elif fresh and (buffer.kind is not BufferKind.TEMPORARY or buffer in known):
             problem = "is made anew, but there already"
