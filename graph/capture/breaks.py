@@ -168,7 +168,8 @@ class Breaks(Switched):
         ]
         for memory in (*memories, *(t.detach() for t in written)):
             self._backs.append(functools.partial(memory.copy_, memory.clone()))
-        for generator in dict.fromkeys(generator for generator, _ in segment.draws):
+        moved = [getattr(source, "generator", source) for source, _ in segment.draws]
+        for generator in dict.fromkeys(moved):
             self._backs.append(functools.partial(generator.set_state, generator.get_state()))
         return [(buffer.held, buffer.held.version) for buffer in mutated]
 

@@ -72,3 +72,18 @@ class ReadValue:
     def difference(self) -> list[str]:
         """What is otherwise, in words."""
         return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]
+
+
+class ReadSeed:
+    """A generator whose seed Python code has read: it must stay what it was."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator, self.seed = generator, generator._seed
+
+    def holds(self) -> bool:
+        """Whether it is the seed still."""
+        return bool(self.generator._seed == self.seed)
+
+    def difference(self) -> list[str]:
+        """What is otherwise, in words."""
+        return [f"the seed that build reads {self.seed} -> {self.generator._seed}"]
