@@ -10,10 +10,10 @@ and of plain numbers.  Equal expressions of a capture are one object.  So they c
 stored, and written out as the Python code that finds all numbers of a replay at once
 (`live_lines`).
 
-They are neither floats nor ints, on purpose: C code (`2.0 * n`) takes the value out of a subclass of
-those and forgets where it came from.  But `isinstance` says that they are, so whatever checks its
-numbers takes them.  Where a plain number is demanded (`float()`, `math.sqrt`, a size, an index), it
-is `fixed`: the number of now, with a guard that it stays that.
+They are neither floats nor ints, on purpose: C code (`2.0 * n`) takes the value out of a subclass
+of those and forgets where it came from.  But `isinstance` says that they are, so whatever checks
+its numbers takes them.  Where a plain number is demanded (`float()`, `math.sqrt`, a size, an
+index), it is `fixed`: the number of now, with a guard that it stays that.
 Outside a capture there are none: everything here is made by `flowvm.graph`.
 
 Long because a number has many methods.
@@ -103,7 +103,7 @@ class Live:
 
     # `isinstance` asks for it, everywhere a number is taken; `type()` says the truth
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         if self.guards.open:
             self._keep_kind()
         return _LiveFloat if isinstance(self.find(), float) else _LiveInt
@@ -342,9 +342,9 @@ for _name in ("neg", "pos", "abs", "round", "ceil", "floor", "trunc"):
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Live, f"__{_name}__", _decision(_name))
 Live.__bool__ = _decision("bool")  # type: ignore[attr-defined]
-Live.__invert__ = lambda self: ~self.fixed()  # type: ignore[attr-defined]
-Live.__divmod__ = lambda self, other: (self // other, self % other)  # type: ignore[attr-defined]
-Live.__rdivmod__ = lambda self, other: (other // self, other % self)  # type: ignore[attr-defined]
+setattr(Live, "__invert__", lambda self: ~self.fixed())  # noqa: B010 - as those above
+setattr(Live, "__divmod__", lambda self, other: (self // other, self % other))  # noqa: B010
+setattr(Live, "__rdivmod__", lambda self, other: (other // self, other % self))  # noqa: B010
 
 
 # --- as Python code -----------------------------------------------------------------------------

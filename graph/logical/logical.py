@@ -114,9 +114,9 @@ class LogicalGraph:
 
     def uses(self) -> Uses:
         """What it does with memory that others may name, too."""
-        held = [frozenset(b.held.id for b in buffers if b.held is not None)
-                for buffers in (self.mutated(), self.variables())]  # fmt: skip
-        return Uses(*map(set, held), bool(self.written_inputs()))
+        changed = {b.held.id for b in self.mutated() if b.held is not None}
+        held = {b.held.id for b in self.variables() if b.held is not None}
+        return Uses(changed, held, bool(self.written_inputs()))
 
     def writes(self) -> dict[Buffer, int]:
         """Buffers of inputs and variables that nodes write, with how many writes there are."""

@@ -323,7 +323,7 @@ class Elementwise(Unique):
                 continue
             bound = 1 << 8 * dtype.itemsize - dtype.is_signed
             lowest = 0 if compares and not dtype.is_signed else -bound
-            asked = value.live if isinstance(value, Frozen) else value  # then these are guards
+            asked: Any = value.live if isinstance(value, Frozen) else value  # then these are guards
             if lowest <= asked < bound:
                 if asked >= 1 << 63:  # a uint64: the word of the same bits
                     word = asked - (1 << 64)

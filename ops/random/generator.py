@@ -1,7 +1,7 @@
 """Where random numbers start from: a seed, and a count of calls.
 
 While a graph is captured, no generator moves.  What code does to one (draws, seeds it, keeps its
-state and goes back to it) is told to the capture as a `Move`, and each replay does it in that order.
+state and goes back to it) is told to the capture, and each replay does it in that order.
 """
 
 from __future__ import annotations

@@ -83,6 +83,8 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     """
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
+    elif isinstance(value, Live) and dtype.is_floating_point:
+        return value  # type: ignore[return-value]
     if not isinstance(value, (bool, int, float, complex)):
         raise ArgumentTypeError(f"expected a number, got {type(value).__name__}")
     if dtype.is_complex:
@@ -92,7 +94,7 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     if isinstance(value, complex):
         raise ArgumentTypeError(f"{value} is complex and cannot fill a {dtype.name} tensor")
     if dtype.is_floating_point:
-        return value if isinstance(value, Live) else float(value)
+        return float(value)
     if dtype.is_bool:
         return value != 0
     if not math.isfinite(value):

@@ -1,5 +1,5 @@
-"""Checks that graphs of global tensors are what eager code is: beside local ones, with parts without
-elements, written by the graph.  `checks.py` runs them.
+"""Checks that graphs of global tensors are what eager code is: beside local ones, with parts that
+have no elements, written by the graph.  `checks.py` runs them.
 """
 
 from __future__ import annotations
@@ -47,28 +47,28 @@ def alike(name: str, function: Any, make: Any) -> None:
 
 LOCAL = flow.ones(4, 4)
 MIXED: dict[str, Any] = {
-    "add": lambda g, l: g + l,
-    "add to a local one": lambda g, l: l + g,
-    "product": lambda g, l: g @ l,
-    "cat": lambda g, l: flow.cat([g, l]),
-    "stack": lambda g, l: flow.stack([l, g]),
-    "into a global one": lambda g, l: g.add_(l),
-    "into a local one": lambda g, l: l.add_(g),
-    "where": lambda g, l: flow.where(g > 0, g, l),
-    "a mask": lambda g, l: g.masked_fill(l > 0, 1.0),
-    "a number": lambda g, l: g * 2 + float(l.shape[0]),
-    "a tensor of a number": lambda g, l: g * flow.tensor(2.0),
-    "an index": lambda g, l: g[flow.tensor([0])],
-    "linear": lambda g, l: F.linear(g, l),
-    "norm": lambda g, l: F.layer_norm(g, (4,), l[0], l[0]),
-    "sums": lambda g, l: g.sum() + l.sum(),
-    "local ones into a global one": lambda g, l: flow.add(l, l, out=g),
-    "global ones into a local one": lambda g, l: flow.add(g, g, out=l),
-    "copied into a local one": lambda g, l: l.copy_(g),
-    "copied into a global one": lambda g, l: g.copy_(l),
-    "from outside": lambda g, l: g + LOCAL,
-    "made global": lambda g, l: g + l.to_global(WHERE, BROADCAST),
-    "made local": lambda g, l: g.to_local() * 2,
+    "add": lambda g, x: g + x,
+    "add to a local one": lambda g, x: x + g,
+    "product": lambda g, x: g @ x,
+    "cat": lambda g, x: flow.cat([g, x]),
+    "stack": lambda g, x: flow.stack([x, g]),
+    "into a global one": lambda g, x: g.add_(x),
+    "into a local one": lambda g, x: x.add_(g),
+    "where": lambda g, x: flow.where(g > 0, g, x),
+    "a mask": lambda g, x: g.masked_fill(x > 0, 1.0),
+    "a number": lambda g, x: g * 2 + float(x.shape[0]),
+    "a tensor of a number": lambda g, x: g * flow.tensor(2.0),
+    "an index": lambda g, x: g[flow.tensor([0])],
+    "linear": lambda g, x: F.linear(g, x),
+    "norm": lambda g, x: F.layer_norm(g, (4,), x[0], x[0]),
+    "sums": lambda g, x: g.sum() + x.sum(),
+    "local ones into a global one": lambda g, x: flow.add(x, x, out=g),
+    "global ones into a local one": lambda g, x: flow.add(g, g, out=x),
+    "copied into a local one": lambda g, x: x.copy_(g),
+    "copied into a global one": lambda g, x: g.copy_(x),
+    "from outside": lambda g, x: g + LOCAL,
+    "made global": lambda g, x: g + x.to_global(WHERE, BROADCAST),
+    "made local": lambda g, x: g.to_local() * 2,
 }
 
 

@@ -290,10 +290,7 @@ class Graph(GraphBuild):
             compiled = Landed(compiled, self._landing)
         if _shares(compiled, leaves):
             key = (*key, SHARED)
-            why = (
-                why
-                and "an argument shares memory with another one, or a variable, and build changes it"
-            )
+            why = why and "an argument and something else are one memory, which build changes"
         same = self._plans.setdefault(key, [])
         same.insert(0, compiled)
         del same[MAX_PLANS:]

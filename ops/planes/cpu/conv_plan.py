@@ -270,7 +270,8 @@ def strips_of(s: Shape, dtype: str, back: bool) -> Strips:
     once = s.kernel[0] == 1 and fits >= min(count, max(step, reach))
     if not once:
         fits = min(
-            RESULTS // (phases * part * size), LINES // (max(1, min(depth, 16)) * lines * size) - reach
+            RESULTS // (phases * part * size),
+            LINES // (max(1, min(depth, 16)) * lines * size) - reach,
         )
     blocks = -(-count // max(step, fits // step * step))
     span = _up(-(-count // blocks), step)

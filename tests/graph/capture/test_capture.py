@@ -15,7 +15,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.logical.logical import LogicalGraph
-from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.ops.declare.registry import SAMPLES
 
 nn = flow.nn

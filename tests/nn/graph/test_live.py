@@ -82,14 +82,17 @@ def test_every_function_is_written_as_it_computes():
 
 
 PLAIN = {
-    "float": (float, 2.5), "int": (int, 2.5), "complex": (complex, 2.5), "index": (operator.index, 4),
+    "float": (float, 2.5), "int": (int, 2.5), "complex": (complex, 2.5),
+    "index": (operator.index, 4),
     "sqrt": (math.sqrt, 2.5), "log": (math.log, 2.5), "isnan": (math.isnan, math.nan),
     "isfinite": (math.isfinite, 2.5), "range": (lambda n: list(range(n)), 3),
-    "list": (lambda n: [7, 8, 9][n], 1), "key": (lambda n: {2.5: "a"}[n], 2.5), "numpy": (np.sqrt, 2.5),
+    "list": (lambda n: [7, 8, 9][n], 1), "key": (lambda n: {2.5: "a"}[n], 2.5),
+    "numpy": (np.sqrt, 2.5),
     "array": (lambda n: np.asarray(n).dtype, 2.5), "single": (lambda n: np.float32(3) * n, 0.1),
     "complex product": (lambda n: n * 2j, 2.5), "fraction": (lambda n: Fraction(1, 2) * n, 3),
     "whole": (lambda n: n.is_integer(), 2.5), "bits": (lambda n: n.bit_length(), 6),
-    "shift": (lambda n: (n << 2, 1 << n, n & 3, 7 ^ n, ~n), 5), "struct": (lambda n: pack("d", n), 2.5),
+    "shift": (lambda n: (n << 2, 1 << n, n & 3, 7 ^ n, ~n), 5),
+    "struct": (lambda n: pack("d", n), 2.5),
     "signed zero": (lambda n: math.copysign(1.0, n), -0.0),
 }  # fmt: skip
 

@@ -77,7 +77,12 @@ def dropped(x: Any) -> Any:
 
 def filled(x: Any) -> Any:
     flow.manual_seed(4)
-    return flow.zeros(4).normal_(), flow.zeros(3).uniform_(), flow.randperm(6), flow.bernoulli(x / 2)
+    return (
+        flow.zeros(4).normal_(),
+        flow.zeros(3).uniform_(),
+        flow.randperm(6),
+        flow.bernoulli(x / 2),
+    )
 
 
 STEPS = (
@@ -116,7 +121,9 @@ def test_a_generator_that_is_an_attribute_or_an_argument_of_the_op() -> None:
             return x + first, flow.normal(0.0, 1.0, (3,), generator=own)  # noqa: B023
 
         call = way(step)
-        found.append(arrays_in([[call(flow.ones(3)), flow.rand(2, generator=own)] for _ in range(3)]))
+        found.append(
+            arrays_in([[call(flow.ones(3)), flow.rand(2, generator=own)] for _ in range(3)])
+        )
     same_bits(found[1], found[0], "a generator")
 
 
@@ -179,7 +186,7 @@ def test_a_training_step_with_a_checkpoint_that_seeds() -> None:
 
         def step(x: Any) -> Any:
             linear.weight.grad = None  # noqa: B023
-            made = flow.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)  # noqa: B023
+            made = flow.utils.checkpoint.checkpoint(inner, x, use_reentrant=False)
             made.sum().backward()
             return linear.weight.grad * 1, flow.rand(2)  # noqa: B023
 
