@@ -102,8 +102,8 @@ class Live:
         return any(isinstance(v, Live) and v.drawn for v in self.operands)
 
     # `isinstance` asks for it, everywhere a number is taken; `type()` says the truth
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         if self.guards.open:
             self._keep_kind()
         return _LiveFloat if isinstance(self.find(), float) else _LiveInt

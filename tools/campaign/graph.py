@@ -1,6 +1,6 @@
 """Random graphs against eager code: some calls in flight between eager code on several streams.
 
-A graph is a list of steps on inputs, variables and locals, each step on one of up to three streams;
+A graph is a list of steps that read and write inputs, variables and locals, on up to three streams;
 passes are on and off in random subsets, regst_num is 1 or 2.  The same calls are made by eager code
 and by replays, and nobody reads before the end.  Then
 
@@ -68,9 +68,7 @@ def case(seed: int) -> dict[str, Any]:
 def _step(rng: random.Random, streams: int) -> list[Any]:
     """[kind, which of it, stream, out, p, q, k]."""
     kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
-    written = VARIABLES + LOCALS
-    p = rng.choice(written if kind == "update" else INPUTS + written)
-    q = rng.choice(INPUTS + written)
+    p, q = (rng.choice(INPUTS + VARIABLES + LOCALS) for _ in range(2))
     which = rng.choice(OPTIONS[kind])
     return [kind, which, rng.randrange(streams), rng.choice(LOCALS), p, q, rng.randrange(1, 6)]
 
@@ -114,19 +112,16 @@ class Program:
         t = {**dict(zip(INPUTS, (x, y), strict=True))}
         t.update(zip(VARIABLES, self.variables, strict=True))
         t.update(zip(LOCALS, (x + 0, y + 0, x + y), strict=True))
-        given = set(INPUTS)  # whose memory an input is, as views spread it
         for kind, which, stream, out, p, q, k in self.case["steps"]:
             with flow.stream(self.streams[stream]):
                 if kind == "new":
                     t[out] = NEW[which](t[p], t[q], k)
                 elif kind == "select":
                     t[out] = flow.index_select(t[p], 0, places)
-                elif kind == "update" and p not in given:
+                elif kind == "update":
                     UPDATE[which](t[p], t[q].clone(), k)
                 elif kind == "view":
                     t[out] = VIEW[which](t[p])
-                if kind != "update":
-                    (given.add if kind == "view" and p in given else given.discard)(out)
         return tuple(t[name] for name in self.case["returned"])
 
 
@@ -146,6 +141,7 @@ class Run:
                 v.copy_(flow.tensor(a))
         self.kept: list[Any] = []
         self.before: list[Any] = []
+        self.inputs = [flow.tensor(a) for a in _drawn(case, 1)[:2]]
 
     def _call(self, number: int, how: str, inputs: list[Any]) -> tuple[Any, ...]:
         if how == "slow":
@@ -159,10 +155,10 @@ class Run:
     def run(self) -> Run:
         """Make the calls, with eager code between them."""
         v = self.program.variables
-        inputs = [flow.tensor(a) for a in _drawn(self.case, 1)[:2]]
+        inputs = self.inputs
         for number, (stream, how, between, other) in enumerate(self.case["calls"]):
             if how == "inside":
-                self.before = [u.clone() for u in v]
+                self.before = [u.clone() for u in (*v, *self.inputs)]
             with flow.stream(self.streams[stream]):
                 outs = self._call(number, how, inputs)
             self.kept += outs
@@ -176,13 +172,14 @@ class Run:
                 elif between == "delete":
                     self.kept.clear()
                 elif between == "again":
-                    inputs = [outs[0] + 0, inputs[1]]
+                    self.kept.append(inputs[0])
+                    inputs = self.inputs = [outs[0] + 0, inputs[1]]
             del outs
         return self
 
     def results(self) -> list[Any]:
         """Arrays, or the number of the call whose error was raised."""
-        return [_value(t) for t in (*self.program.variables, *self.kept)]
+        return [_value(t) for t in (*self.program.variables, *self.inputs, *self.kept)]
 
 
 def _value(t: Any) -> Any:

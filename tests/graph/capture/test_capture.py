@@ -214,7 +214,7 @@ def test_live_numbers_are_found_anew():
     box[0] = 1.0
     interpret(capture.graph, [])
     assert w.tolist() == [0.25] * 2
-    assert not guards
+    assert {asked.function for asked, _ in guards} <= {"is_float"}  # and nothing by its value
 
 
 def test_arithmetic_with_live_numbers():

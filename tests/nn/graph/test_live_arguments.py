@@ -5,6 +5,7 @@ that number has changed.
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import flowvm as flow
 from flowvm.errors import CaptureError, FlowError
 from tests.graph.helpers import arrays_in, close, tensors_in
 
+F = flow.nn.functional
 pytestmark = [
     pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning"),
     pytest.mark.filterwarnings("ignore::flowvm.errors.CaptureWarning"),
@@ -133,3 +135,84 @@ def test_every_number_may_be_live(op: Any, seed: int) -> None:
             assert got == expected, f"{numbers} of {what}"
         else:
             close(got, expected, f"{numbers} of {what}")
+
+
+# --- as optimizers are written --------------------------------------------------------------------
+
+# forms that stay live: another rate is not another capture
+LIVE = {
+    "add_ alpha": lambda p, u, lr: p.add_(u, alpha=-lr),
+    "sub_ alpha": lambda p, u, lr: p.sub_(u, alpha=lr),
+    "add alpha": lambda p, u, lr: p.copy_(flow.add(p, u, alpha=-lr)),
+    "rsub alpha": lambda p, u, lr: p.copy_(-flow.rsub(p, u * 0, alpha=1 + lr)),
+    "data": lambda p, u, lr: p.data.add_(u, alpha=-lr),
+    "foreach": lambda p, u, lr: flow._foreach_add_([p], [u], alpha=-lr),
+    "addcmul_": lambda p, u, lr: p.addcmul_(u, u, value=-lr),
+    "addcdiv_": lambda p, u, lr: p.addcdiv_(u, u.abs() + 1, value=-lr),
+    "lerp_": lambda p, u, lr: p.lerp_(u, lr),
+    "clamp_": lambda p, u, lr: p.clamp_(-lr, lr),
+    "pow": lambda p, u, lr: p.sub_(u.abs() ** (1 + lr)),
+    "a tensor": lambda p, u, lr: p.add_(flow.tensor(-lr) * u),
+    "full": lambda p, u, lr: p.sub_(flow.full(p.shape, lr)),
+    "full_like": lambda p, u, lr: p.sub_(flow.full_like(p, lr * 2)),
+    "fill_": lambda p, u, lr: p.sub_(flow.empty_like(p).fill_(lr)),
+    "where": lambda p, u, lr: p.sub_(flow.where(u > 0, lr, u)),
+    "masked_fill": lambda p, u, lr: p.sub_(u.masked_fill(u > 0, lr)),
+    "least": lambda p, u, lr: p.sub_(u * min(lr, 0.7)),
+    "abs and round": lambda p, u, lr: p.sub_(u * round(abs(-lr), 2)),
+    "arithmetic": lambda p, u, lr: p.sub_(u * (1 - 0.9**lr) / (lr + 1)),
+}
+# forms in which Python needs a plain number: another rate is captured again
+PLAIN = {
+    "float": lambda p, u, lr: p.add_(u, alpha=-float(lr)),
+    "sqrt": lambda p, u, lr: p.sub_(u * math.sqrt(lr)),
+    "numpy": lambda p, u, lr: p.sub_(u * float(np.exp(lr))),
+    "a list": lambda p, u, lr: p.sub_(flow.tensor([lr, 2 * lr])),
+    "a size": lambda p, u, lr: p.sub_(flow.ones(1 + int(lr * 4)).sum()),
+    "dropout": lambda p, u, lr: p.sub_(F.dropout(u, lr)),
+}
+
+
+@pytest.mark.parametrize("name", [*LIVE, *PLAIN])
+def test_forms_of_an_optimizer(name: str) -> None:
+    form, found = {**LIVE, **PLAIN}[name], []
+
+    class Formed(flow.optim.Optimizer):
+        def __init__(self, params: Any) -> None:
+            super().__init__(params, {"lr": 0.25})
+
+        @flow.no_grad()
+        def step(self, closure: Any = None) -> None:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        form(p, p.grad, group["lr"])
+
+    for by_graph in (False, True):
+        flow.manual_seed(0)
+        w = flow.nn.Parameter(flow.tensor([0.5, -1.5]))
+        optimizer = Formed([w])
+
+        class Step(flow.nn.Graph):
+            def __init__(self) -> None:
+                super().__init__()
+                self.w = w  # noqa: B023
+                self.add_optimizer(optimizer)  # noqa: B023
+
+            def build(self, x: Any) -> Any:
+                loss = (self.w * x).square().sum()
+                loss.backward()
+                return loss
+
+        graph, x = Step(), flow.tensor([1.0, 2.0])
+        for lr in (0.25, 0.25, 0.5, 0.125):
+            optimizer.param_groups[0]["lr"] = lr
+            if by_graph:
+                graph(x)
+            else:
+                optimizer.zero_grad()
+                (w * x).square().sum().backward()
+                optimizer.step()
+            found.append(w.detach().numpy().copy())
+    close(found[4:], found[:4], name)
+    assert (len(graph.plans) == 1) == (name in LIVE)
