@@ -53,22 +53,26 @@ def case(seed: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 2, 3])
     names = INPUTS + VARIABLES + LOCALS
     calls = rng.randrange(2, 8)
+    writes = rng.random() < 0.4  # inputs, too: then a graph has one stream
     return {
         "dtype": "int64" if whole else "float64",
         "off": sorted(set(off)),
         "regst_num": rng.choice([1, 2]),
         "verify": rng.random() < 0.4,
+        "writes": writes,
         "values": rng.randrange(1 << 30),
-        "steps": [_step(rng, count) for _ in range(rng.randrange(3, 16))],
+        "steps": [_step(rng, count, writes) for _ in range(rng.randrange(3, 16))],
         "returned": [rng.choice(names) for _ in range(rng.randrange(1, 4))],
         "calls": [_call(rng, n + 1 == calls) for n in range(calls)],
     }
 
 
-def _step(rng: random.Random, streams: int) -> list[Any]:
+def _step(rng: random.Random, streams: int, writes: bool) -> list[Any]:
     """[kind, which of it, stream, out, p, q, k]."""
     kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
-    p, q = (rng.choice(INPUTS + VARIABLES + LOCALS) for _ in range(2))
+    written = VARIABLES + LOCALS
+    p = rng.choice(written if kind == "update" and not writes else INPUTS + written)
+    q = rng.choice(INPUTS + written)
     which = rng.choice(OPTIONS[kind])
     return [kind, which, rng.randrange(streams), rng.choice(LOCALS), p, q, rng.randrange(1, 6)]
 
@@ -112,16 +116,19 @@ class Program:
         t = {**dict(zip(INPUTS, (x, y), strict=True))}
         t.update(zip(VARIABLES, self.variables, strict=True))
         t.update(zip(LOCALS, (x + 0, y + 0, x + y), strict=True))
+        given = set(INPUTS)  # whose memory an input is, as views spread it
         for kind, which, stream, out, p, q, k in self.case["steps"]:
             with flow.stream(self.streams[stream]):
                 if kind == "new":
                     t[out] = NEW[which](t[p], t[q], k)
                 elif kind == "select":
                     t[out] = flow.index_select(t[p], 0, places)
-                elif kind == "update":
+                elif kind == "update" and (p not in given or self.case["writes"]):
                     UPDATE[which](t[p], t[q].clone(), k)
                 elif kind == "view":
                     t[out] = VIEW[which](t[p])
+                if kind != "update":
+                    (given.add if kind == "view" and p in given else given.discard)(out)
         return tuple(t[name] for name in self.case["returned"])
 
 
