@@ -84,7 +84,7 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
 _CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
-def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
+def _cheaper(x: Tensor, exponent: Any) -> Elementwise | None:
     dtype = x._meta.dtype
     if dtype.inexact and isinstance(exponent, Live):  # it is asked which one it is, and stays live
         return next((op for number, op in _CHEAPER.items() if exponent == number), None)
