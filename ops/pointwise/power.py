@@ -87,7 +87,8 @@ _CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsq
 def _cheaper(x: Tensor, exponent: Any) -> Elementwise | None:
     dtype = x._meta.dtype
     if dtype.inexact and isinstance(exponent, Live):  # it is asked which one it is, and stays live
-        return next((op for number, op in _CHEAPER.items() if exponent == number), None)
+        asked: Any = exponent
+        return next((op for number, op in _CHEAPER.items() if asked == number), None)
     if dtype.inexact:
         return _CHEAPER.get(exponent)
     whole = isinstance(exponent, int) and not dtype.is_bool
