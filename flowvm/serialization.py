@@ -113,6 +113,7 @@ def save(
     or a socket is written to.
 
     Where some tensors are global, all ranks save together, into a folder: `flowvm.files.shards`.
+    Of an nn.Graph the compiled Plans are written, as `Graph.save` does; `Graph.load` takes them.
 
     >>> import io
     >>> model, file = nn.Linear(2, 1), io.BytesIO()  # or a path: "model.safetensors"
@@ -121,6 +122,8 @@ def save(
     >>> flow.load(file)["epoch"]
     3
     """
+    if hasattr(type(obj), "runtime_state_dict"):  # an nn.Graph
+        obj = obj.runtime_state_dict()
     tensors, metadata = _flatten(obj)
     if is_sharded(tensors):
         _save_shards(f, tensors, metadata[_KEY])

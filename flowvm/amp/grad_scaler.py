@@ -145,6 +145,14 @@ class GradScaler:
                 )
             self._found[key] = ops.amax(ops.cat(found)).to(float32)
 
+    def has_unscaled(self, optimizer: Optimizer) -> bool:
+        """Whether `unscale_` was called on it since the last update.
+
+        >>> flow.amp.GradScaler().has_unscaled(flow.optim.SGD([nn.Parameter(flow.ones(1))]))
+        False
+        """
+        return id(optimizer) in self._found
+
     def _unscaled(self, grad: Tensor) -> Tensor:
         """Whether blocks of the gradient were not finite, told where the scale is."""
         found = unscale_(grad, self._scale.to(device=grad._meta.device))

@@ -24,7 +24,7 @@ from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import RULES
 from flowvm.eager.calls import call_function
-from flowvm.eager.live import Live
+from flowvm.eager.live import Live, now
 from flowvm.eager.modes import current_listener, current_recorder, placed
 from flowvm.eager.native.install import callable_of
 from flowvm.eager.overriding import hint
@@ -185,16 +185,18 @@ def _plain(value: Any) -> Any:
     """An attribute without tensors and NumPy's numbers, whose values stand in their place, and
     without anything that stands for an int by its `__index__`; itself if it has none of them.
     """
-    if value.__class__ in _PLAIN:
+    if type(value) in _PLAIN:
         return value
     if isinstance(value, tuple):
         plain = [_plain(v) for v in value]
         if all(a is b for a, b in zip(plain, value, strict=True)):
             return value
         return tuple(plain) if value.__class__ is tuple else value.__class__(*plain)
+    if isinstance(value, Live):
+        return value.fixed()
     if isinstance(value, (Tensor, np.generic)):
         return value.item()
-    if hasattr(value.__class__, "__index__") and not isinstance(value, (int, Live)):
+    if hasattr(value.__class__, "__index__") and not isinstance(value, int):
         return operator.index(value)
     return value
 
@@ -439,7 +441,7 @@ def call_into(
     pack = made[-1][::-1] or op.scalar_kinds
     words = [
         struct.unpack("q", struct.pack("d", v))[0] if k == "d" else int(v)
-        for k, v in zip(pack, scalars, strict=True)
+        for k, v in zip(pack, map(now, scalars), strict=True)
     ]
     operands = [*(o._ref for o in outs), *(t._ref for t in tensors)]
     recorder = current_recorder()

@@ -10,18 +10,25 @@ and of plain numbers.  Equal expressions of a capture are one object.  So they c
 stored, and written out as the Python code that finds all numbers of a replay at once
 (`live_lines`).
 
-They are neither floats nor ints, on purpose: C code (`math.sqrt`, `2.0 * n`) takes the value out of
-a subclass of those and forgets where it came from.  Where a plain number is demanded, they refuse.
+They are neither floats nor ints, on purpose: C code (`2.0 * n`) takes the value out of a subclass
+of those and forgets where it came from.  But `isinstance` says that they are, so whatever checks
+its numbers takes them.  Where a plain number is demanded (`float()`, `math.sqrt`, a size, an
+index), it is `fixed`: the number of now, with a guard that it stays that.
 Outside a capture there are none: everything here is made by `flowvm.graph`.
+
+Long because a number has many methods.
 """
 
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Callable, Iterable
 from struct import pack, unpack
-from typing import Any, NoReturn
+from typing import Any
+
+import numpy as np
 
 from flowvm.errors import CaptureError
 
@@ -50,15 +57,21 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], str, int]] = {
     "floor": (math.floor, "floor({})", 9),
     "trunc": (math.trunc, "trunc({})", 9),
     "bool": (bool, "bool({})", 9),
+    "signed": (lambda value: math.copysign(1.0, value), "signed({})", 9),
+    "is_float": (lambda value: value.__class__ is float, "{}.__class__ is float", 1),
     "single": (lambda value: unpack("f", pack("f", value))[0], "single({})", 9),
 }
 
 
 class Decisions(list[Guard]):
-    """The guards of one capture, and its expressions, each of which is made once."""
+    """The guards of one capture, and its expressions, each of which is made once.
+
+    open  whether code is captured still: afterwards nothing that is asked is a guard
+    """
 
     def __init__(self, guards: Iterable[Guard] = ()) -> None:
         super().__init__(guards)
+        self.open = True
         self.made: dict[Any, Live] = {}
         self.places: dict[int, tuple[Any, int]] = {}  # of each guard: the user's expression
         self.user: Callable[[], tuple[Any, int]] = lambda: (None, 0)  # which that is now
@@ -71,10 +84,11 @@ class Live:
     guards     takes every decision that Python code makes by it
     """
 
-    __slots__ = ("function", "guards", "operands")
+    __slots__ = ("function", "guards", "kind_kept", "operands")
 
     def __init__(self, function: str, operands: tuple[Any, ...], guards: Decisions) -> None:
         self.function, self.operands, self.guards = function, operands, guards
+        self.kind_kept = False  # whether a guard says that it is a float, or none
 
     def find(self) -> Any:
         """The number of the present replay."""
@@ -87,9 +101,18 @@ class Live:
         """Whether it comes from a draw of a random generator."""
         return any(isinstance(v, Live) and v.drawn for v in self.operands)
 
+    # `isinstance` asks for it, everywhere a number is taken; `type()` says the truth
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        if self.guards.open:
+            self._keep_kind()
+        return _LiveFloat if isinstance(self.find(), float) else _LiveInt
+
     def _computed(self, function: str, *values: Any) -> Any:
-        if not all(isinstance(v, (int, float, Live)) for v in values):
-            return NotImplemented
+        if not all(isinstance(v, (Live, int, float)) for v in values):
+            if not all(isinstance(v, numbers.Number) for v in values):
+                return NotImplemented
+            return FUNCTIONS[function][0](*map(plain_number, values))  # complex, NumPy's, fractions
         marks = [id(v) if isinstance(v, Live) else (type(v), repr(v)) for v in values]
         key = (function, *marks)
         known = self.guards.made.get(key)
@@ -99,29 +122,76 @@ class Live:
 
     def _decided(self, function: str, *values: Any) -> Any:
         asked = self._computed(function, *values)
-        if asked is NotImplemented:
+        if not isinstance(asked, Live):
             return asked
         outcome = asked.find()
-        if not any(asked is known for known, _ in self.guards):
+        if self.guards.open and not any(asked is known for known, _ in self.guards):
             self.guards.append((asked, outcome))
             self.guards.places[id(asked)] = self.guards.user()
         return outcome
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise CaptureError(
-            f"{what} of a number that changes from replay to replay ({self}, {self.find()!r} now), "
-            "such as a learning rate or a step count, would fix it: compute with + - * / // % ** "
-            "and abs() (x ** 0.5 for a square root), or with tensors"
-        )
+    def fixed(self) -> Any:
+        """Return the plain number of now.  A replay for which it would be another one is not made.
+
+        CaptureError for what is drawn, which is another number each time.
+        """
+        value = self.find()
+        if not self.guards.open:
+            return value
+        if self.drawn:
+            raise CaptureError(
+                f"a draw of a random generator ({self}) is another number in each replay, and "
+                f"this code needs a plain one: compute with tensors"
+            )
+        self._keep_kind()
+        if value != value:
+            self._decided("ne", self, self)
+        else:
+            self._decided("eq", self, value)
+            if value == 0 and isinstance(value, float):
+                self._decided("signed", self)
+        return value
+
+    def _keep_kind(self) -> None:
+        """Guard whether it is a float or an int, by which code chooses dtypes and kernels."""
+        if self.kind_kept or self.drawn:
+            return
+        self.kind_kept = True
+        for operand in self.operands:
+            if isinstance(operand, Live):
+                operand._keep_kind()
+        if self.function in ("", "pow"):  # 2 ** -1 is a float
+            self._decided("is_float", self)
 
     def __float__(self) -> float:
-        self._refuse("float()")
+        return float(self.fixed())
 
     def __int__(self) -> int:
-        self._refuse("int()")
+        return int(self.fixed())
 
     def __index__(self) -> int:
-        self._refuse("index")
+        return operator.index(self.fixed())
+
+    def __complex__(self) -> complex:
+        return complex(self.fixed())
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return np.asarray(self.fixed(), dtype)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        return getattr(ufunc, method)(*map(plain_number, inputs), **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Look up what numbers have (`is_integer`, `bit_length`) in the number of now."""
+        if name.startswith("_") or not (hasattr(float, name) or hasattr(int, name)):
+            raise AttributeError(f"a number has no attribute {name!r}")
+        return getattr(self.fixed(), name)
+
+    def __copy__(self) -> Live:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Live:
+        return self
 
     def __repr__(self) -> str:
         return self._written(0)
@@ -140,7 +210,15 @@ class Live:
         return format(self.find(), spec) if spec else repr(self)
 
     def __hash__(self) -> int:
-        return id(self)
+        return hash(self.fixed()) if self.guards.open and not self.drawn else id(self)
+
+
+class _LiveFloat(float):
+    """The class that a live number has for `isinstance` while it is a float."""
+
+
+class _LiveInt(int):
+    """The class that a live number has for `isinstance` while it is an int."""
 
 
 class Leaf(Live):
@@ -208,6 +286,11 @@ def now(value: Any) -> Any:
     return value.find() if isinstance(value, Live) else value
 
 
+def plain_number(value: Any) -> Any:
+    """A number as a plain one: of a live one that of now, which is then `fixed`."""
+    return value.fixed() if isinstance(value, Live) else value
+
+
 def _written(value: Any, around: int) -> str:
     if isinstance(value, Live):
         return value._written(around)
@@ -225,6 +308,19 @@ def _binary(function: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return method, reflected
 
 
+def _whole(function: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Methods of an operation on ints that is for sizes and masks: of numbers that are fixed."""
+    of = getattr(operator, function)
+
+    def method(self: Live, other: Any) -> Any:
+        return of(self.fixed(), plain_number(other))
+
+    def reflected(self: Live, other: Any) -> Any:
+        return of(plain_number(other), self.fixed())
+
+    return method, reflected
+
+
 def _unary(function: str) -> Callable[..., Any]:
     return lambda self, *more: self._computed(function, self, *more)
 
@@ -237,11 +333,18 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
     _method, _reflected = _binary(_name)
     setattr(Live, f"__{_name}__", _method)
     setattr(Live, f"__r{_name}__", _reflected)
+for _name in ("lshift", "rshift", "and_", "or_", "xor"):
+    _method, _reflected = _whole(_name)
+    setattr(Live, f"__{_name.strip('_')}__", _method)
+    setattr(Live, f"__r{_name.strip('_')}__", _reflected)
 for _name in ("neg", "pos", "abs", "round", "ceil", "floor", "trunc"):
     setattr(Live, f"__{_name}__", _unary(_name))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(Live, f"__{_name}__", _decision(_name))
 Live.__bool__ = _decision("bool")  # type: ignore[attr-defined]
+setattr(Live, "__invert__", lambda self: ~self.fixed())  # noqa: B010 - as those above
+setattr(Live, "__divmod__", lambda self, other: (self // other, self % other))  # noqa: B010
+setattr(Live, "__rdivmod__", lambda self, other: (other // self, other % self))  # noqa: B010
 
 
 # --- as Python code -----------------------------------------------------------------------------
@@ -304,6 +407,8 @@ def freeze(value: Live | Frozen) -> Any:
     if isinstance(value, Frozen):
         return value
     plain = value.find()
+    if value.guards.open and not isinstance(plain, float):  # a float's word takes an int, too
+        value._keep_kind()
     frozen: Any = FrozenFloat(plain) if isinstance(plain, float) else FrozenInt(plain)
     frozen.live = value
     return frozen

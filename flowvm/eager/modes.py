@@ -55,6 +55,18 @@ class Recorder(Protocol):
     def draw(self, generator: Any) -> tuple[Live, Live]:
         """A draw of a random generator, to be made anew for each replay."""
 
+    def redo(self, move: Any) -> Any:
+        """Something else that is done to a generator, again in each replay: what it answers."""
+
+    def keep_state(self, kept: Any) -> Tensor:
+        """What stands for the state of a generator, which is `kept` in each replay."""
+
+    def kept_state(self, state: Tensor) -> Any:
+        """What `keep_state` was given for this tensor, None for another one."""
+
+    def seed_of(self, generator: Any) -> Any:
+        """The seed that a generator has where the code is."""
+
     def repeating(self, drawn: Sequence[Any] | None) -> AbstractContextManager[None]:
         """What is recorded inside was computed before; random ops draw what they drew then."""
 

@@ -329,7 +329,7 @@ def result_type(*operands: Any) -> DType:
 
 def _facts(operand: Any) -> tuple[DType, bool] | type:
     dtype = getattr(operand, "dtype", None)
-    return (dtype, operand.ndim == 0) if isinstance(dtype, DType) else type(operand)
+    return (dtype, operand.ndim == 0) if isinstance(dtype, DType) else operand.__class__
 
 
 def can_cast(from_: DType, to: DType) -> bool:

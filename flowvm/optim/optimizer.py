@@ -14,7 +14,9 @@ Long because what surrounds a step stands together: groups, hooks, the saved for
 
 from __future__ import annotations
 
+import difflib
 import functools
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -56,7 +58,14 @@ class Optimizer:
     """The base of every optimizer.
 
     `params` is an iterable of parameters, of (name, parameter), or of dicts, one a group, with
-    "params" and the options in which the group differs; other keys are kept as they are.
+    "params" and the options in which the group differs; other keys are kept as they are, with a
+    warning where one looks like an option that is written otherwise.
+
+    Three options of groups are OneFlow's.  "clip_grad_max_norm" (with "clip_grad_norm_type", 2) is
+    the largest norm of the group's gradients together: an nn.Graph clips them in front of its step,
+    eager code calls `clip_grad()`.  "lr_scale" multiplies the rate of the group in the steps of an
+    nn.Graph, also where a schedule changes that; eager code sets the group's "lr".  An eager step
+    that leaves one of them out says so, once.
 
     A subclass defines `_step_group`, or `step` as a whole, as PyTorch's do; hooks run around both.
 
@@ -91,6 +100,7 @@ class Optimizer:
     live_options: ClassVar[tuple[str, ...]] = ("lr",)
     not_in_graphs: ClassVar[str] = ""
     _in_step = False  # a step that calls another one (super().step()) is one step
+    _unheeded: frozenset[str] = frozenset()  # options of groups that an eager step leaves out
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -152,7 +162,10 @@ class Optimizer:
                     f"{name}"
                 )
         _check_flags(group)
+        _check_graph_options(group)
         self._check(group)
+        _name_unknown(type(self).__name__, self.defaults, param_group)
+        self._unheeded |= {name for name in _LEFT_OUT if name in group}
         self.param_groups.append(group)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -248,11 +261,37 @@ class Optimizer:
         """OneFlow's: scale down the gradients of each group that has "clip_grad_max_norm" (and
         "clip_grad_norm_type", 2), so that their norm together is at most that.
         """
+        self._unheeded -= {"clip_grad_max_norm"}
         for group in self.param_groups:
             if "clip_grad_max_norm" in group:
                 norm_type = group.get("clip_grad_norm_type", 2.0)
                 largest = group["clip_grad_max_norm"]
                 utils.clip_grad_norm_(group["params"], largest, norm_type, error_if_nonfinite)
+
+    def _graph_step(self, step: Callable[[], Any]) -> None:
+        """Take a graph's step by `step()`, which calls this one's: OneFlow's options count."""
+        unheeded, self._unheeded = self._unheeded, frozenset()
+        scaled = [
+            (group, group["lr"])
+            for group in self.param_groups
+            if {"lr", "lr_scale"} <= group.keys()
+        ]
+        try:
+            if any("clip_grad_max_norm" in group for group in self.param_groups):
+                self.clip_grad()
+            for group, lr in scaled:
+                group["lr"] = lr * group["lr_scale"]
+            step()
+        finally:
+            for group, lr in scaled:
+                group["lr"] = lr
+            self._unheeded = unheeded
+
+    def _name_unheeded(self) -> None:
+        """Warn of options that an eager step leaves out, once."""
+        unheeded, self._unheeded = self._unheeded, frozenset()
+        for name in sorted(unheeded):
+            warn(f"{type(self).__name__}: step() leaves out the option {name}: {_LEFT_OUT[name]}")
 
     def _with_state(
         self, params: list[Tensor], group: Group
@@ -381,6 +420,36 @@ def _check_flags(group: Group) -> None:
                 )
 
 
+# options of OneFlow's that count in an nn.Graph's steps: what eager code does instead
+_LEFT_OUT: Final = {
+    "clip_grad_max_norm": "call clip_grad() in front of step()",
+    "lr_scale": 'it counts in the steps of an nn.Graph; set the group\'s "lr"',
+}
+
+
+def _check_graph_options(group: Group) -> None:
+    if "clip_grad_max_norm" in group:
+        at_least("clip_grad_max_norm", group["clip_grad_max_norm"])
+    elif "clip_grad_norm_type" in group:
+        raise ArgumentError("clip_grad_norm_type of a group needs its clip_grad_max_norm")
+    if "clip_grad_norm_type" in group:
+        at_least("clip_grad_norm_type", float(group["clip_grad_norm_type"]), -math.inf)
+    if "lr_scale" in group:
+        at_least("lr_scale", group["lr_scale"])
+
+
+def _name_unknown(optimizer: str, defaults: Group, given: Mapping[str, Any]) -> None:
+    """Warn of options that are none and look like one."""
+    known = [*defaults, *_LEFT_OUT, "clip_grad_norm_type"]
+    for name in given:
+        unknown = name not in known and name not in ("params", "param_names", "initial_lr")
+        alike = difflib.get_close_matches(str(name), known, 1, 0.75) if unknown else []
+        if alike:
+            warn(
+                f"{optimizer} has no option {name!r}, which is ignored; did you mean {alike[0]!r}?"
+            )
+
+
 def _number(key: Any) -> Any:
     """A parameter's number in a saved state: JSON has made a text of it."""
     return int(key) if isinstance(key, str) and key.isdecimal() else key
@@ -429,6 +498,8 @@ def _whole(step: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if self._step_pre_hooks or _global_pre_hooks:
                 args, kwargs = self._run_pre_hooks(args, kwargs)
+            if self._unheeded:
+                self._name_unheeded()
             recorder = current_recorder()
             if recorder is None:
                 result = step(self, *args, **kwargs)

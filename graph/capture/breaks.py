@@ -27,7 +27,7 @@ from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.plan.plan import Plan, compile_plan
-from flowvm.guards.regions import Switched, reverting
+from flowvm.guards.regions import Switched
 from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
 
@@ -82,7 +82,8 @@ class Breaks(Switched):
             segment = known
         else:
             with recording_to(None):
-                segment.plan = self._compiled(segment) if segment.captured.nodes else None
+                if segment.captured.nodes:
+                    segment.plan = compile_plan(self.optimize(segment.captured))
                 changed = self._remember(segment)
                 outcome = self.run.through(segment)
             for storage, version in changed:  # counted already, as the operations were captured
@@ -100,8 +101,9 @@ class Breaks(Switched):
         """
         segment = Segment(capture.graph.name, capture.graph, _used_inputs(capture))
         self._note(segment, capture)
+        capture.guards.open = False
         capture.guards, capture.draws = Decisions(segment.guards), segment.draws
-        plan = segment.plan = self._compiled(segment)
+        plan = segment.plan = compile_plan(self.optimize(segment.captured))
         before, outcome = self.path[-1]
         before.lead_to(outcome, segment)
         self.last = segment
@@ -157,34 +159,17 @@ class Breaks(Switched):
         self._note(segment, capture)
         return segment
 
-    def _compiled(self, segment: Segment) -> Plan:
-        """The Plan of a segment.
-
-        To passes, a value from an earlier segment that is written here is a variable: its memory
-        is there before and after.
-        """
-        graph = segment.captured
-        written = {o.buffer for node in graph.nodes for o in node.written()}
-        changed = [o.buffer for o in graph.inputs if o.buffer in written]
-
-        def undo() -> None:
-            for buffer in changed:
-                buffer.kind = BufferKind.INPUT
-
-        with reverting(undo):
-            for buffer in changed:
-                buffer.kind = BufferKind.VARIABLE
-            optimized = self.optimize(graph)
-        return compile_plan(optimized)
-
     def _remember(self, segment: Segment) -> list[tuple[Storage, int]]:
         """Keep what puts back what running the segment changes; the storages, with versions."""
         mutated = segment.captured.mutated()
-        for buffer in mutated:
-            meta = TensorMeta.of((buffer.nbytes,), uint8)
-            memory = new_tensor(buffer.held.id, meta, buffer.held)
+        written = [self.run.arguments(segment)[k] for k in segment.captured.written_inputs()]
+        memories = [
+            new_tensor(b.held.id, TensorMeta.of((b.nbytes,), uint8), b.held) for b in mutated
+        ]
+        for memory in (*memories, *(t.detach() for t in written)):
             self._backs.append(functools.partial(memory.copy_, memory.clone()))
-        for generator in dict.fromkeys(generator for generator, _ in segment.draws):
+        moved = [getattr(source, "generator", source) for source, _ in segment.draws]
+        for generator in dict.fromkeys(moved):
             self._backs.append(functools.partial(generator.set_state, generator.get_state()))
         return [(buffer.held, buffer.held.version) for buffer in mutated]
 

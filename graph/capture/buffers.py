@@ -7,13 +7,13 @@ throughout.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.placed import local_of
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Storage, Tensor
 from flowvm.graph.capture.segments import Source
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.meta.meta import TensorMeta
@@ -34,6 +34,7 @@ class Buffers:
     rows      the sizes that are known of what mut2 instructions made, by storage
     used      storages that operations read or change; `changed`: those that they change
     owned     storages of constants that they change, for which temporaries stand
+    twins     by storage: others that are one memory with it when the graph is called
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,7 @@ class Buffers:
         self.used: set[int] = set()
         self.changed: set[int] = set()
         self.owned: set[int] = set()
+        self.twins: dict[int, list[Storage]] = {}
         self._steps: dict[Buffer, int] = {}  # of operands in these buffers, in repeated nodes
         self._kept: list[Any] = []
         # by storage, what keeps them alive and their metas
@@ -123,6 +125,17 @@ class Buffers:
         """See `Capture.move`."""
         self._steps[self.by_storage[storage_of(tensor)]] = step
 
+    def stand_for(self, inputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
+        """Inputs stand for the tensors of a call, some of which may be one memory: what changes it
+        under one name counts a version of all.
+        """
+        same: dict[int, list[Storage]] = {}
+        for own, real in zip(inputs, given, strict=True):
+            same.setdefault(storage_of(real), [real.storage()]).append(own.storage())
+        for storages in same.values():
+            for one in storages:
+                self.twins[one.id] = [other for other in storages if other is not one]
+
     def is_repeated(self, tensor: Tensor) -> bool:
         """Whether `tensor` is another one in each repetition."""
         buffer = self.of(tensor)
@@ -138,6 +151,10 @@ class Buffers:
     def use(self, inputs: Iterable[Tensor], changed: Iterable[Tensor]) -> None:
         """An operation reads `inputs` and changes `changed` in place."""
         written = {storage_of(t) for t in changed}
+        for storage in written:
+            for other in self.twins.get(storage, ()):
+                if other.id in self.by_storage:  # else nobody has reached it by that name
+                    other.version += 1
         self.changed |= written
         self.used |= written | {storage_of(t) for t in inputs}
 

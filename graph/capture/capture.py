@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, device_of
-from flowvm.eager.live import Decisions, Frozen, Leaf, Live
+from flowvm.eager.live import Decisions, Frozen, Leaf, Live, plain_number
 from flowvm.eager.modes import current_recorder, find_user, recorder_mode
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import local_of
@@ -31,7 +31,7 @@ from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.buffers import Border, Buffers, storage_of
-from flowvm.graph.capture.conditions import ReadValue
+from flowvm.graph.capture.conditions import ReadSeed, ReadValue
 from flowvm.graph.capture.origins import NOWHERE, Origins
 from flowvm.graph.capture.poison import entry_instead
 from flowvm.graph.capture.segments import Outcome, Segment
@@ -39,8 +39,10 @@ from flowvm.graph.capture.streams import stream_number
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.guards.regions import Mode, Region, reverting
+from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _cast
+from flowvm.ops.random.generator import Kept, Reseeded, Restored, Seeded
 from flowvm.vm.engine.engine import engine
 
 
@@ -51,7 +53,9 @@ class Capture:
         self.graph = LogicalGraph(name)
         self.guards = Decisions()
         self.guards.user = lambda: find_user(sys._getframe(1))
-        self.draws: list[tuple[Any, list[Any]]] = []  # a generator, and where its draw is put
+        # a generator, or what else is done to one, and where what it answers is put
+        self.draws: list[tuple[Any, list[Any]]] = []
+        self.states: dict[int, tuple[Kept, Tensor]] = {}  # by storage: what stands for a state
         self.drawn: list[tuple[Live, Live]] = []
         self.phase, self.scope = "forward", ""
         self.region = self.again = 0  # of the nodes to come: see OpNode
@@ -93,13 +97,66 @@ class Capture:
         self.drawn.append(self._draw(generator))
         return self.drawn[-1]
 
+    def redo(self, move: Any) -> Any:
+        """Do something else to a generator in each replay, in the order of the code."""
+        if isinstance(move, Kept):
+            move.turn = sum(
+                getattr(source, "generator", source) is move.generator
+                for source, _ in self.draws
+                if not isinstance(source, Kept)
+            )
+        elif self._redrawn is not None and not isinstance(move, Reseeded):
+            return None  # what is drawn again is known
+        return self._drawn_from(move)
+
+    def keep_state(self, kept: Kept) -> Tensor:
+        """Return what stands for the state of a generator: a tensor without a value."""
+        self.redo(kept)
+        state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
+        engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
+        self.states[storage_of(state)] = kept, state
+        return state
+
+    def kept_state(self, state: Tensor) -> Kept | None:
+        """Return what was kept where `state` was made, None if that was not in this capture."""
+        known = self.states.get(storage_of(state))
+        return None if known is None else known[0]
+
+    def seed_of(self, generator: Any) -> Any:
+        """Return the seed that a generator has where the code is."""
+        return self._seed_before(generator, len(self.draws))
+
+    def _seed_before(self, generator: Any, place: int) -> Any:
+        """The seed that a generator has in front of one of `draws`."""
+        for k, (source, drawn) in reversed([*enumerate(self.draws[:place])]):
+            if getattr(source, "generator", None) is not generator:
+                continue
+            if isinstance(source, Seeded):
+                return source.seed
+            if isinstance(source, Reseeded):
+                return Leaf(drawn, (0, 0), self.guards, ("draw", k, 0), f"seed{k}")
+            if isinstance(source, Restored):
+                kept = source.state
+                if not isinstance(kept, Kept):
+                    return kept[0]
+                there = next(i for i, (one, _) in enumerate(self.draws) if one is kept)
+                return self._seed_before(kept.generator, there)
+        read = ReadSeed(generator)
+        self.guards.append((read.holds, True))
+        return read.seed
+
     def _draw(self, generator: Any) -> tuple[Live, Live]:
         if self._redrawn is not None:
             again = next(self._redrawn, None)
             if again is not None:
                 return again
+        return self._drawn_from(generator)
+
+    def _drawn_from(self, generator: Any) -> tuple[Live, Live]:
         drawn: list[Any] = [(0, 0)]
         n = len(self.draws)
+        if isinstance(generator, Kept):
+            generator.place = drawn
         self.draws.append((generator, drawn))
         seed = Leaf(drawn, (0, 0), self.guards, ("draw", n, 0), f"seed{n}")
         return seed, Leaf(drawn, (0, 1), self.guards, ("draw", n, 1), f"call{n}")
@@ -151,6 +208,11 @@ class Capture:
         """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
         if self.buffers.of(tensor) in self._border.makes:
             self._end_segment()
+        if self.states and storage_of(tensor) in self.states:
+            raise CaptureError(
+                f"{self.graph.name}: the state of a generator is a value that only a call has: "
+                f"give it to set_state in build, or keep it outside"
+            )
         return self.buffers.place(tensor)
 
     def move(self, tensor: Tensor, step: int) -> None:
@@ -264,18 +326,13 @@ class Capture:
                 f"when it runs; use a form of fixed shape (flow.where, masked_fill, a mask that "
                 f"multiplies), or do this part outside"
             )
-        if any(isinstance(a, Live) for a in attrs):
-            raise CaptureError(
-                f"{op.name}: an attribute that changes from replay to replay cannot be captured "
-                f"(got {attrs}); pass a fixed number, or compute with tensors"
-            )
         if op.unsized and self.repeat > 1:
             raise CaptureError(
                 f"{op.name}: the shape of its result depends on values, and with gradient "
                 f"accumulation all micro-batches run without a break; use a form of fixed shape "
                 f"(flow.where, masked_fill, a mask that multiplies)"
             )
-        attrs = local_of(attrs)
+        attrs = local_of(tuple(map(plain_number, attrs)))
         if self._border.is_in_front_of(op, inputs, outputs if into else (), self.buffers):
             self._end_segment()
         code, last = find_user(sys._getframe(2))

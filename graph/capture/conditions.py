@@ -13,6 +13,19 @@ from flowvm.eager.live import Guard
 from flowvm.eager.tensor import Tensor
 from flowvm.vm.callers.hot import hot
 
+NO_ANSWER = (ArithmeticError, ValueError, TypeError)  # of an expression of numbers
+
+
+def is_met(guard: Guard) -> bool:
+    """Whether the answer is what it was; not where there is none, such as for a division by 0: then
+    the code runs again, and raises what it raises.
+    """
+    find, outcome = guard
+    try:
+        return bool(find() == outcome)
+    except NO_ANSWER:
+        return False
+
 
 class Conditions:
     """Base of what serves calls as long as `holds()`.
@@ -31,7 +44,7 @@ class Conditions:
         return (
             self.unchanged()
             and all(watched.holds() for watched in self.watched if not watched.gated)
-            and all(find() == outcome for find, outcome in self.guards)
+            and all(is_met(guard) for guard in self.guards)
         )
 
     def unchanged(self) -> bool:
@@ -59,3 +72,18 @@ class ReadValue:
     def difference(self) -> list[str]:
         """What is otherwise, in words."""
         return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]
+
+
+class ReadSeed:
+    """A generator whose seed Python code has read: it must stay what it was."""
+
+    def __init__(self, generator: Any) -> None:
+        self.generator, self.seed = generator, generator._seed
+
+    def holds(self) -> bool:
+        """Whether it is the seed still."""
+        return bool(self.generator._seed == self.seed)
+
+    def difference(self) -> list[str]:
+        """What is otherwise, in words."""
+        return [f"the seed that build reads {self.seed} -> {self.generator._seed}"]

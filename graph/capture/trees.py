@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from flowvm.eager.live import plain_number
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, CaptureError
 
@@ -27,6 +28,7 @@ def flatten(value: Any, leaves: list[Tensor]) -> Any:
         return (*kind, *[flatten(v, leaves) for v in value])
     if isinstance(value, dict):
         return ("dict", *[(k, flatten(v, leaves)) for k, v in value.items()])
+    value = plain_number(value)
     if type(value) is float:
         return ("constant", float, value.hex())
     try:

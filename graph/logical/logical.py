@@ -9,13 +9,13 @@ means the same whatever order its nodes are run in, as long as conflicting acces
 Invariants (`check` holds a graph against them):
 - a temporary is written before it is read, whole, by the node that makes it;
 - operands lie inside their buffers, and have the metas that the operator gives for them;
-- inputs are never written; a variable's memory outlives the graph.
+- a variable's memory outlives the graph, and a written input is the caller's.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,37 @@ from flowvm.graph.logical.printing import graph_text
 from flowvm.graph.logical.sharing import shared
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta
+
+
+@dataclass
+class Uses:
+    """What calls of a graph do with memory that they do not own.
+
+    changed   storages of the variables that are written
+    held      storages of all variables
+    inputs    whether inputs are written
+    """
+
+    changed: set[int] = field(default_factory=set)
+    held: set[int] = field(default_factory=set)
+    inputs: bool = False
+
+    def add(self, other: Uses) -> None:
+        """Do what `other` does, too."""
+        self.changed |= other.changed
+        self.held |= other.held
+        self.inputs |= other.inputs
+
+    def meet(self, given: Sequence[int]) -> bool:
+        """Whether memory has two names in a call with inputs in these storages, and is written by
+        one of them.
+
+        To passes, buffers are memory of their own.  Such a call needs a Plan in which all is done
+        in the order of the code.
+        """
+        if not self.changed.isdisjoint(given):
+            return True
+        return self.inputs and (len(set(given)) < len(given) or not self.held.isdisjoint(given))
 
 
 @dataclass(eq=False)
@@ -82,13 +113,25 @@ class LogicalGraph:
         written = {operand.buffer for node in self.nodes for operand in node.written()}
         return [b for b in self.variables() if b in written]
 
-    def changed_storages(self) -> frozenset[int]:
-        """The storages of the variables that nodes write.
+    def uses(self) -> Uses:
+        """What it does with memory that others may name, too."""
+        changed = {b.held.id for b in self.mutated() if b.held is not None}
+        held = {b.held.id for b in self.variables() if b.held is not None}
+        return Uses(changed, held, bool(self.written_inputs()))
 
-        To passes, an input is memory that nobody changes.  A call whose inputs are in one of these
-        needs a Plan in which all is done in the order of the code.
-        """
-        return frozenset(b.held.id for b in self.mutated() if b.held is not None)
+    def writes(self) -> dict[Buffer, int]:
+        """Buffers of inputs and variables that nodes write, with how many writes there are."""
+        counts: dict[Buffer, int] = {}
+        for node in self.nodes:
+            for operand in node.written():
+                if operand.buffer.kind is not BufferKind.TEMPORARY:
+                    counts[operand.buffer] = counts.get(operand.buffer, 0) + node.repeat
+        return counts
+
+    def written_inputs(self) -> list[int]:
+        """The places of the call's inputs that nodes write."""
+        writes = self.writes()
+        return [k for k, o in enumerate(self.inputs) if o.buffer in writes and not o.buffer.crosses]
 
     def check(self, lowered: dict[Any, Any] | None = None) -> None:
         """CaptureError, naming the node and its line, unless the invariants hold.
@@ -122,14 +165,13 @@ class LogicalGraph:
         buffer = operand.buffer
         problem = ""
         end = operand.end + (node.repeat - 1) * operand.step
-        if operand.begin < 0 or operand.step < 0 or node.repeat < 1 or end > buffer.nbytes:
+        outside = operand.begin < 0 or end > buffer.nbytes
+        if (outside and operand.meta.numel) or operand.step < 0 or node.repeat < 1:
             problem = f"reaches from byte {operand.begin} to {end} of {buffer.nbytes}"
         elif fresh and (buffer.kind is not BufferKind.TEMPORARY or buffer in known):
             problem = "is made anew, but there already"
         elif not fresh and buffer not in known:
             problem = "is used before it is written"
-        elif access != "const" and buffer.kind is BufferKind.INPUT and not buffer.crosses:
-            problem = "is an input of the graph, which may not be written"
         if problem:
             raise CaptureError(
                 f"{self.name}: operand {operand!r} of node {node.number} {node.operator.name} "

@@ -360,7 +360,7 @@ def _check_inputs(graph: LogicalGraph) -> None:
     for node in graph.nodes:
         used += [(operand, node.repeat) for _, operand in node.accesses()]
     for operand, times in used:
-        if operand.buffer.kind is not BufferKind.INPUT:
+        if operand.buffer.kind is not BufferKind.INPUT or not operand.meta.numel:
             continue
         whole = inputs.get(operand.buffer)
         end = operand.end + (times - 1) * operand.step

@@ -36,6 +36,7 @@ from flowvm.graph.passes.late import read_sums_late
 from flowvm.graph.passes.order import order_for_memory, settled
 from flowvm.graph.passes.slices import assemble_slices
 from flowvm.graph.passes.updates import merge_updates
+from flowvm.guards.regions import reverting
 from flowvm.meta.device import cpu
 
 Pass = Callable[[LogicalGraph], LogicalGraph]
@@ -58,7 +59,21 @@ def optimize(
     if watched not in ("", "all", *PASSES):
         names = ", ".join(PASSES)
         raise ArgumentError(f"debug_pass={watched!r} is no pass; there are {names}, and all")
-    captured = graph
+    written = [o.buffer for o in graph.inputs if o.buffer in graph.writes()]
+
+    def undo() -> None:
+        for buffer in written:
+            buffer.kind = BufferKind.INPUT
+
+    with reverting(undo):  # to passes, these are variables: their memory is there before and after
+        for buffer in written:
+            buffer.kind = BufferKind.VARIABLE
+        optimized = _passed(graph, without, told)
+    return replace(optimized, captured=(graph, tuple(without)))
+
+
+def _passed(graph: LogicalGraph, without: Sequence[str], told: Told | None) -> LogicalGraph:
+    watched = config.debug_pass
     graph = settled(replace(graph, eager=eager_peak(graph)))
     lowered: dict[Any, Any] = {}
     for name, run in passes_for(graph).items():
@@ -75,7 +90,7 @@ def optimize(
                 file=sys.stderr,
             )
         graph = after
-    return replace(graph, captured=(captured, tuple(without)))
+    return graph
 
 
 def passes_for(graph: LogicalGraph) -> dict[str, Pass]:

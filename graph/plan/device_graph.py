@@ -84,16 +84,18 @@ class DeviceGraph:
         self, plan: PlanParts, operands: Sequence[RegstDesc], end: ChunkEnd, numbers: int
     ) -> None:
         made, inputs = len(plan.made), len(plan.graph.inputs)
-        sizes = [r.buffer.nbytes for r in operands[: made + inputs]]
+        # an input that is written is used where it lies, as variables are
+        written = {made + k for k in plan.graph.written_inputs()}
+        copied = [k for k in range(made + inputs) if k not in written]
+        sizes = {k: operands[k].buffer.nbytes for k in copied}
         head = [0] * GRAPH.LISTS
         head[GRAPH.OPERANDS], head[GRAPH.MADE], head[GRAPH.INPUTS] = len(operands), made, inputs
         head[GRAPH.SCALARS], head[GRAPH.STREAM] = numbers, plan.stream
         lists, at = [], 0
-        for size in sizes:
-            lists += [at, size]
-            at += _rounded(size)
+        for k in range(len(operands)):
+            lists += [at, sizes[k]] if k in sizes else [-1, 0]
+            at += _rounded(sizes.get(k, 0))
         head[GRAPH.CHUNK] = at
-        lists += [-1, 0] * (len(operands) - len(sizes))
         words = [*head, *lists, *[0] * (1 + len(operands))]
         self.device = next(iter(plan.graph.devices()))
         self.branches = len(plan.branches)
@@ -104,7 +106,7 @@ class DeviceGraph:
         self.words: Words = np.array(words, np.int64)
         self.kept.append(self.words)
         self.memory: Any = None
-        if sum(sizes) <= MOST_COPIED:
+        if sum(sizes.values()) <= MOST_COPIED:
             chunk = _rounded(plan.memory.nbytes + end.nbytes(numbers))
             self.memory = empty_of(TensorMeta.of((at + chunk + 64,), uint8, self.device))
             self.words[GRAPH.STORAGE] = self.memory._ref
@@ -210,7 +212,7 @@ def _dependents(plan: PlanParts, task: int) -> list[int]:
         if node is nodes[task] or any(o.buffer in tainted for o in _touched(node)):
             tainted |= {o.buffer for o in node.written()}
     registers = [r for b, r in plan.registers.items() if b in tainted]
-    held = [r.operand for r in registers if r.buffer.kind is BufferKind.VARIABLE]
+    held = [r.operand for r in registers if r.buffer.kind is not BufferKind.TEMPORARY]
     return sorted(operand for operand in held if operand >= 0)
 
 

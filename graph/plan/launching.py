@@ -65,10 +65,16 @@ class Launching:
         held = [b.held.id for b in operands[given:]]
         blocks = _Blocks(array("q", [*[0] * given, *held, *access, *[0] * len(kinds)]))
         entry = _Entry(plan, info)
-        mutated = [b.held for b in graph.mutated()]
+        writes = (graph.captured[0] if graph.captured else graph).writes()
+        mutated = [(b.held, writes.get(b, 1)) for b in graph.mutated()]
         seen = [*made, *(o.buffer for o in graph.inputs)]
         large = plan.chunk_bytes + sum(b.nbytes for b in seen) >= LARGE
-        source = _Source(plan, given, len(operands), len(mutated), large)
+        counts = [f"held{k}.version += {count}" for k, (_, count) in enumerate(mutated)]
+        counts += [
+            f"x{k}.storage().version += {writes.get(graph.inputs[k].buffer, 1)}"
+            for k in graph.written_inputs()
+        ]
+        source = _Source(plan, given, len(operands), counts, large)
         self._source = source
         self.own: dict[str, Any] = {
             "entry": entry.number,
@@ -79,7 +85,7 @@ class Launching:
             "put_numbers": struct.Struct("".join(kinds)).pack_into,
             "_write": struct.Struct("qqqq").pack_into,
             "departing": _departing(plan.name, engine.launch_stream() if plan.actors else -1),
-            **{f"held{k}": storage for k, storage in enumerate(mutated)},
+            **{f"held{k}": storage for k, (storage, _) in enumerate(mutated)},
             **source.own,
         }
         tensors = [f"x{k}" for k in range(len(graph.inputs))]
@@ -222,13 +228,15 @@ def _departing(name: str, home: int) -> Callable[..., int]:
 class _Source:
     """The source of a Plan's launches, and the objects that it names.
 
-    `given` of its `count` operands are packed, `mutated` storages are counted as changed; `large`:
-    dead tensors are released first, for memory is what matters then.
+    `given` of its `count` operands are packed; `changes` are lines that count what is changed;
+    `large`: dead tensors are released first, for memory is what matters then.
     """
 
-    def __init__(self, plan: PlanParts, given: int, count: int, mutated: int, large: bool) -> None:
+    def __init__(
+        self, plan: PlanParts, given: int, count: int, changes: Sequence[str], large: bool
+    ) -> None:
         self.plan, self.given, self.count = plan, given, count
-        self.mutated, self.large = mutated, large
+        self.changes, self.large = changes, large
         self.own: dict[str, Any] = {}
         self.inputs = plan.graph.inputs
         self.shifts = [o.offset << OPERAND.STORAGE_BITS for o in self.inputs]
@@ -271,7 +279,7 @@ class _Source:
             "    except any_error:",
             f"        if block[0] == {NEVER}: block[0] = -1",  # no instruction has it
             "        raise",
-            *[f"    held{k}.version += 1" for k in range(self.mutated)],
+            *[f"    {line}" for line in self.changes],
         ]
 
     def _outputs(self) -> list[str]:

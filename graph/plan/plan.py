@@ -23,7 +23,7 @@ from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.files.printable import printable
-from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.logical import LogicalGraph, Uses
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import operand_text, size_text
 from flowvm.graph.memory.offsets import Block, MemoryPlan, MemoryReport, joined, plan_memory
@@ -110,9 +110,9 @@ class Plan:
         return changes_view.passes_view(changes(self.graph))
 
     @functools.cached_property
-    def changed(self) -> frozenset[int]:
-        """Storages of variables that it changes."""
-        return self.graph.changed_storages()
+    def uses(self) -> Uses:
+        """What launches do with memory that they do not own."""
+        return self.graph.uses()
 
     # --- compiling ----------------------------------------------------------------------------
 

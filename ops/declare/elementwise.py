@@ -34,7 +34,7 @@ import numpy as np
 
 from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator, call_into, going_over
-from flowvm.eager.live import Live, freeze, plain_type
+from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.native.courses import steady
 from flowvm.eager.native.install import Function, fronted
@@ -163,7 +163,7 @@ class Elementwise(Unique):
         if not self.complex and self._is_complex(args):
             return self._complex_twin().into(out, *args)
         pattern, tensors, numbers, kinds = self._sorted(args)
-        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+        if any(map(_may_not_fit, numbers)):
             tensors, numbers = self._fitting(pattern, tensors, numbers, kinds)
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
@@ -258,7 +258,7 @@ class Elementwise(Unique):
             return self.call(number_tensor(args[0], result_type(args[0])), *args[1:])
         pattern, tensors, numbers, kinds = self._sorted(args)
         tensors = together(tensors)
-        if any(type(n) is int and not 0 <= n <= 127 for n in numbers):
+        if any(map(_may_not_fit, numbers)):
             tensors, numbers = self._fitting(pattern, tensors, numbers, kinds)
         return self._variant(pattern).call(*tensors, *kinds, *numbers)
 
@@ -327,11 +327,14 @@ class Elementwise(Unique):
                 continue
             bound = 1 << 8 * dtype.itemsize - dtype.is_signed
             lowest = 0 if compares and not dtype.is_signed else -bound
-            if lowest <= value < bound:
-                if value >= 1 << 63:  # a uint64: the word of the same bits
-                    words = [n - (1 << 64) if n is value else n for n in words]
+            asked: Any = value.live if isinstance(value, Frozen) else value  # then these are guards
+            if lowest <= asked < bound:
+                if asked >= 1 << 63:  # a uint64: the word of the same bits
+                    word = asked - (1 << 64)
+                    word = freeze(word) if isinstance(word, Live) else word
+                    words = [word if n is value else n for n in words]
                 continue
-            if not compares or not -(1 << 63) <= value < 1 << 63:
+            if not compares or not -(1 << 63) <= asked < 1 << 63:
                 raise ArgumentError(
                     f"{self.name}: {name} = {value} does not fit {dtype.name}, the dtype that "
                     f"these arguments compute in; convert a tensor to a wider one"
@@ -585,6 +588,11 @@ def _holomorphic(grad: Callable[..., Any]) -> Callable[..., Any]:
 def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
     """Decorates a function that writes `f(x, ...)` into `x`: see `fronted`."""
     return lambda function: fronted(function, partial(f.going_over, "t" * len(f.args)))
+
+
+def _may_not_fit(number: Any) -> bool:
+    """Whether a number is an int that a tensor's dtype may not hold."""
+    return (type(number) is int and not 0 <= number <= 127) or type(number) is FrozenInt
 
 
 def number_tensor(value: Any, dtype: DType) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
-from flowvm.eager.placed import local_of
+from flowvm.eager.placed import local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.placements import Sbps, broadcast
@@ -258,9 +258,11 @@ def into(
     attrs: Attrs,
     scalars: tuple[Any, ...],
 ) -> int:
-    """`call_into` where tensors are global."""
+    """`call_into` where tensors are global.  DeviceError where some are local."""
     metas: Any = tuple(t._meta for t in tensors)
     targets: Any = tuple(o._meta for o in outs)
+    if not all(isinstance(m, GlobalMeta) for m in (*targets, *metas)):
+        raise mixed(op.name, (*op.outputs, *op.inputs), (*targets, *metas))
     if not all(m.inside for m in targets):
         return issued() - 1
     key = ("global into", len(outs), *targets, *metas, *attrs)

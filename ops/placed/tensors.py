@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.modes import grad_enabled, recording
+from flowvm.eager.modes import grad_enabled, recording, recording_to
 from flowvm.eager.nodes import Node
 from flowvm.eager.placed import Globals, partial_grads
 from flowvm.eager.tensor import Tensor, method
@@ -225,7 +225,8 @@ def _from_local(x: Tensor, where: placement, sbp: Sbps, check: bool) -> Tensor:
     local = x._meta
     shape = list(local.shape)
     if where.size > 1 and check:
-        shape = _agreed(local, where, sbp, place)
+        with recording_to(None):  # a capture needs shapes now, as all ranks' captures do
+            shape = _agreed(local, where, sbp, place)
     else:
         for s, n in zip(sbp, where.shape, strict=True):
             if s.is_split:

@@ -73,7 +73,7 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
             raise ShapeError(f"masked_fill: value must be 0-d, got shape {tuple(value.shape)}")
         category = value._meta.dtype.category
     else:
-        category = result_type_of(type(value)).category
+        category = result_type_of(value.__class__).category
     if category > dtype.category and not (dtype.is_bool and not isinstance(value, Tensor)):
         raise DTypeError(
             f"masked_fill: value {value if not isinstance(value, Tensor) else value.dtype} "

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
+from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
@@ -86,8 +87,11 @@ def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
 _CHEAPER: dict[float, Elementwise] = {2: _square, 3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
-def _cheaper(x: Tensor, exponent: float) -> Elementwise | None:
+def _cheaper(x: Tensor, exponent: Any) -> Elementwise | None:
     dtype = x._meta.dtype
+    if dtype.inexact and isinstance(exponent, Live):  # it is asked which one it is, and stays live
+        asked: Any = exponent
+        return next((op for number, op in _CHEAPER.items() if asked == number), None)
     if dtype.inexact:
         return _CHEAPER.get(exponent)
     whole = isinstance(exponent, int) and not dtype.is_bool

@@ -1,16 +1,21 @@
-"""Where random numbers start from: a seed, and a count of calls."""
+"""Where random numbers start from: a seed, and a count of calls.
+
+While a graph is captured, no generator moves.  What code does to one (draws, seeds it, keeps its
+state and goes back to it) is told to the capture, and each replay does it in that order.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from flowvm.eager.modes import current_listener, current_recorder
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.guards.forks import held_at_fork
 from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
@@ -45,6 +50,8 @@ class Generator:
         self.device = as_device(device)
         self._lock = held_at_fork(threading.Lock())
         self._seed, self._calls = DEFAULT_SEED, 0
+        if (recorder := current_recorder()) is not None:  # a call makes it anew
+            recorder.redo(Seeded(self, DEFAULT_SEED))
 
     def manual_seed(self, seed: int) -> Generator:
         """Start the numbers of `seed`, an int of 64 bits (a negative one counts from 2**64); the
@@ -54,30 +61,30 @@ class Generator:
             raise ArgumentTypeError(f"manual_seed: a seed is an int, got {type(seed).__name__}")
         if not -(1 << 63) <= seed < 1 << 64:
             raise ArgumentError(f"manual_seed: a seed has 64 bits, got {seed}")
-        if current_recorder() is not None:
-            raise CaptureError(
-                "manual_seed in a graph's build would seed once, when it is captured, and not in "
-                "later calls; seed before the call"
-            )
-        with self._lock:
-            self._seed, self._calls = int(seed) % (1 << 64), 0
+        move = Seeded(self, int(seed) % (1 << 64))
+        if (recorder := current_recorder()) is not None:
+            recorder.redo(move)
+        else:
+            move.draw_now()
         return self
 
     def seed(self) -> int:
         """Start from a seed that the operating system draws; the seed."""
-        drawn = int.from_bytes(os.urandom(8), "little")
-        self.manual_seed(drawn)
-        return drawn
+        if (recorder := current_recorder()) is not None:
+            return recorder.redo(Reseeded(self))[0]  # type: ignore[no-any-return]
+        return Reseeded(self).draw_now()[0] % (1 << 64)
 
     def initial_seed(self) -> int:
         """The seed that the numbers started from."""
+        if (recorder := current_recorder()) is not None:
+            return recorder.seed_of(self)  # type: ignore[no-any-return]
         return self._seed
 
     def get_state(self) -> Tensor:
         """The state as a tensor of 16 bytes, for `set_state`."""
-        with self._lock:
-            words = np.array([self._seed, self._calls], np.uint64)
-        return tensor(words.view(np.uint8))
+        if (recorder := current_recorder()) is not None:
+            return recorder.keep_state(Kept(self))
+        return tensor(np.array(self.position(), np.uint64).view(np.uint8))
 
     def set_state(self, new_state: Tensor) -> Generator:
         """Go on from where `get_state` was called; the generator."""
@@ -85,18 +92,27 @@ class Generator:
             raise ArgumentTypeError(
                 "set_state takes what get_state gave: a uint8 tensor of 16 bytes"
             )
-        words = new_state.numpy().view(np.uint64)
-        with self._lock:
-            self._seed, self._calls = int(words[0]), int(words[1])
+        kept = None
+        if (recorder := current_recorder()) is not None:
+            kept = recorder.kept_state(new_state)
+        words = None if kept else new_state.numpy().view(np.uint64)
+        self.go_to(kept if words is None else (int(words[0]), int(words[1])))
         return self
 
-    def position(self) -> tuple[int, int]:
-        """The state as numbers, for `go_to`: seed, and calls since."""
+    def position(self) -> Any:
+        """The state, for `go_to`: seed, and calls since; what stands for it inside a capture."""
+        if (recorder := current_recorder()) is not None:
+            kept = Kept(self)
+            recorder.redo(kept)
+            return kept
         with self._lock:
             return self._seed, self._calls
 
-    def go_to(self, position: tuple[int, int]) -> None:
+    def go_to(self, position: Any) -> None:
         """Go on from where `position` was asked for."""
+        if (recorder := current_recorder()) is not None:
+            recorder.redo(Restored(self, position))
+            return
         with self._lock:
             self._seed, self._calls = position
 
@@ -130,13 +146,91 @@ class Generator:
             call = self._calls
             self._calls += 1
             chosen = self._seed
-        return (chosen - (1 << 64) if chosen >> 63 else chosen), call
+        return _signed(chosen), call
 
     def __reduce__(self) -> Any:
         return _generator_at, (type(self), str(self.device), self.position())
 
     def __repr__(self) -> str:
         return f"Generator(seed={self._seed}, calls={self._calls})"
+
+
+def _signed(seed: int) -> int:
+    """A seed as a word of an instruction."""
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+# --- what captured code does to generators ------------------------------------------------------
+
+
+class Move:
+    """Something that captured code does to a generator; a replay does it by `draw_now()`, which
+    answers two numbers, as a draw does.
+    """
+
+    generator: Generator
+
+    def draw_now(self) -> tuple[int, int]:
+        """Do it."""
+        raise NotImplementedError
+
+
+@dataclass
+class Seeded(Move):
+    """`generator.manual_seed(seed)`."""
+
+    generator: Generator
+    seed: int
+
+    def draw_now(self) -> tuple[int, int]:
+        """Do it."""
+        with self.generator._lock:
+            self.generator._seed, self.generator._calls = self.seed, 0
+        return _signed(self.seed), 0
+
+
+@dataclass
+class Reseeded(Move):
+    """`generator.seed()`."""
+
+    generator: Generator
+
+    def draw_now(self) -> tuple[int, int]:
+        """Do it: the seed."""
+        return Seeded(self.generator, int.from_bytes(os.urandom(8), "little")).draw_now()
+
+
+@dataclass
+class Kept(Move):
+    """`generator.get_state()`.
+
+    place  holds where the generator was in the present replay
+    turn   how much the capture had done to it before
+    """
+
+    generator: Generator
+    place: list[tuple[int, int]] = field(default_factory=list, compare=False)
+    turn: int = 0
+
+    def draw_now(self) -> tuple[int, int]:
+        """Do it: where the generator is."""
+        here: tuple[int, int] = self.generator.position()
+        self.place[:] = [here]
+        return here
+
+
+@dataclass
+class Restored(Move):
+    """`generator.set_state(state)`, of a state that the code kept or that was there before it."""
+
+    generator: Generator
+    state: Kept | tuple[int, int]
+
+    def draw_now(self) -> tuple[int, int]:
+        """Do it."""
+        kept = self.state
+        self.generator.go_to(kept.place[0] if isinstance(kept, Kept) else kept)
+        return 0, 0
 
 
 def _generator_at(kind: type[Generator], device: str, position: tuple[int, int]) -> Generator:

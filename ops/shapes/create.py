@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.live import Live, plain_number
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
@@ -22,7 +23,8 @@ from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.shapes.fill import dtype_or, finished
+from flowvm.ops.shapes.fill import dtype_or, finished, full
+from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.callers.lines import warn
 
 if TYPE_CHECKING:
@@ -64,6 +66,8 @@ def tensor(
     if hasattr(type(data), "__cuda_array_interface__"):
         there: Tensor = exchange.from_interface(data, copy=True).to(dtype, device=device)
         return finished(there, requires_grad)
+    if isinstance(data, Live):
+        return full((), data, dtype=dtype, device=device, requires_grad=requires_grad)
     place = as_device(device)
     array, kind = _array(data, None if dtype is None else as_dtype(dtype))
     return finished(adopt_array(array, dtype=kind).to(device=place), requires_grad)
@@ -110,7 +114,7 @@ def _plain(data: Any) -> Any:
     """`data` with the tensors in it as numbers or lists."""
     if isinstance(data, (list, tuple)):
         return [_plain(d) for d in data]
-    return data.tolist() if isinstance(data, Tensor) else data
+    return data.tolist() if isinstance(data, Tensor) else plain_number(data)
 
 
 def _first(data: Any) -> Any:

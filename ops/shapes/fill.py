@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.live import Live
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -89,6 +90,8 @@ def number_for(value: Any, dtype: DType) -> Scalar:
     """
     if isinstance(value, (Tensor, np.generic)):
         value = value.item()
+    elif isinstance(value, Live) and dtype.is_floating_point:
+        return value  # type: ignore[return-value]
     if not isinstance(value, (bool, int, float, complex)):
         raise ArgumentTypeError(f"expected a number, got {type(value).__name__}")
     if dtype.is_complex:

@@ -56,6 +56,23 @@ def test_training_is_the_same_as_on_the_cpu(device, seed):
     assert "a CUDA graph" in step.explain()
 
 
+def test_arguments_that_are_written_are_the_callers(device):
+    def step(x, y):
+        made = x.add_(1) * 2 + y
+        y.mul_(2)
+        return made
+
+    graph, found = flow.compile(step), []
+    for place, call in (("cpu", step), (device, graph)):
+        x, y = flow.arange(4.0).to(place), flow.ones(4).to(place)
+        found.append([])
+        for turn in range(8):
+            x = flow.zeros(4).to(place) if turn == 5 else x  # other memory
+            found[-1] += [call(x, y).tolist(), x.tolist(), y.tolist()]
+    assert found[0] == found[1]
+    assert "a CUDA graph" in graph.plan.device_graph.text
+
+
 def test_outputs_of_launches_in_flight_are_apart(device):
     @flow.compile
     def double(x):

@@ -10,6 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import captured
 import checkpoints
 import meshes
 import numpy as np
@@ -669,7 +670,7 @@ def check_the_order_of_accesses_is_kept():
 
 CHECKS = {
     name: thing
-    for place in (globals(), *map(vars, (meshes, sharded, checkpoints)))
+    for place in (globals(), *map(vars, (meshes, sharded, captured, checkpoints)))
     for name, thing in place.items()
     if name.startswith("check_")
 }

@@ -1,6 +1,6 @@
 """Random graphs against eager code: some calls in flight between eager code on several streams.
 
-A graph is a list of steps on inputs, variables and locals, each step on one of up to three streams;
+A graph is a list of steps that read and write inputs, variables and locals, on up to three streams;
 passes are on and off in random subsets, regst_num is 1 or 2.  The same calls are made by eager code
 and by replays, and nobody reads before the end.  Then
 
@@ -57,23 +57,25 @@ def case(seed: int) -> dict[str, Any]:
     count = rng.choice([1, 2, 2, 3])
     names = INPUTS + VARIABLES + LOCALS
     calls = rng.randrange(2, 8)
+    writes = rng.random() < 0.4  # inputs, too: then a graph has one stream
     return {
         "dtype": "int64" if whole else "float64",
         "off": sorted(set(off)),
         "regst_num": rng.choice([1, 2]),
         "verify": rng.random() < 0.4,
+        "writes": writes,
         "values": rng.randrange(1 << 30),
-        "steps": [_step(rng, count) for _ in range(rng.randrange(3, 16))],
+        "steps": [_step(rng, count, writes) for _ in range(rng.randrange(3, 16))],
         "returned": [rng.choice(names) for _ in range(rng.randrange(1, 4))],
         "calls": [_call(rng, n + 1 == calls) for n in range(calls)],
     }
 
 
-def _step(rng: random.Random, streams: int) -> list[Any]:
+def _step(rng: random.Random, streams: int, writes: bool) -> list[Any]:
     """[kind, which of it, stream, out, p, q, k]."""
     kind = rng.choices(list(KINDS), list(KINDS.values()))[0]
     written = VARIABLES + LOCALS
-    p = rng.choice(written if kind == "update" else INPUTS + written)
+    p = rng.choice(written if kind == "update" and not writes else INPUTS + written)
     q = rng.choice(INPUTS + written)
     which = rng.choice(OPTIONS[kind])
     return [kind, which, rng.randrange(streams), rng.choice(LOCALS), p, q, rng.randrange(1, 6)]
@@ -125,7 +127,7 @@ class Program:
                     t[out] = NEW[which](t[p], t[q], k)
                 elif kind == "select":
                     t[out] = flow.index_select(t[p], 0, places)
-                elif kind == "update" and p not in given:
+                elif kind == "update" and (p not in given or self.case["writes"]):
                     UPDATE[which](t[p], t[q].clone(), k)
                 elif kind == "view":
                     t[out] = VIEW[which](t[p])
@@ -150,6 +152,7 @@ class Run:
                 v.copy_(flow.tensor(a))
         self.kept: list[Any] = []
         self.before: list[Any] = []
+        self.inputs = [flow.tensor(a) for a in _drawn(case, 1)[:2]]
 
     def _call(self, number: int, how: str, inputs: list[Any]) -> tuple[Any, ...]:
         if how == "slow":
@@ -163,10 +166,10 @@ class Run:
     def run(self) -> Run:
         """Make the calls, with eager code between them."""
         v = self.program.variables
-        inputs = [flow.tensor(a) for a in _drawn(self.case, 1)[:2]]
+        inputs = self.inputs
         for number, (stream, how, between, other) in enumerate(self.case["calls"]):
             if how == "inside":
-                self.before = [u.clone() for u in v]
+                self.before = [u.clone() for u in (*v, *self.inputs)]
             with flow.stream(self.streams[stream]):
                 outs = self._call(number, how, inputs)
             self.kept += outs
@@ -180,14 +183,15 @@ class Run:
                 elif between == "delete":
                     self.kept.clear()
                 elif between == "again":
-                    inputs = [outs[0] + 0, inputs[1]]
+                    self.kept.append(inputs[0])
+                    inputs = self.inputs = [outs[0] + 0, inputs[1]]
             del outs
         return self
 
     def results(self) -> list[Any]:
         """Arrays, or the number of the call whose error was raised."""
         engine.wait_idle()
-        return [_value(t) for t in (*self.program.variables, *self.kept)]
+        return [_value(t) for t in (*self.program.variables, *self.inputs, *self.kept)]
 
     def check_restored(self) -> None:
         """Raise all errors; then variables of the graph are readable, unless they are half written;

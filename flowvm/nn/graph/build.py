@@ -23,7 +23,7 @@ from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
 from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
-from flowvm.nn.graph.compiled import Compiled, storages_of
+from flowvm.nn.graph.compiled import Compiled, left_behind, storages_of
 from flowvm.nn.graph.config import GraphConfig
 from flowvm.nn.graph.explain import say_difference
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
@@ -67,7 +67,7 @@ class GraphBuild(Holding):
         self._debug = 0
         self._status: Status | None = None  # of the capture that is made now, or was last
         self._own: frozenset[str] = frozenset()
-        self._given: frozenset[int] = frozenset()
+        self._given: list[int] = []
         self._found = None
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,8 +169,10 @@ class GraphBuild(Holding):
 
     def _optimized(self, graph: LogicalGraph) -> LogicalGraph:
         without = self.config.without
-        if not self._given.isdisjoint(graph.changed_storages()):
+        meets = graph.uses().meet(self._given)
+        if meets:
             without = tuple(PASSES)
+        if meets or graph.written_inputs():  # launches in flight together share variables alone
             graph = replace(graph, nodes=[replace(n, stream=0) for n in graph.nodes])
         told = self._status.passed if self._status is not None else None
         modules = [module for _, module in self._modules()]
@@ -202,6 +204,8 @@ class GraphBuild(Holding):
             inputs = [capture.placeholder(t._meta, f"input {i}") for i, t in enumerate(leaves)]
             for t, leaf in zip(inputs, leaves, strict=True):
                 t.requires_grad_(leaf.requires_grad)
+            capture.buffers.stand_for(inputs, leaves)
+            shown = [(t._meta, t._ref) for t in inputs]
             batch = MicroBatches(capture, self.config.gradient_accumulation_steps)
             args, kwargs = unflatten(structure, iter(batch.unpack(inputs)))
             owned, landing = self._stepped_parameters(), self._landing
@@ -220,6 +224,7 @@ class GraphBuild(Holding):
                     ends = [k for k, t in enumerate(made) if t._node is not None]
                     made = batch.pack(made)
                     batch.acc(owned, [*gradients.found, *landing.leaves])
+                left = left_behind(inputs, shown)
                 capture.phase = "backward"
                 if several:
                     settle(owned)
@@ -236,7 +241,8 @@ class GraphBuild(Holding):
         if steps.made_state:
             breaks.undo()
             return None
-        if ends and self.differentiable and not capture.backwards:
+        flow_on = ends or any(one.flows for one in left)
+        if flow_on and self.differentiable and not capture.backwards:
             breaks.undo()
             self._has_ends = True
             raise CaptureError(f"{self.name}: code outside may go backward from its results")
@@ -245,6 +251,11 @@ class GraphBuild(Holding):
             if label != "constant":  # what a pass made is called so
                 capture.name_reached(tensor, label)
         check_marks(self.name, capture.checkpoints, capture.forgotten, paths.values())
+        if left and breaks.path:
+            raise CaptureError(
+                f"{self.name}: build runs in segments, and changes how an argument shows its "
+                f"memory, or makes its gradient go on; give it a clone()"
+            )
         if breaks.path:
             last, plan = breaks.finish(capture)
             if resumed:  # the first segment asks for what the first capture saw, not for this
@@ -254,7 +265,7 @@ class GraphBuild(Holding):
             plan = compile_plan(self._optimized(capture.graph))
             compiled = Compiled(capture, plan, result, steps, around.watchers)
             compiled.cleared = cleared
-        compiled.ends = [] if capture.backwards else ends
+        compiled.ends, compiled.left = [] if capture.backwards else ends, left
         return compiled
 
     def _surroundings(self) -> Surroundings:

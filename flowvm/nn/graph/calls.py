@@ -7,7 +7,7 @@ In this order:
   optimizers' groups and options, the scaler's;
 - modules: at once if nothing has changed in any of them (`interpreter.changed`), else one by
   one;
-- that no argument is memory of a variable that is changed (`LogicalGraph.changed_storages`);
+- that no argument is memory that is changed under another name (`Uses.meet`);
 - what else is watched, and guards: the decisions that code made by live numbers.
 
 Written out as Python, because most of what a replay of a small graph costs is this.
@@ -16,7 +16,7 @@ Written out as Python, because most of what a replay of a small graph costs is t
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,9 @@ from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
-from flowvm.graph.capture.conditions import Conditions
+from flowvm.graph.capture.conditions import NO_ANSWER, Conditions
 from flowvm.graph.capture.trees import flatten
+from flowvm.graph.logical.logical import Uses
 from flowvm.meta.dtype import get_default_dtype
 from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
@@ -69,7 +70,8 @@ class Call:
 class CallTest:
     """The lines that look whether a call is one that `made` serves, and so is of the kind `call`.
 
-    written   storages of variables that it changes
+    uses      what it does with memory that it does not own; `grows`: calls may find that it does
+              more
     own       gets what the lines name
     known     names of live numbers that were found on the way
     """
@@ -79,14 +81,15 @@ class CallTest:
         made: Conditions,
         call: Call,
         optimizers: Sequence[tuple[Optimizer, Any]],
-        written: Set[int],
+        uses: Uses,
         own: dict[str, Any],
         known: dict[int, str],
+        grows: bool = False,
     ) -> None:
         self.made, self.call, self.optimizers = made, call, optimizers
-        self.written, self.own, self.known = written, own, known
+        self.uses, self.own, self.known, self.grows = uses, own, known, grows
         self.inputs: list[str] = []
-        self.own.update(MISS=MISS, key=call.config, same=_same_constant, written=written)
+        self.own.update(MISS=MISS, key=call.config, same=_same_constant)
 
     def before(
         self, body: Callable[[int], list[str]], name: str, *, alone: bool
@@ -98,7 +101,11 @@ class CallTest:
         call's tensors are x0, x1, ...
         """
         test = self.lines()
-        does = [*self._guards(), *body(2)]
+        guards = [f"    {line}" for line in self._guards()]
+        if guards:
+            self.own["no_answer"] = NO_ANSWER
+            guards = ["    try:", *guards, "    except no_answer: return MISS"]
+        does = [*guards, *body(2)]
         if alone:
             test.append("    with graph._lock:")
             does = [f"    {line}" for line in does]
@@ -140,11 +147,7 @@ class CallTest:
             own["scaler"], own["scaling"] = scaler, scaler.key()
             same = "graph._scaler is scaler and scaler.key() == scaling"
             lines.append(f"    if not ({same}): return MISS")
-        if self.inputs and (self.written or isinstance(self.written, set)):  # which may grow
-            shared = " or ".join(
-                f"{x}._ref & {OPERAND.STORAGE_MASK} in written" for x in self.inputs
-            )
-            lines.append(f"    if {shared}: return MISS")
+        lines += self._meetings()
         for k, watched in enumerate(one for one in made.watched if not one.gated):
             own[f"watched{k}"] = watched.holds
             lines += [
@@ -153,6 +156,20 @@ class CallTest:
                 f"    if not same_{k} and not watched{k}(): return MISS",
             ]
         return lines
+
+    def _meetings(self) -> list[str]:
+        """Lines that look whether memory that is changed has another name in this call."""
+        uses, storages = self.uses, [f"{x}._ref & {OPERAND.STORAGE_MASK}" for x in self.inputs]
+        if not storages:
+            return []
+        self.own.update(meet=uses.meet, written=uses.changed)
+        if self.grows or (uses.inputs and (uses.held or len(storages) > 1)):
+            return [f"    if meet(({', '.join(storages)},)): return MISS"]
+        if not uses.changed:
+            return []
+        return [
+            f"    if {' or '.join(f'{storage} in written' for storage in storages)}: return MISS"
+        ]
 
     def _arguments(self) -> list[str]:
         """Lines that take the call's arguments apart, or find them of another structure."""

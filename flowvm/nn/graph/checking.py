@@ -69,7 +69,7 @@ def checked(graph: Graph, structure: Any, leaves: list[Tensor], args: Any, kwarg
     own, ended = _run_of(graph, outputs, call.leaves), get_rng_state()
     graph._replay = None  # or the next call would not come here
     landed = [leaf for leaf in graph._landing.leaves if isinstance(leaf, Tensor)]
-    if not graph.has_copies and (landed or any(plan.changed for plan in graph.plans)):
+    if not graph.has_copies and (landed or any(plan.uses.changed for plan in graph.plans)):
         raise ArgumentError(
             f"{graph.name}: check() cannot run a function again that changes tensors besides its "
             f"arguments; make it an nn.Graph with its modules as attributes, or compile a module"

@@ -8,17 +8,19 @@ launches.  Else it answers MISS, and `Graph` looks the call up by its key, or ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowvm.eager.calls import generated
 from flowvm.eager.live import Guard, Leaf, Live, live_lines
+from flowvm.eager.modes import note_change
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import AutogradError
+from flowvm.errors import AutogradError, CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.graph.capture.conditions import Conditions
 from flowvm.graph.capture.trees import tree_text
 from flowvm.graph.plan.plan import Plan
+from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.steps import Steps
 from flowvm.ops.declare.recording import Recorded
@@ -29,7 +31,8 @@ from flowvm.vm.machine.words import OPERAND
 class Compiled(Conditions):
     """A Plan with what Python does around each replay.
 
-    `ends` are the outputs that eager code could have gone backward from.  `kind` is what calls of
+    `ends` are the outputs that eager code could have gone backward from, `left` what becomes of
+    arguments.  `kind` is what calls of
     its kind have in common, (structure, metas), with what was switched; unset where that is not all
     that matters.
     """
@@ -40,9 +43,11 @@ class Compiled(Conditions):
         self.plan, self.structure = plan, structure
         self.optimizers, self.updates = steps.optimizers, steps.updates
         self.guards: list[Guard] = capture.guards
+        capture.guards.open = False
         self.draws = capture.draws
         self.watched = list(watched)
         self.ends: list[int] = []
+        self.left: list[LeftBehind] = []
         self.cleared: frozenset[int] = frozenset()  # leaves: see `Gradients.cleared`
         self.plans = [plan]
         self.seen: list[Any] = [None]
@@ -65,16 +70,48 @@ class Compiled(Conditions):
         """
         if self._replay is None:
             body = _Body(self)
-            test = CallTest(self, call, self.optimizers, self.plan.changed, body.own, body.known)
+            test = CallTest(self, call, self.optimizers, self.plan.uses, body.own, body.known)
             reads = bool(self.optimizers)  # their numbers, which are written after it
             self._replay = test.before(body.lines, self.plan.name, alone=reads)
         replay: Callable[..., Any] = self._replay
         return replay
 
 
-def storages_of(tensors: Iterable[Tensor]) -> frozenset[int]:
-    """The storages that tensors are in."""
-    return frozenset(t._ref & OPERAND.STORAGE_MASK for t in tensors)
+class LeftBehind(NamedTuple):
+    """What becomes of an argument that code shows otherwise (`x.t_()`), or whose gradient goes on.
+
+    place, meta   which one, and its meta behind a call
+    moved         by how much its reference to memory is another one
+    flows         eager code could go backward from it
+    """
+
+    place: int
+    meta: TensorMeta
+    moved: int
+    flows: bool
+
+
+def left_behind(inputs: Sequence[Tensor], shown: Sequence[tuple[Any, int]]) -> list[LeftBehind]:
+    """Return what code made of the tensors that stand for arguments, which were `shown` so before.
+
+    CaptureError for one that has other memory.
+    """
+    left = []
+    for k, (t, (meta, ref)) in enumerate(zip(inputs, shown, strict=True)):
+        moved, flows = t._ref - ref, t._node is not None and not t._node.is_leaf
+        if (t._ref ^ ref) & OPERAND.STORAGE_MASK:
+            raise CaptureError(
+                f"build gives argument {k} other memory (x.data = ..., set_, resize_), which no "
+                f"replay does: write into it with copy_(), or return the new tensor"
+            )
+        if moved or t._meta is not meta or flows:
+            left.append(LeftBehind(k, t._meta, moved, flows))
+    return left
+
+
+def storages_of(tensors: Iterable[Tensor]) -> list[int]:
+    """Return the storage of each tensor."""
+    return [t._ref & OPERAND.STORAGE_MASK for t in tensors]
 
 
 def _no_gradient(c: Any, *gradients: Any) -> Any:
@@ -119,6 +156,8 @@ class _Body:
             meta = compiled.plan.graph.outputs[k].meta
             own[f"end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (meta,))
             lines.append(f"o{k}._node = end{k}")
+        for k, one in enumerate(compiled.left):
+            lines += self._leave(k, one)
         for k, ((owner, name, _), value) in enumerate(zip(updates, values, strict=True)):
             own[f"owner{k}"], own[f"name{k}"] = owner, name
             lines.append(f"owner{k}[name{k}] = {value}")
@@ -129,6 +168,16 @@ class _Body:
         outputs = [f"o{k}" for k in range(len(compiled.plan.graph.outputs))]
         tree = tree_text(compiled.structure, iter(outputs), own)
         return [f"    {line}" for line in (*lines, f"return {tree}")]
+
+    def _leave(self, k: int, one: LeftBehind) -> list[str]:
+        """Lines that make of an argument what the code made of it, beside writing to it."""
+        own, x = self.own, f"x{one.place}"
+        own[f"left{k}"], own["note_change"] = one.meta, note_change
+        lines = [f"{x}._ref += {one.moved}; {x}._meta = left{k}; note_change()"]
+        if one.flows:
+            own[f"left_end{k}"] = Node(_NO_GRADIENT, (), (), (), (), (), (one.meta,))
+            lines.append(f"{x}._node = left_end{k}")
+        return lines
 
     def _draws(self, times: int) -> list[str]:
         """Lines that draw, in the order of eager code: all draws of a repetition, then the next."""

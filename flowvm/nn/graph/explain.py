@@ -20,6 +20,7 @@ from flowvm.eager.live import Live
 from flowvm.eager.modes import find_user
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureWarning, RecaptureWarning
+from flowvm.graph.capture.conditions import NO_ANSWER, is_met
 from flowvm.graph.capture.trees import unflatten
 from flowvm.nn.graph.steps import fixed_options
 from flowvm.vm.callers.lines import shown, warn
@@ -181,18 +182,26 @@ def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
     """Which of a Plan's conditions do not hold: modules by path, decisions, what the code reads."""
     reasons: list[str] = []
     for asked, outcome in getattr(compiled, "guards", ()):
-        if asked() == outcome:
+        if is_met((asked, outcome)):
             continue
         if isinstance(asked, Live):
             line = _short(_line_of(*asked.guards.places.get(id(asked), (None, 0))))
             reasons.append(
-                f"decision `{asked!r}` {outcome} -> {asked()}" + f" ({line})" * bool(line)
+                f"decision `{asked!r}` {outcome} -> {_answer(asked)}" + f" ({line})" * bool(line)
             )
         else:
             reasons += asked.__self__.difference()
     for watched in getattr(compiled, "watched", ()):
         reasons += watched.difference()
     return reasons
+
+
+def _answer(asked: Live) -> str:
+    """What an expression gives now, or why it gives nothing."""
+    try:
+        return str(asked())
+    except NO_ANSWER as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def _summed(differences: Sequence[str]) -> str:

@@ -86,9 +86,9 @@ SHARED = "shares memory"  # in the key of calls whose arguments do, with what bu
 
 
 def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
-    """Whether a call's tensors share memory with variables that its Plans change."""
+    """Whether a call's tensors share memory with what its Plans change."""
     storages = storages_of(leaves)
-    return any(not plan.changed.isdisjoint(storages) for plan in compiled.plans)
+    return any(plan.uses.meet(storages) for plan in compiled.plans)
 
 
 class Graph(GraphBuild):
@@ -291,7 +291,7 @@ class Graph(GraphBuild):
             compiled = Landed(compiled, self._landing)
         if _shares(compiled, leaves):
             key = (*key, SHARED)
-            why = why and "an argument shares memory with a variable that build changes"
+            why = why and "an argument and something else are one memory, which build changes"
         same = self._plans.setdefault(key, [])
         same.insert(0, compiled)
         del same[MAX_PLANS:]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.autograd.backward import scaled
@@ -47,11 +48,13 @@ def step_all(optimizers: Sequence[Optimizer], scaler: GradScaler | None) -> None
     """One step of each optimizer; with a scaler, one that it may skip, and its update."""
     if scaler is None:
         for optimizer in optimizers:
-            optimizer.step()
+            optimizer._graph_step(optimizer.step)
         return
     try:
         for optimizer in optimizers:
-            scaler.step(optimizer)
+            if not scaler.has_unscaled(optimizer):
+                scaler.unscale_(optimizer)  # clipping is of the gradients themselves
+            optimizer._graph_step(partial(scaler.step, optimizer))
         if optimizers:
             scaler.update()
     finally:

@@ -31,7 +31,7 @@ from flowvm.nn.graph.compiled import Compiled
 from flowvm.nn.graph.steps import fixed_options
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
-from flowvm.ops.random.generator import default_generator
+from flowvm.ops.random.generator import Generator, default_generator
 from flowvm.version import VERSION
 from flowvm.vm.machine.words import OPERAND
 
@@ -89,6 +89,11 @@ class _Writer:
             raise ArgumentError(
                 f"{name}: a graph that runs in segments, or whose calls change .grad of leaves, "
                 f"cannot be saved"
+            )
+        if compiled.left:
+            raise ArgumentError(
+                f"{name}: a graph that changes how an argument shows its memory, or makes its "
+                f"gradient go on, cannot be saved"
             )
         numbers, what = Numbers(), f"{name}: a call's key"
         modules, others = compiled.watched
@@ -155,6 +160,11 @@ class _Writer:
     def _generator(self, generator: Any) -> str:
         if generator is default_generator:
             return ""
+        if not isinstance(generator, Generator):
+            raise ArgumentError(
+                f"{self.graph.name}: build seeds a generator, or keeps its state, and such a graph "
+                f"cannot be saved: seed before the call"
+            )
         for name, value in self.graph.named_attributes():
             if value is generator:
                 return str(name)

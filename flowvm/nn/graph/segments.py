@@ -14,6 +14,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
 from flowvm.graph.capture.segments import MAX_FOLLOWING, Outcome, Run, Segment
+from flowvm.graph.logical.logical import Uses
 from flowvm.graph.plan.plan import Plan
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.explain import say
@@ -26,8 +27,8 @@ class Segmented:
     """A graph in segments.
 
     `capture(inputs, breaks)` runs the code again and gives the segment that it ends with, or None.
-    `changed` has the storages of variables that its Plans change, those found later too.
-    `lock` is the graph's, which it is held under.
+    `uses` is what its Plans do, those found later too.  `lock` is the graph's, which it is held
+    under.
     """
 
     cleared: frozenset[int] = frozenset()  # what decides between segments may have looked
@@ -45,12 +46,12 @@ class Segmented:
         self._begun: Run | None = breaks.run  # the call that captured this is on its way
         self._last = breaks.last
         self._replay: Any = None
-        self.changed: set[int] = set()
-        self._note_changed()
+        self.uses = Uses()
+        self._note_uses()
 
-    def _note_changed(self) -> None:
+    def _note_uses(self) -> None:
         for plan in self.plans:
-            self.changed |= plan.changed
+            self.uses.add(plan.uses)
 
     @property
     def segments(self) -> list[Segment]:
@@ -72,7 +73,7 @@ class Segmented:
         """
         if self._replay is None:
             own = {"run": self.run}
-            test = CallTest(self.root, call, self.optimizers, self.changed, own, {})
+            test = CallTest(self.root, call, self.optimizers, self.uses, own, {}, grows=True)
             arguments = ", ".join(f"x{k}" for k in range(len(call.metas)))
             lines = [f"    return run([{arguments}])"]
             self._replay = test.before(lambda depth: lines, self.root.name, alone=True)
@@ -113,7 +114,7 @@ class Segmented:
             )
         breaks = Breaks(run, self.optimize, path)
         last = self.capture(run.inputs, breaks)
-        self._note_changed()
+        self._note_uses()
         if last is None:
             raise CaptureError(
                 f"{segment.name}: what follows {segment.why} updates a parameter that no step has "

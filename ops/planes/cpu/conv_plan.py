@@ -270,7 +270,8 @@ def strips_of(s: Shape, dtype: str, back: bool) -> Strips:
     once = s.kernel[0] == 1 and fits >= min(count, max(step, reach))
     if not once:
         fits = min(
-            RESULTS // (phases * part * size), LINES // (min(depth, 16) * lines * size) - reach
+            RESULTS // (phases * part * size),
+            LINES // (max(1, min(depth, 16)) * lines * size) - reach,
         )
     blocks = -(-count // max(step, fits // step * step))
     span = _up(-(-count // blocks), step)
@@ -279,7 +280,7 @@ def strips_of(s: Shape, dtype: str, back: bool) -> Strips:
         part = _up(part // 2, tall)
     pitch = _up(span + reach, lanes)
     most = max(1, LINES // (lines * pitch * size))
-    channels = max(1, depth if once else -(-depth // -(-depth // most)))
+    channels = max(1, depth if once else -(-depth // max(1, -(-depth // most))))
     return Strips(
         s.samples, s.groups, depth, rows, *source, *result, *s.kernel, *s.stride, *s.padding,
         *s.dilation, int(back), h.base, w.base, h.results, w.results, h.sources, w.sources,

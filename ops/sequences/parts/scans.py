@@ -51,7 +51,7 @@ def _recurrence(
     gates, size = weight.shape
     stored = x.dtype.itemsize
     units = max(1, -(-samples // BLOCK))
-    block = min(-(-samples // units) + 3 & ~3, max(1, ARENA_BYTES // (gates * stored)))
+    block = min(-(-samples // units) + 3 & ~3, max(1, ARENA_BYTES // max(1, gates * stored)))
     tile, found = (
         tile_shape(x.dtype.name),
         tile_functions(x.dtype.name, ("tile", "copy", "transpose")),

@@ -15,7 +15,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.logical.logical import LogicalGraph
-from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
+from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.ops.declare.registry import SAMPLES
 
 nn = flow.nn
@@ -214,7 +214,7 @@ def test_live_numbers_are_found_anew():
     box[0] = 1.0
     interpret(capture.graph, [])
     assert w.tolist() == [0.25] * 2
-    assert not guards
+    assert {asked.function for asked, _ in guards} <= {"is_float"}  # and nothing by its value
 
 
 def test_arithmetic_with_live_numbers():
@@ -239,12 +239,6 @@ def test_a_decision_by_a_live_number_becomes_a_guard():
     assert outcome is find() is True
     box[0] = 1
     assert find() is False
-
-
-@pytest.mark.parametrize("use", [math.sqrt, float, int, lambda n: [0, 1, 2][n]])
-def test_a_live_number_refuses_to_be_fixed(use):
-    with pytest.raises(CaptureError, match="replay to replay"):
-        use(Leaf([2], (0,)))
 
 
 # --- the checker ------------------------------------------------------------------------------
@@ -298,13 +292,8 @@ def test_the_checker_refuses_what_cannot_be():
         buffer = Buffer(99, BufferKind.TEMPORARY, 16)
         graph.outputs[0] = Operand(buffer, 0, graph.outputs[0].meta)
 
-    def written_input(graph: LogicalGraph):
-        node: OpNode = graph.nodes[0]
-        replace(node, into=True, outputs=(graph.inputs[0],))
-
     assert "used before it is written" in broken(swap)
     assert "reaches from byte" in broken(shrink)
     assert "made anew" in broken(twice)
     assert "the graph says" in broken(other_meta)
     assert "written by no node" in broken(lost_output)
-    assert "may not be written" in broken(written_input)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import operator
+from fractions import Fraction
+from struct import pack
 
+import numpy as np
 import pytest
 
 from flowvm.eager.live import FUNCTIONS, Decisions, Leaf, Live, live_lines
 from flowvm.errors import CaptureError
+from flowvm.graph.capture.conditions import is_met
 
 
 def leaves(*values):
@@ -76,10 +81,78 @@ def test_every_function_is_written_as_it_computes():
         assert own[found] == function(*[o.find() for o in operands]), name
 
 
-def test_a_refusal_names_the_expression():
-    (a, b), _ = leaves(2.0, 3)
-    with pytest.raises(CaptureError, match=r"a \* b \+ 1, 7.0 now"):
-        float(a * b + 1)
+PLAIN = {
+    "float": (float, 2.5), "int": (int, 2.5), "complex": (complex, 2.5),
+    "index": (operator.index, 4),
+    "sqrt": (math.sqrt, 2.5), "log": (math.log, 2.5), "isnan": (math.isnan, math.nan),
+    "isfinite": (math.isfinite, 2.5), "range": (lambda n: list(range(n)), 3),
+    "list": (lambda n: [7, 8, 9][n], 1), "key": (lambda n: {2.5: "a"}[n], 2.5),
+    "numpy": (np.sqrt, 2.5),
+    "array": (lambda n: np.asarray(n).dtype, 2.5), "single": (lambda n: np.float32(3) * n, 0.1),
+    "complex product": (lambda n: n * 2j, 2.5), "fraction": (lambda n: Fraction(1, 2) * n, 3),
+    "whole": (lambda n: n.is_integer(), 2.5), "bits": (lambda n: n.bit_length(), 6),
+    "shift": (lambda n: (n << 2, 1 << n, n & 3, 7 ^ n, ~n), 5),
+    "struct": (lambda n: pack("d", n), 2.5),
+    "signed zero": (lambda n: math.copysign(1.0, n), -0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_number_is_a_guard(name):
+    function, value = PLAIN[name]
+    (a,), box = leaves(value)
+    assert repr(function(a)) == repr(function(value))
+    assert all(map(is_met, a.guards))
+    for other in (value + 1, 0.0, math.nan, str(value)):
+        if repr(other) == repr(value):
+            continue
+        box[0] = other
+        assert not all(map(is_met, a.guards)), f"{name} of {value}, then {other}"
+
+
+def test_what_is_only_shown_is_no_guard():
+    (a,), _ = leaves(2.0)
+    assert f"{a * 2:.2f} {a * 2}" == "4.00 a * 2"
+    assert not a.guards
+
+
+def test_comparisons_and_choices_are_of_the_number():
+    (a, b), box = leaves(2.0, 3)
+    assert min(a, b) is a
+    assert max(a, 2.5, b) is b
+    assert (a in (1, 2.0), b in {1, 2}, divmod(b, 2)[1].find()) == (True, False, 1)
+    assert isinstance(a, float)
+    assert isinstance(b, int)
+    assert not isinstance(b, (float, bool, str))
+    box[:] = [5.0, 3]
+    assert not all(map(is_met, a.guards))
+
+
+def test_another_kind_of_number_is_another_decision():
+    (a,), box = leaves(2.0)
+    assert isinstance(a * 3, float)
+    box[0] = 2
+    assert not all(map(is_met, a.guards))
+
+
+def test_nothing_is_a_guard_behind_a_capture():
+    (a,), _ = leaves(2.0)
+    a.guards.open = False
+    assert (float(a), a > 1, str(a), isinstance(a, float)) == (2.0, True, "a", True)
+    assert not a.guards
+
+
+def test_a_draw_is_no_plain_number():
+    drawn = Leaf([3], (0,), Decisions(), ("draw", 0, 1), "call0")
+    with pytest.raises(CaptureError, match=r"call0 \+ 1"):
+        float(drawn + 1)
+
+
+def test_a_guard_without_an_answer_is_not_met():
+    (a, b), box = leaves(2.0, 3)
+    assert a / b < 1
+    box[1] = 0
+    assert not all(map(is_met, a.guards))
 
 
 def test_numbers_that_were_equal_are_asked_for_again():

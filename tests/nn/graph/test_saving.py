@@ -494,3 +494,18 @@ def test_a_graph_with_numbers_goes_to_text_and_back():
     box[0] = 0.5
     for ours, theirs in zip(interpret(read, [X]), expected, strict=True):
         np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+def test_flow_save_of_a_graph_is_graph_save(tmp_path):
+    class Doubled(nn.Graph):
+        def build(self, x):
+            return 2 * x
+
+    first, second = Doubled(), Doubled()
+    with pytest.raises(ArgumentError, match="call"):
+        flow.save(first, tmp_path / "graph")
+    first(flow.ones(2))
+    flow.save(first, tmp_path / "graph")
+    second.load(tmp_path / "graph")
+    assert len(second.plans) == 1
+    assert second(flow.ones(2)).tolist() == [2, 2]

@@ -1,0 +1,82 @@
+"""Graphs of tensors without elements: every op whose sample is made empty gives what eager code
+gives, its gradients too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "ops" / "helpers"))
+import op_calls as calls
+
+import flowvm as flow
+from flowvm.errors import CaptureError, FlowError
+from tests.graph.helpers import arrays_in, same_bits, tensors_in
+
+F = flow.nn.functional
+NAMED = calls.all_samples()
+MOST = 3  # samples of an op
+
+
+def without(arrays: list[np.ndarray], size: int) -> list[np.ndarray]:
+    """The arrays with each dimension of this size empty."""
+    return [a[tuple(slice(0 if n == size else n) for n in a.shape)] for a in arrays]
+
+
+def results(function: Any, tensors: list[Any]) -> list[np.ndarray]:
+    """What a call gives, and the gradients of its sum."""
+    made = tensors_in(function(*tensors))
+    wanted = [t for t in tensors if t.requires_grad]
+    sums = [r.sum() for r in made if r.requires_grad]
+    if not wanted or not sums:
+        return [*made]
+    grads = flow.autograd.grad(sum(sums[1:], sums[0]), wanted, allow_unused=True)
+    return [*[r.detach() for r in made], *[g for g in grads if g is not None]]
+
+
+@pytest.mark.parametrize("op", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
+def test_samples_without_elements(op: Any, seed: int) -> None:
+    tried: set[Any] = set()
+    for sample in op.generate(np.random.default_rng(seed)):
+        sample = calls.in_dtype(sample, op.floats[min(1, len(op.floats) - 1)])
+        arrays = calls.arrays_of(sample)
+        for size in {n for a in arrays for n in a.shape}:
+            empty = without(arrays, size)
+            shapes = tuple(a.shape for a in empty)
+            if len(tried) >= MOST or shapes in tried:
+                continue
+
+            def function(*tensors: Any) -> Any:
+                held = iter(t.clone() if op.name.endswith("_") else t for t in tensors)
+                return calls.call(op.function, sample, lambda _: next(held))  # noqa: B023
+
+            def made() -> list[Any]:
+                tensors = [calls.as_tensor(a) for a in empty]  # noqa: B023
+                return [
+                    t.requires_grad_(True) if op.grad and t.dtype.is_floating_point else t
+                    for t in tensors
+                ]
+
+            def run(call: Any) -> Any:
+                flow.manual_seed(seed)
+                return arrays_in(call())
+
+            try:
+                expected = run(lambda: results(function, made()))
+            except (FlowError, IndexError, ValueError, TypeError):
+                continue
+            tried.add(shapes)
+            graph = flow.compile(lambda *tensors: results(function, list(tensors)))
+            for _ in range(2):
+                try:
+                    got = run(lambda: graph(*made()))  # noqa: B023
+                except CaptureError as error:
+                    if "depends on values" in str(error) or "has no value" in str(error):
+                        return
+                    raise
+                same_bits(got, expected, f"{shapes} for {calls.shown(op, sample, seed)}")
