@@ -24,7 +24,6 @@ from flowvm.meta.formats import accept
 from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished, full
-from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.callers.lines import warn
 
 if TYPE_CHECKING:
