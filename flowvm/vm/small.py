@@ -23,6 +23,7 @@ CONST, MUT, MUT2 = "const", "mut", "mut2"
 DISPATCH = -1  # the scheduler's move; a number is that of a stream's worker, or of an actor
 Choice = Callable[[list[int]], int]  # of one of the moves that are possible
 Operands = Sequence[tuple["Storage", str]]
+Op = Callable[..., "Tensor"]
 
 
 @dataclass(eq=False)
@@ -172,7 +173,7 @@ class Tensor:
                 gradients[y] = add(gradients[y], h) if y in gradients else h
 
 
-def op(kernel: Callable[..., Any], gradient: Any = None, at: int = 0) -> Callable[..., Tensor]:
+def op(kernel: Callable[..., Any], gradient: Any = None, at: int = 0) -> Op:
     """Make a function of tensors; `gradient(*inputs, g)` gives the gradients of its inputs."""
 
     def call(*inputs: Tensor) -> Tensor:
@@ -185,9 +186,9 @@ def op(kernel: Callable[..., Any], gradient: Any = None, at: int = 0) -> Callabl
 
 
 add = op(np.add, lambda x, y, g: (g, g))
-mul = op(np.multiply, lambda x, y, g: (mul(g, y), mul(g, x)))
-flip = op(np.transpose, lambda x, g: (flip(g),))
-matmul = op(np.matmul, lambda x, y, g: (matmul(g, flip(y)), matmul(flip(x), g)), at=1)
+mul: Op = op(np.multiply, lambda x, y, g: (mul(g, y), mul(g, x)))
+flip: Op = op(np.transpose, lambda x, g: (flip(g),))
+matmul: Op = op(np.matmul, lambda x, y, g: (matmul(g, flip(y)), matmul(flip(x), g)), at=1)
 relu = op(lambda x: np.maximum(x, 0), lambda x, g: (mul(g, op(lambda x: x > 0)(x)),))
 
 
@@ -216,21 +217,20 @@ class Plan:
 
     def __init__(self, program: list[Instruction], results: Any = (), regst_num: int = 2) -> None:
         self.actors, self.regst_num, n = [Actor(i) for i in program], regst_num, len(program)
-        made, variables = set[Storage](), {*results}
+        made, variables, order = set[Storage](), {*results}, list[Instruction]()
         for ins in program:
             variables |= {*ins.reads} - made
             made |= {*ins.writes}
         self.registers = {(s, k): Storage() for s in made - variables for k in range(regst_num)}
-        scheduler, shared = Machine(), {s: Storage() for s in variables}
-        number: dict[Instruction, int] = {}
+        shared, scheduler = {s: Storage() for s in variables}, Machine()
         for _ in range(2):  # launches, as the scheduler would see them: they share variables alone
             own = defaultdict(Storage, shared)
             for ins in program:
                 copy = Instruction(ins.kernel, [(own[s], a) for s, a in ins.operands], ins.stream)
-                number[copy] = len(number)
                 scheduler.receive(copy)
+                order.append(copy)
         for source, target, _ in scheduler.edges:
-            i, j = number[source], number[target]
+            i, j = order.index(source), order.index(target)
             if j < n:
                 self.actors[j].waits.append((self.actors[i], 0))
                 self.actors[i].waits.append((self.actors[j], regst_num))
