@@ -221,6 +221,20 @@ def say(text: str) -> None:
     warn(text, RecaptureWarning, _line_of(*find_user(sys._getframe(1))))
 
 
+def unwatched_line(text: str, place: tuple[str, int]) -> str:
+    """What `explain` says of something that cannot be watched."""
+    return f"not watched: {text}" + f"  {_short(place)}" * bool(place[0])
+
+
+def say_unwatched(name: str, text: str, place: tuple[str, int]) -> None:
+    """A CaptureWarning on the line that has something no call can ask for."""
+    where = f"line {place[1]} calls " if place[0] else ""
+    said = f"graph {name} cannot watch everything that build reads: {where}{text}"
+    if not place[0]:
+        place = _line_of(*find_user(sys._getframe(1)))
+    warn(said, CaptureWarning, place)
+
+
 def say_difference(text: str) -> None:
     """A CaptureWarning on the line that called the graph."""
     warn(text, CaptureWarning, _line_of(*find_user(sys._getframe(1))))

@@ -54,7 +54,7 @@ from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.checking import checked
 from flowvm.nn.graph.compiled import Compiled, storages_of
-from flowvm.nn.graph.explain import History, call_facts
+from flowvm.nn.graph.explain import History, call_facts, unwatched_line
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
 from flowvm.nn.graph.precision import precisely
@@ -391,6 +391,7 @@ class Graph(GraphBuild):
             self._plans.clear()
             self._history = History()
             self._landing = Landing()
+            self._unwatched = {}
 
     def explain(self) -> str:
         """Which Plans there are, what made a new capture necessary each time, what
@@ -407,6 +408,7 @@ class Graph(GraphBuild):
             lines += [
                 f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
             ]
+        lines += [f"  {unwatched_line(*known)}" for known in self._unwatched.items()]
         lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(lines)

@@ -1,13 +1,17 @@
-"""Which names a function loads: globals, closure variables, attributes of those and of its first
-parameter, by its bytecode.
+"""Whose code and whose objects: the user's, flowvm's, a library's; and which names a function
+loads: globals, closure variables, attributes of those and of its first parameter, by its bytecode.
 """
 
 from __future__ import annotations
 
 import functools
+import os
+import sys
 import sysconfig
-from types import CodeType
+from types import CodeType, ModuleType
+from typing import Any
 
+from flowvm.nn.module import Module
 from flowvm.private import cpython
 from flowvm.private.cpython import CPYTHON
 from flowvm.vm.callers.lines import is_internal
@@ -28,3 +32,53 @@ def loads_of(code: CodeType) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
     """
     CPYTHON.require("loads")
     return tuple(dict.fromkeys(cpython.loads_of(code, code.co_varnames[:1])))
+
+
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
+# Of the standard library, what keeps caches and locks of its own: nothing in it is a program's
+# state.  Of installed packages, those that flowvm is made of, and those that run programs.
+_UNSEEN_STDLIB = (
+    "_strptime", "abc", "ast", "asyncio", "bdb", "codeop", "copyreg", "ctypes", "dis", "doctest",
+    "encodings", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
+    "pdb", "pickle", "random", "re", "sre_compile", "sre_parse", "threading", "token", "tokenize",
+    "traceback", "typing", "unittest", "warnings",
+)  # fmt: skip
+_UNSEEN_PACKAGES = (
+    "IPython", "_pytest", "coverage", "greenlet", "hypothesis", "ipykernel", "llvmlite", "mpi4py",
+    "numba", "numba_cuda", "numpy", "pluggy", "pytest", "rich", "safetensors", "scipy", "torch",
+    "xdist",
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=4096)
+def is_seen(filename: str) -> bool:
+    """Whether reads of code in this file are recorded: all but flowvm's own, and of libraries what
+    keeps only state that is nobody else's.
+    """
+    if is_internal(filename) or filename.startswith("<frozen importlib"):
+        return False
+    for root in _LIBRARIES:
+        if filename.startswith(root + os.sep):
+            first = filename[len(root) + 1 :].split(os.sep)
+            if first[0] == "site-packages":
+                del first[0]
+            unseen = _UNSEEN_PACKAGES + (_UNSEEN_STDLIB if root + os.sep == _STDLIB else ())
+            return first[0].removesuffix(".py") not in unseen
+    return True
+
+
+@functools.lru_cache(maxsize=4096)
+def is_stdlib(filename: str) -> bool:
+    """Whether a file is the standard library's."""
+    rest = filename.removeprefix(_STDLIB)
+    return filename.startswith("<frozen") or (
+        rest != filename and not rest.startswith("site-packages")
+    )
+
+
+def is_ours(value: Any) -> bool:
+    """Whether an object is flowvm's and no module: an optimizer, a generator, a graph."""
+    if isinstance(value, (Module, ModuleType)):
+        return False
+    module = sys.modules.get(type(value).__module__)
+    return is_internal(getattr(module, "__file__", None) or "")

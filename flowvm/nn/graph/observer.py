@@ -1,0 +1,476 @@
+"""Observer: sees each instruction of the user's code while it is captured, and tells `Reads` what
+it reads.
+
+It is a trace function (`sys.settrace`), which is told of opcodes.  In front of each instruction it
+looks at the operands on the frame's stack (`flowvm.private.stacks`), so it knows of which object an
+attribute is read, which container is gone through, what is called with what.  C code that is called
+is not seen inside: of what it is given, everything that it may read is taken to be read, and where
+its answer depends on something else (a clock, a file), that is said.
+
+A debugger's or a coverage tool's trace function that was there before is called as ever.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import dis
+import functools
+import operator
+import random
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+
+from flowvm.nn.graph.names import is_seen, is_stdlib
+from flowvm.nn.graph.reads import CONTAINERS, Reads
+from flowvm.nn.graph.watchers import MISSING, content_of
+from flowvm.nn.module import Module
+from flowvm.private.cpython import HELD, getrefcount
+from flowvm.private.stacks import NULL, Stack, stack_of, traced_by, why_no_stack
+from flowvm.vm.callers.lines import is_internal
+
+Handler = Callable[["Observer", FrameType, Stack, Any], Any]
+
+_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
+_HARMLESS: frozenset[Any] = frozenset({
+    isinstance, issubclass, id, type, callable, super, print, object, iter, next, setattr, delattr,
+    vars, globals, locals, dir, hash, repr, property, classmethod, staticmethod,
+})  # fmt: skip
+_MAPPINGS = (dict, types.MappingProxyType)
+_KEYED = {"__getitem__": (*_MAPPINGS, list, tuple)}
+_BY_KEY = {"get", "__getitem__", "__contains__", "setdefault", "pop"}
+# C modules whose answers are not a matter of what they are given
+_CLOCKS_AND_FILES = {
+    "_io", "_posixsubprocess", "_socket", "_ssl", "_uuid", "gc", "mmap", "nt", "posix", "resource",
+    "select", "time",
+}  # fmt: skip
+_NO_ANSWER = {"sleep", "fspath", "fsencode", "fsdecode", "collect", "_path_normpath", "putenv"}
+_STARTING = {"now", "today", "utcnow"}  # of datetime
+_DRAWN = {"random", "getrandbits", "randbytes"}
+_LOADERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}  # of NumPy
+
+
+class Observer:
+    """What watches the instructions of one capture, on one thread."""
+
+    def __init__(self, reads: Reads) -> None:
+        self.reads = reads
+        self._prior: Any = None
+        self._own: Any = None  # the trace function, while it is set
+        self._lookups: dict[CodeType, Any] = {}
+
+    def start(self) -> None:
+        """Look at each frame that this thread enters from now on."""
+        why = why_no_stack()
+        if why:
+            self.reads.note_unwatched(f"Python values that build reads ({why})", ("", 0))
+            return
+        frame, self._prior, self._own = sys._getframe(), sys.gettrace(), self._entered
+        before, frame.f_trace_opcodes = frame.f_trace_opcodes, True  # see `traced_by`
+        sys.settrace(self._own)
+        frame.f_trace_opcodes = before
+
+    def stop(self) -> None:
+        """Let the trace function that was there before be there again."""
+        if self._own is None:
+            return
+        now = sys.gettrace()
+        if now is self._own or now is None:
+            sys.settrace(self._prior)
+        if now is not self._own:
+            self.reads.note_unwatched(
+                "what build reads after another trace function was set, by a debugger", ("", 0)
+            )
+        self._own = self._prior = None
+
+    # --- the trace function -------------------------------------------------------------------
+
+    def _entered(self, frame: FrameType, event: str, arg: Any) -> Any:
+        prior = self._prior
+        local = None if prior is None else prior(frame, event, arg)
+        code = frame.f_code
+        steps = self._lookups.get(code)
+        if steps is None:
+            steps = self._lookups[code] = _steps(code) if _is_function(code) else ()
+        if not steps:
+            return local
+        self._enter(frame, code)
+        return traced_by(frame, self._inside(steps, local, frame.f_trace_opcodes))
+
+    def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
+        """The trace function of one frame; `prior` is what the one before has for it."""
+        made = False
+
+        def inside(frame: FrameType, event: str, arg: Any) -> Any:
+            nonlocal made, prior
+            if event == "opcode":
+                step = steps[frame.f_lasti >> 1]
+                if made or step is not None:
+                    stack = stack_of(frame)
+                    if made:
+                        self._note_result(stack)
+                        made = False
+                    if step is not None:
+                        made = bool(step[0](self, frame, stack, step[1]))
+            elif event == "exception":
+                made = False
+            if prior is not None and (event != "opcode" or prior_opcodes):
+                prior = prior(frame, event, arg)
+            return inside
+
+        return inside
+
+    def _enter(self, frame: FrameType, code: CodeType) -> None:
+        """A function begins to run, or a generator goes on."""
+        stack, reads = stack_of(frame), self.reads
+        function = stack.function
+        if type(function) is not types.FunctionType:
+            return
+        first = _content(stack.variable(0)) if code.co_argcount else MISSING
+        if first is not MISSING and code.co_name == "__init__":
+            reads.own(first)
+        if code.co_flags & 8:  # a dict of its own for `**names`
+            named = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4)
+            reads.own(_content(stack.variable(named)))
+        reads.run(function, first)
+
+    def _note_result(self, stack: Stack) -> None:
+        """What the instruction before left on the stack, if nobody else has it, is made by code."""
+        value = stack[1]
+        if value is not NULL and getrefcount(value) == HELD:
+            self.reads.own(value)
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def call(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
+        """`function(*args)` is about to be called; names of arguments do not matter."""
+        reads = self.reads
+        if isinstance(function, types.MethodType):
+            function, args = function.__func__, (function.__self__, *args)
+        kind = type(function)
+        if kind is types.FunctionType:
+            if not is_seen(function.__code__.co_filename):
+                self._call_unseen(frame, function, args)
+        elif kind is functools.partial or isinstance(function, functools.partial):
+            reads.read_partial(function)
+            named = tuple(function.keywords.values())
+            self.call(frame, function.func, (*function.args, *args, *named))
+        elif isinstance(function, type):
+            if function not in _HARMLESS:
+                self._consume(args)
+        elif isinstance(function, _METHODS):
+            if args:
+                self._call_c(frame, function, function.__name__, args[0], args[1:])
+        elif isinstance(function, _BOUND):
+            owner = function.__self__
+            if owner is None or isinstance(owner, types.ModuleType):
+                owner = MISSING
+            self._call_c(frame, function, function.__name__, owner, args)
+        elif isinstance(function, Module):
+            forward = getattr(type(function).forward, "__code__", None)
+            if forward is None or is_internal(forward.co_filename):
+                self._consume(args)
+        elif isinstance(function, (operator.attrgetter, operator.itemgetter)):
+            self._call_getter(function, args)
+        elif isinstance(function, weakref.ref):
+            reads.read_answer(reads.label(function), function, ())
+        elif kind.__name__ == "_lru_cache_wrapper":
+            self._call_cached(frame, function, args)
+        else:
+            self._consume(args)
+
+    def _consume(self, args: tuple[Any, ...]) -> None:
+        for arg in args:
+            self.reads.consume(arg)
+
+    def _call_unseen(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
+        """A Python function that is not looked into: flowvm's, or of some libraries."""
+        self._consume(args)
+        module = function.__module__ or ""
+        if args and isinstance(args[0], random.Random):
+            self._draw(frame, args[0])
+        elif module.startswith("numpy") and function.__name__ in _LOADERS:
+            self.say(frame, f"np.{function.__name__}()")
+
+    def _call_c(
+        self, frame: FrameType, function: Any, name: str, owner: Any, args: tuple[Any, ...]
+    ) -> None:
+        """A function of C code, `owner` being what it is a method of, or MISSING."""
+        reads = self.reads
+        if owner is MISSING:
+            if function in (getattr, hasattr):
+                if len(args) > 1 and isinstance(args[1], str):
+                    reads.read_attribute(args[0], args[1])
+            elif function is setattr and len(args) == 3 and isinstance(args[1], str):
+                reads.write_attribute(*args)
+            elif function is len:
+                reads.read_length(args[0])
+            elif function is next:
+                self._advance(frame, args[0])
+            elif function in _HARMLESS:
+                return
+            else:
+                self._consume(args)
+                self._say_if_hidden(frame, function, name)
+            return
+        if name == "__getattribute__" and args and isinstance(args[0], str):
+            reads.read_attribute(owner, args[0])
+        elif name == "__setattr__" and len(args) == 2 and isinstance(args[0], str):
+            reads.write_attribute(owner, *args)
+        elif args and name in _BY_KEY and isinstance(owner, _KEYED.get(name, _MAPPINGS)):
+            reads.read_item(owner, args[0])
+        elif name in ("__len__", "__bool__"):
+            reads.read_length(owner)
+        elif name in ("__next__", "send"):
+            self._advance(frame, owner)
+        elif isinstance(owner, contextvars.ContextVar):
+            if name == "get":
+                reads.read_answer(f"{owner.name}.get()", owner.get, (MISSING,))
+        elif isinstance(owner, (random.Random, np.random.Generator, np.random.RandomState)):
+            self._consume(args)
+            self._draw(frame, owner)
+        elif isinstance(owner, type):
+            self._consume(args)
+            if owner.__module__ == "datetime" and name in _STARTING:
+                self.say(frame, f"{owner.__name__}.{name}()")
+        else:
+            self._consume((owner, *args))
+            self._say_if_hidden(frame, type(owner), name)
+
+    def _draw(self, frame: FrameType, source: Any) -> None:
+        """Random numbers; those that all programs share are watched by the surroundings."""
+        shared = getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None)
+        if any(source is one for one in shared):
+            return
+        if isinstance(source, random.SystemRandom):
+            self.say(frame, "random.SystemRandom()")
+        else:
+            self.reads.read_state(source)
+
+    def _call_getter(self, function: Any, args: tuple[Any, ...]) -> None:
+        reads = self.reads
+        for wanted in function.__reduce__()[1]:
+            value = args[0] if args else None
+            if isinstance(function, operator.itemgetter):
+                reads.read_item(value, wanted)
+                continue
+            for name in wanted.split("."):
+                reads.read_attribute(value, name)
+                value = getattr(value, name, None)
+
+    def _call_cached(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
+        """A function with a cache (`functools.lru_cache`): it may answer without running."""
+        self._consume(args)
+        label = self.reads.label(function)
+        self.say(frame, f"{label}(), which answers from a cache,")
+
+    def _advance(self, frame: FrameType, iterator: Any) -> None:
+        """An iterator is asked for its next value."""
+        if self.reads.is_outside_iterator(iterator):
+            self.say(frame, f"next() of {self.reads.label(iterator)}, which is not made there,")
+
+    def _say_if_hidden(self, frame: FrameType, function: Any, name: str) -> None:
+        module = (getattr(function, "__module__", None) or "").partition(".")[0]
+        if name in _NO_ANSWER:
+            return
+        if module in _CLOCKS_AND_FILES or function is input:
+            shown = "os" if module in ("posix", "nt") else module
+            self.say(
+                frame, f"{shown}.{name}()" if shown not in ("_io", "builtins") else f"{name}()"
+            )
+        elif module and module not in sys.stdlib_module_names and not _is_known(module):
+            self.say(frame, f"{module}.{name}(), compiled code that cannot be looked into,")
+
+    def say(self, frame: FrameType, call: str) -> None:
+        """A call's answer is fixed in the graph: on the line of the user's that leads to it."""
+        at: FrameType | None = frame
+        while at is not None and (
+            is_stdlib(at.f_code.co_filename) or is_internal(at.f_code.co_filename)
+        ):
+            at = at.f_back
+        at = at or frame
+        text = f"{call} whose result is fixed in the graph".replace(") whose", "), whose")
+        self.reads.note_unwatched(text, (at.f_code.co_filename, at.f_lineno))
+
+
+def _content(variable: Any) -> Any:
+    """A variable's value, which is in a cell if functions inside use it; MISSING if it has none."""
+    if isinstance(variable, types.CellType):
+        return content_of(variable)
+    return MISSING if variable is NULL else variable
+
+
+def _is_known(module: str) -> bool:
+    return module in ("numpy", "flowvm", "ops", "graph", "autograd", "numba", "llvmlite", "torch")
+
+
+def _is_function(code: CodeType) -> bool:
+    """Whether it is a function's code (not a module's or a class's), and its reads are recorded."""
+    return bool(code.co_flags & 1) and is_seen(code.co_filename)
+
+
+# --- what each instruction reads ------------------------------------------------------------------
+
+
+def _global(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.read_global(frame.f_globals, frame.f_builtins, name)
+
+
+def _closure(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.read_cell(stack.function, name)
+
+
+def _attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> bool:
+    seen.reads.read_attribute(stack[1], name)
+    return True
+
+
+def _of_super(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.read_attribute(super(stack[2], stack[1]), name)
+
+
+def _subscript(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    seen.reads.read_item(stack[2], stack[1])
+    return True
+
+
+def _contains(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+    seen.reads.read_item(stack[1], stack[2]) if isinstance(stack[1], dict) else seen.reads.consume(
+        stack[1]
+    )
+
+
+def _slice(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    seen.reads.consume(stack[3])
+    return True
+
+
+def _one(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    seen.reads.consume(stack[1])
+    return True
+
+
+def _two(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    seen.reads.consume(stack[1])
+    seen.reads.consume(stack[2])
+    return True
+
+
+def _truth(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+    if isinstance(stack[1], CONTAINERS):
+        seen.reads.read_length(stack[1])
+
+
+def _next(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    seen._advance(frame, stack[1])
+    return False
+
+
+def _set_attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.write_attribute(stack[1], name, stack[2])
+
+
+def _delete_attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.read_attribute(stack[1], name)
+
+
+def _set_global(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.write_global(frame.f_globals, name, stack[1])
+
+
+def _set_closure(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
+    seen.reads.write_cell(stack.function, name, stack[1])
+
+
+def _set_item(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+    seen.reads.write_item(stack[2], stack[1], stack[3])
+
+
+def _delete_item(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+    seen.reads.consume(stack[2])
+
+
+def _build(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+    return True
+
+
+def _call(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
+    function, first = stack[count + 2], stack[count + 1]
+    args = tuple(stack[k] for k in range(count, 0, -1))
+    if sys.version_info < (3, 13):  # the other way round, and only of a method
+        function, first = (first, NULL) if function is NULL else (function, first)
+    seen.call(frame, function, args if first is NULL else (first, *args))
+    return True
+
+
+def _call_named(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
+    function, first = stack[count + 3], stack[count + 2]
+    args = tuple(stack[k] for k in range(count + 1, 1, -1))
+    seen.call(frame, function, args if first is NULL else (first, *args))
+    return True
+
+
+def _call_spread(seen: Observer, frame: FrameType, stack: Stack, flags: int) -> bool:
+    named = bool(flags & 1) or sys.version_info >= (3, 14)
+    args, names = stack[1 + named], stack[1] if named else NULL
+    function = stack[2 + named + (sys.version_info >= (3, 13))]
+    seen.reads.consume(args, 3)
+    given = (*args,) if isinstance(args, (tuple, list)) else ()
+    if isinstance(names, dict):
+        seen.reads.consume(names, 3)
+        given += (*names.values(),)
+    seen.call(frame, function, given)
+    return True
+
+
+def _match_class(seen: Observer, frame: FrameType, stack: Stack, count: int) -> None:
+    names, kind, subject = stack[1], stack[2], stack[3]
+    seen.reads.read_attribute(kind, "__match_args__")
+    positional = getattr(kind, "__match_args__", ())[:count]
+    for name in (*positional, *names):
+        seen.reads.read_attribute(subject, name)
+
+
+def _match_keys(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+    for key in stack[1]:
+        seen.reads.read_item(stack[2], key)
+
+
+_HANDLERS: dict[str, Handler] = {
+    "LOAD_GLOBAL": _global, "LOAD_NAME": _global, "LOAD_DEREF": _closure,
+    "LOAD_CLASSDEREF": _closure, "LOAD_ATTR": _attribute, "LOAD_METHOD": _attribute,
+    "IMPORT_FROM": _attribute, "LOAD_SUPER_ATTR": _of_super, "BINARY_SUBSCR": _subscript,
+    "BINARY_SLICE": _slice, "STORE_SLICE": _slice, "CONTAINS_OP": _contains, "BINARY_OP": _two,
+    "COMPARE_OP": _two, "UNARY_NOT": _truth, "TO_BOOL": _truth, "GET_ITER": _one,
+    "GET_YIELD_FROM_ITER": _one, "UNPACK_SEQUENCE": _one, "UNPACK_EX": _one, "LIST_EXTEND": _one,
+    "SET_UPDATE": _one, "DICT_UPDATE": _one, "DICT_MERGE": _one, "FORMAT_VALUE": _one,
+    "FORMAT_SIMPLE": _one, "FORMAT_WITH_SPEC": _two, "CONVERT_VALUE": _one, "GET_LEN": _one,
+    "MATCH_SEQUENCE": _one, "MATCH_KEYS": _match_keys, "MATCH_CLASS": _match_class,
+    "FOR_ITER": _next, "SEND": _next, "STORE_ATTR": _set_attribute,
+    "DELETE_ATTR": _delete_attribute, "STORE_GLOBAL": _set_global, "STORE_DEREF": _set_closure,
+    "STORE_SUBSCR": _set_item, "DELETE_SUBSCR": _delete_item, "CALL": _call,
+    "CALL_KW": _call_named, "CALL_FUNCTION_EX": _call_spread, "BUILD_LIST": _build,
+    "BUILD_MAP": _build, "BUILD_SET": _build, "BUILD_CONST_KEY_MAP": _build,
+    "MAKE_FUNCTION": _build,
+}  # fmt: skip
+_DECIDING = ("POP_JUMP", "JUMP_IF_")
+
+
+def _steps(code: CodeType) -> list[Any]:
+    """(handler, operand) of each instruction, by its place; None of one that reads nothing."""
+    steps: list[Any] = [None] * (len(code.co_code) // 2 + 1)
+    for step in dis.get_instructions(code):
+        handler = _HANDLERS.get(step.opname)
+        if step.opname == "BINARY_OP" and step.argrepr == "[]":
+            handler = _subscript
+        if step.opname.startswith(_DECIDING) and "NONE" not in step.opname:
+            handler = _truth
+        if handler is not None:
+            steps[step.offset // 2] = handler, step.argval
+    return steps
