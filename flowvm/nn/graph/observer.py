@@ -63,6 +63,7 @@ class Observer:
         self.reads = reads
         self._prior: Any = None
         self._own: Any = None  # the trace function, while it is set
+        self._printing = False  # what runs now is how output is made: no state of the program's
         self._lookups: dict[CodeType, Any] = {}
 
     def start(self) -> None:
@@ -98,28 +99,42 @@ class Observer:
         steps = self._lookups.get(code)
         if steps is None:
             steps = self._lookups[code] = _steps(code) if _is_function(code) else ()
-        if not steps:
+        if not steps or self._printing:
+            return local
+        if not self._is_users(frame) and not self._is_seen(frame.f_back):
             return local
         self._enter(frame, code)
         return traced_by(frame, self._inside(steps, local, frame.f_trace_opcodes))
 
+    def _is_users(self, frame: FrameType) -> bool:
+        """Whether a frame runs a user's code, wherever it was called."""
+        file, names = frame.f_code.co_filename, frame.f_globals
+        if file.startswith("<"):  # generated: a named tuple's, a dataclass's methods
+            made = str(names.get("__name__", "")).startswith("namedtuple_")
+            return not made and not is_internal(str(names.get("__file__") or ""))
+        return not is_stdlib(file)
+
+    def _is_seen(self, caller: FrameType | None) -> bool:
+        """Whether it is a user's code, and not flowvm's, that leads to a library's."""
+        return caller is not None and bool(self._lookups.get(caller.f_code))
+
     def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
         """The trace function of one frame; `prior` is what the one before has for it."""
-        made = False
+        made = 0  # values that the instruction before has left on the stack
 
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal made, prior
             if event == "opcode":
                 step = steps[frame.f_lasti >> 1]
                 if made or step is not None:
-                    stack = stack_of(frame)
+                    stack, self._printing = stack_of(frame), False
                     if made:
-                        self._note_result(stack)
-                        made = False
+                        self._note_results(stack, made)
+                        made = 0
                     if step is not None:
-                        made = bool(step[0](self, frame, stack, step[1]))
+                        made = step[0](self, frame, stack, step[1]) or 0
             elif event == "exception":
-                made = False
+                made, self._printing = 0, False
             if prior is not None and (event != "opcode" or prior_opcodes):
                 prior = prior(frame, event, arg)
             return inside
@@ -140,17 +155,19 @@ class Observer:
             reads.own(_content(stack.variable(named)))
         reads.run(function, first)
 
-    def _note_result(self, stack: Stack) -> None:
+    def _note_results(self, stack: Stack, count: int) -> None:
         """What the instruction before left on the stack, if nobody else has it, is made by code."""
-        value = stack[1]
-        if value is not NULL and getrefcount(value) == HELD:
-            self.reads.own(value)
+        for depth in range(1, count + 1):
+            value = stack[depth]
+            if value is not NULL and getrefcount(value) == HELD:
+                self.reads.own(value)
 
     # --- calls ----------------------------------------------------------------------------------
 
     def call(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
         """`function(*args)` is about to be called; names of arguments do not matter."""
         reads = self.reads
+        self._printing = function is print
         if isinstance(function, types.MethodType):
             function, args = function.__func__, (function.__self__, *args)
         kind = type(function)
@@ -400,6 +417,10 @@ def _build(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
     return True
 
 
+def _enter_with(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> int:
+    return 2  # its `__exit__`, which nobody else may keep, and what is called or given
+
+
 def _call(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
     function, first = stack[count + 2], stack[count + 1]
     args = tuple(stack[k] for k in range(count, 0, -1))
@@ -457,7 +478,8 @@ _HANDLERS: dict[str, Handler] = {
     "STORE_SUBSCR": _set_item, "DELETE_SUBSCR": _delete_item, "CALL": _call,
     "CALL_KW": _call_named, "CALL_FUNCTION_EX": _call_spread, "BUILD_LIST": _build,
     "BUILD_MAP": _build, "BUILD_SET": _build, "BUILD_CONST_KEY_MAP": _build,
-    "MAKE_FUNCTION": _build,
+    "MAKE_FUNCTION": _build, "BEFORE_WITH": _enter_with, "BEFORE_ASYNC_WITH": _enter_with,
+    "LOAD_SPECIAL": _enter_with,
 }  # fmt: skip
 _DECIDING = ("POP_JUMP", "JUMP_IF_")
 

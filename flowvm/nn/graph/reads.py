@@ -67,7 +67,6 @@ _C_METHODS = (
     types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
 )  # fmt: skip
-_OWN_LOOKUP = (object.__getattribute__, types.ModuleType.__getattribute__, type.__getattribute__)
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 
@@ -234,11 +233,8 @@ class Reads:
 
     def _read_instance(self, thing: Any, name: str) -> None:
         kind = type(thing)
-        lookup, _ = _in_class(kind, "__getattribute__")
-        if lookup not in _OWN_LOOKUP:
-            if type(lookup) is not types.FunctionType:
-                self._read_opaque(thing, name)
-            return  # its code says what it reads
+        if type(_in_class(kind, "__getattribute__")[0]) is types.FunctionType:
+            return  # whose code says what it reads
         fresh = id(thing) in self._fresh
         raw, _ = _in_class(kind, name)
         if raw is not MISSING and _is_data(raw):
@@ -623,9 +619,9 @@ def _hooks_lookup(kind: type, *names: str) -> bool:
     """Whether a class answers for names that nobody has, or for all of them."""
     for name in names or ("__getattr__", "__getattribute__"):
         raw, _ = _in_class(kind, name)
-        if raw is not MISSING and raw not in _OWN_LOOKUP:
+        if raw is not MISSING and type(raw) is not types.WrapperDescriptorType:
             return True
-    return False
+    return _in_class(kind, "__getattr__")[0] is not MISSING and not names
 
 
 def _changes(kind: type) -> bool:

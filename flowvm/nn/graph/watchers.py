@@ -17,7 +17,7 @@ from decimal import Decimal
 from fractions import Fraction
 from itertools import chain
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from types import MethodType
+from types import BuiltinMethodType, MethodType
 from typing import Any
 from uuid import UUID
 
@@ -188,7 +188,7 @@ def content_of(cell: Any) -> Any:
 
 
 def items_of(container: Any, whole: bool = False) -> list[Any]:
-    """Values and keys of a dict, else the items; of a large container, unless `whole`, its length."""
+    """Values and keys of a dict, else the items; of a large one, unless `whole`, its length."""
     if len(container) > ITEMS and not whole:
         return [len(container)]
     return [*container.values(), *container] if isinstance(container, dict) else [*container]
@@ -239,6 +239,8 @@ def is_same(now: Any, then: Any) -> bool:
         return now.dtype == then.dtype and now.tobytes() == then.tobytes()
     if isinstance(now, MethodType):
         return now.__func__ is then.__func__ and now.__self__ is then.__self__
+    if isinstance(now, BuiltinMethodType):
+        return now.__self__ is then.__self__ and now.__name__ == then.__name__
     return False
 
 
