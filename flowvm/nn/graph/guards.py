@@ -233,6 +233,19 @@ class Answer(Guard):
         return f"{name(self.owner)}(*{name(self.args)}) is {name(self.then)}"
 
 
+class Lives(Guard):
+    """Whether the object of a weak reference is there; the guard does not hold it."""
+
+    __slots__ = ()
+
+    def _read(self) -> Any:
+        return self.owner() is not None
+
+    def expression(self, name: Namer) -> str:
+        """Source of the comparison."""
+        return f"({name(self.owner)}() is not None) is {self.then}"
+
+
 class Order(Guard):
     """The classes in which an object's attributes are looked for."""
 

@@ -38,10 +38,10 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 # Of the standard library, what keeps caches and locks of its own: nothing in it is a program's
 # state.  Of installed packages, those that flowvm is made of, and those that run programs.
 _UNSEEN_STDLIB = (
-    "_strptime", "_weakrefset", "abc", "ast", "asyncio", "bdb", "codeop", "copyreg", "ctypes", "dis", "doctest",
-    "encodings", "importlib", "inspect", "linecache", "locale", "logging", "multiprocessing",
-    "pdb", "pickle", "random", "re", "sre_compile", "sre_parse", "threading", "token", "tokenize",
-    "traceback", "typing", "unittest", "warnings",
+    "_strptime", "_weakrefset", "abc", "ast", "asyncio", "bdb", "codeop", "copyreg", "ctypes",
+    "dis", "doctest", "encodings", "importlib", "inspect", "linecache", "locale", "logging",
+    "multiprocessing", "pdb", "pickle", "random", "re", "sre_compile", "sre_parse", "threading",
+    "token", "tokenize", "traceback", "typing", "unittest", "warnings",
 )  # fmt: skip
 _UNSEEN_PACKAGES = (
     "IPython", "_pytest", "coverage", "greenlet", "hypothesis", "ipykernel", "llvmlite", "mpi4py",

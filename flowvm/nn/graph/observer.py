@@ -196,7 +196,7 @@ class Observer:
         elif isinstance(function, (operator.attrgetter, operator.itemgetter)):
             self._call_getter(function, args)
         elif isinstance(function, weakref.ref):
-            reads.read_answer(reads.label(function), function, ())
+            reads.read_reference(function)
         elif kind.__name__ == "_lru_cache_wrapper":
             self._call_cached(frame, function, args)
         else:
@@ -230,6 +230,11 @@ class Observer:
                 reads.read_length(args[0])
             elif function is next:
                 self._advance(frame, args[0])
+            elif function in (isinstance, issubclass) and len(args) == 2:
+                if _is_abstract(args[1]):
+                    reads.read_answer(
+                        f"{function.__name__}({reads.label(args[1])})", function, args
+                    )
             elif function in _HARMLESS:
                 return
             else:
@@ -321,6 +326,13 @@ def _content(variable: Any) -> Any:
     if isinstance(variable, types.CellType):
         return content_of(variable)
     return MISSING if variable is NULL else variable
+
+
+def _is_abstract(kind: Any) -> bool:
+    """Whether a class says itself what its instances are, as those of `abc` do."""
+    if isinstance(kind, tuple):
+        return any(map(_is_abstract, kind))
+    return type(kind) is not type and isinstance(kind, type)
 
 
 def _is_known(module: str) -> bool:

@@ -40,6 +40,7 @@ from flowvm.nn.graph.guards import (
     Guard,
     Item,
     Length,
+    Lives,
     Order,
 )
 from flowvm.nn.graph.names import is_ours
@@ -169,7 +170,7 @@ class Reads:
         """A function begins to run, for the first argument `first`, or MISSING."""
         code = function.__code__
         if first is not MISSING and not isinstance(first, _ATOMS):
-            self._method(first, code.co_name)
+            self._read_method(type(first), function)
         if id(function) in self._fresh:
             return
         for cell in function.__closure__ or ():
@@ -188,12 +189,18 @@ class Reads:
             if isinstance(values, dict):
                 self.consume(values)
 
-    def _method(self, first: Any, name: str) -> None:
+    def _read_method(self, kind: type, function: Any) -> None:
         """A method runs, however it was looked up: by an operator, a `with`, a call."""
-        kind = type(first)
-        raw, _ = _in_class(kind, name)
-        if raw is not MISSING and not isinstance(first, Tensor):
-            self._read_class(kind, name)
+        if issubclass(kind, Tensor):
+            return
+        name = function.__code__.co_name
+        if _in_class(kind, name)[0] is not MISSING:
+            self.read_class(kind, name)
+            return
+        for base in kind.__mro__ if not issubclass(kind, type) else ():
+            for name, raw in base.__dict__.items():
+                if raw is function:
+                    self.read_class(kind, name)
 
     def read_attribute(self, thing: Any, name: str) -> None:
         """`thing.name`: a guard where Python finds it."""
@@ -203,7 +210,7 @@ class Reads:
         if kind is types.ModuleType or isinstance(thing, types.ModuleType):
             self._read_module(thing, name)
         elif isinstance(thing, type):
-            self._read_class(thing, name)
+            self.read_class(thing, name)
         elif kind is super:
             self._read_super(thing, name)
         elif isinstance(thing, types.MethodType) and name not in ("__func__", "__self__"):
@@ -239,7 +246,7 @@ class Reads:
         raw, _ = _in_class(kind, name)
         if raw is not MISSING and _is_data(raw):
             if not isinstance(raw, _C_GETTERS):
-                self._read_class(kind, name)
+                self.read_class(kind, name)
             elif not fresh:
                 self._read_opaque(thing, name)
             return
@@ -250,7 +257,7 @@ class Reads:
         elif raw is MISSING:
             self._read_absent(thing, own, name, fresh)
         elif fresh:
-            self._read_class(kind, name)
+            self.read_class(kind, name)
         else:
             self._read_inherited(thing, own, name, raw)
 
@@ -281,7 +288,7 @@ class Reads:
         if own is not None and _changes(kind) and type(raw) not in _C_METHODS:
             self._record(key, Entry(label, own, name, MISSING))
             self._record(("class", id(thing)), Order(f"the class of {label}", thing, kind))
-        self._read_class(kind, name, self.label(thing))
+        self.read_class(kind, name, self.label(thing))
 
     def _read_absent(self, thing: Any, own: Any, name: str, fresh: bool) -> None:
         """An attribute that nobody has; perhaps a `__getattr__` says what it is."""
@@ -311,12 +318,16 @@ class Reads:
         label = f"{self.label(thing)}.{name}"
         self._record(("entry", id(thing), name), Attribute(label, thing, name, then))
 
-    def _read_class(self, kind: type, name: str, label: str = "") -> None:
+    def read_class(self, kind: type, name: str, label: str = "") -> None:
         """An attribute that a class has, or one of its bases."""
         raw, owner = _in_class(kind, name)
+        meta, _ = _in_class(type(kind), name)
+        if meta is not MISSING and (raw is MISSING or _is_data(meta)):
+            if name not in type.__dict__:
+                self.read_class(type(kind), name)
+            return
         if raw is MISSING or owner is None:
-            meta, _ = _in_class(type(kind), name)
-            if meta is MISSING and not _hooks_lookup(type(kind)):
+            if not _hooks_lookup(type(kind)):
                 guard = Attribute(f"{self.label(kind)}.{name}", kind, name, MISSING)
                 self._record(("lacks", id(kind), name), guard)
             return
@@ -386,9 +397,19 @@ class Reads:
 
     def read_answer(self, label: str, function: Any, args: tuple[Any, ...]) -> None:
         """What a function without effects answers."""
-        if id(function) not in self._fresh:
-            then = function(*args)
-            self._record(("answer", id(function), len(args)), Answer(label, function, args, then))
+        made = any(id(one) in self._fresh for one in (function, *args))
+        if made or (args and isinstance(args[0], (Tensor, *_ATOMS))):
+            return
+        key = ("answer", id(getattr(function, "__self__", function)), *map(id, args))
+        self._record(key, Answer(label, function, args, function(*args)))
+
+    def read_reference(self, reference: Any) -> None:
+        """A weak reference is asked for its object."""
+        if id(reference) not in self._fresh:
+            label = f"{self.label(reference)}()"
+            self._value(reference(), label)
+            guard = Lives(f"{label} is there", reference, reference() is not None)
+            self._record(("answer", id(reference)), guard)
 
     def read_partial(self, partial: functools.partial[Any]) -> None:
         """A `functools.partial` is called."""
@@ -398,6 +419,8 @@ class Reads:
         for name in ("func", "args", "keywords"):
             guard = Attribute(f"{label}.{name}", partial, name, getattr(partial, name))
             self._record(("entry", id(partial), name), guard)
+        if isinstance(partial.func, functools.partial):
+            self.read_partial(partial.func)
         for number, value in enumerate(partial.args):
             self._value(value, f"{label}.args[{number}]")
         for name in partial.keywords:

@@ -99,6 +99,7 @@ class Surroundings:
             table = getattr(hooks, name)
             if isinstance(table, dict):
                 modules.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+        self.reads.read_class(type(module), "forward")
         self.add_function(type(module).forward, module, label)
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
