@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.nn.graph.names import is_seen, is_stdlib
+from flowvm.nn.graph.names import is_library, is_seen, is_stdlib
 from flowvm.nn.graph.reads import CONTAINERS, Reads
 from flowvm.nn.graph.watchers import MISSING, content_of
 from flowvm.nn.module import Module
@@ -51,6 +51,9 @@ _CLOCKS_AND_FILES = {
     "select", "time",
 }  # fmt: skip
 _NO_ANSWER = {"sleep", "fspath", "fsencode", "fsdecode", "collect", "_path_normpath", "putenv"}
+_CALLING_USERS = tuple(
+    f"flowvm.{room}" for room in ("nn", "optim", "autograd", "func", "utils", "amp", "eager")
+)
 _STARTING = {"now", "today", "utcnow"}  # of datetime
 _DRAWN = {"random", "getrandbits", "randbytes"}
 _LOADERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}  # of NumPy
@@ -64,6 +67,7 @@ class Observer:
         self._prior: Any = None
         self._own: Any = None  # the trace function, while it is set
         self._printing = False  # what runs now is how output is made: no state of the program's
+        self._code: CodeType | None = None  # of the trace functions of frames
         self._lookups: dict[CodeType, Any] = {}
 
     def start(self) -> None:
@@ -101,22 +105,21 @@ class Observer:
             steps = self._lookups[code] = _steps(code) if _is_function(code) else ()
         if not steps or self._printing:
             return local
-        if not self._is_users(frame) and not self._is_seen(frame.f_back):
+        if not _is_users(frame) and not self._leads(frame, frame.f_back):
             return local
         self._enter(frame, code)
         return traced_by(frame, self._inside(steps, local, frame.f_trace_opcodes))
 
-    def _is_users(self, frame: FrameType) -> bool:
-        """Whether a frame runs a user's code, wherever it was called."""
-        file, names = frame.f_code.co_filename, frame.f_globals
-        if file.startswith("<"):  # generated: a named tuple's, a dataclass's methods
-            made = str(names.get("__name__", "")).startswith("namedtuple_")
-            return not made and not is_internal(str(names.get("__file__") or ""))
-        return not is_stdlib(file)
-
-    def _is_seen(self, caller: FrameType | None) -> bool:
-        """Whether it is a user's code, and not flowvm's, that leads to a library's."""
-        return caller is not None and bool(self._lookups.get(caller.f_code))
+    def _leads(self, frame: FrameType, caller: FrameType | None) -> bool:
+        """Whether a library's code runs for the user's: it was called from there, or is a package's
+        that is called where flowvm calls a user's.
+        """
+        if caller is None:
+            return False
+        if getattr(caller.f_trace, "__code__", None) is self._code:
+            return True
+        name = str(caller.f_globals.get("__name__"))
+        return not is_stdlib(frame.f_code.co_filename) and name.startswith(_CALLING_USERS)
 
     def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
         """The trace function of one frame; `prior` is what the one before has for it."""
@@ -139,6 +142,7 @@ class Observer:
                 prior = prior(frame, event, arg)
             return inside
 
+        self._code = inside.__code__
         return inside
 
     def _enter(self, frame: FrameType, code: CodeType) -> None:
@@ -326,6 +330,15 @@ def _content(variable: Any) -> Any:
     if isinstance(variable, types.CellType):
         return content_of(variable)
     return MISSING if variable is NULL else variable
+
+
+def _is_users(frame: FrameType) -> bool:
+    """Whether a frame runs a user's code, wherever it was called."""
+    code, names = frame.f_code, frame.f_globals
+    if code.co_filename.startswith("<"):  # generated: a named tuple's, a dataclass's methods
+        made = str(names.get("__name__", "")).startswith("namedtuple_")
+        return not made and not is_internal(str(names.get("__file__") or ""))
+    return not is_library(code)
 
 
 def _is_abstract(kind: Any) -> bool:
