@@ -54,6 +54,7 @@ _NO_ANSWER = {"sleep", "fspath", "fsencode", "fsdecode", "collect", "_path_normp
 _CALLING_USERS = tuple(
     f"flowvm.{room}" for room in ("nn", "optim", "autograd", "func", "utils", "amp", "eager")
 )
+_FINALIZERS = {"remove", "_remove", "_commit_removals", "__call__"}  # of `weakref`
 _STARTING = {"now", "today", "utcnow"}  # of datetime
 _DRAWN = {"random", "getrandbits", "randbytes"}
 _LOADERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}  # of NumPy
@@ -354,6 +355,10 @@ def _is_known(module: str) -> bool:
 
 def _is_function(code: CodeType) -> bool:
     """Whether it is a function's code (not a module's or a class's), and its reads are recorded."""
+    if code.co_name == "__del__" or (
+        code.co_filename == weakref.__file__ and code.co_name in _FINALIZERS
+    ):
+        return False  # when it runs is nobody's choice
     return bool(code.co_flags & 1) and is_seen(code.co_filename)
 
 

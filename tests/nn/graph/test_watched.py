@@ -1275,4 +1275,4 @@ def test_a_change_is_noticed(name, way):
         now, expected = graph(x), function(x)
         assert str(now.tolist()) == str(expected.tolist()) != str(before)
         assert [graph(x).tolist() for _ in range(2)] == [expected.tolist()] * 2
-        assert len(graph.plans) == plans + 1
+        assert len(graph.plans) == plans + 1, graph.explain()
