@@ -22,7 +22,8 @@ _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "purelib", "
 def is_library(code: CodeType) -> bool:
     """Whether code is no user's: flowvm's own, or that of an installed package."""
     name = code.co_filename
-    return is_internal(name) or name.startswith(_LIBRARIES) or name.startswith("<frozen")
+    library = name.startswith((*_LIBRARIES, "<frozen")) or bool(_in_packages(name))
+    return library or is_internal(name)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -57,23 +58,30 @@ def is_seen(filename: str) -> bool:
     """
     if is_internal(filename) or filename.startswith("<frozen importlib"):
         return False
-    for root in _LIBRARIES:
-        if filename.startswith(root + os.sep):
-            first = filename[len(root) + 1 :].split(os.sep)
-            if first[0] == "site-packages":
-                del first[0]
-            unseen = _UNSEEN_PACKAGES + (_UNSEEN_STDLIB if root + os.sep == _STDLIB else ())
-            return first[0].removesuffix(".py") not in unseen
+    inside = _in_packages(filename)
+    if inside:
+        return inside.split(os.sep)[0].removesuffix(".py") not in _UNSEEN_PACKAGES
+    if is_stdlib(filename):
+        rest = filename.removeprefix(_STDLIB)
+        return rest.split(os.sep)[0].removesuffix(".py") not in _UNSEEN_STDLIB
     return True
+
+
+def _in_packages(filename: str) -> str:
+    """The part of a path that is inside of a folder of installed packages, or ""."""
+    for folder in ("site-packages", "dist-packages"):
+        _, found, inside = filename.rpartition(f"{os.sep}{folder}{os.sep}")
+        if found:
+            return inside
+    return ""
 
 
 @functools.lru_cache(maxsize=4096)
 def is_stdlib(filename: str) -> bool:
     """Whether a file is the standard library's."""
-    rest = filename.removeprefix(_STDLIB)
-    return filename.startswith("<frozen") or (
-        rest != filename and not rest.startswith("site-packages")
-    )
+    if filename.startswith("<frozen"):
+        return True
+    return filename.startswith(_STDLIB) and not _in_packages(filename)
 
 
 def is_ours(value: Any) -> bool:

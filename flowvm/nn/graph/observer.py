@@ -119,8 +119,9 @@ class Observer:
             return False
         if getattr(caller.f_trace, "__code__", None) is self._code:
             return True
-        name = str(caller.f_globals.get("__name__"))
-        return not is_stdlib(frame.f_code.co_filename) and name.startswith(_CALLING_USERS)
+        file, name = frame.f_code.co_filename, str(caller.f_globals.get("__name__"))
+        package = not is_stdlib(file) and not file.startswith("<")
+        return package and name.startswith(_CALLING_USERS)
 
     def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
         """The trace function of one frame; `prior` is what the one before has for it."""
