@@ -295,7 +295,8 @@ class GraphBuild(Holding):
     def _say_unwatched(self, unwatched: Mapping[str, tuple[str, int]]) -> None:
         """Say, once, what a capture saw that no call can ask for."""
         for text, place in unwatched.items():
-            if self._unwatched.setdefault(text, place) is place:
+            if text not in self._unwatched:
+                self._unwatched[text] = place
                 say_unwatched(self.name, text, place)
 
     def _warn(self, gradients: Gradients, turns: Turns) -> None:

@@ -47,10 +47,13 @@ _KEYED = {"__getitem__": (*_MAPPINGS, list, tuple)}
 _BY_KEY = {"get", "__getitem__", "__contains__", "setdefault", "pop"}
 # C modules whose answers are not a matter of what they are given
 _CLOCKS_AND_FILES = {
-    "_io", "_posixsubprocess", "_socket", "_ssl", "_uuid", "gc", "mmap", "nt", "posix", "resource",
-    "select", "time",
+    "_io", "_posixsubprocess", "_socket", "_ssl", "_uuid", "gc", "io", "mmap", "nt", "posix",
+    "resource", "select", "time",
 }  # fmt: skip
-_NO_ANSWER = {"sleep", "fspath", "fsencode", "fsdecode", "collect", "_path_normpath", "putenv"}
+_NO_ANSWER = {
+    "__enter__", "__exit__", "_path_normpath", "close", "collect", "flush", "fsdecode", "fsencode",
+    "fspath", "putenv", "sleep", "unsetenv", "write",
+}  # fmt: skip
 _CALLING_USERS = tuple(
     f"flowvm.{room}" for room in ("nn", "optim", "autograd", "func", "utils", "amp", "eager")
 )
@@ -236,6 +239,8 @@ class Observer:
                 reads.read_length(args[0])
             elif function is next:
                 self._advance(frame, args[0])
+            elif function is vars and args:
+                reads.own_dict(args[0])
             elif function in (isinstance, issubclass) and len(args) == 2:
                 if _is_abstract(args[1]):
                     reads.read_answer(
@@ -269,7 +274,8 @@ class Observer:
                 self.say(frame, f"{owner.__name__}.{name}()")
         else:
             self._consume((owner, *args))
-            self._say_if_hidden(frame, type(owner), name)
+            if reads.is_outside(owner):
+                self._say_if_hidden(frame, type(owner), name)
 
     def _draw(self, frame: FrameType, source: Any) -> None:
         """Random numbers; those that all programs share are watched by the surroundings."""
@@ -308,10 +314,8 @@ class Observer:
         if name in _NO_ANSWER:
             return
         if module in _CLOCKS_AND_FILES or function is input:
-            shown = "os" if module in ("posix", "nt") else module
-            self.say(
-                frame, f"{shown}.{name}()" if shown not in ("_io", "builtins") else f"{name}()"
-            )
+            shown = "os." if module in ("posix", "nt") else f"{module.lstrip('_')}."
+            self.say(frame, f"{'' if shown in ('io.', 'builtins.') else shown}{name}()")
         elif module and module not in sys.stdlib_module_names and not _is_known(module):
             self.say(frame, f"{module}.{name}(), compiled code that cannot be looked into,")
 

@@ -110,6 +110,13 @@ class Reads:
             for item in tree.values():
                 self.own_all(item)
 
+    def own_dict(self, thing: Any) -> None:
+        """The dict of an object that code has made is its own, too."""
+        if id(thing) in self._fresh:
+            own = instance_dict(thing)
+            if own is not None:
+                self._fresh.add(id(own))
+
     def leave(self, kept: Iterable[Any]) -> None:
         """Do not look at these: they change from call to call, and a replay knows."""
         self._ours.update(map(id, kept))
@@ -205,6 +212,8 @@ class Reads:
     def read_attribute(self, thing: Any, name: str) -> None:
         """`thing.name`: a guard where Python finds it."""
         kind = type(thing)
+        if name == "__dict__":
+            self.own_dict(thing)
         if isinstance(thing, (Tensor, Live, *_ATOMS)) or name in self.hidden.get(id(thing), ()):
             return
         if kind is types.ModuleType or isinstance(thing, types.ModuleType):
@@ -389,7 +398,7 @@ class Reads:
 
     def read_length(self, container: Any) -> None:
         """`len(container)`, or whether it is empty."""
-        if isinstance(container, CONTAINERS) and self._is_outside(container):
+        if isinstance(container, CONTAINERS) and self.is_outside(container):
             guard = Length(self.label(container), container, len(container))
             self._record(("length", id(container)), guard)
         elif isinstance(container, ARRAYS):
@@ -428,7 +437,7 @@ class Reads:
 
     def read_state(self, source: Any) -> None:
         """Code draws from a generator of random numbers of its own."""
-        if self._is_outside(source):
+        if self.is_outside(source):
             self._record(("state", id(source)), _State(self.label(source), source))
 
     def consume(self, thing: Any, depth: int = 0) -> None:
@@ -462,7 +471,7 @@ class Reads:
                 self.consume(item, depth + 1)
 
     def _consume_array(self, thing: Any) -> None:
-        if not self._is_outside(thing):
+        if not self.is_outside(thing):
             return
         label = self.label(thing)
         size = getattr(thing, "nbytes", None) or len(thing)
@@ -507,7 +516,7 @@ class Reads:
 
     def write_item(self, container: Any, key: Any, value: Any) -> None:
         """`container[key] = value` is about to be done."""
-        if id(container) in self._ours or not self._is_outside(container):
+        if id(container) in self._ours or not self.is_outside(container):
             return
         if isinstance(container, ARRAYS) or isinstance(value, Tensor) or type(key) not in _KEYS:
             self.consume(container)
@@ -524,7 +533,8 @@ class Reads:
 
     # --- recording ------------------------------------------------------------------------------
 
-    def _is_outside(self, thing: Any) -> bool:
+    def is_outside(self, thing: Any) -> bool:
+        """Whether an object was there before the code ran, and is not one to be left alone."""
         return id(thing) not in self._fresh and id(thing) not in self._ours
 
     def _record(self, key: tuple[Any, ...], guard: Guard) -> None:

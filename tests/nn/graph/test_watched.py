@@ -20,10 +20,13 @@ import decimal
 import enum
 import fractions
 import functools
+import itertools
 import operator
 import os
 import random
+import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -32,7 +35,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.errors import CaptureWarning
+from flowvm.errors import CaptureWarning, RecaptureWarning
 
 nn = flow.nn
 
@@ -1276,3 +1279,292 @@ def test_a_change_is_noticed(name, way):
         assert str(now.tolist()) == str(expected.tolist()) != str(before)
         assert [graph(x).tolist() for _ in range(2)] == [expected.tolist()] * 2
         assert len(graph.plans) == plans + 1, graph.explain()
+
+
+# --- what the code changes itself -----------------------------------------------------------------
+
+
+def alike_at_each_call(make, calls=4):
+    """A graph gives what eager code gives, call by call, and leaves what that leaves."""
+    x = flow.arange(1.0, 4.0)
+    eager, left_by_eager = make()
+    replayed, left = make()
+    graph = flow.compile(replayed)
+    for _ in range(calls):
+        assert graph(x).tolist() == eager(x).tolist()
+        assert left() == left_by_eager()
+    return graph
+
+
+def test_a_counter_that_is_read_and_set_back_counts_again():
+    """A Plan of the state that comes back must not serve: it would not count."""
+
+    def make():
+        n = Plain(count=0)
+
+        def function(x):
+            n.count += 1
+            if n.count == 3:
+                n.count = 0
+            return x * n.count
+
+        return function, lambda: n.count
+
+    alike_at_each_call(make, calls=8)
+
+
+def test_a_counter_in_a_slot_a_class_a_dict_and_a_list_counts():
+    def make():
+        slotted = type("Slotted", (), {"__slots__": ("k",)})()
+        slotted.k, kind, table, row = 0, plain_class(k=0), {"k": 0}, [0]
+
+        def function(x):
+            slotted.k += 1
+            kind.k += 2
+            table["k"] += 3
+            row[0] += 4
+            return x * (slotted.k + kind.k + table["k"] + row[0])
+
+        return function, lambda: (slotted.k, kind.k, table["k"], row[0])
+
+    alike_at_each_call(make)
+
+
+def test_what_is_only_written_is_written_again_where_it_was_changed():
+    n = Plain(last=None)
+
+    def function(x):
+        n.last = "build"
+        return x + 1
+
+    graph, x = flow.compile(function), flow.ones(2)
+    for _ in range(3):
+        graph(x)
+    assert len(graph.plans) == 1
+    n.last = "somebody"
+    graph(x)
+    assert n.last == "build"
+
+
+def test_a_value_that_comes_back_finds_its_plan():
+    n = Plain(k=2.0)
+    graph, x = flow.compile(lambda x: x * n.k), flow.ones(2)
+    for k in (2.0, 3.0, 2.0, 3.0, 2.0):
+        n.k = k
+        assert graph(x).tolist() == [k, k]
+    assert len(graph.plans) == 2
+
+
+def test_what_the_code_makes_itself_is_not_watched():
+    def function(x):
+        made, table = Plain(k=2.0), {"a": [1.0]}
+        made.k += 1
+        table["a"].append(made.k)
+        made.rows = list(table["a"])
+        return x * sum(made.rows)
+
+    graph, x = flow.compile(function), flow.ones(2)
+    for _ in range(4):
+        assert graph(x).tolist() == [4, 4]
+    assert len(graph.plans) == 1
+
+
+def test_the_change_is_named_by_its_path():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cfg = plain_class(t=2.0)()
+
+        def forward(self, x):
+            return x * self.cfg.t
+
+    model = Net()
+    graph, x = flow.compile(lambda x: model(x)), flow.ones(2)
+    graph(x)
+    model.cfg.t = 9.0
+    with pytest.warns(RecaptureWarning, match=r"model\.cfg\.t 2\.0 -> 9\.0"):
+        graph(x)
+    assert "model.cfg.t 2.0 -> 9.0" in graph.explain()
+
+
+def test_a_trace_function_that_was_there_is_called_and_stays():
+    """A debugger's or a coverage tool's."""
+    lines = set()
+
+    def local(frame, event, arg):
+        if event == "line":
+            lines.add(frame.f_lineno)
+        return local
+
+    def tracer(frame, event, arg):
+        return local if frame.f_code is function.__code__ else None
+
+    n = Plain(k=2.0)
+
+    def function(x):
+        y = x * n.k
+        return y + 1
+
+    graph, x, before = flow.compile(function), flow.ones(2), sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        graph(x)
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    first = function.__code__.co_firstlineno
+    assert lines == {first + 1, first + 2}
+    n.k = 9.0
+    assert graph(x).tolist() == [10, 10]
+
+
+def test_a_failing_build_leaves_no_trace_function():
+    def function(x):
+        raise KeyError("mine")
+
+    before = sys.gettrace()
+    with pytest.raises(KeyError):
+        flow.compile(function)(flow.ones(2))
+    assert sys.gettrace() is before
+
+
+# --- what cannot be watched -----------------------------------------------------------------------
+
+UNWATCHED = {}
+
+
+def unwatched(said):
+    """Enter a function that reads what no call can ask for, and what is said of it."""
+
+    def enter(make):
+        UNWATCHED[make.__name__] = make, said
+        return make
+
+    return enter
+
+
+@unwatched(r"time\.time\(\)")
+def clock():
+    return lambda x: x * time.time()
+
+
+@unwatched(r"time\.perf_counter\(\)")
+def clock_by_another_name():
+    now = time.perf_counter
+    return lambda x: x * now()
+
+
+@unwatched(r"datetime\.now\(\)")
+def date_of_today():
+    return lambda x: x * datetime.datetime.now().year
+
+
+@unwatched(r"os\.urandom\(\)")
+def random_bytes():
+    return lambda x: x * os.urandom(1)[0]
+
+
+@unwatched(r"SystemRandom")
+def random_of_the_system():
+    draws = random.SystemRandom()
+    return lambda x: x * draws.random()
+
+
+@unwatched(r"os\.urandom\(\)|uuid")
+def unique_number():
+    import uuid
+
+    return lambda x: x * (uuid.uuid4().int % 3)
+
+
+@unwatched(r"os\.getpid\(\)")
+def process_number():
+    return lambda x: x * os.getpid()
+
+
+@unwatched(r"os\.stat\(\)")
+def file_there():
+    return lambda x: x * os.path.exists(__file__)
+
+
+@unwatched(r"open\(\)")
+def file_read():
+    def function(x):
+        with open(__file__) as f:
+            return x * len(f.readline())
+
+    return function
+
+
+@unwatched(r"open\(\)")
+def file_read_by_a_path():
+    import pathlib
+
+    return lambda x: x * len(pathlib.Path(__file__).read_text())
+
+
+@unwatched(r"next\(\) of numbers")
+def iterator_from_outside():
+    numbers = iter([1.0, 2.0, 3.0])
+    return lambda x: x * next(numbers)
+
+
+@unwatched(r"next\(\) of numbers")
+def generator_from_outside():
+    numbers = (float(k) for k in range(9))
+
+    def function(x):
+        for k in numbers:
+            return x * k
+        return None
+
+    return function
+
+
+@unwatched(r"next\(\) of numbers")
+def count_from_outside():
+    numbers = itertools.count(1)
+    return lambda x: x * next(numbers)
+
+
+@unwatched(r"answers from a cache")
+def cached_function():
+    @functools.lru_cache
+    def k():
+        return 2.0
+
+    return lambda x: x * k()
+
+
+@unwatched(r"k, of 5000 items")
+def large_list():
+    k = [1.0] * 5000
+    return lambda x: x * sum(k)
+
+
+@unwatched(r"k, an array of 800000 bytes")
+def large_array():
+    k = np.ones(100_000)
+    return lambda x: x * float(k.sum())
+
+
+@pytest.mark.parametrize("name", UNWATCHED)
+def test_what_cannot_be_watched_is_said_when_it_is_captured(name):
+    make, said = UNWATCHED[name]
+    function = make()
+    graph, x = flow.compile(function), flow.ones(2)
+    with pytest.warns(CaptureWarning, match=said) as seen:
+        graph(x)
+    first = function.__code__.co_firstlineno
+    assert any(
+        w.category is CaptureWarning
+        and (os.path.basename(w.filename), first <= w.lineno) == ("test_watched.py", True)
+        for w in seen
+    )
+    assert "not watched" in graph.explain()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CaptureWarning)
+        graph.config.disable("fusion")
+        graph(x)  # captured again, and said once
+    graph.reset()
+    assert "not watched" not in graph.explain()
