@@ -25,7 +25,8 @@ FRAME_BYTES = 160  # of a frame, in which its places are looked for
 TAGS = 3  # low bits of a reference, which may mean something else
 
 _word = ctypes.c_size_t.from_address
-_object = ctypes.py_object.from_buffer
+_object = ctypes.py_object.from_address
+_tagged = ctypes.py_object.from_buffer
 _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _ENDING = {  # nothing follows them in their frame
     "RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
@@ -46,54 +47,43 @@ class Places(NamedTuple):
     locals: int
 
 
-def _value(word: int) -> Any:
+def _value_at(address: int) -> Any:
+    """The object that a word of a frame refers to."""
+    word = _word(address).value
+    if not word & TAGS:
+        return _object(address).value if word else NULL
     word &= ~TAGS
-    return _object(ctypes.c_size_t(word)).value if word else NULL
+    return _tagged(ctypes.c_size_t(word)).value if word else NULL
 
 
 class Stack:
-    """The operands of a traced frame's next instruction, counted from the top of its stack."""
+    """The operands of a traced frame's next instruction, counted from the top of its stack.
 
-    __slots__ = ("_bottom", "_end", "_function")
+    `end` is where the stack ends, from the frame's beginning: see `ends`.
+    """
 
-    def __init__(self, frame: FrameType, found: Places) -> None:
-        base = _word(id(frame) + found.inside).value
-        self._function, self._bottom = base + found.function, base + found.locals
-        code = frame.f_code
-        depth = depths(code).get(frame.f_lasti, 0)
-        self._end = self._bottom + 8 * (_variables(code) + depth)
+    __slots__ = ("_frame", "_places", "end")
+
+    def __init__(self, frame: FrameType, found: Places, end: int = 0) -> None:
+        self._frame, self._places, self.end = _word(id(frame) + found.inside).value, found, end
 
     def __getitem__(self, depth: int) -> Any:
         """The operand at a depth, 1 at the top; NULL where there is none."""
-        return _value(_word(self._end - 8 * depth).value)
+        return _value_at(self._frame + self.end - 8 * depth)
 
     def variable(self, number: int) -> Any:
         """A local variable by its number; NULL where it has no value."""
-        return _value(_word(self._bottom + 8 * number).value)
+        return _value_at(self._frame + self._places.locals + 8 * number)
 
     @property
     def function(self) -> Any:
         """The function that the frame runs."""
-        return _value(_word(self._function).value)
-
-
-def _effect(step: dis.Instruction) -> int:
-    """By how many values an instruction makes the stack longer, if it does not jump."""
-    if step.opname == "RETURN_GENERATOR":  # what is sent to it is there when it goes on
-        return 1
-    if sys.version_info < (3, 12) and step.opname in ("PRECALL", "CALL"):  # the former does nothing
-        return 0 if step.opname == "PRECALL" else -1 - (step.arg or 0)
-    return dis.stack_effect(step.opcode, step.arg, jump=False)
-
-
-def stack_of(frame: FrameType) -> Stack:
-    """The operands of the next instruction of a frame that is traced right now."""
-    return Stack(frame, places())
+        return _value_at(self._frame + self._places.function)
 
 
 @functools.lru_cache(maxsize=4096)
 def _variables(code: CodeType) -> int:
-    """How many variables lie in front of the stack."""
+    """The number of variables that lie in front of the stack."""
     own = set(code.co_varnames)
     cells = sum(name not in own for name in code.co_cellvars)
     return code.co_nlocals + cells + len(code.co_freevars)
@@ -101,7 +91,7 @@ def _variables(code: CodeType) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def depths(code: CodeType) -> dict[int, int]:
-    """How many values are on the stack in front of each instruction that code can come to, by its
+    """The number of values on the stack in front of each instruction that code can come to, by its
     offset.
     """
     steps = {i.offset: i for i in dis.get_instructions(code)}
@@ -123,6 +113,23 @@ def depths(code: CodeType) -> dict[int, int]:
             effect = dis.stack_effect(step.opcode, step.arg, jump=True)
             left.append((step.argval, depth + effect))
     return found
+
+
+def _effect(step: dis.Instruction) -> int:
+    """By how many values an instruction makes the stack longer, if it does not jump."""
+    if step.opname == "RETURN_GENERATOR":  # what is sent to it is there when it goes on
+        return 1
+    if sys.version_info < (3, 12) and step.opname in ("PRECALL", "CALL"):  # the former does nothing
+        return 0 if step.opname == "PRECALL" else -1 - (step.arg or 0)
+    return dis.stack_effect(step.opcode, step.arg, jump=False)
+
+
+def ends(code: CodeType, found: Places) -> dict[int, int]:
+    """Where the stack ends in front of each instruction, by its offset: bytes from the beginning of
+    the frame.
+    """
+    bottom = found.locals + 8 * _variables(code)
+    return {at: bottom + 8 * depth for at, depth in depths(code).items()}
 
 
 @functools.cache
@@ -225,7 +232,7 @@ def _places_in(frame: FrameType, sample: Any, marks: _Marks) -> Places | None:
 
 def _differs(found: Places) -> Callable[..., Any]:
     def look(frame: FrameType, sample: Any, marks: _Marks) -> Any:
-        stack = Stack(frame, found)
+        stack = Stack(frame, found, ends(frame.f_code, found)[frame.f_lasti])
         own = marks.third, marks.second, marks.first
         right = all(stack[k + 1] is mark for k, mark in enumerate(own))
         right = right and stack.variable(1) is marks.second and stack.function is sample

@@ -31,10 +31,10 @@ from flowvm.nn.graph.reads import CONTAINERS, Reads
 from flowvm.nn.graph.watchers import MISSING, content_of
 from flowvm.nn.module import Module
 from flowvm.private.cpython import HELD, getrefcount
-from flowvm.private.stacks import NULL, Stack, stack_of, traced_by, why_no_stack
+from flowvm.private.stacks import NULL, Stack, ends, places, traced_by, why_no_stack
 from flowvm.vm.callers.lines import is_internal
 
-Handler = Callable[["Observer", FrameType, Stack, Any], Any]
+Handler = Callable[["Observer", FrameType, Stack, "Step"], Any]
 
 _METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
@@ -42,6 +42,7 @@ _HARMLESS: frozenset[Any] = frozenset({
     isinstance, issubclass, id, type, callable, super, print, object, iter, next, setattr, delattr,
     vars, globals, locals, dir, hash, repr, property, classmethod, staticmethod,
 })  # fmt: skip
+_NUMBERS = {int, float, bool, str}
 _MAPPINGS = (dict, types.MappingProxyType)
 _KEYED = {"__getitem__": (*_MAPPINGS, list, tuple)}
 _BY_KEY = {"get", "__getitem__", "__contains__", "setdefault", "pop"}
@@ -69,10 +70,11 @@ class Observer:
     def __init__(self, reads: Reads) -> None:
         self.reads = reads
         self._prior: Any = None
+        self._places: Any = None
         self._own: Any = None  # the trace function, while it is set
         self._printing = False  # what runs now is how output is made: no state of the program's
         self._code: CodeType | None = None  # of the trace functions of frames
-        self._lookups: dict[CodeType, Any] = {}
+        self._lookups: dict[tuple[CodeType, int], Any] = {}
 
     def start(self) -> None:
         """Look at each frame that this thread enters from now on."""
@@ -80,6 +82,7 @@ class Observer:
         if why:
             self.reads.note_unwatched(f"Python values that build reads ({why})", ("", 0))
             return
+        self._places = places()
         frame, self._prior, self._own = sys._getframe(), sys.gettrace(), self._entered
         before, frame.f_trace_opcodes = frame.f_trace_opcodes, True  # see `traced_by`
         sys.settrace(self._own)
@@ -104,9 +107,10 @@ class Observer:
         prior = self._prior
         local = None if prior is None else prior(frame, event, arg)
         code = frame.f_code
-        steps = self._lookups.get(code)
+        known = code, id(frame.f_globals)
+        steps = self._lookups.get(known)
         if steps is None:
-            steps = self._lookups[code] = _steps(code) if _is_function(code) else ()
+            steps = self._lookups[known] = _steps(code) if _is_function(code) else ()
         if not steps or self._printing:
             return local
         if not _is_users(frame) and not self._leads(frame, frame.f_back):
@@ -128,19 +132,20 @@ class Observer:
 
     def _inside(self, steps: list[Any], prior: Any, prior_opcodes: bool) -> Any:
         """The trace function of one frame; `prior` is what the one before has for it."""
-        made = 0  # values that the instruction before has left on the stack
+        made, where = 0, self._places  # values that the instruction before has left on the stack
 
         def inside(frame: FrameType, event: str, arg: Any) -> Any:
             nonlocal made, prior
             if event == "opcode":
                 step = steps[frame.f_lasti >> 1]
-                if made or step is not None:
-                    stack, self._printing = stack_of(frame), False
+                if made or step.handler is not None:
+                    stack = Stack(frame, where, step.end)
                     if made:
+                        self._printing = False
                         self._note_results(stack, made)
                         made = 0
-                    if step is not None:
-                        made = step[0](self, frame, stack, step[1]) or 0
+                    if step.handler is not None:
+                        made = step.handler(self, frame, stack, step) or 0
             elif event == "exception":
                 made, self._printing = 0, False
             if prior is not None and (event != "opcode" or prior_opcodes):
@@ -152,7 +157,7 @@ class Observer:
 
     def _enter(self, frame: FrameType, code: CodeType) -> None:
         """A function begins to run, or a generator goes on."""
-        stack, reads = stack_of(frame), self.reads
+        stack, reads = Stack(frame, self._places), self.reads
         function = stack.function
         if type(function) is not types.FunctionType:
             return
@@ -370,93 +375,99 @@ def _is_function(code: CodeType) -> bool:
 # --- what each instruction reads ------------------------------------------------------------------
 
 
-def _global(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.read_global(frame.f_globals, frame.f_builtins, name)
+def _global(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.read_global(frame.f_globals, frame.f_builtins, step.arg)
+    step.handler = None  # its place is known from now on
 
 
-def _closure(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.read_cell(stack.function, name)
+def _closure(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.read_cell(stack.function, step.arg)
 
 
-def _attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> bool:
-    seen.reads.read_attribute(stack[1], name)
+def _attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    seen.reads.read_attribute(stack[1], step.arg)
     return True
 
 
-def _of_super(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.read_attribute(super(stack[2], stack[1]), name)
+def _of_super(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.read_attribute(super(stack[2], stack[1]), step.arg)
 
 
-def _subscript(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+def _subscript(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     seen.reads.read_item(stack[2], stack[1])
     return True
 
 
-def _contains(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+def _contains(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     seen.reads.read_item(stack[1], stack[2]) if isinstance(stack[1], dict) else seen.reads.consume(
         stack[1]
     )
 
 
-def _slice(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+def _slice(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     seen.reads.consume(stack[3])
     return True
 
 
-def _one(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+def _one(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     seen.reads.consume(stack[1])
     return True
 
 
-def _two(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
-    seen.reads.consume(stack[1])
-    seen.reads.consume(stack[2])
+def _two(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    first, second = stack[1], stack[2]
+    if type(first) in _NUMBERS and type(second) in _NUMBERS:
+        return False
+    seen.reads.consume(first)
+    seen.reads.consume(second)
     return True
 
 
-def _truth(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+def _truth(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     if isinstance(stack[1], CONTAINERS):
         seen.reads.read_length(stack[1])
 
 
-def _next(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
-    seen._advance(frame, stack[1])
+def _next(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    if seen.reads.has_iterators():
+        seen._advance(frame, stack[1])
     return False
 
 
-def _set_attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.write_attribute(stack[1], name, stack[2])
+def _set_attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.write_attribute(stack[1], step.arg, stack[2])
 
 
-def _delete_attribute(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.read_attribute(stack[1], name)
+def _delete_attribute(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.read_attribute(stack[1], step.arg)
 
 
-def _set_global(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.write_global(frame.f_globals, name, stack[1])
+def _set_global(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.write_global(frame.f_globals, step.arg, stack[1])
 
 
-def _set_closure(seen: Observer, frame: FrameType, stack: Stack, name: str) -> None:
-    seen.reads.write_cell(stack.function, name, stack[1])
+def _set_closure(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
+    seen.reads.write_cell(stack.function, step.arg, stack[1])
 
 
-def _set_item(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+def _set_item(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     seen.reads.write_item(stack[2], stack[1], stack[3])
 
 
-def _delete_item(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+def _delete_item(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     seen.reads.consume(stack[2])
 
 
-def _build(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> bool:
+def _build(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
     return True
 
 
-def _enter_with(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> int:
+def _enter_with(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> int:
     return 2  # its `__exit__`, which nobody else may keep, and what is called or given
 
 
-def _call(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
+def _call(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    count = step.arg
     function, first = stack[count + 2], stack[count + 1]
     args = tuple(stack[k] for k in range(count, 0, -1))
     if sys.version_info < (3, 13):  # the other way round, and only of a method
@@ -465,15 +476,16 @@ def _call(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
     return True
 
 
-def _call_named(seen: Observer, frame: FrameType, stack: Stack, count: int) -> bool:
+def _call_named(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    count = step.arg
     function, first = stack[count + 3], stack[count + 2]
     args = tuple(stack[k] for k in range(count + 1, 1, -1))
     seen.call(frame, function, args if first is NULL else (first, *args))
     return True
 
 
-def _call_spread(seen: Observer, frame: FrameType, stack: Stack, flags: int) -> bool:
-    named = bool(flags & 1) or sys.version_info >= (3, 14)
+def _call_spread(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> bool:
+    named = bool(step.arg & 1) or sys.version_info >= (3, 14)
     args, names = stack[1 + named], stack[1] if named else NULL
     function = stack[2 + named + (sys.version_info >= (3, 13))]
     seen.reads.consume(args, 3)
@@ -485,15 +497,15 @@ def _call_spread(seen: Observer, frame: FrameType, stack: Stack, flags: int) -> 
     return True
 
 
-def _match_class(seen: Observer, frame: FrameType, stack: Stack, count: int) -> None:
+def _match_class(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     names, kind, subject = stack[1], stack[2], stack[3]
     seen.reads.read_attribute(kind, "__match_args__")
-    positional = getattr(kind, "__match_args__", ())[:count]
+    positional = getattr(kind, "__match_args__", ())[: step.arg]
     for name in (*positional, *names):
         seen.reads.read_attribute(subject, name)
 
 
-def _match_keys(seen: Observer, frame: FrameType, stack: Stack, arg: Any) -> None:
+def _match_keys(seen: Observer, frame: FrameType, stack: Stack, step: Step) -> None:
     for key in stack[1]:
         seen.reads.read_item(stack[2], key)
 
@@ -519,15 +531,25 @@ _HANDLERS: dict[str, Handler] = {
 _DECIDING = ("POP_JUMP", "JUMP_IF_")
 
 
+class Step:
+    """An instruction: what reads for it, or None, its operand, and where its stack ends."""
+
+    __slots__ = ("arg", "end", "handler")
+
+    def __init__(self, handler: Handler | None, arg: Any, end: int) -> None:
+        self.handler, self.arg, self.end = handler, arg, end
+
+
 def _steps(code: CodeType) -> list[Any]:
-    """(handler, operand) of each instruction, by its place; None of one that reads nothing."""
+    """The instructions of code, by their place."""
     steps: list[Any] = [None] * (len(code.co_code) // 2 + 1)
+    where = ends(code, places())
     for step in dis.get_instructions(code):
         handler = _HANDLERS.get(step.opname)
         if step.opname == "BINARY_OP" and step.argrepr == "[]":
             handler = _subscript
         if step.opname.startswith(_DECIDING) and "NONE" not in step.opname:
             handler = _truth
-        if handler is not None:
-            steps[step.offset // 2] = handler, step.argval
+        end = where.get(step.offset)
+        steps[step.offset // 2] = Step(handler if end else None, step.argval, end or 0)
     return steps

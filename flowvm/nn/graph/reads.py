@@ -136,6 +136,10 @@ class Reads:
             return str(thing.__name__)
         return type(thing).__name__
 
+    def has_iterators(self) -> bool:
+        """Whether the code found any iterator."""
+        return bool(self._iterators)
+
     def is_outside_iterator(self, thing: Any) -> bool:
         """Whether this is an iterator that the code found, and did not make."""
         return id(thing) in self._iterators and id(thing) not in self._fresh
@@ -148,10 +152,10 @@ class Reads:
 
     def read_global(self, names: dict[str, Any], builtin: dict[str, Any], name: str) -> None:
         """A global, or a builtin of that name."""
-        if name in names:
-            self._record(("entry", id(names), name), Entry(name, names, name, names[name]))
+        then = names.get(name, MISSING)
+        self._record(("entry", id(names), name), Entry(name, names, name, then))
+        if then is not MISSING:
             return
-        self._record(("entry", id(names), name), Entry(name, names, name, MISSING))
         if name in builtin:
             guard = Entry(f"builtins.{name}", builtin, name, builtin[name])
             self._record(("entry", id(builtin), name), guard)
@@ -159,7 +163,7 @@ class Reads:
     def read_cell(self, function: Any, name: str) -> None:
         """A variable of a closure; not one of a function around that the capture runs itself."""
         cell = self._cell(function, name)
-        if cell is not None:
+        if cell is not None and ("cell", id(cell)) not in self._guards:
             try:
                 then = cell.cell_contents
             except ValueError:
@@ -272,6 +276,8 @@ class Reads:
 
     def _read_own(self, thing: Any, own: dict[str, Any], name: str) -> None:
         """An attribute in an object's own dict."""
+        if ("entry", id(own), name) in self._guards:
+            return
         then, label = own[name], _join(self.label(thing), name)
         if isinstance(thing, Module) and isinstance(then, (Tensor, Module)):
             self._value(then, label)  # changes of these are announced
