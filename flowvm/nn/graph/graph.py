@@ -19,7 +19,7 @@ round.  What a call may differ in without a new capture: the inputs' values, lea
 step counts, random numbers.  Another Plan is captured, when it is first needed, for other
 structures of the arguments, shapes, dtypes, numbers among them, grad mode, other options of an
 optimizer or of the graph (`graph.config`), other settings or parameters of any module that was
-called, and other Python values of those that `build` reads (see `surroundings`).  Each new capture
+called, and other Python values of those that `build` reads (see `reads`).  Each new capture
 is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it necessary.
 
 Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
@@ -81,6 +81,7 @@ MAX_PLANS = 16  # of one graph; the one that was not called for longest goes fir
 
 
 COPIED = ("name", "config", "_optimizers", "_scaler", "_found")  # of what is no user's
+NOT_SAVED = "what code of loaded plans reads through classes, properties, slots and library code"
 SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
 
 
@@ -357,6 +358,7 @@ class Graph(GraphBuild):
         with self._lock:
             for key, compiled in loaded_plans(self, state_dict):
                 self._plans.setdefault(key, []).insert(0, compiled)
+                self._unwatched.setdefault(NOT_SAVED, ("", 0))
             self._stepped = True
 
     def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:

@@ -279,9 +279,6 @@ class Reads:
         if ("entry", id(own), name) in self._guards:
             return
         then, label = own[name], _join(self.label(thing), name)
-        if isinstance(thing, Module) and isinstance(then, (Tensor, Module)):
-            self._value(then, label)  # changes of these are announced
-            return
         plain = not isinstance(thing, Module) and not _hooks_lookup(type(thing))
         guard = Attribute(label, thing, name, then) if plain else Entry(label, own, name, then)
         self._record(("entry", id(own), name), guard)
