@@ -197,6 +197,7 @@ def _unmet(compiled: Any, paths: Mapping[int, str]) -> list[str]:
 
 def _summed(differences: Sequence[str]) -> str:
     """Differences as one text, not too long."""
+    differences = [*dict.fromkeys(differences)]
     text = "; ".join(differences[:SHOWN])
     more = len(differences) - SHOWN
     return f"{text}; and {more} more" if more > 0 else text

@@ -10,6 +10,8 @@ No guard is needed for an object that the code made itself (`fresh`), nor for a 
 before it read there.  A place that it only wrote is guarded with what it left there: each call of
 eager code would leave that.  Where a guard does not hold when the capture ends, the code changes
 what it reads, so the Plan serves no other call.
+
+Long because each way to read and to write has its rules, and they go by the same tables.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import functools
 import random
 import types
 import uuid
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -47,9 +50,6 @@ from flowvm.nn.graph.names import is_ours
 from flowvm.nn.graph.watchers import MISSING
 from flowvm.nn.module import Module
 
-if TYPE_CHECKING:
-    from flowvm.nn.graph.surroundings import Surroundings
-
 ITEMS = 1024  # of a larger container only the length is watched, which is said
 BYTES = 1 << 16  # of a larger array nothing is watched, which is said
 DEPTH = 3  # of containers in containers
@@ -71,6 +71,16 @@ _C_METHODS = (
 _HEAP, _IMMUTABLE = 1 << 9, 1 << 8
 
 
+class Around(Protocol):
+    """The surroundings of a capture, which know tensors and modules."""
+
+    def look_into(self, value: Any, label: str) -> None:
+        """Watch a tensor or a module that was read."""
+
+    def is_computed(self, value: Any) -> bool:
+        """Whether it is a tensor that the capture has made."""
+
+
 class Reads:
     """What one capture read; a watcher like the others.
 
@@ -79,8 +89,8 @@ class Reads:
 
     gated = False
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, around: Around) -> None:
+        self._around: Around = weakref.proxy(around)  # which has this one
         self._guards: dict[tuple[Any, ...], Guard] = {}
         self._written: dict[tuple[Any, ...], Guard] = {}
         self._fresh: set[int] = set()
@@ -218,7 +228,12 @@ class Reads:
         kind = type(thing)
         if name == "__dict__":
             self.own_dict(thing)
-        if isinstance(thing, (Tensor, Live, *_ATOMS)) or name in self.hidden.get(id(thing), ()):
+        if isinstance(thing, (Live, *_ATOMS)) or name in self.hidden.get(id(thing), ()):
+            return
+        if isinstance(thing, Tensor):
+            own = instance_dict(thing)
+            if own is not None and name in own and not self._around.is_computed(thing):
+                self._read_own(thing, own, name)
             return
         if kind is types.ModuleType or isinstance(thing, types.ModuleType):
             self._read_module(thing, name)
@@ -590,7 +605,6 @@ class Reads:
             own.clear()
         self._cells.clear()
         self.hidden.clear()
-        del self._around
 
     def holds(self) -> bool:
         """Whether all is as it was."""
