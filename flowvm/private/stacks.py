@@ -98,8 +98,8 @@ def depths(code: CodeType) -> dict[int, int]:
     following = dict(itertools.pairwise(steps))
     found: dict[int, int] = {}
     left = [(0, 0)]
-    handlers = list(dis.Bytecode(code).exception_entries)
-    for entry in handlers:
+    bytecode: Any = dis.Bytecode(code)
+    for entry in bytecode.exception_entries:
         left.append((entry.target, entry.depth + 1 + entry.lasti))
     while left:
         at, depth = left.pop()
@@ -135,7 +135,7 @@ def ends(code: CodeType, found: Places) -> dict[int, int]:
 @functools.cache
 def places() -> Places:
     """Where frames keep these in this CPython; VMError if they are not there."""
-    found = _traced(_sample, _places_in)
+    found: list[Places] = _traced(_sample, _places_in)
     if not found:
         raise VMError("this CPython's frames have no value stack that is known")
     if any(_traced(sample, _differs(found[0])) for sample in (_sample, _other)):
@@ -169,8 +169,8 @@ class _Marks:
     def __init__(self) -> None:
         self.first, self.second, self.third = object(), object(), object()
 
-    def called(self, *values: object) -> None:
-        pass
+    def called(self, *values: object) -> int:
+        return len(values)
 
 
 def _sample(a: Any, b: Any, c: Any, marks: _Marks) -> Any:

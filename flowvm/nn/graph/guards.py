@@ -9,7 +9,7 @@ stands for a name that was, or is, not there.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -100,7 +100,7 @@ class Entry(Guard):
 
     __slots__ = ("key",)
 
-    def __init__(self, label: str, owner: Mapping[Any, Any], key: Any, then: Any) -> None:
+    def __init__(self, label: str, owner: Any, key: Any, then: Any) -> None:
         super().__init__(label, owner, then)
         self.key = key
 

@@ -637,8 +637,9 @@ class _State(Guard):
         owner = self.owner
         if isinstance(owner, random.Random):
             return owner.getstate()
-        bits = owner.bit_generator if isinstance(owner, np.random.Generator) else owner
-        return repr(getattr(bits, "state", None) or bits.get_state())
+        if isinstance(owner, np.random.Generator):
+            return repr(owner.bit_generator.state)
+        return repr(owner.get_state(legacy=False))
 
     def expression(self, name: Any) -> str:
         """Source of the comparison."""

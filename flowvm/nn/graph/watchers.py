@@ -236,7 +236,7 @@ def is_same(now: Any, then: Any) -> bool:
     if kind in _PLAIN:
         return bool(now == then and repr(now) == repr(then))
     if isinstance(now, np.generic):
-        return now.dtype == then.dtype and now.tobytes() == then.tobytes()
+        return bool(now.dtype == then.dtype and now.tobytes() == then.tobytes())
     if isinstance(now, MethodType):
         return now.__func__ is then.__func__ and now.__self__ is then.__self__
     if isinstance(now, BuiltinMethodType):
