@@ -40,7 +40,7 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 # state.  Of installed packages, those that flowvm is made of, and those that run programs.
 _UNSEEN_STDLIB = (
     "_strptime", "_weakrefset", "abc", "ast", "asyncio", "bdb", "codeop", "copyreg", "ctypes",
-    "dis", "doctest", "encodings", "importlib", "inspect", "linecache", "locale", "logging",
+    "dis", "doctest", "encodings", "importlib", "inspect", "linecache", "locale",
     "multiprocessing", "pdb", "pickle", "random", "re", "sre_compile", "sre_parse", "threading",
     "token", "tokenize", "traceback", "typing", "unittest", "warnings",
 )  # fmt: skip

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextvars
 import dis
 import functools
+import logging
 import operator
 import random
 import sys
@@ -61,6 +62,9 @@ _CALLING_USERS = tuple(
     f"flowvm.{room}" for room in ("nn", "optim", "autograd", "func", "utils", "amp", "eager")
 )
 _FINALIZERS = {"remove", "_remove", "_commit_removals", "__call__"}  # of `weakref`
+_LOGGING = {
+    "critical", "debug", "error", "exception", "info", "log", "warn", "warning",
+}  # fmt: skip
 _STARTING = {"now", "today", "utcnow"}  # of datetime
 _DRAWN = {"random", "getrandbits", "randbytes"}
 _LOADERS = {"load", "loadtxt", "genfromtxt", "fromfile", "memmap"}  # of NumPy
@@ -183,9 +187,9 @@ class Observer:
     def call(self, frame: FrameType, function: Any, args: tuple[Any, ...]) -> None:
         """`function(*args)` is about to be called; names of arguments do not matter."""
         reads = self.reads
-        self._printing = function is print
         if isinstance(function, types.MethodType):
             function, args = function.__func__, (function.__self__, *args)
+        self._printing = function is print or _logs(function)
         kind = type(function)
         if kind is types.FunctionType:
             if not is_seen(function.__code__.co_filename):
@@ -336,6 +340,12 @@ class Observer:
         at = at or frame
         text = f"{call} whose result is fixed in the graph".replace(") whose", "), whose")
         self.reads.note_unwatched(text, (at.f_code.co_filename, at.f_lineno))
+
+
+def _logs(function: Any) -> bool:
+    """Whether a function writes to a log."""
+    code = getattr(function, "__code__", None)
+    return code is not None and code.co_filename == logging.__file__ and code.co_name in _LOGGING
 
 
 def _content(variable: Any) -> Any:

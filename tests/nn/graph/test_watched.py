@@ -21,6 +21,7 @@ import enum
 import fractions
 import functools
 import itertools
+import logging
 import operator
 import os
 import random
@@ -1082,6 +1083,50 @@ def environment_membership():
 
 
 @kind
+def level_of_a_logger():
+    log = logging.getLogger("flowvm-test-watched")
+    log.setLevel(logging.ERROR)
+
+    def function(x):
+        log.info("not a value that is read")
+        return x * (9.0 if log.isEnabledFor(logging.INFO) else 2.0)
+
+    return function, lambda: log.setLevel(logging.INFO)
+
+
+@kind
+def method_with_a_fixed_argument_replaced():
+    class Holder:
+        def scaled(self, x, k):
+            return x * k
+
+        part = functools.partialmethod(scaled, k=2.0)
+
+    n = Holder()
+    change = lambda: setattr(Holder, "part", functools.partialmethod(Holder.scaled, k=9.0))  # noqa: E731
+    return lambda x: n.part(x), change
+
+
+@kind
+def function_of_flowvm_replaced():
+    module = types.ModuleType("functional")
+    module.relu = nn.functional.relu
+    return lambda x: module.relu(x), lambda: setattr(module, "relu", lambda x: x * 9.0)
+
+
+@kind
+def attribute_of_a_graph():
+    return lambda x: x * SHARED_GRAPH.k, lambda: setattr(type(SHARED_GRAPH), "k", 9.0)
+
+
+@kind
+def module_child_put_into_its_dict():
+    n = module_class(forward=lambda self, x: self.child(x))()
+    n.child = nn.Identity()
+    return n, lambda: n.__dict__.update(child=nn.Hardtanh())
+
+
+@kind
 def context_variable():
     var = contextvars.ContextVar("var", default=2.0)
     return lambda x: x * var.get(), lambda: var.set(9.0)
@@ -1240,6 +1285,16 @@ class Around(nn.Graph):
         return self.function(x)
 
 
+class Shared(nn.Graph):
+    """A graph whose class has a value."""
+
+    k = 2.0
+
+    def build(self, x):
+        return x * self.k
+
+
+SHARED_GRAPH = Shared()
 WAYS = {"compile": flow.compile, "Graph": Around}
 CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers"}
 
@@ -1247,6 +1302,7 @@ CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers"}
 @pytest.fixture(autouse=True)
 def _cleared(monkeypatch):
     """What kinds change is as it was afterwards."""
+    monkeypatch.setattr(Shared, "k", 2.0)
     monkeypatch.setitem(os.environ, "FLOWVM_TEST_WATCHED", "")
     yield
     globals().pop("abs", None)
@@ -1279,6 +1335,44 @@ def test_a_change_is_noticed(name, way):
         assert str(now.tolist()) == str(expected.tolist()) != str(before)
         assert [graph(x).tolist() for _ in range(2)] == [expected.tolist()] * 2
         assert len(graph.plans) == plans + 1, graph.explain()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda graph: setattr(type(graph), "k", 9.0),
+        lambda graph: setattr(type(graph), "own", 9.0),
+        lambda graph: setattr(graph, "k", 9.0),
+        lambda graph: setattr(graph, "scaled", lambda x: x * 9.0),
+        lambda graph: setattr(type(graph), "scaled", lambda self, x: x * 9.0),
+        lambda graph: setattr(type(graph), "fixed", staticmethod(lambda: 9.0)),
+        lambda graph: setattr(type(graph), "build", lambda self, x: x * 9.0),
+    ],
+    ids=["class", "property", "instance", "method", "class's method", "static", "build"],
+)
+def test_what_a_graph_reads_of_itself_is_watched(change):
+    class Own(nn.Graph):
+        k, own = 2.0, 3.0
+
+        @property
+        def computed(self):
+            return self.own
+
+        @staticmethod
+        def fixed():
+            return 1.0
+
+        def scaled(self, x):
+            return x * self.k * self.computed
+
+        def build(self, x):
+            return self.scaled(x) * self.fixed()
+
+    graph, x = Own(), flow.arange(1.0, 4.0)
+    before = [graph(x).tolist() for _ in range(2)]
+    change(graph)
+    after = graph(x).tolist()
+    assert after == graph.build(x).tolist() != before[1]
 
 
 # --- what the code changes itself -----------------------------------------------------------------
