@@ -57,6 +57,7 @@ from flowvm.nn.graph.compiled import Compiled, storages_of
 from flowvm.nn.graph.explain import History, call_facts, unwatched_line
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
+from flowvm.nn.graph.names import is_internal_module
 from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.repr import graph_html, graph_tree
 from flowvm.nn.graph.saving import runtime_state
@@ -82,6 +83,7 @@ MAX_PLANS = 16  # of one graph; the one that was not called for longest goes fir
 
 COPIED = ("name", "config", "_optimizers", "_scaler", "_found")  # of what is no user's
 NOT_SAVED = "what code of loaded plans reads through classes, properties, slots and library code"
+PAST_SETATTR = "what is put into the __dict__ of flowvm's own layers, past their __setattr__"
 SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
 
 
@@ -411,6 +413,8 @@ class Graph(GraphBuild):
                 f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
             ]
         lines += [f"  {unwatched_line(*known)}" for known in self._unwatched.items()]
+        if self._plans and any(is_internal_module(module) for _, module in self._modules()):
+            lines.append(f"  not watched: {PAST_SETATTR}")
         lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(lines)

@@ -84,6 +84,12 @@ def is_stdlib(filename: str) -> bool:
     return filename.startswith(_STDLIB) and not _in_packages(filename)
 
 
+def is_internal_module(module: Module) -> bool:
+    """Whether a layer's forward is flowvm's own code."""
+    code = getattr(type(module).forward, "__code__", None)
+    return code is None or is_internal(code.co_filename)
+
+
 def is_ours(value: Any) -> bool:
     """Whether an object is flowvm's and no module: an optimizer, a generator, a graph."""
     if isinstance(value, (Module, ModuleType)):

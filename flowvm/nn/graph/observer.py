@@ -345,7 +345,9 @@ class Observer:
 def _logs(function: Any) -> bool:
     """Whether a function writes to a log."""
     code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename == logging.__file__ and code.co_name in _LOGGING
+    if not isinstance(code, CodeType):
+        return False
+    return code.co_filename == logging.__file__ and code.co_name in _LOGGING
 
 
 def _content(variable: Any) -> Any:
