@@ -600,7 +600,9 @@ class Reads:
             if not isinstance(guard.then, (Tensor, Live)) and guard.then is not MISSING:
                 self._guards[key] = guard
         self.changed = [g.label for g in self._guards.values() if not g.holds()]
-        self._asked = [guard for key, guard in self._guards.items() if key not in known]
+        self._asked = [
+            guard for key, guard in self._guards.items() if key in self._written or key not in known
+        ]
         for own in (self._guards, self._written, self._fresh, self._iterators, self._labels):
             own.clear()
         self._cells.clear()

@@ -1440,6 +1440,16 @@ def test_what_is_only_written_is_written_again_where_it_was_changed():
     assert n.last == "build"
 
 
+def test_a_global_that_is_written_before_it_is_read_is_written_again():
+    names = {"k": 2}
+    exec("def function(x):\n  global k\n  k = 6\n  return x * k", names)
+    graph, x = flow.compile(names["function"]), flow.arange(1.0, 4.0)
+    for _ in range(3):
+        names["k"] = 2
+        assert graph(x).tolist() == [6, 12, 18]
+        assert names["k"] == 6
+
+
 def test_a_value_that_comes_back_finds_its_plan():
     n = Plain(k=2.0)
     graph, x = flow.compile(lambda x: x * n.k), flow.ones(2)
