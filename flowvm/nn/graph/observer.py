@@ -274,7 +274,7 @@ class Observer:
         elif name in ("__next__", "send"):
             self._advance(frame, owner)
         elif isinstance(owner, contextvars.ContextVar):
-            if name == "get":
+            if name in ("get", "set", "reset"):  # what is set once more must be what it was
                 reads.read_answer(f"{owner.name}.get()", owner.get, (MISSING,))
         elif isinstance(owner, (random.Random, np.random.Generator, np.random.RandomState)):
             self._consume(args)
