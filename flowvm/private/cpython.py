@@ -22,6 +22,7 @@ from typing import Any, Final
 from flowvm.errors import VMError
 from flowvm.private.frames import why_not
 from flowvm.private.objects import places_are_found
+from flowvm.private.stacks import why_no_stack
 from flowvm.private.table import Package, Use
 
 TESTED = ("3.11.7", "3.12.1", "3.13.0", "3.14.10")
@@ -379,6 +380,13 @@ CPYTHON = Package(
         ),
         Use("counter", "itertools:count", "says how much was issued", probe=_counter),
         Use("loads", "dis:get_instructions", "says which names a graph depends on", probe=_loads),
+        Use(
+            "stack",
+            "sys:settrace",
+            "sees which Python values a graph depends on",
+            probe=why_no_stack,
+            optional=True,
+        ),
         Use("moving", "dis:opname", "says what keeps a thread from running", probe=_moving),
         Use("raises", "dis:get_instructions", "says which kernels may fail", probe=_raises),
         Use("unpacks", "dis:get_instructions", "traces what is unpacked", probe=_unpacks),

@@ -6,7 +6,7 @@ its state; or run as a part of another graph's build.  `Graph` above it decides 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -25,7 +25,7 @@ from flowvm.graph.plan.plan import compile_plan
 from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
 from flowvm.nn.graph.compiled import Compiled, left_behind, storages_of
 from flowvm.nn.graph.config import GraphConfig
-from flowvm.nn.graph.explain import say_difference
+from flowvm.nn.graph.explain import say_difference, say_unwatched
 from flowvm.nn.graph.grads import Gradients, Landing, SetAside
 from flowvm.nn.graph.holding import Holding
 from flowvm.nn.graph.precision import precisely
@@ -69,6 +69,7 @@ class GraphBuild(Holding):
         self._own: frozenset[str] = frozenset()
         self._given: list[int] = []
         self._found = None
+        self._unwatched: dict[str, tuple[str, int]] = {}  # what captures could not watch, and where
 
     def build(self, *args: Any, **kwargs: Any) -> Any:
         """What the graph computes; to be defined.  Runs once for each kind of call."""
@@ -208,6 +209,7 @@ class GraphBuild(Holding):
             shown = [(t._meta, t._ref) for t in inputs]
             batch = MicroBatches(capture, self.config.gradient_accumulation_steps)
             args, kwargs = unflatten(structure, iter(batch.unpack(inputs)))
+            around.reads.own_all((args, kwargs))
             owned, landing = self._stepped_parameters(), self._landing
             with (
                 Gradients(capture, owned, landing, inputs, leaves) as gradients,
@@ -247,6 +249,7 @@ class GraphBuild(Holding):
             self._has_ends = True
             raise CaptureError(f"{self.name}: code outside may go backward from its results")
         around.settle(capture)
+        self._say_unwatched(around.reads.unwatched)
         for label, tensor, *_ in around.modules.tensors.values():
             if label != "constant":  # what a pass made is called so
                 capture.name_reached(tensor, label)
@@ -299,6 +302,13 @@ class GraphBuild(Holding):
             f"{self.name}: {type(optimizer).__name__}.step() in build: give the optimizer to "
             f"the graph first, with add_optimizer()"
         )
+
+    def _say_unwatched(self, unwatched: Mapping[str, tuple[str, int]]) -> None:
+        """Say, once, what a capture saw that no call can ask for."""
+        for text, place in unwatched.items():
+            if text not in self._unwatched:
+                self._unwatched[text] = place
+                say_unwatched(self.name, text, place)
 
     def _warn(self, gradients: Gradients, turns: Turns) -> None:
         """Say where a graph does what its author may not expect."""

@@ -31,6 +31,7 @@ from flowvm.graph.capture.trees import flatten
 from flowvm.graph.logical.logical import Uses
 from flowvm.meta.dtype import get_default_dtype
 from flowvm.meta.meta import TensorMeta
+from flowvm.nn.graph.reads import Reads
 from flowvm.nn.graph.steps import fixed_options, inlining, is_several
 from flowvm.nn.graph.watchers import Others
 from flowvm.vm.callers.interrupt import protected
@@ -152,7 +153,7 @@ class CallTest:
             own[f"watched{k}"] = watched.holds
             lines += [
                 f"    try: same_{k} = {_identical(watched, own)}",
-                f"    except (KeyError, ValueError): same_{k} = False",
+                f"    except Exception: same_{k} = False",
                 f"    if not same_{k} and not watched{k}(): return MISS",
             ]
         return lines
@@ -270,17 +271,20 @@ class CallTest:
         return lines
 
 
-def _identical(watched: Others, own: dict[str, Any]) -> str:
+def _identical(watched: Others | Reads, own: dict[str, Any]) -> str:
     """An expression that is true if all that is watched is the same objects as then: most calls
     need ask no more.
     """
-    if watched.random is not None:
-        return "False"
-    parts: list[str] = []
 
     def name(value: Any) -> str:
         own[f"q{len(own)}"] = value
         return f"q{len(own) - 1}"
+
+    if isinstance(watched, Reads):
+        return watched.expression(name)
+    if watched.random is not None:
+        return "False"
+    parts: list[str] = []
 
     parts.append(f"{name(get_default_dtype)}() is {name(watched.dtype)}")
     for view in watched.views.values():

@@ -206,6 +206,7 @@ def _answer(asked: Live) -> str:
 
 def _summed(differences: Sequence[str]) -> str:
     """Differences as one text, not too long."""
+    differences = [*dict.fromkeys(differences)]
     text = "; ".join(differences[:SHOWN])
     more = len(differences) - SHOWN
     return f"{text}; and {more} more" if more > 0 else text
@@ -228,6 +229,20 @@ def _short(place: tuple[str, int]) -> str:
 def say(text: str) -> None:
     """A RecaptureWarning on the line that called the graph."""
     warn(text, RecaptureWarning, _line_of(*find_user(sys._getframe(1))))
+
+
+def unwatched_line(text: str, place: tuple[str, int]) -> str:
+    """What `explain` says of something that cannot be watched."""
+    return f"not watched: {text}" + f"  {_short(place)}" * bool(place[0])
+
+
+def say_unwatched(name: str, text: str, place: tuple[str, int]) -> None:
+    """A CaptureWarning on the line that has something no call can ask for."""
+    where = f"line {place[1]} calls " if place[0] else ""
+    said = f"graph {name} cannot watch everything that build reads: {where}{text}"
+    if not place[0]:
+        place = _line_of(*find_user(sys._getframe(1)))
+    warn(said, CaptureWarning, place)
 
 
 def say_difference(text: str) -> None:

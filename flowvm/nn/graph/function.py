@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.guards.exchange import exchange
 from flowvm.nn.graph.graph import Graph
+from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
 from flowvm.vm.callers.tracebacks import border
 
@@ -45,6 +46,12 @@ class _FunctionGraph(Graph):
         self._optimizers.append((optimizer, None))
         self._adopted.add(id(optimizer))
         raise CaptureError(f"{self.name} steps an optimizer that the capture did not know")
+
+    def _surroundings(self) -> Surroundings:
+        around = super()._surroundings()
+        if isinstance(self.function, functools.partial):
+            around.reads.read_partial(self.function)
+        return around
 
     def __get__(self, instance: Any, owner: Any = None) -> Graph:
         if instance is None:

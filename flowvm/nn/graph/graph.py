@@ -19,7 +19,7 @@ round.  What a call may differ in without a new capture: the inputs' values, lea
 step counts, random numbers.  Another Plan is captured, when it is first needed, for other
 structures of the arguments, shapes, dtypes, numbers among them, grad mode, other options of an
 optimizer or of the graph (`graph.config`), other settings or parameters of any module that was
-called, and other Python values of those that `build` reads (see `surroundings`).  Each new capture
+called, and other Python values of those that `build` reads (see `reads`).  Each new capture
 is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it necessary.
 
 Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
@@ -55,9 +55,10 @@ from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.calls import MISS, Call, thread_settings
 from flowvm.nn.graph.checking import checked
 from flowvm.nn.graph.compiled import Compiled, storages_of
-from flowvm.nn.graph.explain import History, call_facts
+from flowvm.nn.graph.explain import History, call_facts, unwatched_line
 from flowvm.nn.graph.grads import Landed, Landing
 from flowvm.nn.graph.loading import loaded_plans
+from flowvm.nn.graph.names import is_internal_module
 from flowvm.nn.graph.precision import precisely
 from flowvm.nn.graph.repr import graph_html, graph_tree
 from flowvm.nn.graph.saving import runtime_state
@@ -82,6 +83,8 @@ MAX_PLANS = 16  # of one graph; the one that was not called for longest goes fir
 
 
 COPIED = ("name", "config", "_optimizers", "_scaler", "_found")  # of what is no user's
+NOT_SAVED = "what code of loaded plans reads through classes, properties, slots and library code"
+PAST_SETATTR = "what is put into the __dict__ of flowvm's own layers, past their __setattr__"
 SHARED = "shares memory"  # in the key of calls whose arguments do, with what build changes
 
 
@@ -358,6 +361,7 @@ class Graph(GraphBuild):
         with self._lock:
             for key, compiled in loaded_plans(self, state_dict):
                 self._plans.setdefault(key, []).insert(0, compiled)
+                self._unwatched.setdefault(NOT_SAVED, ("", 0))
             self._stepped = True
 
     def save(self, f: str | os.PathLike[str] | IO[bytes]) -> None:
@@ -392,6 +396,7 @@ class Graph(GraphBuild):
             self._plans.clear()
             self._history = History()
             self._landing = Landing()
+            self._unwatched = {}
 
     def explain(self) -> str:
         """Which Plans there are, what made a new capture necessary each time, what
@@ -408,6 +413,9 @@ class Graph(GraphBuild):
             lines += [
                 f"  {line}" for c in same if isinstance(c, Segmented) for line in c.describe()
             ]
+        lines += [f"  {unwatched_line(*known)}" for known in self._unwatched.items()]
+        if self._plans and any(is_internal_module(module) for _, module in self._modules()):
+            lines.append(f"  not watched: {PAST_SETATTR}")
         lines += [f"  {line}" for line in self._found.lines()] if self._found else []
         lines += [f"  {line}" for line in self._history.lines()]
         return "\n".join(map(printable, lines))

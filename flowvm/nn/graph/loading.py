@@ -121,7 +121,7 @@ class _Reader:
         around = graph._surroundings()
         self.names = named_tensors(graph, around)
         self.held = {}
-        self._check_code(saved["code"], code_marks(graph, *around.watchers))
+        self._check_code(saved["code"], code_marks(graph, around.modules, around.others))
         capture = Capture(graph.name)
         capture.guards, capture.draws = Decisions(), [(self._generator(g), [(0, 0)])
                                                       for g in saved["draws"]]  # fmt: skip
@@ -147,7 +147,7 @@ class _Reader:
         ]
         self._expect(around, saved["seen"], saved["dtype"])
         compiled = Compiled(
-            capture, compile_plan(logical), read_plain(saved["result"]), steps, around.watchers
+            capture, compile_plan(logical), read_plain(saved["result"]), steps, around.static
         )
         compiled.ends = saved["ends"]
         settings = [self._setting(v) for v in saved["settings"]]
@@ -169,7 +169,7 @@ class _Reader:
 
     def _expect(self, around: Surroundings, saved: Sequence[Any], dtype: str) -> None:
         """Let the Plan ask for what was seen when it was captured."""
-        modules, others = around.watchers
+        modules, others = around.static
         left: dict[str, list[Any]] = {}
         for seen, value in saved:
             left.setdefault(seen, []).append(value)
@@ -187,7 +187,7 @@ class _Reader:
                 f"{self.graph.name}: the code that was captured read {', '.join(missing[:3])}, and "
                 f"there is no such thing here"
             )
-        for watcher in around.watchers:
+        for watcher in around.static:
             watcher.ready()
 
     def _then(self, left: dict[str, list[Any]], text: str, value: Any) -> Any:

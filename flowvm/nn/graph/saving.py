@@ -96,11 +96,17 @@ class _Writer:
                 f"gradient go on, cannot be saved"
             )
         numbers, what = Numbers(), f"{name}: a call's key"
-        modules, others = compiled.watched
+        modules, others, *reads = compiled.watched
         if others.random is not None:
             raise ArgumentError(
                 f"{name}: build draws from Python's or NumPy's random state, so no Plan serves "
                 f"another process"
+            )
+        changed = reads[0].changed if reads else []
+        if changed:
+            raise ArgumentError(
+                f"{name}: build changes what it reads ({', '.join(changed[:3])}), so no Plan "
+                f"serves another process"
             )
         places = list(option_places(self.graph))
         options = key[len(key) - len(places) :]

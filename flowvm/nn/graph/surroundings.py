@@ -1,24 +1,26 @@
 """What Python code sees besides its arguments, as it was before a capture ran it.
 
 A capture runs Python once.  What that code read on the way is frozen in the Plan: attributes of the
-graph and of every module called, closures, globals, the optimizers' state.  `Surroundings` finds
-all of it and makes the `watchers` that say, at each call, whether it is as it was *before the code
-ran*.  So code that changes what it reads (`self.count += 1`) is captured anew at each call, which
-is slow, said, and right.
+graph and of every module called, closures, globals, the optimizers' state.  `Surroundings` has the
+`watchers` that say, at each call, whether it is as it was *before the code ran*.  So code that
+changes what it reads (`self.count += 1`) is captured anew at each call, which is slow, said, and
+right.
+
+What code reads is recorded while it runs (`flowvm.nn.graph.reads`).  What can be known without
+running it is found here before: what modules and optimizers hold, and what names lead to, by which
+a Plan's tensors are called, and which a Plan that was loaded from a file is asked for.
 
 What cannot be right is an error, in `settle`: a tensor that the code computed and left in a place
 whose tensor it had read, or in a list or dict.  A replay assigns and appends nothing.
 
 How names are found: the bytecode of the user's functions (not of flowvm or installed libraries)
 says which globals, closure variables and attributes of those it loads; functions among them are
-looked into.  What stays unseen: what library code reads, attributes that a property or getattr
-computes, writes past a module's __setattr__, files, clocks and the like.
+looked into.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections import deque
 from collections.abc import Collection, Mapping
 from types import FunctionType, MethodType, ModuleType
@@ -26,7 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.nn.graph.names import is_library, loads_of
+from flowvm.nn.graph.guards import Contents
+from flowvm.nn.graph.names import is_library, is_ours, loads_of
+from flowvm.nn.graph.reads import Reads
 from flowvm.nn.graph.watchers import (
     MISSING,
     Modules,
@@ -59,7 +63,10 @@ class Surroundings:
 
     def __init__(self) -> None:
         self.modules, self.others = Modules(), Others()
-        self.watchers: tuple[Modules, Others] = (self.modules, self.others)
+        self.reads = Reads(self)
+        self.watchers: tuple[Modules, Others, Reads] = (self.modules, self.others, self.reads)
+        self.static: tuple[Modules, Others] = (self.modules, self.others)
+        self.capture: Any = None  # the one that runs
         self._looked: set[Any] = set()
         self._random = random_states()
 
@@ -68,6 +75,8 @@ class Surroundings:
     def add_graph(self, graph: Any, without: Collection[str]) -> None:
         """A graph's attributes, but for those that all graphs have, and what its build reads."""
         own = vars(graph)
+        self.reads.name(graph, graph.name)
+        self.reads.hidden[id(graph)] = frozenset(without)
         for name in own:
             if name not in without and not name.startswith("__"):
                 self._add(graph.name, own, name)
@@ -79,6 +88,7 @@ class Surroundings:
             return
         self._looked.add(id(module))
         own, modules = module.__dict__, self.modules
+        self.reads.name(module, label)
         for name in own:
             if name not in TABLES and name not in ("_transient", "_hooks"):
                 self._add(label, own, name)
@@ -94,6 +104,7 @@ class Surroundings:
             table = getattr(hooks, name)
             if isinstance(table, dict):
                 modules.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+        self.reads.read_class(type(module), "forward")
         self.add_function(type(module).forward, module, label)
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
@@ -101,6 +112,8 @@ class Surroundings:
         others, label = self.others, type(optimizer).__name__
         state = optimizer.state
         others.entries.append((vars(optimizer), "state", state, label))
+        self.reads.leave((state, *state.values(), optimizer.param_groups, *optimizer.param_groups))
+        self.reads.hidden[id(optimizer)] = frozenset({"step"})  # a capture's own, for the moment
         others.contents[id(state)] = (f"{label}.state", state, items_of(state))
         for entry in state.values():
             for name, value in entry.items():
@@ -143,7 +156,7 @@ class Surroundings:
     def _follow(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
         """Attributes of attributes, as far as they are plain: `config.model.scale`."""
         for name in attributes:
-            if isinstance(value, Tensor) or value is MISSING or _is_ours(value):
+            if isinstance(value, Tensor) or value is MISSING or is_ours(value):
                 return
             try:
                 own = vars(value)
@@ -191,6 +204,15 @@ class Surroundings:
         elif isinstance(value, (FunctionType, MethodType, functools.partial)):
             self.add_function(value)
 
+    def look_into(self, value: Any, label: str) -> None:
+        """A tensor or a module that code has read."""
+        if not self.is_computed(value):
+            self._look_into(value, label, 0)
+
+    def is_computed(self, value: Any) -> bool:
+        """Whether it is a tensor that the capture has made."""
+        return self.capture is not None and _is_computed(value, self.capture)
+
     # --- after it ran ------------------------------------------------------------------------
 
     def settle(self, capture: Capture) -> None:
@@ -224,20 +246,41 @@ class Surroundings:
             new = [i for i in new_items(container, items) if _is_computed(i, capture)]
             if new:
                 restore(container, items)
-                raise CaptureError(
-                    f"build puts a tensor that it computes{_at(capture.made_at(new[0]))} into "
-                    f"{label}: a replay puts nothing there, and the tensor has no value.  Return "
-                    f"it from build() instead"
-                )
+                _refuse_item(label, capture.made_at(new[0]))
         if random_states() != self._random:
             self.others.random = self._random
+        self._settle_reads(capture)
         self._looked.clear()
-        for watcher in self.watchers:
-            watcher.ready()
+        self.modules.ready()
+        self.others.ready()
+        self.reads.ready(self.others.keys())
+        self.capture = None
+
+    def _settle_reads(self, capture: Capture) -> None:
+        for key, guard in self.reads.places():
+            now = guard.now()
+            if isinstance(guard, Contents) and isinstance(now, tuple):
+                known = set(map(id, guard.then))
+                new = [i for i in now if id(i) not in known and _is_computed(i, capture)]
+                if new:
+                    guard.put(guard.then)
+                    _refuse_item(guard.label, capture.made_at(new[0]))
+            elif _is_computed(now, capture) and isinstance(guard.then, Tensor):
+                if capture.is_used(guard.then):
+                    guard.put(guard.then)
+                    _refuse_assignment(guard.label, capture.made_at(now))
+                self.reads.drop(key)
 
 
 def _at(line: str) -> str:
     return f" ({line})" if line else ""
+
+
+def _refuse_item(label: str, line: str) -> None:
+    raise CaptureError(
+        f"build puts a tensor that it computes{_at(line)} into {label}: a replay puts nothing "
+        f"there, and the tensor has no value.  Return it from build() instead"
+    )
 
 
 def _refuse_assignment(label: str, line: str) -> None:
@@ -250,11 +293,3 @@ def _refuse_assignment(label: str, line: str) -> None:
 
 def _is_computed(value: Any, capture: Capture) -> bool:
     return isinstance(value, Tensor) and capture.holds(value)
-
-
-def _is_ours(value: Any) -> bool:
-    """An object of flowvm's that is no module: an optimizer, a generator, a graph."""
-    if isinstance(value, (Module, ModuleType)):
-        return False
-    module = sys.modules.get(type(value).__module__)
-    return is_internal(getattr(module, "__file__", None) or "")

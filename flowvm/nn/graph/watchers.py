@@ -8,13 +8,18 @@ is nearly always the answer, and then by what they are: 1 is neither True nor 1.
 
 from __future__ import annotations
 
+import datetime
 import math
 import operator
 import random
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
-from types import MethodType
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import BuiltinMethodType, MethodType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -109,6 +114,16 @@ class Others:
         self._places: list[tuple[dict[str, Any], str]] = []
         self._values: list[Any] = []
 
+    def keys(self) -> set[tuple[Any, ...]]:
+        """All that is looked at here, by the keys that `Reads` has for it."""
+        keys: set[tuple[Any, ...]] = {("cell", id(cell)) for _, cell, _ in self.cells.values()}
+        for view in self.views.values():
+            keys.update(("entry", id(view.mapping), name) for name in view.then)
+        for _, container, items in self.contents.values():
+            if len(container) << isinstance(container, dict) == len(items):
+                keys.add(("contents", id(container)))
+        return keys
+
     def ready(self) -> None:
         """What is looked at is settled."""
         self._asked = [view.finish() for view in self.views.values() if view.then]
@@ -121,7 +136,7 @@ class Others:
             return False
         for _, cell, then in self.cells.values():
             now = content_of(cell)
-            if now is not then and not _same(now, then):
+            if now is not then and not is_same(now, then):
                 return False
         for _, container, items in self.contents.values():
             if not unchanged(container, items):
@@ -142,8 +157,8 @@ class Others:
         if get_default_dtype() is not self.dtype:
             differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
         for name, cell, then in self.cells.values():
-            if not _same(now := content_of(cell), then):
-                differences.append(f"{name} {_text(then)} -> {_text(now)}")
+            if not is_same(now := content_of(cell), then):
+                differences.append(f"{name} {value_text(then)} -> {value_text(now)}")
         for label, container, items in self.contents.values():
             if not unchanged(container, items):
                 differences.append(f"the contents of {label} changed")
@@ -156,6 +171,12 @@ class Others:
         return differences
 
 
+# of which two that are equal are alike
+_PLAIN: frozenset[Any] = frozenset({
+    complex, range, Decimal, Fraction, datetime.date, datetime.datetime,
+    datetime.time, datetime.timedelta, UUID, PurePosixPath, PureWindowsPath, PosixPath, WindowsPath,
+})  # fmt: skip
+
 # --- values -------------------------------------------------------------------------------------
 
 
@@ -166,9 +187,9 @@ def content_of(cell: Any) -> Any:
         return MISSING
 
 
-def items_of(container: Any) -> list[Any]:
-    """Values and keys of a dict, else the items; of a large container its length."""
-    if len(container) > ITEMS:
+def items_of(container: Any, whole: bool = False) -> list[Any]:
+    """Values and keys of a dict, else the items; of a large one, unless `whole`, its length."""
+    if len(container) > ITEMS and not whole:
         return [len(container)]
     return [*container.values(), *container] if isinstance(container, dict) else [*container]
 
@@ -197,7 +218,7 @@ def restore(container: Any, items: list[Any]) -> None:
         (container.update if isinstance(container, set) else container.extend)(items)
 
 
-def _same(now: Any, then: Any) -> bool:
+def is_same(now: Any, then: Any) -> bool:
     """Identical, or plain and equal: 1 is neither True nor 1.0, 0.0 is not -0.0, NaN is NaN."""
     if now is then:
         return True
@@ -210,17 +231,23 @@ def _same(now: Any, then: Any) -> bool:
         return bool(now == then and math.copysign(1.0, now) == math.copysign(1.0, then))
     if kind is tuple:
         return _all_same(now, then)
-    if kind in (bool, int, str, bytes, complex):
+    if kind in (bool, int, str, bytes):
         return bool(now == then)
+    if kind in _PLAIN:
+        return bool(now == then and repr(now) == repr(then))
+    if isinstance(now, np.generic):
+        return bool(now.dtype == then.dtype and now.tobytes() == then.tobytes())
     if isinstance(now, MethodType):
         return now.__func__ is then.__func__ and now.__self__ is then.__self__
+    if isinstance(now, BuiltinMethodType):
+        return now.__self__ is then.__self__ and now.__name__ == then.__name__
     return False
 
 
 def _all_same(now: Any, then: Any) -> bool:
     if len(now) != len(then):
         return False
-    return all(map(operator.is_, now, then)) or all(map(_same, now, then))
+    return all(map(operator.is_, now, then)) or all(map(is_same, now, then))
 
 
 def _all_hold(asked: list[Asked]) -> bool:
@@ -229,21 +256,21 @@ def _all_hold(asked: list[Asked]) -> bool:
             now = get(mapping)
         except KeyError:
             return False
-        if not all(map(operator.is_, now, then)) and not all(map(_same, now, then)):
+        if not all(map(operator.is_, now, then)) and not all(map(is_same, now, then)):
             return False
     return True
 
 
 def _view_differences(views: Iterable[View]) -> list[str]:
     return [
-        f"{view.text(name)} {_text(then)} -> {_text(view.mapping.get(name, MISSING))}"
+        f"{view.text(name)} {value_text(then)} -> {value_text(view.mapping.get(name, MISSING))}"
         for view in views
         for name, then in view.then.items()
-        if not _same(view.mapping.get(name, MISSING), then)
+        if not is_same(view.mapping.get(name, MISSING), then)
     ]
 
 
-def _text(value: Any) -> str:
+def value_text(value: Any) -> str:
     if value is MISSING:
         return "nothing"
     if isinstance(value, Tensor):

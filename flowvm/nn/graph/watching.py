@@ -14,6 +14,7 @@ from typing import Any
 
 from flowvm.eager.modes import Recorder
 from flowvm.guards.regions import Switched, reverting
+from flowvm.nn.graph.observer import Observer
 from flowvm.nn.graph.surroundings import Surroundings
 from flowvm.nn.module import Module
 from flowvm.nn.module_calls import forget, tell
@@ -69,6 +70,8 @@ class watching(Switched):  # noqa: N801 - used like a function
         self, recorder: Recorder, paths: dict[int, str], surroundings: Surroundings
     ) -> None:
         self.recorder, self.paths, self.surroundings = recorder, paths, surroundings
+        self.observer = Observer(surroundings.reads)
+        surroundings.capture = recorder
 
     def _switch(self) -> dict[int, Module]:
         seen: dict[int, Module] = {}
@@ -76,9 +79,11 @@ class watching(Switched):  # noqa: N801 - used like a function
         _local.surroundings = self.surroundings
         _local.seen = seen
         tell(_noting, self)
+        self.observer.start()
         return seen
 
     def _undo(self) -> None:
+        self.observer.stop()
         _local.__dict__.clear()  # they hold the model
         forget(self)
 
