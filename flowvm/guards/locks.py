@@ -2,8 +2,8 @@
 
 `with lock:` of a lock written in C is safe up to Python 3.13: nothing comes between taking the lock
 and the block.  As of 3.14 the handler of a signal may raise there, and a lock whose `__enter__` is
-Python code was never safe.  `held(lock)` is safe in all versions, as `flowvm.guards.regions` is: the
-lock is taken by one call of C code, and given back when the frame drops what it holds.
+Python code was never safe.  `held(lock)` is safe in all versions, as `flowvm.guards.regions` is:
+the lock is taken by one call of C code, and given back when the frame drops what it holds.
 """
 
 from __future__ import annotations

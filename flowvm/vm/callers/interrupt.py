@@ -45,11 +45,12 @@ _PACKAGES = tuple(
     for name in ("llvmlite", "numba", "importlib", "logging", "multiprocessing", "concurrent")
 )
 _IMPORTING = "<frozen importlib._bootstrap"
-# Functions in which a lock is taken or given back by a step of Python: `with lock:` is none of them.
-_TAKING = frozenset(
-    "acquire release __enter__ __exit__ _acquireLock _releaseLock _acquire_restore _release_save "
-    "_get_module_lock cb _lock_unlock_module start_event end_event enter_fn exit_fn".split()
-)
+# functions that take a lock or give it back by a step of Python, as `with lock:` does not
+_TAKING = frozenset({
+    "acquire", "release", "__enter__", "__exit__", "_acquireLock", "_releaseLock",
+    "_acquire_restore", "_release_save", "_get_module_lock", "cb", "_lock_unlock_module",
+    "start_event", "end_event", "enter_fn", "exit_fn",
+})  # fmt: skip
 STUCK = 100  # so often it is put off at one place, a millisecond each, before that is a wait
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

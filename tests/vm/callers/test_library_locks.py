@@ -7,6 +7,7 @@ it waits for a kernel; and a Ctrl-C is put off where it would leave one taken.
 from __future__ import annotations
 
 import _thread
+import contextlib
 import dis
 import gc
 import importlib
@@ -18,7 +19,6 @@ import types
 
 import pytest
 
-from flowvm.compiler import jit
 from flowvm.guards import apart
 from flowvm.guards.locks import held
 from flowvm.private import locks
@@ -93,10 +93,9 @@ def test_an_exception_while_a_held_lock_is_waited_for_gives_back_nothing():
     now.wait()
     before = signal.signal(signal.SIGALRM, strike)
     try:
-        with pytest.raises(InterruptedError):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
-            with held(lock):
-                pass
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(InterruptedError), held(lock):
+            pass
         assert lock.locked()
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -189,10 +188,8 @@ def logged(_):
 
 def imported(_):
     sys.modules.pop("this_is_no_module", None)
-    try:
+    with contextlib.suppress(ModuleNotFoundError):
         importlib.import_module("this_is_no_module")
-    except ModuleNotFoundError:
-        pass
 
 
 CONDITION = threading.Condition()
