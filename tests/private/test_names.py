@@ -43,6 +43,7 @@ PACKAGES = {name.split(".")[0] for name in PUBLIC} | {"cupy", "numpy"}
 # attributes with an underscore that documents promise: Numba's, collections', os's and sys's
 DOCUMENTED = {
     "_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_getvalue", "_replace",
+    "_xoptions",
     "_metadata",  # of a state dict: what PyTorch's programs read
 }  # fmt: skip
 SHORTCUTS = "flowvm.compiler.shortcuts"  # what they replace is named in flowvm.private.numba
