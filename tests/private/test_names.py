@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from flowvm.private.cpython import CPYTHON
+from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.scipy import SCIPY
@@ -47,7 +48,7 @@ DOCUMENTED = {
     "_metadata",  # of a state dict: what PyTorch's programs read
 }  # fmt: skip
 SHORTCUTS = "flowvm.compiler.shortcuts"  # what they replace is named in flowvm.private.numba
-TABLES = [CPYTHON, NUMBA, NUMBA_CUDA, SCIPY]
+TABLES = [CPYTHON, LLVMLITE, NUMBA, NUMBA_CUDA, SCIPY]
 
 
 def ours(written=""):

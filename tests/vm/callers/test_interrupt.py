@@ -298,3 +298,48 @@ def test_a_handler_of_the_users_is_left_alone():
         assert len(hits) == 1
         """
     )
+
+
+def test_one_in_what_a_finalizer_calls_is_put_off_and_comes():
+    """CPython ignores what a `__del__` raises, whoever's code it calls."""
+    script(
+        """
+        import json
+        ignored = []
+        sys.unraisablehook = lambda said: ignored.append(said.exc_value)
+        class Owner:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(50):
+                    json.dumps({"a": [1, {}]}, indent=1)
+        engine.install_interrupt()
+        came = False
+        try:
+            Owner()
+            threading.Event().wait(100)
+        except KeyboardInterrupt:
+            came = True
+        assert came and not ignored, ignored
+        """
+    )
+
+
+def test_a_finalizer_that_never_ends_is_interrupted_nevertheless():
+    script(
+        """
+        from flowvm.vm.callers import interrupt
+        interrupt.LONG_S = 0.05
+        ignored = []
+        sys.unraisablehook = lambda said: ignored.append(said.exc_value)
+        class Owner:
+            def __del__(self):
+                self.wait()
+            def wait(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                while True:
+                    os.getpid()
+        engine.install_interrupt()
+        Owner()
+        assert [type(error) for error in ignored] == [KeyboardInterrupt]
+        """
+    )
