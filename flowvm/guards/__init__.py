@@ -3,7 +3,6 @@ shapes.
 
 Here: switches that are undone for certain (`regions.py`), work that no signal handler may come into
 (`apart.py`), locks that no exception leaves taken (`locks.py`) and those that a fork takes
-(`forks.py`), processes that flowvm starts (`processes.py`), caches bounded by bytes (`kept.py`). Not
-here:
-what is switched, locked or kept; that lies beside what uses it.
+(`forks.py`), processes that flowvm starts (`processes.py`), caches bounded by bytes (`kept.py`).
+Not here: what is switched, locked or kept; that lies beside what uses it.
 """
