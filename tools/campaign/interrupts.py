@@ -73,15 +73,6 @@ def _module_of_llvm() -> Any:
     return apart(importlib.import_module("llvmlite.binding").parse_assembly, "")
 
 
-def _typed() -> Any:
-    """Objects of Numba's front end, in a circle: they are collected somewhere."""
-    numba = importlib.import_module("numba")
-    made = numba.njit(lambda x: x + 1)
-    made.compile("int64(int64)")
-    made.itself = made
-    return made
-
-
 # --- parts ------------------------------------------------------------------------------------
 
 
@@ -156,13 +147,13 @@ class _Parts:
             made.clear()
 
         def all_kinds_die() -> None:
-            made: list[Any] = [_module_of_llvm(), apart(_typed), rows + 1, flow.Stream]
+            made: list[Any] = [_module_of_llvm(), rows + 1]
             with flow.profiler.profile() as p:
                 made.append(train.model(train.x))
             made += [p, flow.compile(lambda t: t + 1), flow.optim.Adam(train.model.parameters())]
             made.append(made)
             del made
-            gc.collect()
+            gc.collect(1)
 
         def generators_die() -> None:
             def numbers() -> Any:
