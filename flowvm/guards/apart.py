@@ -8,7 +8,8 @@ done, which is kept.
 
 The main thread may have left a lock taken that the work needs: an exception came between an import,
 a line of `logging` or a call of Numba taking it and giving it back.  Nobody else can give it back,
-so the main thread does while it waits.  After `PATIENCE` it says what it waits for.
+so the main thread does while it waits.  It says what it waits for when that has hardly run for
+`PATIENCE`: compiling may take longer.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flowvm.private.locks import give_back, taken
@@ -27,7 +29,8 @@ from flowvm.private.locks import give_back, taken
 T = TypeVar("T")
 NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
 LOOK = 0.5  # seconds between two looks at what this thread has taken
-PATIENCE = 10.0  # seconds after which it is said what is waited for
+PATIENCE = 10.0  # seconds after which it is said what is waited for, if that waits itself:
+IDLE = 0.01  # it has used less than this part of a core
 MOST_FRAMES = 12
 
 
@@ -39,7 +42,8 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     started: list[int] = []  # by one call of C: it has the thread's number if there is a thread
     over = threading.Lock()
     over.acquire()
-    start = map(_thread.start_new_thread, (_answer,), ((answer, over, function, args),))
+    tasks: list[int] = []
+    start = map(_thread.start_new_thread, (_answer,), ((answer, over, tasks, function, args),))
     try:
         try:
             started.extend(start)
@@ -48,10 +52,10 @@ def apart(function: Callable[..., T], *args: Any) -> T:
                 raise
             return function(*args)  # memory is short: then here, for all that may come meanwhile
         if not over.acquire(timeout=LOOK):
-            _look_after(started[0], answer, over)
+            _look_after(started[0], tasks, answer, over)
     except BaseException:
         if started:
-            _wait_for(started[0], answer, over)
+            _wait_for(started[0], tasks, answer, over)
         raise
     done, value = answer.pop()
     if not done:
@@ -63,34 +67,51 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     return result
 
 
-def _wait_for(worker: int, answer: list[tuple[bool, Any]], over: threading.Lock) -> None:
+def _wait_for(
+    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+) -> None:
     """Wait in spite of whatever comes; one is raised, of however many."""
     while not answer:
         with suppress(BaseException):
-            _look_after(worker, answer, over)
+            _look_after(worker, tasks, answer, over)
 
 
-def _look_after(worker: int, answer: list[tuple[bool, Any]], over: threading.Lock) -> None:
+def _look_after(
+    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+) -> None:
     """Wait, and give back what this thread has left taken; say once what takes long.
 
     The lock alone does not tell: an exception may have come when it was acquired already.
     """
-    begun, told = time.monotonic(), False
+    begun, used, told = time.monotonic(), _used(tasks), False
     while not answer:
         for name in give_back():
             _say(f"flowvm: an exception had left {name} taken on the main thread; it is given back")
         if over.acquire(timeout=LOOK):
             return
-        if not told and time.monotonic() - begun > PATIENCE:
-            told = True
-            _say(_report(worker))
+        if not told and (waited := time.monotonic() - begun) > PATIENCE:
+            before, used = used, _used(tasks)
+            if told := used - before <= IDLE * waited:
+                _say(_report(worker))
+            begun += waited
+
+
+def _used(tasks: list[int]) -> float:
+    """Return the seconds of a core that the thread has used; 0 where the system does not tell."""
+    try:
+        words = Path(f"/proc/self/task/{tasks[0]}/schedstat").read_text().split()
+        return int(words[0]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
 
 def _report(worker: int) -> str:
     """Return text: a thread's stack that the main thread waits for, and who has which lock."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     names |= {worker: "the thread that works for it", 0: "a thread"}
-    lines = [f"flowvm: the main thread has waited over {PATIENCE:g} s for another thread, which is"]
+    lines = [
+        f"flowvm: the main thread has waited over {PATIENCE:g} s for another thread, which is at"
+    ]
     frames = sys._current_frames()
     lines += _stack(frames.get(worker))
     for one in taken():
@@ -115,10 +136,12 @@ def _say(text: str) -> None:
 def _answer(
     answer: list[tuple[bool, Any]],
     over: threading.Lock,
+    tasks: list[int],
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
     try:
+        tasks.append(threading.get_native_id())
         answer.append((True, function(*args)))
     except BaseException as error:
         answer.append((False, error))

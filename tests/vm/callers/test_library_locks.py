@@ -368,3 +368,19 @@ def test_a_storm_of_foreign_signals_where_objects_of_llvm_are_collected(seed):
     kernel()
     """
     )
+
+
+def test_a_long_wait_for_what_runs_says_nothing():
+    done = script(
+        KERNEL
+        + """
+    apart.LOOK, apart.PATIENCE, apart.IDLE = 0.02, 0.05, 0.001
+    def run():
+        begun = time.thread_time()
+        while time.thread_time() - begun < 0.3:
+            pass
+        return 1
+    assert apart.apart(run)
+    """
+    )
+    assert "has waited" not in done.stderr
