@@ -34,6 +34,7 @@ from flowvm.errors import FlowError
 from flowvm.loading.lazy import lazy
 from flowvm.private import frames
 from flowvm.private.cpython import CPYTHON
+from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.mpi4py import MPI4PY
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
@@ -277,12 +278,12 @@ def _private(package: Any, use: Any, verdict: str, why: str) -> Check:
         return Check(OK, "private", text)
     fix = f"pip install '{package.distribution}=={package.tested[-1]}'"
     if verdict == "skipped":
-        return Check(INFO, "private", f"{text}: skipped, {why}", f"{fix}, for speed alone")
+        return Check(INFO, "private", f"{text}: skipped, {why}", f"{fix}; it does without")
     return Check(FAIL, "private", f"{text}: missing, {why}", fix)
 
 
 def _packages() -> Iterator[Any]:
-    yield from (CPYTHON, NUMBA, SCIPY)
+    yield from (CPYTHON, NUMBA, LLVMLITE, SCIPY)
     if is_installed():
         yield MPI4PY
     if NUMBA.version == "not installed":

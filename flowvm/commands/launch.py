@@ -20,6 +20,7 @@ from pathlib import Path
 
 from flowvm.commands import rank
 from flowvm.errors import ArgumentError, CommunicationError
+from flowvm.guards import processes
 from flowvm.ranks.library import INSTALL, is_installed, wheel_file
 from flowvm.ranks.watching import BROKEN, ENDED, FIRST
 
@@ -48,9 +49,9 @@ def main(args: argparse.Namespace) -> int:
         raise ArgumentError(f"launch: -n is 1 or more, got {args.ranks}")
     if not args.module and not Path(args.script).exists():
         raise ArgumentError(f"launch: there is no file {args.script}; -m is for modules")
-    command = [sys.executable, *(["-m"] if args.module else []), args.script, *args.rest]
+    command = processes.program(*(["-m"] if args.module else []), args.script, *args.rest)
     with tempfile.TemporaryDirectory(prefix="flowvm-launch-") as folder:
-        started = [sys.executable, "-I", "-S", str(rank.__file__), folder, *command]
+        started = processes.isolated(str(rank.__file__), folder, *command)
         if args.ranks > 1:
             started = [*mpiexec(args.ranks), *shlex.split(args.mpiexec), *started]
         return follow(started, environment(args.ranks, args.threads), Path(folder))
@@ -66,7 +67,7 @@ def mpiexec(ranks: int) -> list[str]:
     if path is None or not is_installed():
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"
         raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
-    told = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    told = processes.output([path, "--version"])
     if "HYDRA" in told:  # which else ends the others before they can say what they waited for
         return [path, "-disable-auto-cleanup", "-n", str(ranks)]
     return [path, *(["--oversubscribe"] if "Open MPI" in told else []), "-n", str(ranks)]
@@ -85,8 +86,8 @@ def environment(ranks: int, threads: int) -> dict[str, str]:
 def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
     """Run the launcher to its end, and end it where ranks stay on after a failure or a Ctrl-C."""
     libc = ctypes.CDLL(None)
-    process = subprocess.Popen(
-        command, env=known, start_new_session=True,
+    process = processes.start(
+        list(command), env=known, start_new_session=True,
         preexec_fn=lambda: libc.prctl(rank.PR_SET_PDEATHSIG, int(signal.SIGTERM)),
     )  # fmt: skip
     try:

@@ -92,6 +92,8 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
 
 def processes(jobs: int) -> ProcessPoolExecutor:
     """So many fresh processes, which end with this one, also where it is killed."""
+    # what a process imports before it has this one's path, it does not take from the current folder
+    os.environ["PYTHONSAFEPATH"] = "1"
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
 

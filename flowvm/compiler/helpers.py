@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import json
 import os
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import cache, jit
 from flowvm.config import config
+from flowvm.guards import processes
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
@@ -51,12 +50,7 @@ PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not 
 IDLE_S = 10.0  # after which who waits for more jobs ends
 AHEAD = "ahead"  # the lock of who does jobs that were sent: those are waited for, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
-_START = """
-import sys, json
-sys.path[:] = json.loads(sys.argv[1])
-from flowvm.compiler import helpers
-helpers.main(sys.argv[2:])
-"""
+_MAIN = "flowvm.compiler.helpers:main"
 
 
 class Helper:
@@ -66,8 +60,6 @@ class Helper:
     """
 
     def __init__(self, jobs: Sequence[str]) -> None:
-        if not sys.executable:
-            raise OSError("there is no Python to be run: another program has this one inside")
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",
@@ -77,9 +69,8 @@ class Helper:
             "FLOWVM_DEBUG": "0",
             "FLOWVM_WINDOW": "0",
         }
-        path = json.dumps([p or os.getcwd() for p in sys.path])
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, path, *jobs],
+        self.process = processes.start(
+            processes.own(_MAIN, *jobs),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -281,7 +272,7 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
         elif not pressing and now - began >= STARVED_S:
             if uses - used < STARVED * (now - began):
                 jobs = [f"{PRESSING}{parent}", *jobs]
-                again = [sys.executable, "-P", "-c", _START, sys.argv[1], *jobs]
-                os.execv(sys.executable, again)  # with this thread's priority; the pipe stays
+                # with this thread's priority; the pipe stays
+                processes.replace(processes.own(_MAIN, *jobs))
             began, used = now, uses
     os._exit(1)

@@ -55,6 +55,7 @@ from flowvm.guards.collection import settle
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
+from flowvm.private.llvmlite import mend_calls
 from flowvm.private.numba import NUMBA, free_passes
 
 # none of these comes with flowvm
@@ -375,6 +376,7 @@ def _target_machine(optimized: int) -> Any:
 
 @functools.cache
 def _engine() -> Any:
+    mend_calls()  # its objects may be collected on any thread from now on
     llvm.load_library_permanently("libm.so.6" if sys.platform == "linux" else "")
     return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _engine_machine())
 
@@ -404,6 +406,11 @@ _provided: dict[str, int] = {}
 
 def provide(name: str, address: int) -> None:
     """Let native code that is compiled or loaded later call the function at `address` by `name`."""
+    apart(_provide, name, address)
+
+
+def _provide(name: str, address: int) -> None:
+    mend_calls()
     with _lock:
         llvm.add_symbol(name, address)
         _provided[name] = address

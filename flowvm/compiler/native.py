@@ -36,6 +36,7 @@ from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts, unload
 from flowvm.errors import CompileError
 from flowvm.guards.collection import settle
 from flowvm.guards.regions import reverting
+from flowvm.private.llvmlite import mend_calls
 from flowvm.private.numba import (
     NUMBA,
     compiled_by,
@@ -175,6 +176,7 @@ def dispatcher(function: Any) -> Any:
 
 @functools.cache
 def _frontend() -> _Frontend:
+    mend_calls()
     frontend = _Frontend()
     settle()
     return frontend

@@ -5,6 +5,11 @@ Signal handlers run on the main thread, so what that one asks for is done by ano
 Numba and llvmlite are not written for an exception between any two bytecodes: a module is left half
 imported, a destructor finds its object half made.  What comes meanwhile is raised when the work is
 done, which is kept.
+
+The main thread may have left a lock taken that the work needs: an exception came between an import,
+a line of `logging` or a call of Numba taking it and giving it back.  Nobody else can give it back,
+so the main thread does while it waits.  It says what it waits for when that has hardly run for
+`PATIENCE`: compiling may take longer.
 """
 
 from __future__ import annotations
@@ -12,12 +17,21 @@ from __future__ import annotations
 import _thread
 import sys
 import threading
+import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
+
+from flowvm.private.locks import give_back, taken
 
 T = TypeVar("T")
 NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
+LOOK = 0.5  # seconds between two looks at what this thread has taken
+PATIENCE = 10.0  # seconds after which it is said what is waited for, if that waits itself:
+IDLE = 0.01  # it has used less than this part of a core
+MOST_FRAMES = 12
 
 
 def apart(function: Callable[..., T], *args: Any) -> T:
@@ -28,7 +42,8 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     started: list[int] = []  # by one call of C: it has the thread's number if there is a thread
     over = threading.Lock()
     over.acquire()
-    start = map(_thread.start_new_thread, (_answer,), ((answer, over, function, args),))
+    tasks: list[int] = []
+    start = map(_thread.start_new_thread, (_answer,), ((answer, over, tasks, function, args),))
     try:
         try:
             started.extend(start)
@@ -36,10 +51,11 @@ def apart(function: Callable[..., T], *args: Any) -> T:
             if started or str(error) != NO_THREAD:
                 raise
             return function(*args)  # memory is short: then here, for all that may come meanwhile
-        over.acquire()
+        if not over.acquire(timeout=LOOK):
+            _look_after(started[0], tasks, answer, over)
     except BaseException:
         if started:
-            _wait_for(answer, over)
+            _wait_for(started[0], tasks, answer, over)
         raise
     done, value = answer.pop()
     if not done:
@@ -51,23 +67,81 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     return result
 
 
-def _wait_for(answer: list[tuple[bool, Any]], over: threading.Lock) -> None:
-    """Wait in spite of whatever comes; one is raised, of however many.
+def _wait_for(
+    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+) -> None:
+    """Wait in spite of whatever comes; one is raised, of however many."""
+    while not answer:
+        with suppress(BaseException):
+            _look_after(worker, tasks, answer, over)
+
+
+def _look_after(
+    worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
+) -> None:
+    """Wait, and give back what this thread has left taken; say once what takes long.
 
     The lock alone does not tell: an exception may have come when it was acquired already.
     """
+    begun, used, told = time.monotonic(), _used(tasks), False
     while not answer:
-        with suppress(BaseException):
-            over.acquire(timeout=0.1)
+        for name in give_back():
+            _say(f"flowvm: an exception had left {name} taken on the main thread; it is given back")
+        if over.acquire(timeout=LOOK):
+            return
+        if not told and (waited := time.monotonic() - begun) > PATIENCE:
+            before, used = used, _used(tasks)
+            if told := used - before <= IDLE * waited:
+                _say(_report(worker))
+            begun += waited
+
+
+def _used(tasks: list[int]) -> float:
+    """Return the seconds of a core that the thread has used; 0 where the system does not tell."""
+    try:
+        words = Path(f"/proc/self/task/{tasks[0]}/schedstat").read_text().split()
+        return int(words[0]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _report(worker: int) -> str:
+    """Return text: a thread's stack that the main thread waits for, and who has which lock."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    names |= {worker: "the thread that works for it", 0: "a thread"}
+    lines = [
+        f"flowvm: the main thread has waited over {PATIENCE:g} s for another thread, which is at"
+    ]
+    frames = sys._current_frames()
+    lines += _stack(frames.get(worker))
+    for one in taken():
+        lines.append(f"  {names.get(one.owner, f'thread {one.owner}')} has {one.name}")
+        if one.owner not in (worker, 0):
+            lines += _stack(frames.get(one.owner)) or ["    and does not run any more"]
+    return "\n".join(lines)
+
+
+def _stack(frame: Any) -> list[str]:
+    return [
+        f"    {step.filename}:{step.lineno} {step.name}"
+        for step in traceback.extract_stack(frame, MOST_FRAMES)[::-1]
+    ] if frame is not None else []  # fmt: skip
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # stderr may be closed, or none
+        print(text, file=sys.stderr, flush=True)
 
 
 def _answer(
     answer: list[tuple[bool, Any]],
     over: threading.Lock,
+    tasks: list[int],
     function: Callable[..., Any],
     args: tuple[Any, ...],
 ) -> None:
     try:
+        tasks.append(threading.get_native_id())
         answer.append((True, function(*args)))
     except BaseException as error:
         answer.append((False, error))

@@ -1,11 +1,35 @@
-"""Locks of other packages that a fork waits for, and the one thing about a lock that CPython keeps
-to itself: how a child makes one free whose owner it does not have.
+"""Locks of other packages: which there are, who has them, and how one is given back or made free.
+
+A fork waits for some of them (`flowvm.guards.forks`).  And any of them may be left taken: where a
+package takes a lock by Python code, an exception of a signal handler may come between that and what
+would give it back.  Who waits then says who has what, and a thread gives back what it has left
+taken (`flowvm.guards.apart`).
 """
 
 from __future__ import annotations
 
+import _imp
+import logging
+import os
+import re
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NamedTuple
+
+_OWNER = re.compile(
+    r"<locked .*RLock object owner=(\d+) "
+)  # of an RLock, which says it nowhere else
+
+
+class Taken(NamedTuple):
+    """A lock that a thread has; `owner` is its number, 0 where that is not known."""
+
+    name: str
+    owner: int
+    release: Callable[[], Any]
+    users: tuple[str, ...]  # files whose frames on the owner's stack may have it rightly
 
 
 def foreign_locks() -> list[Any]:
@@ -23,3 +47,79 @@ def foreign_locks() -> list[Any]:
 def make_free(lock: Any) -> None:
     """In a child of a fork: `lock` is free, whoever had it; as `threading` does with its own."""
     lock._at_fork_reinit()
+
+
+def taken() -> Iterator[Taken]:
+    """Locks of Numba, llvmlite, `logging` and the imports that some thread has now."""
+    numba = (_folder("numba"), *(os.path.join(*p) for p in (("compiler", "native.py"),
+             ("compiler", "frontend.py"))))  # fmt: skip
+    kinds = (("Numba's", numba), ("llvmlite's", (_folder("llvmlite"),)))
+    for lock in foreign_locks():
+        whose, users = kinds[0] if _is_numbas(lock) else kinds[1]
+        yield from _taken(f"{whose} lock", lock, users)
+    told = (logging.__file__,)
+    yield from _taken("the lock of logging", getattr(logging, "_lock", None), told)
+    for handler in map(_target, list(getattr(logging, "_handlerList", ()))):
+        yield from _taken(f"the lock of {handler!r}", getattr(handler, "lock", None), told)
+    importing = ("importlib._bootstrap", _folder("importlib"))
+    if _imp.lock_held():
+        yield Taken("the lock of imports", 0, _imp.release_lock, importing)
+    for name, kept in list(getattr(_bootstrap(), "_module_locks", {}).items()):
+        lock = kept()
+        if owner := getattr(lock, "owner", None):
+            yield Taken(f"the import lock of {name}", int(owner), lock.release, importing)
+
+
+def give_back() -> list[str]:
+    """Give back each of these locks that this thread has and none of its frames is at work with:
+    the names of those.
+
+    An exception came between taking it and its use.
+    """
+    here, given = threading.get_ident(), []
+    files = list(_files(sys._getframe(1)))
+    for one in taken():
+        if one.owner not in (0, here) or any(user in file for user in one.users for file in files):
+            continue
+        try:
+            one.release()
+            given.append(one.name)
+            while True:  # as often as it was taken
+                one.release()
+        except RuntimeError:  # it is not this thread's, or not any more
+            pass
+    return given
+
+
+def owner_of(lock: Any) -> int:
+    """The number of the thread that has an RLock, 0 if none has it or it cannot be told."""
+    match = _OWNER.match(repr(lock))
+    return int(match[1]) if match else 0
+
+
+def _taken(name: str, lock: Any, users: tuple[str, ...]) -> Iterator[Taken]:
+    if owner := owner_of(lock):
+        yield Taken(name, owner, lock.release, users)
+
+
+def _is_numbas(lock: Any) -> bool:
+    numba = sys.modules.get("numba.core.compiler_lock")
+    return lock is getattr(getattr(numba, "global_compiler_lock", None), "_lock", None)
+
+
+def _target(reference: Any) -> Any:
+    return reference() if callable(reference) else None
+
+
+def _bootstrap() -> Any:
+    return sys.modules.get("_frozen_importlib")
+
+
+def _folder(package: str) -> str:
+    return f"{os.sep}{package}{os.sep}"
+
+
+def _files(frame: FrameType | None) -> Iterator[str]:
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back

@@ -11,6 +11,7 @@ import tomllib
 import pytest
 
 from flowvm.private.cpython import CPYTHON
+from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.scipy import SCIPY
@@ -43,10 +44,11 @@ PACKAGES = {name.split(".")[0] for name in PUBLIC} | {"cupy", "numpy"}
 # attributes with an underscore that documents promise: Numba's, collections', os's and sys's
 DOCUMENTED = {
     "_asdict", "_current_frames", "_exit", "_fields", "_getframe", "_getvalue", "_replace",
+    "_xoptions",
     "_metadata",  # of a state dict: what PyTorch's programs read
 }  # fmt: skip
 SHORTCUTS = "flowvm.compiler.shortcuts"  # what they replace is named in flowvm.private.numba
-TABLES = [CPYTHON, NUMBA, NUMBA_CUDA, SCIPY]
+TABLES = [CPYTHON, LLVMLITE, NUMBA, NUMBA_CUDA, SCIPY]
 
 
 def ours(written=""):

@@ -16,6 +16,7 @@ from flowvm.compiler import jit, native, shortcuts
 from flowvm.errors import CompileError, DeviceError, VMError
 from flowvm.private import cpython, scipy
 from flowvm.private.cpython import CPYTHON
+from flowvm.private.llvmlite import LLVMLITE
 from flowvm.private.numba import NUMBA
 from flowvm.private.numba_cuda import NUMBA_CUDA, SIMULATOR
 from flowvm.private.scipy import SCIPY
@@ -53,7 +54,7 @@ def change(monkeypatch, name):
 # --- tables -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", [CPYTHON, NUMBA, SCIPY], ids=lambda t: t.distribution)
+@pytest.mark.parametrize("table", [CPYTHON, LLVMLITE, NUMBA, SCIPY], ids=lambda t: t.distribution)
 def test_all_is_as_tested_here(table):
     assert [s for s in table.report() if s.verdict != OK] == []
 

@@ -44,7 +44,6 @@ from flowvm.nn.graph.watchers import (
 )
 from flowvm.nn.module import Module
 from flowvm.nn.tables import Table
-from flowvm.vm.callers.lines import is_internal
 
 if TYPE_CHECKING:
     from flowvm.graph.capture.capture import Capture

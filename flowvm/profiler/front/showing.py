@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, VMError
+from flowvm.guards import processes
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.vm.engine.engine import engine
@@ -140,8 +141,11 @@ class serve:  # noqa: N801 - used like a function
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 1 << 16:
             raise ArgumentError(f"serve(port={port!r}): 0 (any that is free) to 65535")
         engine.start()
-        command = [sys.executable, "-m", "flowvm", "top", str(os.getpid()), "--web"]
-        self._process = _started([*command, "--port", str(port)])
+        asked = ["top", str(os.getpid()), "--web", "--port", str(port)]
+        try:
+            self._process = _started(processes.own("flowvm.commands.cli:main", *asked))
+        except OSError as error:
+            raise VMError(f"serve: {error}") from None
         self._end = weakref.finalize(self, _stop, self._process)
         ready, _, _ = select.select([self._process.stdout], [], [], START_S)
         self.url = self._process.stdout.readline().strip() if ready else ""
@@ -176,7 +180,7 @@ _served: set[serve] = set()
 
 def _started(command: list[str]) -> Any:
     """A process whose output is read."""
-    return subprocess.Popen(
+    return processes.start(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 

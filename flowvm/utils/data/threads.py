@@ -21,6 +21,7 @@ from time import monotonic
 from typing import Any
 
 from flowvm.errors import LoaderError
+from flowvm.guards.locks import held
 from flowvm.utils.data.worker_info import WorkerInfo, begin_thread
 from flowvm.vm.callers.interrupt import protected
 
@@ -39,7 +40,8 @@ class _Work:
         self._depth = depth
         self._timeout = timeout or float("inf")
         self._reading = threading.Lock()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._issued = 0
         self._taken = 0
         self._ended = False  # the jobs ran out, or reading them raised
@@ -54,14 +56,14 @@ class _Work:
                 made: tuple[Any, BaseException | None] = (self._make(what), None)
             except BaseException as error:  # raised again by take(), on the consumer's thread
                 made = (None, _noted(error, number))
-            with self._changed:
+            with held(self._lock):  # not the Condition, whose way in is Python code
                 self._ready[number] = made
                 self._changed.notify_all()
             del job, what, made  # hold no batch while waiting for the next job
 
     def _next_job(self) -> tuple[int, Any] | None:
         with self._reading:
-            with self._changed:
+            with held(self._lock):
                 while self._issued >= self._taken + self._depth and not self._finished():
                     self._changed.wait()
                 if self._finished():
@@ -76,14 +78,14 @@ class _Work:
             except BaseException as error:
                 self._end_jobs(error)
                 return None
-            with self._changed:
+            with held(self._lock):
                 number = self._issued
                 self._issued += 1
             return number, what
 
     def _end_jobs(self, error: BaseException | None) -> None:
         """There are no more jobs; `error`, if any, takes the place of the next batch."""
-        with self._changed:
+        with held(self._lock):
             self._ended = True
             if error is not None:
                 self._ready[self._issued] = (None, _noted(error, self._issued))
@@ -110,9 +112,9 @@ class _Work:
             raise error
         return batch
 
-    @protected  # a Condition is Python: a Ctrl-C in the middle of it would leave it taken for ever
+    @protected  # a Condition is Python: a Ctrl-C in the middle of its wait would spoil it
     def _take_within(self, seconds: float) -> tuple[Any, BaseException | None] | None:
-        with self._changed:
+        with held(self._lock):
             if not self._changed.wait_for(self._can_take, seconds):
                 return None
             if self._taken not in self._ready:
@@ -129,7 +131,7 @@ class _Work:
     @protected
     def stop(self) -> None:
         """Let the workers go after the batch they are making, and forget what is ready."""
-        with self._changed:
+        with held(self._lock):
             self._stopped = True
             self._ready.clear()
             self._changed.notify_all()

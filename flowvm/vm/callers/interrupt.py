@@ -4,7 +4,10 @@ KeyboardInterrupt may come between any two bytecodes.  What switches something i
 nothing is left behind (`flowvm.guards.regions`).  But in a `__del__` and in callbacks of weak
 references and the garbage collection it would be swallowed, and between a storage's id and the
 tensor that owns it memory would be lost: there it is put off until a millisecond later.  So it is
-on CPython 3.14 between an `__enter__` and its block, anybody's, where a lock would stay taken.
+where a lock would stay taken: in Python code of a library that takes one or gives it back (imports,
+`logging`, `threading`, `multiprocessing`, Numba, llvmlite), and on CPython 3.14 between an
+`__enter__` and its block, anybody's.  Who waits for such a lock is interrupted, when that was put
+off `STUCK` times at one place; so is a finalizer of the program's that takes longer than `LONG_S`.
 
 Where that is, functions say themselves: `protected` and `waiting` register the code that runs, so a
 function may be renamed, moved or generated.
@@ -14,8 +17,10 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import functools
 import gc
 import os
+import queue
 import signal
 import sys
 import threading
@@ -33,7 +38,21 @@ from flowvm.vm.callers.lines import INTERNAL
 _CALLBACKS = {weakref.__file__, sys.modules[weakref.WeakSet.__module__].__file__}
 # of finalizers in there the same is true where an object's end calls them, and not its own package
 _FINALIZING = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "util.py")
-_BETWEEN = {threading.__file__, contextlib.__file__}  # called by flowvm as a part of it
+_BETWEEN = {threading.__file__, contextlib.__file__, functools.__file__, queue.__file__}  # called
+# by flowvm as a part of it; and so are the files of these packages
+_PACKAGES = tuple(
+    f"{os.sep}{name}{os.sep}"
+    for name in ("llvmlite", "numba", "importlib", "logging", "multiprocessing", "concurrent")
+)
+_IMPORTING = "<frozen importlib._bootstrap"
+# functions that take a lock or give it back by a step of Python, as `with lock:` does not
+_TAKING = frozenset({
+    "acquire", "release", "__enter__", "__exit__", "_acquireLock", "_releaseLock",
+    "_acquire_restore", "_release_save", "_get_module_lock", "cb", "_lock_unlock_module",
+    "start_event", "end_event", "enter_fn", "exit_fn",
+})  # fmt: skip
+LONG_S = 1.0  # seconds that a finalizer of the program's gets to end
+STUCK = 100  # so often it is put off at one place, a millisecond each, before that is a wait
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -66,6 +85,35 @@ def is_waiting(code: CodeType) -> bool:
     return _waiting.get(id(code)) is code
 
 
+class _LibraryFiles(dict[str, bool]):
+    def __missing__(self, name: str) -> bool:
+        library = name in _BETWEEN or name.startswith(_IMPORTING)
+        self[name] = library = library or any(folder in name for folder in _PACKAGES)
+        return library
+
+
+_LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
+_TAKES = {contextlib.__file__: False, functools.__file__: False}  # whose methods take no lock
+raised = [0]  # so many Ctrl-C became a KeyboardInterrupt
+_late: list[float] = []  # the moments at which it was put off in a finalizer of the program's
+_stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
+
+
+def _is_taking(code: CodeType) -> bool:
+    """Return whether this is a library's function that takes a lock or gives it back."""
+    file = code.co_filename
+    return code.co_name in _TAKING and _LIBRARY[file] and _TAKES.get(file, True)
+
+
+def _is_stuck(frame: FrameType) -> bool:
+    """Return whether the innermost frame is where it was put off many times: it waits there."""
+    place = id(frame), frame.f_lasti
+    if _stuck and _stuck[-1] != place:
+        _stuck.clear()
+    _stuck.append(place)
+    return len(_stuck) > STUCK
+
+
 def _is_ending(frame: FrameType) -> bool:
     """Whether this is multiprocessing's finalizer of something that ends just now."""
     code, caller = frame.f_code, frame.f_back
@@ -77,25 +125,48 @@ def _is_ending(frame: FrameType) -> bool:
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
     """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
-    if frame is not None and enters_block(frame.f_code, frame.f_lasti):
+    if frame is not None and _puts_off(frame):
         _thread.start_new_thread(_interrupt_again, (signum,))
         return
-    at, collecting = frame, {getattr(call, "__code__", None) for call in gc.callbacks}
+    _stuck.clear()
+    _late.clear()
+    raised[0] += 1
+    signal.default_int_handler(signum, frame)
+
+
+def _puts_off(frame: FrameType) -> bool:
+    """Return whether an exception must not come at this frame now."""
+    if enters_block(frame.f_code, frame.f_lasti):
+        return True
+    at: FrameType | None = frame
+    collecting = {getattr(call, "__code__", None) for call in gc.callbacks}
     while at is not None:
         code = at.f_code
         if is_waiting(code):
-            break
+            return False
         ignored = code.co_name == "__del__" or code.co_filename in _CALLBACKS or code in collecting
         if ignored or is_protected(code) or _is_ending(at):
-            _thread.start_new_thread(_interrupt_again, (signum,))
-            return
+            return True
+        if _is_taking(code) and not _is_stuck(frame):
+            return True
         generated = code.co_qualname.startswith("__create_fn__.")  # a dataclass's, anybody's
-        known = generated or INTERNAL[code.co_filename] or code.co_filename in _BETWEEN
-        known = known or code.co_filename == _FINALIZING
-        if not known:
+        if not (generated or INTERNAL[code.co_filename] or _LIBRARY[code.co_filename]):
             break  # a user's function, called by those
         at = at.f_back
-    signal.default_int_handler(signum, frame)
+    while at is not None:
+        if at.f_code.co_name == "__del__" or at.f_code in collecting:
+            return not _is_late()
+        at = at.f_back
+    return False
+
+
+def _is_late() -> bool:
+    """Return whether the Ctrl-C was put off for so long that a finalizer seems to wait."""
+    now = time.monotonic()
+    if _late and now - _late[-1] > LONG_S / 4:
+        _late.clear()  # of another one
+    _late.append(now)
+    return now - _late[0] > LONG_S
 
 
 def _interrupt_again(signum: int) -> None:

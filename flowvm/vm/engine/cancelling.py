@@ -13,18 +13,28 @@ from __future__ import annotations
 import builtins
 import functools
 import sys
+import threading
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flowvm.errors import CancelledError
+from flowvm.loading.lazy import lazy
 from flowvm.vm.callers.hot import hot
-from flowvm.vm.callers.interrupt import protected
+from flowvm.vm.callers.interrupt import protected, raised
 from flowvm.vm.callers.tracebacks import on_interrupted, users
 from flowvm.vm.engine.failures import Failure, Failures
 from flowvm.vm.engine.persistent import persistent
 from flowvm.vm.machine.words import CTL, ERR, STO
 
+if TYPE_CHECKING:
+    from flowvm.vm.watch import lively
+else:
+    lively = lazy("flowvm.vm.watch.lively")
+
+NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C says what it waits for
 PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was dropped
 
 
@@ -107,8 +117,29 @@ def _publish(
     vm.words[CTL.CANCEL] = seq + 1  # last: it makes the others count
 
 
+_named = [0]  # so many Ctrl-C were there when a wait was last named
+
+
+def name_wait(vm: Any, begun: float) -> None:
+    """Say once, on stderr, what the main thread waits for, if it has caught a Ctrl-C since and
+    waits for long: since the moment `begun` of the monotonic clock.
+    """
+    if raised[0] == _named[0] or time.monotonic() - begun < NAMED_AFTER:
+        return
+    if threading.current_thread() is threading.main_thread():
+        _named[0] = raised[0]
+        chain = lively.chain_text(lively.pending(vm))
+        text = (
+            "flowvm: a Ctrl-C was caught, and what was issued before it is still waited for; "
+            f"flow.vm.cancel() takes back what has not started\n{chain}"
+        )
+        with suppress(OSError, ValueError, AttributeError):  # stderr may be closed, or none
+            print(text.rstrip(), file=sys.stderr, flush=True)
+
+
 def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
     """A Ctrl-C has ended a line at a prompt, or the program: nobody waits for what it issued."""
+    _named[0] = raised[0]
     code, last = None, -1
     tb = users(tb)
     while tb is not None:

@@ -729,6 +729,7 @@ class Engine:
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
+                cancelling.name_wait(self, begun / 1e9)
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
             self.flight.waited("credit", begun, seq)
@@ -904,10 +905,11 @@ class Engine:
         cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
         seq = self._issue(entry, operands, (address,), deadline, heard)
-        begun = self.flight.begin_wait()
+        begun, started = self.flight.begin_wait(), time.monotonic()
         while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
             if deadline is not None and time.monotonic() > deadline:
                 return -1
+            cancelling.name_wait(self, started)
             if not self.running:  # another thread has changed the engine while this one waited
                 self.after_issue()
         self.flight.waited("sync", begun, seq, int(cell[2]))

@@ -106,6 +106,87 @@ def test_one_ctrl_c_ends_a_wait(how):
     script(HELPERS + stuck + textwrap.dedent(WAITS[how]) + "\nusable()\n")
 
 
+AGAIN = {"reading": "x.item", "sync": "flowvm.vm.sync", "issuing when full": "fill"}
+
+
+@pytest.mark.parametrize("how", AGAIN)
+def test_the_wait_behind_a_caught_ctrl_c_says_what_it_waits_for(how):
+    done = script(
+        HELPERS
+        + f"""
+from flowvm.vm.engine import cancelling
+assert cancelling.NAMED_AFTER < 0.9
+cancelling.NAMED_AFTER = 0.01
+class Err:
+    said = ""
+    def write(self, text):
+        Err.said += text
+        gate.open()
+    def flush(self):
+        pass
+def fill():
+    for _ in range(2 * RING.SLOTS):
+        update(y, y, 1)
+y = tensor([0])
+update(y, y, 0)
+y.item()
+wait_for_gate(x, x, gate.address)
+interrupted(x.item, waiting())
+sys.stderr, plain = Err(), sys.stderr
+{AGAIN[how]}()  # until the gate is open
+sys.stderr = plain
+print(Err.said)
+before, Err.said = Err.said, ""
+gate2, z = Gate(), tensor([0])
+wait_for_gate(z, z, gate2.address)
+threading.Timer(0.1, gate2.open).start()
+sys.stderr = Err()
+z.item()
+sys.stderr = plain
+assert not Err.said, Err.said
+usable()
+"""
+    )
+    assert "flow.vm.cancel() takes back" in done.stdout
+    assert "who waits for whom" in done.stdout
+    assert "wait_for_gate" in done.stdout
+    assert done.stdout.count("Ctrl-C was caught") == 1
+
+
+def test_a_ctrl_c_ends_a_wait_for_a_lock_of_python():
+    """It is put off there, but not for ever."""
+    script(
+        HELPERS
+        + """
+lock = threading.RLock()
+held, over = threading.Event(), threading.Event()
+def keep():
+    with lock:
+        held.set()
+        over.wait()
+threading.Thread(target=keep, daemon=True).start()
+held.wait()
+here = threading.get_ident()
+def inside(*names):
+    def is_there():
+        frame, seen = sys._current_frames()[here], []
+        while frame is not None:
+            seen.append(frame.f_code.co_qualname)
+            frame = frame.f_back
+        return seen[:len(names)] == list(names)
+    return is_there
+def wait():
+    with threading.Condition(lock):
+        pass
+interrupted(wait, inside("Condition.__enter__", "wait"))
+interrupted(threading.Semaphore(0).acquire, inside("Condition.wait", "Semaphore.acquire"))
+over.set()
+gate.open()
+usable()
+"""
+    )
+
+
 def test_one_in_a_collection_is_put_off_until_a_wait():
     """CPython ignores what a callback of the garbage collection raises."""
     script(
@@ -215,5 +296,50 @@ def test_a_handler_of_the_users_is_left_alone():
         os.kill(os.getpid(), signal.SIGINT)
         assert x.item() == 1
         assert len(hits) == 1
+        """
+    )
+
+
+def test_one_in_what_a_finalizer_calls_is_put_off_and_comes():
+    """CPython ignores what a `__del__` raises, whoever's code it calls."""
+    script(
+        """
+        import json
+        ignored = []
+        sys.unraisablehook = lambda said: ignored.append(said.exc_value)
+        class Owner:
+            def __del__(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                for _ in range(50):
+                    json.dumps({"a": [1, {}]}, indent=1)
+        engine.install_interrupt()
+        came = False
+        try:
+            Owner()
+            threading.Event().wait(100)
+        except KeyboardInterrupt:
+            came = True
+        assert came and not ignored, ignored
+        """
+    )
+
+
+def test_a_finalizer_that_never_ends_is_interrupted_nevertheless():
+    script(
+        """
+        from flowvm.vm.callers import interrupt
+        interrupt.LONG_S = 0.05
+        ignored = []
+        sys.unraisablehook = lambda said: ignored.append(said.exc_value)
+        class Owner:
+            def __del__(self):
+                self.wait()
+            def wait(self):
+                os.kill(os.getpid(), signal.SIGINT)
+                while True:
+                    os.getpid()
+        engine.install_interrupt()
+        Owner()
+        assert [type(error) for error in ignored] == [KeyboardInterrupt]
         """
     )

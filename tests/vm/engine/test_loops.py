@@ -16,6 +16,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.compiler import helpers, jit
+from flowvm.guards import processes
 from flowvm.vm.engine import engine as engine_file
 from flowvm.vm.engine import loops as loops_file
 from flowvm.vm.engine.engine import engine
@@ -239,7 +240,7 @@ def test_where_the_cache_cannot_be_written_they_write_elsewhere(
 
 @pytest.mark.parametrize(
     ("where", "name", "value"),
-    [(sys, "executable", "/nowhere/python"), (helpers, "_START", "raise SystemExit(3)")],
+    [(sys, "executable", "/nowhere/python"), (processes, "_START", "raise SystemExit(3)")],
     ids=["no processes", "processes that fail"],
 )
 def test_without_helpers_a_thread_makes_them(

@@ -1,0 +1,122 @@
+"""Processes that flowvm starts: the one place that does.
+
+- `own` is Python for flowvm's own work.  It imports nothing from the current folder, and finds the
+  flowvm that this process has imported, installed or not.
+- `program` is Python for a program of the user's, which is run as the user's command line would.
+- Both have the flags of this interpreter: who runs it with `-I` or `-E` means its helpers, too.
+
+`tests/guards/test_processes.py` lists every other file that starts a process, with its reason.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowvm.loading.lazy import lazy
+
+if TYPE_CHECKING:
+    import subprocess
+else:
+    subprocess = lazy("subprocess")
+
+# flags of `sys.flags` that say what code means or what is imported; -I stands for three of them
+_FLAGS = (
+    ("dont_write_bytecode", "-B"), ("no_site", "-S"), ("optimize", "-O"), ("bytes_warning", "-b"),
+)  # fmt: skip
+_ISOLATION = (("ignore_environment", "-E"), ("no_user_site", "-s"), ("safe_path", "-P"))
+_OPTIONS = (  # of -X, likewise
+    "dev", "utf8", "frozen_modules", "int_max_str_digits", "no_debug_ranges", "pycache_prefix",
+    "warn_default_encoding", "gil", "cpu_count",
+)  # fmt: skip
+_START = """
+import sys, json
+from importlib import import_module
+from importlib.util import spec_from_file_location
+given = json.loads(sys.argv.pop(1))
+class Places:
+    def find_spec(name, path=None, target=None):
+        place = given["places"].get(name)
+        return spec_from_file_location(name, place) if place else None
+sys.meta_path.insert(0, Places)
+sys.path[:] = given["path"]
+module, _, function = given["call"].partition(":")
+sys.exit(getattr(import_module(module), function)(sys.argv[1:]))
+"""
+
+
+def flags(*more: str) -> list[str]:
+    """Return this interpreter's flags, as its command line has them, and `more` of them once."""
+    given = [f for name, f in _FLAGS for _ in range(int(getattr(sys.flags, name)))]
+    if sys.flags.isolated:
+        given.append("-I")
+    else:
+        given += [flag for name, flag in _ISOLATION if getattr(sys.flags, name)]
+    given += [flag for flag in more if flag not in given and not (flag == "-P" and "-I" in given)]
+    for name in _OPTIONS:
+        if name in sys._xoptions:
+            value = sys._xoptions[name]
+            given += ["-X", name if value is True else f"{name}={value}"]
+    for warning in sys.warnoptions:
+        given.append(f"-W{warning}")
+    return given
+
+
+def own(call: str, *args: str) -> list[str]:
+    """Return the command of a Python that calls "module:function" of flowvm with a list of `args`;
+    its exit code is what that returns.
+
+    OSError where there is no Python to be run.
+    """
+    given = {"call": call, "path": [p for p in sys.path if p], "places": _places()}
+    return [_python(), *flags("-P"), "-c", _START, json.dumps(given), *args]
+
+
+def program(*args: str) -> list[str]:
+    """Return the command of a Python that runs a program of the user's: a file, or "-m" and a
+    module, and its arguments.
+    """
+    return [_python(), *flags(), *args]
+
+
+def isolated(file: str, *args: str) -> list[str]:
+    """Return the command of a Python that runs a file of flowvm's which imports no package."""
+    return [_python(), "-I", "-S", file, *args]
+
+
+def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process; `options` are those of `subprocess.Popen`."""
+    return subprocess.Popen(command, **options)
+
+
+def output(command: list[str]) -> str:
+    """Return what a command prints; it is waited for, and its exit code is not looked at."""
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return str(done.stdout)
+
+
+def replace(command: list[str]) -> None:
+    """Let another program take this process's place."""
+    os.execv(command[0], command)
+
+
+def _python() -> str:
+    if not sys.executable:
+        raise OSError("there is no Python to be run: another program has this one inside")
+    return sys.executable
+
+
+def _places() -> dict[str, str]:
+    """Return the files of flowvm's package and of those that may lie beside it."""
+    places = {"flowvm": str(Path(__file__).parents[1] / "__init__.py")}
+    for name in ("flowvm.ops", "flowvm.autograd", "flowvm.graph"):
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.origin:
+            places[name] = spec.origin
+    return places

@@ -1,0 +1,76 @@
+"""llvmlite's private names: the lock that all calls of LLVM are made under.
+
+`LLVMLITE` is the table.  llvmlite takes its lock by Python code, around each call, and its objects
+make such calls when they are collected, on whatever thread that is.  An exception of a signal's
+handler that comes between leaves the lock taken, and nobody compiles any more.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from flowvm.guards.locks import held
+from flowvm.private.table import Package, Use, found_at
+
+TESTED = ("0.48.0", "0.50.0")
+_WRAPPER = "llvmlite.binding.ffi:_lib_fn_wrapper"
+
+
+def _reads_otherwise() -> str:
+    """Why a call is not what it was when `_called` was written, or ""."""
+    call = getattr(found_at(_WRAPPER).__call__, "__wrapped__", found_at(_WRAPPER).__call__)
+    lock = found_at("llvmlite.binding.ffi:lib._lock")
+    named = set(call.__code__.co_names)
+    if named != {"_lock", "_cfn"}:
+        return f"a call uses {', '.join(sorted(named))}"
+    missing = [name for name in ("_lock", "_cblist") if not hasattr(lock, name)]
+    if missing:
+        return f"its lock has no {', '.join(missing)}"
+    return "" if hasattr(lock._lock, "_is_owned") else f"its lock is on {lock._lock!r}"
+
+
+LLVMLITE = Package(
+    "llvmlite",
+    TESTED,
+    (
+        Use(
+            "calls",
+            _WRAPPER,
+            "takes a lock by Python code, which an exception of a signal may leave taken",
+            ("__call__", "_lock", "_cfn"),
+            probe=_reads_otherwise,
+            optional=True,
+        ),
+    ),
+)
+
+
+@functools.cache
+def mend_calls() -> bool:
+    """Have llvmlite hold its lock so that no exception leaves it taken; whether that was done.
+
+    Where llvmlite is not as tested nothing is changed: then `flowvm.guards.apart` gives back what
+    the main thread has left taken.
+    """
+    (standing,) = LLVMLITE.report()
+    if standing.why:
+        return False
+    wrapper = LLVMLITE.calls
+    wrapper.__call__ = functools.wraps(wrapper.__call__)(_called)
+    return True
+
+
+def _called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function of LLVM with llvmlite's lock held."""
+    lock = self._lock
+    with held(lock._lock):
+        if not lock._cblist:
+            return self._cfn(*args, **kwargs)
+        for taken, _ in lock._cblist:
+            taken()
+        try:
+            return self._cfn(*args, **kwargs)
+        finally:
+            for _, given_back in lock._cblist:
+                given_back()
