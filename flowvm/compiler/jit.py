@@ -451,6 +451,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
 
 def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
     """The whole module, the symbols that it imports, and its object file."""
+    mend_calls()
     module = _linked(lowered, symbol, lambda linked: _optimize(linked, lowered.loops_only))
     return module, _imports(module), _target_machine(3).emit_object(module)
 

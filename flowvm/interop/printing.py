@@ -22,7 +22,7 @@ import numpy as np
 
 from flowvm.eager.placed import Globals
 from flowvm.eager.reading import memory_now, wait_for
-from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.tensor import Fields, Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
@@ -260,7 +260,7 @@ def _nested(
 def _known_meta(t: Tensor) -> TensorMeta | None:
     """The meta, None where only the kernel will know it; does not wait."""
     try:
-        meta: TensorMeta = Tensor.__dict__["_meta"].__get__(t)
+        meta: TensorMeta = Fields.__dict__["_meta"].__get__(t)
     except AttributeError:
         return None
     return meta

@@ -8,6 +8,7 @@ handler that comes between leaves the lock taken, and nobody compiles any more.
 from __future__ import annotations
 
 import functools
+from types import FunctionType
 from typing import Any
 
 from flowvm.guards.locks import held
@@ -57,7 +58,9 @@ def mend_calls() -> bool:
     if standing.why:
         return False
     wrapper = LLVMLITE.calls
-    wrapper.__call__ = functools.wraps(wrapper.__call__)(_called)
+    # another function of that code: keys of compiled code have `_called`, which must not change
+    mended = FunctionType(_called.__code__, _called.__globals__)
+    wrapper.__call__ = functools.update_wrapper(mended, wrapper.__call__)
     return True
 
 

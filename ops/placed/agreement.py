@@ -17,7 +17,7 @@ from flowvm.meta.placements import here
 from flowvm.ops.placed.boxing import transport
 
 MOST = 1 << 14  # comparisons; later ones are not made, on no rank
-_compared: set[Any] = set()
+_compared: dict[int, set[Any]] = {}  # by the rank, of which a process has one
 
 
 def agree(where: Any, text: str) -> None:
@@ -27,12 +27,14 @@ def agree(where: Any, text: str) -> None:
     of these ranks.
     """
     rank = here()[0]
-    if where.size == 1 or rank not in where.flat or len(_compared) >= MOST:
+    compared = _compared.setdefault(rank, set())
+    if where.size == 1 or rank not in where.flat or len(compared) >= MOST:
         return
-    key = (rank, *find_user(sys._getframe(1)), text)
-    if key in _compared:
+    ranks = tuple(sorted(where.flat))
+    key = (ranks, *find_user(sys._getframe(1)), text)
+    if key in compared:
         return
-    _compared.add(key)
+    compared.add(key)
     use = transport[-1]()
     with recording_to(None), listening(None):  # a graph that is captured does not repeat it
-        use.barrier(use.group(tuple(sorted(where.flat))), text)
+        use.barrier(use.group(ranks), text)

@@ -189,8 +189,9 @@ def to_global(
             raise ArgumentError("to_global: another number of dimensions of ranks needs sbp=")
         held = meta.sbp if sbp is None else as_sbps(sbp, where, meta.ndim)
         text = f"to_global({meta!r}, {_held_text(where, held)})"
-        for each in {where, meta.placement}:
-            agreement.agree(each, text)
+        agreement.agree(meta.placement, text)  # in one order on all ranks, or they wait in a circle
+        if where is not meta.placement:
+            agreement.agree(where, text)
         out = _changed(x, where, held, copy=True)
         if copy and out is x:
             out = x.clone()

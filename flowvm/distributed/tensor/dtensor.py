@@ -10,7 +10,7 @@ import numpy as np
 import flowvm.ops as _ops
 from flowvm.distributed.device_mesh import DeviceMesh, current_mesh
 from flowvm.distributed.tensor.placement_types import Placement, as_placements
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, here, placement
 from flowvm.nn.module import Module
@@ -111,6 +111,8 @@ def _placements(x: Tensor) -> tuple[Placement, ...]:
 
 
 def _placed(x: Tensor, what: str) -> Any:
+    if not isinstance(x, Tensor):
+        raise refused(what, x)
     if not x.is_global:
         raise AttributeError(f"{what}: this tensor is local; see flowvm.distributed.tensor")
     return x._meta
@@ -160,6 +162,8 @@ def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = Non
 
 
 def _global_meta(x: Tensor, what: str) -> Any:
+    if not isinstance(x, Tensor):
+        raise refused(what, x)
     if not x.is_global:
         raise ArgumentTypeError(
             f"{what}: this tensor is local; make it global by distribute_tensor or "

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.tensor import Tensor
+from flowvm.eager.tensor import Fields, Tensor
 from flowvm.errors import ArgumentTypeError, Status
 from flowvm.profiler.grammar import ACCESS, Line, Screen, Span, View, cropped, ms, size
 from flowvm.profiler.run.collect import collect
@@ -286,7 +286,7 @@ def explain(tensor: Tensor) -> Explanation:
 
 def _what(tensor: Tensor) -> str:
     try:
-        meta = Tensor.__dict__["_meta"].__get__(tensor)
+        meta = Fields.__dict__["_meta"].__get__(tensor)
     except AttributeError:  # of an operation that finds out how many elements there are
         return "tensor whose shape is not known yet"
     return f"tensor {meta!r}"

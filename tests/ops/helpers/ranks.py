@@ -53,7 +53,7 @@ def _meet(name, ranks, value):
 
 
 def _arrays(name, x, ranks, *more):
-    met = _meet(name, ranks, (x.numpy(), *more))
+    met = _meet(name, ranks, (x.numpy().copy(), *more))  # others read it later
     assert {n for n, _ in met} == {name}, f"ranks {ranks} are at {[n for n, _ in met]}"
     return [v for _, v in met]
 
@@ -88,14 +88,14 @@ def all_to_all(x, group=None, split_dim=0, concat_dim=0, split_sizes=None, conca
 
 
 def broadcast(x, src, group=None, meta=None):
-    met = _meet("broadcast", group, None if x is None else x)
+    met = _meet("broadcast", group, None if x is None else x.detach().clone())
     value = met[group.index(src)][1]
     return _tensor(value.numpy(), value)
 
 
 def send(x, dst, group=None):
     pair = (_here.state.rank, dst)
-    _meet("send", pair, x)
+    _meet("send", pair, x.detach().clone())
 
 
 def recv(meta, src, group=None):
