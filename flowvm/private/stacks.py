@@ -34,6 +34,9 @@ _ENDING = {  # nothing follows them in their frame
 }  # fmt: skip
 
 
+instructions_of = dis.get_instructions
+
+
 class Places(NamedTuple):
     """Bytes from the beginning of what has it.
 

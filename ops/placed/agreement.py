@@ -16,8 +16,10 @@ from flowvm.eager.modes import find_user, listening, recording_to
 from flowvm.meta.placements import here
 from flowvm.ops.placed.boxing import transport
 
-MOST = 1 << 14  # comparisons; later ones are not made, on no rank
-_compared: dict[int, set[Any]] = {}  # by the rank, of which a process has one
+# comparisons of a group; later ones are not made.  All its ranks have made as many: the count of a
+# rank in all its groups would end at another place on each
+MOST = 1 << 14
+_compared: dict[Any, set[Any]] = {}  # by the rank, of which a process has one, and the group
 
 
 def agree(where: Any, text: str) -> None:
@@ -27,12 +29,12 @@ def agree(where: Any, text: str) -> None:
     of these ranks.
     """
     rank = here()[0]
-    compared = _compared.setdefault(rank, set())
-    if where.size == 1 or rank not in where.flat or len(compared) >= MOST:
+    if where.size == 1 or rank not in where.flat:
         return
     ranks = tuple(sorted(where.flat))
-    key = (ranks, *find_user(sys._getframe(1)), text)
-    if key in compared:
+    compared = _compared.setdefault((rank, ranks), set())
+    key = (*find_user(sys._getframe(1)), text)
+    if key in compared or len(compared) >= MOST:
         return
     compared.add(key)
     use = transport[-1]()

@@ -15,7 +15,6 @@ Long because each instruction has what reads for it, and so has each kind of cal
 from __future__ import annotations
 
 import contextvars
-import dis
 import functools
 import logging
 import operator
@@ -34,7 +33,15 @@ from flowvm.nn.graph.reads import CONTAINERS, Reads
 from flowvm.nn.graph.watchers import MISSING, content_of
 from flowvm.nn.module import Module
 from flowvm.private.cpython import HELD, getrefcount
-from flowvm.private.stacks import NULL, Stack, ends, places, traced_by, why_no_stack
+from flowvm.private.stacks import (
+    NULL,
+    Stack,
+    ends,
+    instructions_of,
+    places,
+    traced_by,
+    why_no_stack,
+)
 from flowvm.vm.callers.lines import is_internal
 
 Handler = Callable[["Observer", FrameType, Stack, "Step"], Any]
@@ -558,7 +565,7 @@ def _steps(code: CodeType) -> list[Any]:
     """The instructions of code, by their place."""
     steps: list[Any] = [None] * (len(code.co_code) // 2 + 1)
     where = ends(code, places())
-    for step in dis.get_instructions(code):
+    for step in instructions_of(code):
         handler = _HANDLERS.get(step.opname)
         if step.opname == "BINARY_OP" and step.argrepr == "[]":
             handler = _subscript

@@ -19,12 +19,12 @@ callbacks, which are asynchronous by what they are for.  A `Work` is waited for 
 from __future__ import annotations
 
 import ctypes
-import sys
 import weakref
 from typing import Any
 
 import numpy as np
 
+from flowvm.private.cpython import getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING, STO
@@ -171,11 +171,11 @@ def _owns(array: np.ndarray[Any, Any]) -> bool:
 
 
 def _references(entry: list[Any]) -> int:
-    return sys.getrefcount(entry[1])
+    return getrefcount(entry[1])
 
 
 def _references_to_base(array: np.ndarray[Any, Any]) -> int:
-    return sys.getrefcount(array.base)
+    return getrefcount(array.base)
 
 
 def _fewest() -> tuple[int, int]:
