@@ -206,13 +206,16 @@ def test_a_ctrl_c_ends_all_ranks():
     )
     assert process.stdout is not None
     seen = b""
-    while seen.count(b"running") < 2:
-        assert select.select([process.stdout], [], [], SECONDS)[0], seen
-        more = os.read(process.stdout.fileno(), 4096)
-        assert more, seen
-        seen += more
-    process.send_signal(signal.SIGINT)
-    rest = process.communicate(timeout=SECONDS)[0]
+    try:
+        while seen.count(b"running") < 2:
+            assert select.select([process.stdout], [], [], SECONDS)[0], seen
+            more = os.read(process.stdout.fileno(), 4096)
+            assert more, seen
+            seen += more
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=SECONDS)[0]
+    finally:
+        process.terminate()  # its ranks end with it
     assert process.returncode == 130, rest
     assert b"flowvm launch: interrupted" in rest
 
