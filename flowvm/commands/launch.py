@@ -131,7 +131,7 @@ def failed(folder: Path) -> list[tuple[float, int, int]]:
         if path.name.isdecimal():
             when, code = path.read_text().split()
             first, ended = path.with_suffix(FIRST), path.with_suffix(ENDED)
-            if int(code) or first.exists() or path.with_suffix(BROKEN).exists():
+            if int(code) or path.with_suffix(BROKEN).exists():
                 since = ended.stat().st_mtime if ended.exists() else float(when)
                 ranks.append((0.0 if first.exists() else since, int(path.name), int(code) or 1))
     return sorted(ranks)

@@ -37,7 +37,7 @@ TICK = 0.1
 LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
 # of files that a rank leaves for `flowvm launch`: it failed before all others; it has ended its
 # program, whose exit code is known when the process ends, after it has waited for the others; it
-# came to its end while nothing was exchanged any more
+# came to its end and nobody had looked at what an exchange could not give
 FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
 DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
@@ -332,7 +332,7 @@ class Watcher:
         except KeyboardInterrupt:
             self.raise_alert("interrupted")
         self.stopped.set()
-        if self.place.fault:
+        if any(not failure.seen for failure in [*engine.failures.by_seq.values()]):
             self._mark(BROKEN)
         if self.uncaught:  # it has been printed; what it left unfinished says no more
             engine.wait_idle(1.0)

@@ -50,9 +50,10 @@ for was, now in zip(before, values(), strict=True):
 restored = flow.vm.restore()
 assert not [one for one in restored.lost if one.name], restored
 try:
-    dist.all_reduce(flow.ones(2))
-    flow.vm.sync()
-except CommunicationError:
+    total = flow.ones(2)
+    dist.all_reduce(total)
+    total.numpy()
+except (CommunicationError, OutOfRangeError):  # the latter where nobody has looked at the board yet
     print("exchanges nothing any more", flush=True)
 assert np.isfinite(step(model, [0, 1, 2]).item())
 assert not np.array_equal(values()[0], before[0])
