@@ -36,11 +36,15 @@ def returned(run: Run) -> Array:
 
 
 def spaces_of(run: Run) -> list[str]:
-    """The memories in which there was anything, the host's first.  Of several ranks in one run
-    each has its own (`flowvm.profiler.run.joining`).
+    """Return the memories in which there was anything: the host's first, then devices in the order
+    of their numbers, whichever was used first in the process.  Of several ranks in one run each has
+    its own (`flowvm.profiler.run.joining`).
     """
     live, known = run.info.get("live", {}), dict.fromkeys(run.info.get("spaces", ()))
-    used = [name for name in known if live.get(name) or _made(run, name)]
+    used = sorted(
+        (name for name in known if live.get(name) or _made(run, name)),
+        key=lambda name: (len(name), name),
+    )
     return list(dict.fromkeys(((HOST,) if HOST in known or not used else ()) + tuple(used)))
 
 
