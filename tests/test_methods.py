@@ -1,5 +1,7 @@
 """Methods that are functions, too."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,8 @@ def outcome(call, arguments):
             for p in parts
         ]
     except Exception:
+        with contextlib.suppress(Exception):  # nobody else shall hear of it
+            flow.vm.sync()
         return "an error"
 
 

@@ -7,6 +7,7 @@ would obey and not show becomes an escape as Python writes it: `\\x1b`.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any, Final
 
@@ -17,8 +18,11 @@ _UNSAFE: Final = (
     "\u061c\u200b\u200e\u200f\u2028\u2029\u202a-\u202e\u2060\u2066-\u2069\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"
 )
-_CONTROLS: Final = re.compile(f"[{_UNSAFE}\t\n]")
-_INSIDE_LINES: Final = re.compile(f"[{_UNSAFE}]")
+
+
+@functools.cache  # made when a text is first not plain: most programs never have one
+def _pattern(lines: bool) -> re.Pattern[str]:
+    return re.compile(f"[{_UNSAFE}]" if lines else f"[{_UNSAFE}\t\n]")
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -32,7 +36,7 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return (_INSIDE_LINES if lines else _CONTROLS).sub(_escape, text)
+    return _pattern(lines).sub(_escape, text)
 
 
 def printable_tree(value: Any) -> Any:
