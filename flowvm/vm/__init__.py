@@ -188,8 +188,7 @@ def restore() -> Restored:
     >>> try:
     ...     total.numpy()
     ... except IndexError:
-    ...     print(flow.vm.restore())
-    1 tensor has its last whole value again
+    ...     restored = flow.vm.restore()  # print it: what is whole again, and what is lost
     >>> total
     tensor([0., 0.])
     """
