@@ -67,7 +67,9 @@ def test_a_norm_and_its_gradient_of_a_stripe(operands):
         for a, b, v in zip(h.sum(0), (h * d).sum(0), var, strict=True)
     ]
     base, slope = np.array(rules).T
-    stripe_result(PLANE_BACKWARD)[0](out, g, x, mean, base, slope, factor, AT, n, INNER)
+    lift = np.empty(WIDTH)
+    begin_of(PLANE_BACKWARD, "lift")(lift, var, eps)
+    stripe_result(PLANE_BACKWARD)[0](out, g, x, mean, base, slope, lift, factor, AT, n, INNER)
     want = rstd * (h - h.mean(0) - d * rstd**2 * (h * d).mean(0))
     np.testing.assert_allclose(stripe(out, n), want, rtol=1e-10, atol=1e-12)
     got = weight_gradient((gs * d).sum(0)[0], var[0], eps)
