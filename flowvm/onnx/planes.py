@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.meta.dtype import int64
+from flowvm.meta.dtype import float64, int64
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated
 from flowvm.onnx.rows import Values
@@ -138,10 +138,22 @@ def avg_pool(c: Call) -> Values:
     if fixed:
         counts = np.full_like(counts, fixed)
     whole = math.prod(kernel for _, _, kernel, *_ in axes)
-    value = _pool(c, "AveragePool", 1, count_include_pad=1)[0]
+    if c.metas[0].dtype is float64:  # ONNX Runtime has no AveragePool of these
+        value = _along(c, [_shares(*axis[:5]) for axis in axes])
+    else:
+        value = _pool(c, "AveragePool", 1, count_include_pad=1)[0]
     if (counts == whole).all():
         return [value]
     return [c.w.op("Mul", value, c.number(whole / counts))]
+
+
+def _shares(size: int, out: int, kernel: int, stride: int, front: int) -> np.ndarray[Any, Any]:
+    """Return what each element of an axis gives to each window, the padding's share left out."""
+    weights = np.zeros((out, size))
+    for place in range(out):
+        start = place * stride - front
+        weights[place, max(start, 0) : max(start + kernel, 0)] = 1 / kernel
+    return weights
 
 
 def _averages(size: int, out: int) -> np.ndarray[Any, Any]:
