@@ -102,12 +102,12 @@ class _Tracer:
 
     def step(self, frame: FrameType, event: str, value: Any) -> Any:
         if event == "opcode" and frame.f_lasti not in _closed(frame.f_code):
-            if self.count == self.at:
+            self.count += 1  # first: a capture sets this function again after it has raised
+            if self.count == self.at + 1:
                 code = frame.f_code
                 self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
                 self.where += f" at bytecode {frame.f_lasti}"
                 self.reach()
-            self.count += 1
         return self.step
 
     def reach(self) -> None:

@@ -415,8 +415,6 @@ def called():
 )  # fmt: skip
 def test_the_path_of_a_call(called, name, seed):
     functions, train, step = called
-    if name in ("a capture", "a capture of a step"):
-        pytest.xfail("an exception in the capture's trace function leaves its table of calls")
     driven(lambda: functions[name], most=MOST.get(name), seed=seed)
     for made in (train, step.train):
         assert all(
