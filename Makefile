@@ -5,7 +5,8 @@
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
-# make campaigns   for the night: an hour of each campaign (MINUTES=60), small programs explored whole
+# make campaigns   for the night: products whole, an hour of each campaign (MINUTES=60), small
+#              programs explored whole
 # make wheel   a wheel in dist/ that carries the VM and the usual kernels, compiled
 # make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
 # make clean   remove the environment and everything built
@@ -53,6 +54,7 @@ types: $(VENV)/installed-dev
 	tools/typecheck.sh $(BIN)/python
 
 campaigns: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --whole -m product
 	$(BIN)/python -m tools.campaign all --minutes $(MINUTES)
 	$(BIN)/python -m tests.vm.exploring 6
 	$(BIN)/python -m tests.graph.plan.exploring 3

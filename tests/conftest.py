@@ -199,7 +199,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--whole") or config.option.keyword:
         return
     named = tuple(arg for arg in config.args if "::" in arg)
-    sample = Sample(config.rootpath / "tests")
+    sample = Sample(Path(__file__).parent)
     taken: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
