@@ -1,6 +1,7 @@
 # make demo    train a CNN on handwritten digits, then show what the VM did
 # make test    the test suite, in two processes; names the slowest twenty
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
+# make changed the tests that the files need which differ from the last commit
 # make lint    ruff: format and rules
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
@@ -22,7 +23,7 @@ SLOWEST ?= 20
 BENCH_ARGS ?=
 MINUTES ?= 60
 
-.PHONY: demo test quick memory versions lint types campaigns bench wheel clean help
+.PHONY: demo test quick memory changed versions lint types campaigns bench wheel clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +37,9 @@ test: $(VENV)/installed-dev
 
 quick: $(VENV)/installed-dev
 	@sed '/^#/d; /^$$/d' tests/quick.txt | xargs $(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+changed: $(VENV)/installed-dev
+	$(BIN)/python -m tools.changed
 
 MEMORY_TESTS ?= tests/ops tests/autograd tests/nn tests/optim tests/test_amp.py \
 	tests/test_streams.py tests/graph/passes/test_random_programs.py
