@@ -22,7 +22,22 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 TOPS = ("flowvm", "ops", "graph", "autograd", "tools", "tests", "tutorials")
 OPENINGS = frozenset(
-    "What Whether How Where Of Which Who Whose That Those These The-same It They".split()
+    [
+        "What",
+        "Whether",
+        "How",
+        "Where",
+        "Of",
+        "Which",
+        "Who",
+        "Whose",
+        "That",
+        "Those",
+        "These",
+        "The-same",
+        "It",
+        "They",
+    ]
 )
 LIMIT = 2110
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
