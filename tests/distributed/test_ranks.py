@@ -145,7 +145,7 @@ ON_DEVICES = {
         *ON_DEVICES.items(),
     ],
 )
-@pytest.mark.product(2)
+@pytest.mark.product(3)
 def test_all_ranks_end_with_the_cause(how, driver, tmp_path):
     if driver:
         pytest.importorskip("numba_cuda")

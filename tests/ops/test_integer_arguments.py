@@ -126,6 +126,7 @@ WITH_INTS = [s for s in SAMPLES if next(calls(s), None) is not None]
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("samples", WITH_INTS, ids=lambda s: s.name)
+@pytest.mark.product(3)
 def test_what_may_stand_for_an_int(samples):
     for place, number, call in calls(samples):
         try:
