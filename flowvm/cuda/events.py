@@ -84,7 +84,7 @@ class Stream:
         return int(block_of(self.number)[DEV.STREAM])
 
     def query(self) -> bool:
-        """Whether everything issued to it so far is done."""
+        """Return True if all instructions issued to this stream so far are done."""
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
@@ -98,11 +98,13 @@ class Stream:
         return recorded
 
     def wait_event(self, event: Event) -> None:
-        """Let what is issued to it from now on wait for `event`."""
+        """Let instructions issued to this stream from now on wait for `event`."""
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what is issued to it from now on wait for everything issued to `stream` so far."""
+        """Let instructions issued to this stream from now on wait for everything issued to `stream`
+        so far.
+        """
         self.wait_event(stream.record_event())
 
     def __eq__(self, other: object) -> bool:
@@ -180,7 +182,7 @@ def synchronize(device: Any = None) -> None:
 
 
 class _Mark:
-    """What the driver and the VM know an event by, from its first recording on."""
+    """The driver's event and the VM's storage of an event, from its first recording on."""
 
     handle = 0
     storage = 0

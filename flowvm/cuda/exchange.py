@@ -69,7 +69,8 @@ def exported(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def interface(t: Tensor) -> dict[str, Any]:
-    """The tensor's `__cuda_array_interface__`: what it holds is there, on whatever stream.
+    """Return the tensor's `__cuda_array_interface__`.  Its values are ready for a reader on any
+    stream.
 
     ArgumentTypeError for bfloat16, for which the protocol has no name.
     """
@@ -96,7 +97,7 @@ def interface(t: Tensor) -> dict[str, Any]:
 
 
 class Capsules:
-    """Whose `__dlpack__` NumPy may ask, though the memory of `source` is on a CUDA device."""
+    """An object with a `__dlpack__` that NumPy accepts, for memory of `source` on a CUDA device."""
 
     def __init__(self, source: Any, index: int) -> None:
         self.source = source
@@ -132,7 +133,8 @@ class Capsules:
 
 
 class _Described:
-    """What NumPy makes an array of that keeps `source`."""
+    """An object with an array interface, from which NumPy makes an array that keeps `source` alive.
+    """
 
     def __init__(self, source: Any, facts: dict[str, Any]) -> None:
         self.source = source
@@ -142,8 +144,8 @@ class _Described:
 def tensor_on(
     array: np.ndarray[Any, Any], device: Device, obstacle: str, dtype: DType | None = None
 ) -> Tensor:
-    """A tensor on the memory at an array's address, which is on `device`; a copy if there is an
-    obstacle to that.  `dtype`: whose `storage` the array has, if not that of the array.
+    """Return a tensor on an array's memory, which is on `device`; a copy if there is an obstacle.
+    `dtype` is the tensor's, if it is not the array's.
     """
     if any(s % array.itemsize or s < 0 for s in array.strides) and array.size:
         raise ArgumentError(

@@ -1,4 +1,5 @@
-"""What ranks exchange on a CUDA device: lanes that are streams of it, and NCCL's communicators.
+"""Exchanges between ranks on CUDA devices: lanes, which are streams of the device, and NCCL's
+communicators.
 
 A lane's order lies in page-locked memory that host and device reach (`TALLY`): the device counts
 in it the exchanges that it has passed, and the watcher raises in it what ends those under way.
@@ -71,11 +72,13 @@ class CudaLane(Lane):
         self.order = new_tensor(storage, TensorMeta.of((TALLY.WORDS,), int64, self.device))
 
     def within(self) -> AbstractContextManager[None]:
-        """Issue what is inside to the lane."""
+        """Issue the instructions inside the with statement to the lane."""
         return stream(self.stream)
 
     def joined(self, group: Group, what: str, peer: int | None = None) -> Joined:
-        """What takes part in a collective of `group`, or in a message to or from rank `peer`."""
+        """Return the handles to take part in a collective of `group`, or in a message to or from
+        rank `peer`.
+        """
         place = world()
         place.raise_fault()
         if peer is None:
@@ -97,7 +100,7 @@ class CudaLane(Lane):
                 row[ROW.DONE] = begun
 
     def trouble(self) -> str:
-        """What is wrong with it: the communicators say."""
+        """Return "": the communicators report what is wrong with a lane."""
         return ""
 
     def stop(self) -> None:
@@ -109,7 +112,7 @@ class CudaLane(Lane):
 
 
 class Communicator:
-    """NCCL's communicator of some ranks, of which this one is number `rank`, on a device.
+    """NCCL's communicator of some ranks on a device; this rank is number `rank` of them.
 
     `brings` gives all of them what the first one has: the bytes by which they find each other.
     """
@@ -153,7 +156,7 @@ class Communicator:
         """Show on the board what the device has done: the lanes do."""
 
     def trouble(self) -> str:
-        """What has gone wrong meanwhile, with the network or another rank."""
+        """Return the text of an error of the network or of another rank, "" if there is none."""
         result = ctypes.c_int()
         if not self.words[0]:
             return ""

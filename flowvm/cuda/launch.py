@@ -1,4 +1,4 @@
-"""What a CUDA op is lowered to: steps that the stream's worker takes in their order, on its stream.
+"""The steps of a lowered CUDA op.  The stream's worker issues them in order, on its stream.
 
 A CPU op is one body over ranges of units; a CUDA op is a sequence of *steps*: launches of kernels
 and calls of library functions (cuBLAS).  The stream runs them in order, so a step sees what the
@@ -91,21 +91,23 @@ class Details:
 
 @dataclass(frozen=True)
 class Words:
-    """Of a LibraryStep: the address of these int64, which lie with the instruction's steps."""
+    """Argument of a LibraryStep: the address of these int64, which lie with the instruction's
+    steps.
+    """
 
     values: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Held:
-    """Of a LibraryStep: the word that is at `address` when the step is taken."""
+    """Argument of a LibraryStep: the word at `address` when the step is issued."""
 
     address: int
 
 
 @dataclass(frozen=True)
 class StreamWord:
-    """Of a LibraryStep: a word of the stream's block: "stream", "cublas" (their handles)."""
+    """Argument of a LibraryStep: a word of the stream's block, a handle: "stream", "cublas"."""
 
     name: str
 
@@ -160,8 +162,8 @@ Step = KernelStep | LibraryStep
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """What an op's CUDA rule answers: `rule(launch, metas, attrs) -> CudaLaunch`, where `metas` and
-    `attrs` are those that the call came with.
+    """The answer of an op's CUDA rule: `rule(launch, metas, attrs) -> CudaLaunch`.  `metas` and
+    `attrs` are the call's.
 
     `launch` is what the op's infer function answered for the CPU: its `outputs` hold for CUDA too.
     `scratch` is bytes of device memory that live from the first step to the last.  `stream` is the
@@ -178,7 +180,7 @@ class CudaLaunch:
 
 
 def unsized(k: int, view: View) -> Operand:
-    """Mut2 output `k`, of whatever number of rows like those of the dense `view`."""
+    """Return mut2 output `k`: any number of rows, each like a row of the dense `view`."""
     return Operand(k, View(view.dtype, (UNSIZED, *view.shape[1:])))
 
 

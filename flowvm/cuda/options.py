@@ -1,4 +1,4 @@
-"""How CUDA computes where there is a choice: PyTorch's switches, read when a call is lowered.
+"""PyTorch's switches for CUDA's computations, read when a call is lowered.
 
     flow.backends.cuda.matmul.allow_tf32 = True       float32 matrix products on tensor cores,
     flow.backends.cudnn.allow_tf32 = True             convolutions likewise: 10 bits of the factors
@@ -111,8 +111,8 @@ def forget_calls() -> None:
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """How exact float32 matrix products on CUDA are: "highest" is float32; "high" and "medium" may
-    use TF32.  The CPU computes in float32 always.
+    """Set the precision of float32 matrix products on CUDA. "highest" is float32; "high" and
+    "medium" may use TF32.  The CPU always computes in float32.
 
     >>> flow.set_float32_matmul_precision("highest")
     """
@@ -126,7 +126,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` set, or what `allow_tf32` has made of it.
+    """Return the precision set by `set_float32_matmul_precision` or by `allow_tf32`.
 
     >>> flow.get_float32_matmul_precision()
     'highest'

@@ -62,7 +62,7 @@ SIMULATED_BLOCK = 32  # threads of a block in the simulator, where each is a thr
 
 
 def simulated() -> bool:
-    """Whether kernels run in Numba's simulator, as Python."""
+    """Return True if kernels run in Numba's simulator, as Python."""
     from numba import config
 
     return bool(config.ENABLE_CUDASIM)
@@ -76,7 +76,8 @@ def threads(n: int) -> int:
 
 
 def signature_of(step: KernelStep) -> Signature:
-    """How the kernel of `step` is compiled for its parameters."""
+    """Return the signature for which the kernel of `step` is compiled: the types of its parameters.
+    """
     return tuple(_kind(param) for param in step.params)
 
 

@@ -133,7 +133,7 @@ class Frontend:
 
 
 def _generate(modules: list[str], cc: tuple[int, int]) -> str:
-    """PTX of a program's modules, of which the first has the kernel.
+    """Return the PTX of a program's modules; the first module has the kernel.
 
     NVVM's verifier is not asked: it refuses functions (llvm.fabs, llvm.rint) that its compiler has
     instructions for; broken modules are found by the compiler itself.
@@ -166,7 +166,9 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
 
 
 def _versions() -> str:
-    """Of what compiles, for a message: those that do not go together fail in many ways."""
+    """Return the versions of the compiler's packages, for a message: versions that do not match
+    fail in many ways.
+    """
     names = ("numba-cuda", "numba", "numpy", "cuda-bindings")
     versions = []
     for name in names:
@@ -218,7 +220,7 @@ def _target_context(typing: Any) -> Any:
     reduced = {types.float16: "float16", types.bfloat16: "bfloat16"}
 
     class AnyNonzero(model):  # type: ignore[misc]
-        """A bool in memory: a byte of which any bit makes it true."""
+        """A bool in memory: one byte, true if any of its bits is set."""
 
         def from_data(self, builder: Any, value: Any) -> Any:
             return builder.icmp_unsigned("!=", value, value.type(0))

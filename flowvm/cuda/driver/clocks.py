@@ -115,7 +115,9 @@ def drop(runtime: Runtime) -> None:
 
 
 def _on_level(level: int) -> None:
-    """Times are kept from now on, or no longer; those that were stay until they are again."""
+    """Start or stop the recording of times when the profiling level changes.  A new start clears
+    the times recorded before.
+    """
     global _kept
     with _lock:
         before, _kept = _kept, level > 2
@@ -165,7 +167,9 @@ def _events(block: Array) -> Array:
 
 
 def _look(seqs: Array) -> DeviceTimes:
-    """The times of these instructions on the host's clock, 0 where there are none."""
+    """Return the times of these instructions on the host's clock; 0 for an instruction without
+    times.
+    """
     times, notes = np.zeros((len(seqs), 2), np.int64), {}
     with _lock:
         for runtime, clock in _clocks.items():

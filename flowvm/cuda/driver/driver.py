@@ -153,7 +153,7 @@ _last: Driver | None = None  # the last one that was in use
 
 
 def _forget_calls(used: Driver | None) -> None:
-    """What was lowered for another driver has its handles: let it be lowered anew."""
+    """Forget lowered calls when the driver changes: they hold the old driver's handles."""
     global _last
     if used is not None and _last is not None and used is not _last:
         engine.forget_entries()
@@ -161,7 +161,9 @@ def _forget_calls(used: Driver | None) -> None:
 
 
 def refuse() -> int:
-    """What all of the driver's functions are in a forked child."""
+    """Return NOT_INITIALIZED. In a forked child this function replaces all of the driver's
+    functions.
+    """
     return NOT_INITIALIZED
 
 
@@ -181,7 +183,9 @@ def error_of(result: int, doing: str) -> FlowError:
 
 
 def _why(result: int) -> str:
-    """What the driver itself knows of a result: a fake one why, a real one what is new to us."""
+    """Return more about a result: the reason, from a fake driver; the description of an unknown
+    code, from a real one.
+    """
     if _driver is None:
         return ""
     if _driver.fake is not None:
@@ -217,7 +221,7 @@ def _failed_instruction(details: Sequence[int]) -> FlowError:
 
 
 def nccl_error(result: int, doing: str) -> FlowError:
-    """The exception for a result of NCCL, with what it says itself."""
+    """Return the exception for a result of NCCL, with NCCL's own error text."""
     said = []
     for name, argument in (("ncclGetErrorString", result), ("ncclGetLastError", None)):
         at = _driver.functions[name](argument) if _driver is not None else 0

@@ -1,4 +1,4 @@
-"""What the CUDA driver's result codes mean, as exceptions: one message for each that users meet.
+"""The CUDA driver's result codes as exceptions: one message for each code that users meet.
 
 `error(code, doing)` is the exception; `NAMES` has the driver's own names, which the message ends
 with, so that it can be looked up.  A *sticky* code means that the context is lost: every later call
@@ -148,7 +148,7 @@ _NCCL: Final = {
 
 
 def nccl_error(result: int, doing: str, text: str = "", last: str = "") -> FlowError:
-    """The exception for a result of NCCL; `text` and `last` are what it says itself."""
+    """Return the exception for a result of NCCL; `text` and `last` are NCCL's own error texts."""
     name, meaning = _NCCL.get(result, (text or str(result), "it failed"))
     more = f": {last}" if last else ""
     return CommunicationError(
@@ -178,7 +178,7 @@ def name_of(code: int) -> str:
 
 
 def text_of(code: int, more: str = "") -> str:
-    """What result `code` means; `more` is what else is known."""
+    """Return the text of result `code`; `more` is added to it."""
     text = _TEXTS.get(code, "the CUDA driver refused")
     if more:
         text += f": {more}"

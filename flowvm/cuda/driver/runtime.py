@@ -39,7 +39,7 @@ _ATTRIBUTES: Final = {
 
 @dataclass(frozen=True)
 class Properties:
-    """What a device is, with PyTorch's names."""
+    """The properties of a device, by PyTorch's names."""
 
     name: str
     total_memory: int
@@ -183,7 +183,7 @@ class Runtime:
 
 
 class _Log:
-    """Options of cuModuleLoadDataEx that let the driver's compiler say what it refuses."""
+    """Options of cuModuleLoadDataEx that make the driver's compiler log its errors."""
 
     BYTES = 8192
 
@@ -221,7 +221,9 @@ def _number(driver: Driver, index: int) -> int:
 
 
 def properties(index: int) -> Properties:
-    """What device `index` is; no context is made.  DeviceError if there is none."""
+    """Return the properties of device `index` without making a context.  DeviceError if there is no
+    such device.
+    """
     if why := why_not(index):
         raise DeviceError(f"device 'cuda:{index}' is not available: {why}")
     driver = drivers.driver()
@@ -242,7 +244,7 @@ _runtimes: dict[tuple[Driver, int], Runtime] = {}
 
 
 def count() -> int:
-    """How many devices there are; DeviceError where CUDA cannot be used."""
+    """Return the number of devices; DeviceError if CUDA cannot be used."""
     value = ctypes.c_int()
     drivers.driver().call("cuDeviceGetCount", ctypes.byref(value))
     return value.value

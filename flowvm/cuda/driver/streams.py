@@ -75,7 +75,7 @@ def streams(index: int) -> Streams:
 
 
 def used() -> list[Streams]:
-    """Those of the devices in use."""
+    """Return the streams of all devices in use."""
     return list(_streams.values())
 
 

@@ -134,7 +134,8 @@ def _foreign(function: Any) -> bool:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Values of the names in it; of a module, those of its attributes that are named."""
+    """Yield the values of the names in a function's code, and of the named attributes of modules.
+    """
     codes, names = [function.__code__], set()
     while codes:
         code = codes.pop()
@@ -153,7 +154,7 @@ def _named(function: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _swapped(functions: list[Any], module: Any) -> Iterator[None]:
-    """`module` in the place of `numba.cuda` in the globals of these functions."""
+    """Replace `numba.cuda` by `module` in the globals of these functions."""
     from numba import cuda
 
     changed: list[tuple[dict[str, Any], str]] = []
@@ -362,7 +363,7 @@ def _run_waiting(
 
 
 class _Block:
-    """The threads of a block: who goes on next, and who waits where."""
+    """The threads of a block: the runnable ones in order, and the ones that wait at barriers."""
 
     def __init__(self, strands: list[_Strand]) -> None:
         self.ready = strands[::-1]  # last is next
@@ -397,7 +398,9 @@ class _Block:
         return brought
 
     def _let_go(self, where: int) -> bool:
-        """Whether all are there who are to meet; they then go on, behind those that are ready."""
+        """Return True once every thread has reached the barrier `where`; then queue them all as
+        runnable.
+        """
         if len(self.brought.get(where, ())) < self.members[where]:
             return False
         del self.brought[where]

@@ -64,11 +64,11 @@ class Function:
 
 
 class _Bfloat:
-    """What kernels see as the dtype of `Bfloats`."""
+    """The dtype of `Bfloats`, for kernels."""
 
     @staticmethod
     def type(number: Any) -> Any:
-        """The number as bfloat16 holds it."""
+        """Return the number rounded to bfloat16."""
         return bfloat16.loaded(bfloat16.stored(np.array(number)))[()]
 
 
@@ -184,7 +184,9 @@ def read_launch(
 
 
 def _addresses(function: Function, params: int, extra: int) -> list[int]:
-    """Where each parameter lies: in a table of addresses, or one behind the other in a buffer."""
+    """Return the address of each parameter: from a table of addresses, or one after another in a
+    buffer.
+    """
     sizes = function.sizes()
     if not extra:
         if sizes and not params:
@@ -240,7 +242,7 @@ def _array(function: Function, place: int, kind: tuple[str, int, str], words: li
 
 
 def _wrong(array: Array, layout: str, words: list[int]) -> Iterator[str]:
-    """What does not fit together in an array's words."""
+    """Yield the errors in an array's words, as text."""
     meminfo, parent, elements, itemsize = words[:4]
     if meminfo or parent:
         yield "meminfo or parent is not 0"

@@ -56,7 +56,7 @@ class Block:
 
 
 class Memory:
-    """All blocks of all devices; `limit` is the bytes that one device has."""
+    """All memory blocks of all devices; `limit` is the bytes of one device."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -97,7 +97,7 @@ class Memory:
         _libc.free(block.address - GUARD)
 
     def check_guards(self, block: Block) -> None:
-        """Whether somebody wrote just before or behind a block."""
+        """Raise Fault if the guard bytes before or behind a block were overwritten."""
         want = bytes([GUARD_BYTE]) * GUARD
         for side, at in (("before", block.address - GUARD), ("behind", block.end)):
             if ctypes.string_at(at, GUARD) != want:
@@ -109,7 +109,7 @@ class Memory:
         return block if block is not None and address < block.end else None
 
     def on_host(self, address: int) -> bool:
-        """Whether it is no device's."""
+        """Return True if the address is in no device's memory."""
         block = self.find(address)
         return block is None or block.device == HOST
 

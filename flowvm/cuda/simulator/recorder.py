@@ -77,12 +77,12 @@ class Recorder(Simulator):
         return [c for c in self.calls if c.launch and name in c.launch.function.name]
 
     def named(self, *names: str) -> list[Call]:
-        """The calls of these functions."""
+        """Return the calls of these functions."""
         return [c for c in self.calls if c.name in names]
 
     def ordered(self, first: Call, second: Call) -> bool:
-        """Whether the work of `first` is done when that of `second` begins, whatever the GPU does:
-        by their streams' order, by events, or because the host had waited.
+        """Return True if the work of `first` is always done before the work of `second` begins.
+        Streams' order, events or waits of the host ensure it, whatever the GPU does.
         """
         seen, todo = set(), [second.number]
         while todo:
@@ -114,7 +114,9 @@ class Recorder(Simulator):
         return None if place is None else int(args[place])
 
     def _order(self, call: Call) -> None:
-        """Note what was done before a call's work begins, and what it lets the host know."""
+        """Record the work done before a call's work begins, and the work that the call shows to be
+        done.
+        """
         if call.name in ("cuStreamSynchronize", "cuStreamQuery"):
             self._learn(self._last.get(call.arguments[0]))
         elif call.name in ("cuEventSynchronize", "cuEventQuery"):

@@ -137,7 +137,7 @@ class Simulator(Nccl):
             return handle
 
     def why(self, result: int) -> str:
-        """What was behind a result, in words."""
+        """Return the reason for a result, as text; "" if it is unknown."""
         sticky = [why for code, why in self.lost.values() if code == result]
         return sticky[-1] if sticky else self.faults.get(result, "")
 
@@ -180,7 +180,9 @@ class Simulator(Nccl):
         return self._next
 
     def _device(self) -> int:
-        """Whose context is current; Fault where there is none, or it is lost."""
+        """Return the device of the thread's current context.  Raise Fault if there is none, or it
+        is lost.
+        """
         device = getattr(self.local, "device", None)
         if device is None:
             raise Fault(INVALID_CONTEXT, "no context is current on this thread")

@@ -67,7 +67,9 @@ class Work:
 
 @dataclass
 class Graph:
-    """What was captured, in the order of the calls, which is one of those it may run in.
+    """Captured work in the order of the calls, one of the orders in which it may run.
+
+    `last` has, by stream, the numbers of the work for which its next work waits.
 
     `last` has, by stream, the numbers of what its next work is to wait for.
     """
@@ -110,7 +112,8 @@ class Replay:
         self.error: Exception | None = None
 
     def poll(self) -> bool:
-        """Go on; whether all of it is done."""
+        """Run the captured work that may run.  Return True if all of it is done or some has failed.
+        """
         went = True
         while went and self.error is None:
             went = False
@@ -130,14 +133,14 @@ class Replay:
             self.error = error
 
     def run(self) -> None:
-        """What it came to."""
+        """Raise the replay's error, if it failed."""
         if self.error is not None:
             raise self.error
 
 
 class Scheduler:
-    """Runs what streams hold.  `failed(device, error)` is told what went wrong, and whether
-    anything may still run on a device is `lives(device)`.
+    """Runs the work of streams.  It reports an error by `failed(device, error)`.  `lives(device)`
+    says if work of a device may still run.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class Scheduler:
     def _join(
         self, stream: Stream, graph: Graph, source: int, position: int, last: frozenset[int]
     ) -> None:
-        """`stream` goes on, in the capture, when `source` has done what it has done so far."""
+        """Let the next captured work of `stream` wait for the work of `source` so far."""
         if stream.capture is None:
             stream.capture = graph
         graph.joined[source] = max(graph.joined.get(source, 0), position)
@@ -229,7 +232,7 @@ class Scheduler:
     # --- running ----------------------------------------------------------------------------------
 
     def in_order(self, graph: list[Work]) -> list[Work]:
-        """What was captured in an order that its waits allow: late, in any."""
+        """Return captured work in an order that its waits allow: a random one if work is late."""
         if not self.late:
             return graph
         left, done, order = set(range(len(graph))), set[int](), []
@@ -251,7 +254,7 @@ class Scheduler:
         return True
 
     def some(self) -> None:
-        """What happens while a query is answered: a little, where work is late."""
+        """Run a few steps while a query is answered, if work is late; else all of them."""
         steps = self.random.randint(1, STEPS) if self.late else 0
         while (self.late or self._any()) and self.step():
             steps -= 1
