@@ -236,7 +236,7 @@ class Event:
             engine.issue(entry | on.number << ENT.BITS, (self._mark.storage,))
 
     def query(self) -> bool:
-        """Whether it has happened; True if it was never recorded."""
+        """Return True if the event has happened or was never recorded."""
         return self._mark.happened()
 
     def synchronize(self) -> None:
