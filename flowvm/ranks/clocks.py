@@ -47,7 +47,9 @@ def gathered(place: Place, value: Any) -> tuple[list[Any], list[int]]:
 
 
 def measured_shifts(place: Place) -> list[int]:
-    """How far each rank's clock is behind the first's; all ranks call it."""
+    """Measure by how many nanoseconds each rank's clock is behind the first rank's.  All ranks call
+    it.
+    """
     control, shifts = place.control, [0] * place.size
     for other in range(1, place.size):
         soonest = -1

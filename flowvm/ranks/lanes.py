@@ -28,7 +28,7 @@ PEERS = 12  # ranks to which, and from which, messages have a stream of their ow
 
 
 class Lane:
-    """A stream for what is exchanged, in the order issued.
+    """A stream for exchanges between ranks, which run in the order issued.
 
     `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
     them, and a failed or dropped one poisons all that would follow, for good: an exchange that this
@@ -57,11 +57,13 @@ class Lane:
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))
 
     def within(self) -> AbstractContextManager[None]:
-        """Issue what is inside to the lane."""
+        """Issue the instructions inside the with statement to the lane."""
         return use_stream(self.stream.number, self.stream)
 
     def joined(self, group: Group, what: str, peer: int | None = None) -> Joined:
-        """What takes part in a collective of `group`, or in a message to or from rank `peer`."""
+        """Return the handles to take part in a collective of `group`, or in a message to or from
+        rank `peer`.
+        """
         return group.joined(what, self.device)
 
 
@@ -70,7 +72,8 @@ makers["cpu"] = Lane
 
 
 def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
-    """The lane of collectives on a device, or that of messages to ("send") or from ("recv") a rank.
+    """Return the lane of a device's collectives, or of messages to ("send") or from ("recv") a
+    rank.
 
     Messages have their own, so that they wait neither for collectives nor for each other; ranks
     further than PEERS apart share one.

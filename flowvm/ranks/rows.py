@@ -12,7 +12,7 @@ Row = np.ndarray[Any, Any]
 
 
 def step_text(row: Row, seq: int) -> str:
-    """What a rank has begun as number `seq` of a group, if its row still has it."""
+    """Return the name of a rank's exchange number `seq` of a group, if its row still has it."""
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     if row[at + STEP.SEQ] != seq:
         return f"number {seq}"
@@ -33,7 +33,8 @@ def unlike(mine: Row, theirs: Row) -> int:
 
 
 def _differ(mine: Row, theirs: Row, seq: int) -> bool | None:
-    """Whether two rows have different things as number `seq`; None where one has none."""
+    """Return True if the exchanges number `seq` of two rows differ; None if a row does not have it.
+    """
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     if mine[at + STEP.SEQ] != seq or theirs[at + STEP.SEQ] != seq:
         return None

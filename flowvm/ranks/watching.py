@@ -74,7 +74,7 @@ class Place(Protocol):
         """The words of a rank's header."""
 
     def has_left(self, number: int) -> bool:
-        """Whether a rank has ended its program."""
+        """Return True if a rank has ended its program."""
 
     def row(self, address: int) -> np.ndarray[Any, Any]:
         """The words of a row."""
@@ -84,13 +84,13 @@ class Place(Protocol):
 
 
 class Part(Protocol):
-    """Of what exchanges on a device: a lane, or a communicator."""
+    """A participant in exchanges on a device: a lane, or a communicator."""
 
     def settle(self) -> None:
         """Show on the board what the device has done."""
 
     def trouble(self) -> str:
-        """What is wrong with it, or ""."""
+        """Return the text of an error, "" if there is none."""
 
     def stop(self) -> None:
         """Let what waits for other ranks end: nothing is exchanged any more."""
@@ -100,8 +100,8 @@ class Part(Protocol):
 
 
 class Wait(NamedTuple):
-    """An exchange that is not done: what, for how long, which ranks have not begun it, and of those
-    on this host (rank, row).
+    """An exchange in progress: its name, its duration so far, the ranks that have not begun it, and
+    (rank, row) of the ones on this host.
     """
 
     what: str
@@ -111,7 +111,7 @@ class Wait(NamedTuple):
 
 
 class Watcher:
-    """Of one world."""
+    """A thread that watches the ranks of one world."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -150,7 +150,7 @@ class Watcher:
             self.fail(own)
 
     def _gone(self) -> str:
-        """Which rank has failed or died, or ""."""
+        """Return a text that names a failed or dead rank, "" if there is none."""
         for number in self.others:
             header = self.place.header(number)
             if header[HEADER.STATE] == HEADER.FAILED:
@@ -162,7 +162,7 @@ class Watcher:
         return ""
 
     def _late(self) -> str:
-        """Who is waited for in vain, or ""."""
+        """Return a text that names a rank for which this one waits in vain, "" if there is none."""
         for wait in self._waits():
             left = [number for number in wait.missing if self.place.has_left(number)]
             if left and wait.seconds > LEFT_AFTER:
@@ -191,7 +191,9 @@ class Watcher:
             yield Wait(step_text(row, begun), now - first, missing if seen else list(others), seen)
 
     def waiting(self) -> list[str]:
-        """For which ranks this one waits, in what, and where those are: a line for each."""
+        """Return a line for each exchange in which this rank waits: its name, and the missing ranks
+        and their state.
+        """
         return [
             f"rank {self.place.rank} waits {wait.seconds:.1f} s in {wait.what} for "
             f"{self._standing(wait)}"
@@ -199,7 +201,9 @@ class Watcher:
         ]
 
     def _standing(self, wait: Wait) -> str:
-        """Where those are that are waited for, and which ranks of this host are stopped."""
+        """Return the state of the ranks for which an exchange waits, and the stopped ranks of this
+        host.
+        """
         rows = dict(wait.seen)
         stopped = [number for number in self.others if _state(self._process(number)) in STOPPED]
         found = []
@@ -222,7 +226,7 @@ class Watcher:
         return int(self.place.header(number)[HEADER.PID])
 
     def _exchanges_of(self, number: int) -> str:
-        """What a rank of this host has begun to exchange, and not done."""
+        """Return the names of the exchanges that a rank of this host has begun and not done."""
         rows = (self.place.row(self.place.row_of(number, k)) for k in range(ROW.ROWS))
         now = [step_text(row, int(row[ROW.SEQ])) for row in rows if row[ROW.SEQ] != row[ROW.DONE]]
         return " and ".join(now)
@@ -244,12 +248,14 @@ class Watcher:
         return None
 
     def _troubled(self) -> CommunicationError | None:
-        """What is wrong with exchanges that a device makes, which look at nothing themselves."""
+        """Return the error of a device's exchanges.  The device itself looks at nothing."""
         texts = (part.trouble() for part in [*self.place.parts])
         return next((CommunicationError(text) for text in texts if text), None)
 
     def difference(self) -> CommunicationError | None:
-        """Where this rank and another of its host have begun different exchanges on devices."""
+        """Return an error if this rank and another of its host have begun different exchanges on
+        devices.
+        """
         for at, joined in [*self.place.joined.items()]:
             mine = self.place.row(at)
             for number, address in joined.seen if joined.wire is not None else ():
@@ -295,7 +301,7 @@ class Watcher:
                 open(os.path.join(folder, f"{self.place.rank}{ending}"), "x").close()
 
     def error_of(self, details: Sequence[int]) -> FlowError:
-        """What an exchange failed with, of the details that its kernel left."""
+        """Return the error of a failed exchange, from the details that its kernel left."""
         why, value, at, seq = details[:4]
         own = f"rank {self.place.rank}"
         if why == DIFFERENT:
@@ -317,7 +323,7 @@ class Watcher:
         self.before(kind, error, tb)
 
     def _leave(self) -> None:
-        """Before Python ends: wait for the others, unless something has failed, and end MPI."""
+        """Wait for the other ranks before Python ends, unless something has failed, and end MPI."""
         if os.getpid() != self.pid or self.place.mpi.Is_finalized():
             return
         try:
@@ -363,7 +369,7 @@ def _state(pid: int) -> str:
 def _with_line(
     kind: type[BaseException], error: BaseException, tb: TracebackType | None
 ) -> CommunicationError:
-    """An error that says what was raised, and where."""
+    """Return an error that names the exception raised, and its line."""
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
     where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"

@@ -1,6 +1,7 @@
-"""Who exchanges tensors of a device that is not the CPU, by the device's type.
+"""Tables, by device type, of functions that make lanes and exchanges of a device other than the
+CPU.
 
-Filled by `flowvm.loading.providers`, which runs at each import: so nothing else is here.
+`flowvm.loading.providers` fills it at each import, so this module contains nothing else.
 """
 
 from __future__ import annotations

@@ -108,14 +108,14 @@ class World:
         return _words(address, ROW.WORDS)
 
     def next_row(self) -> int:
-        """A row of the board that this rank has not used: its place in the table."""
+        """Return the number of a row of the board that this rank has not used yet."""
         if self.rows == ROW.ROWS:
             raise CommunicationError(f"a rank is in at most {ROW.ROWS} groups")
         self.rows += 1
         return self.rows - 1
 
     def join(self, ranks: tuple[int, ...], comm: Any) -> Joined:
-        """What this rank needs to take part in the group of `ranks`; all of them call it."""
+        """Return the handles to take part in the group of `ranks`.  All of them call it."""
         mine = self.next_row()
         rows = comm.allgather(mine)
         row = self.row_of(self.rank, mine)
@@ -131,12 +131,12 @@ class World:
         return board + 8 * (HEADER.WORDS + place * ROW.WORDS) if board else 0
 
     def has_left(self, number: int) -> bool:
-        """Whether a rank, of this host, has ended its program."""
+        """Return True if a rank of this host has ended its program."""
         return number in self.boards and self.header(number)[HEADER.STATE] == HEADER.LEFT
 
     @property
     def local_rank(self) -> int:
-        """The number of this process among those of its host."""
+        """The number of this process among the ranks of its host."""
         return sorted(self.boards or {0: 0}).index(self.rank)
 
     def raise_fault(self) -> None:
@@ -163,12 +163,12 @@ def world() -> World:
 
 
 def rank() -> int:
-    """The number of this process among those launched with it; 0 if it is alone."""
+    """Return the number of this process among the launched ones; 0 if it is alone."""
     return world().rank
 
 
 def world_size() -> int:
-    """How many processes were launched together."""
+    """Return the number of processes launched together."""
     return world().size
 
 
@@ -176,7 +176,7 @@ def world_size() -> int:
 
 
 class Joined(NamedTuple):
-    """What a rank that is in a group needs to take part."""
+    """The handles with which a rank takes part in a group."""
 
     comm: Any  # mpi4py's
     handle: int
@@ -211,7 +211,9 @@ class Group:
 
     @staticmethod
     def of(ranks: Group | Iterable[int] | None = None) -> Group:
-        """The group of these ranks; None: of all.  ArgumentError unless they are some of all."""
+        """Return the group of these ranks; None: of all ranks.  ArgumentError for a rank that does
+        not exist.
+        """
         if isinstance(ranks, Group):
             return ranks
         if ranks is None:
