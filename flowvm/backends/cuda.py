@@ -29,7 +29,7 @@ _attention: Final = {"flash": True, "mem_efficient": True, "math": True, "cudnn"
 
 
 def is_built() -> bool:
-    """Whether this flowvm can use CUDA, where there is a device: always."""
+    """Return True: this flowvm can use CUDA if there is a device."""
     return True
 
 
@@ -39,7 +39,7 @@ def enable_flash_sdp(enabled: bool) -> None:
 
 
 def flash_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["flash"]
 
 
@@ -49,7 +49,7 @@ def enable_mem_efficient_sdp(enabled: bool) -> None:
 
 
 def mem_efficient_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["mem_efficient"]
 
 
@@ -59,7 +59,7 @@ def enable_math_sdp(enabled: bool) -> None:
 
 
 def math_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["math"]
 
 
@@ -69,7 +69,7 @@ def enable_cudnn_sdp(enabled: bool) -> None:
 
 
 def cudnn_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["cudnn"]
 
 
@@ -79,7 +79,7 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> AbstractContextManager[Any]:
-    """A with statement in which these were set; they change nothing."""
+    """Return a context manager that sets these switches; they change nothing."""
     chosen = (enable_flash, enable_mem_efficient, enable_math, enable_cudnn)
     return options.Setting(_attention, dict(zip(_attention, map(bool, chosen), strict=True)))
 

@@ -13,7 +13,7 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether the package opt_einsum is used: never."""
+    """Return False: flowvm does not use the package opt_einsum."""
     return False
 
 
