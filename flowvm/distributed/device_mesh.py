@@ -96,7 +96,7 @@ class DeviceMesh(Region):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array of ranks has."""
+        """The number of dimensions of the array of ranks."""
         return len(self.flow_placement.shape)
 
     @property
@@ -110,13 +110,13 @@ class DeviceMesh(Region):
         return tensor(self.flow_placement.ranks)
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """How many ranks there are, or how many along one dimension."""
+        """Return the number of ranks, or the number along one dimension."""
         if mesh_dim is None:
             return self.flow_placement.size
         return self.shape[self._axis("size", mesh_dim)]
 
     def numel(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return self.flow_placement.size
 
     def get_rank(self) -> int:
@@ -155,12 +155,12 @@ class DeviceMesh(Region):
         return made
 
     def _origin(self) -> tuple[DeviceMesh, tuple[int, ...]]:
-        """The mesh that this one was cut from, and which of its dimensions these are; itself."""
+        """Return the root mesh and the dimensions of it that this mesh has."""
         return self._parent or (self, tuple(range(self.ndim)))
 
     def _behind(self, where: placement) -> DeviceMesh | None:
-        """The mesh whose first dimensions are those of `where` and whose last ones are these, of
-        the mesh that both were cut from; None where that is none.
+        """Concatenate `where` and this mesh along dimensions of their common root mesh.  Return
+        None if there is no such mesh.
         """
         root, own = self._origin()
         place = root._place("DeviceMesh")

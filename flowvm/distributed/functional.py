@@ -112,8 +112,8 @@ def all_to_all_single(
     group: Any = None,
     tag: str = "",
 ) -> Tensor:
-    """Rows of the tensor go to the ranks, `input_split_sizes` to each; of what comes,
-    `output_split_sizes` are from each.  Equal parts where both are None.
+    """Send rows of the tensor to all ranks, `input_split_sizes` to each.  `output_split_sizes` are
+    the rows from each rank.  Equal parts if both are None.
 
     ArgumentError if one of them is None.
 

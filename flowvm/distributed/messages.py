@@ -45,7 +45,7 @@ def irecv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> Work:
-    """What rank `src` sends, in `tensor`."""
+    """Receive a message of rank `src` into `tensor`."""
     among = members("irecv", group)
     if src is None and group_src is None:
         raise ArgumentError("irecv: say src, the rank that sends: any rank will not do")
@@ -72,7 +72,9 @@ def recv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> int:
-    """What rank `src` sends, in `tensor`: the number of that rank.  Whoever reads it waits."""
+    """Receive a message of rank `src` into `tensor`.  Return the number of that rank.  A reader of
+    the tensor waits for the message.
+    """
     among = members("recv", group)
     work = irecv(tensor, src, group, tag, group_src)
     if engine.lending.holds(tensor._ref):  # who else has its memory cannot wait

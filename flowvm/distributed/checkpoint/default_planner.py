@@ -1,5 +1,5 @@
-"""What of a state dict is saved and loaded.  There is one way; `DefaultLoadPlanner` may let a
-checkpoint lack something.
+"""Planners: the choice of entries of a state dict to save and to load.  There is one choice;
+`DefaultLoadPlanner` may let a checkpoint lack entries.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __dir__ = listing(globals())
 
 
 class SavePlanner:
-    """The base of what `save(planner=)` takes.
+    """The base class of the argument `save(planner=)`.
 
     >>> from flowvm.distributed.checkpoint import DefaultSavePlanner, SavePlanner
     >>> issubclass(DefaultSavePlanner, SavePlanner)
@@ -22,7 +22,7 @@ class SavePlanner:
 
 
 class LoadPlanner:
-    """The base of what `load(planner=)` takes.
+    """The base class of the argument `load(planner=)`.
 
     >>> from flowvm.distributed.checkpoint import DefaultLoadPlanner, LoadPlanner
     >>> issubclass(DefaultLoadPlanner, LoadPlanner)

@@ -102,7 +102,7 @@ def async_save(
     use_collectives: bool = True,
     **more: Any,
 ) -> Future[None]:
-    """`save` of the values of now, whose files are written on a thread while the program goes on.
+    """Save the present values as `save` does.  A thread writes the files while the program goes on.
 
     Its `result()` waits until this rank has done its part; the first rank has done its part when
     the checkpoint is there.
@@ -222,7 +222,7 @@ def _wanted(
 
 
 def _filled(value: Any, path: str, known: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    """The value with what was read: dicts, lists and tensors are changed in place."""
+    """Return the value with loaded data.  Dicts, lists and tensors are changed in place."""
     if isinstance(value, dict):
         for key in value:
             value[key] = _filled(value[key], joined(path, key), known, tensors)

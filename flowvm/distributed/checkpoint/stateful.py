@@ -21,9 +21,9 @@ class Stateful(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """What is to be saved."""
+        """Return the state to save."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what was loaded."""
+        """Take the loaded state."""
         ...

@@ -49,20 +49,21 @@ _running: Mode[ParameterGroup | None] = Mode(None)
 
 
 def outermost() -> bool:
-    """Whether no group's forward runs on this thread."""
+    """Return True if no group's forward runs on this thread."""
     return _running.now() is None
 
 
 class Beside(NamedTuple):
-    """What a parameter was before it was cut: a global tensor of `meta`, on other ranks than those
-    among which it is cut; `where` has their dimensions first, then these.
+    """The state of a parameter before the cut: a global tensor of `meta`, on other ranks than the
+    ones of the cut.  `where` has its dimensions first, then the cut's.
     """
 
     meta: GlobalMeta
     where: placement
 
     def cut(self, sbps: Sbps) -> GlobalMeta:
-        """What the cut parameter is, held as `sbps` along the dimensions behind its own."""
+        """Return the meta of the cut parameter, held as `sbps` along the dimensions behind its own.
+        """
         m = self.meta
         return GlobalMeta.make(m.shape, m.dtype, self.where.device(rank()), (*m.sbp, *sbps))
 
@@ -125,13 +126,15 @@ class ParameterGroup:
     # --- gathering ----------------------------------------------------------------------------
 
     def _stand(self) -> tuple[Any, ...]:
-        """Of the parameters' values: other ones have another, and a capture has its own."""
+        """Return a key of the parameters' present values; new values give another key, and each
+        capture has its own.
+        """
         now = tuple((id(p.storage()), p._ref, p.version) for p in self.params)
         return current_recorder(), now
 
     def whole(self) -> list[Tensor]:
-        """The whole parameters outside the graph, gathered unless they are here already: local
-        tensors, and those of tensor parallel modules as they were.
+        """Return the whole parameters outside the graph; gather them if that is still to be done.
+        A tensor parallel module's parameters have their form from before the cut.
         """
         stand = self._stand()
         if self._whole is None or self._made_at != stand:
@@ -257,8 +260,8 @@ class ParameterGroup:
             self.reshard()
 
     def take(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the cut parameters from those of the whole ones on this rank; None for
-        all while they are not averaged.
+        """Return the gradients of the cut parameters, from this rank's gradients of the whole
+        ones.  All are None while nothing is averaged.
         """
         due = dict(self.pending)
         for i, g in enumerate(grads):

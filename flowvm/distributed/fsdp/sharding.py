@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Module)
 
 
 class UnshardHandle:
-    """What `FSDPModule.unshard(async_op=True)` gives.
+    """The result of `FSDPModule.unshard(async_op=True)`.
 
     >>> from flowvm.distributed.fsdp import fully_shard
     >>> fully_shard(nn.Linear(2, 2)).unshard(async_op=True).wait()
@@ -31,7 +31,7 @@ class UnshardHandle:
 
 
 class FSDPModule(Module):
-    """What a module is, beside its own class, when `fully_shard` was given it.
+    """The class that a module has beside its own after `fully_shard`.
 
     Its parameters are global tensors, cut among the ranks.  While its forward runs, and from the
     beginning of its backward until its gradients are averaged, it has whole local tensors under
@@ -46,8 +46,8 @@ class FSDPModule(Module):
     _fsdp_group: ParameterGroup
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gather the parameters of this module's group now.  The exchange is issued, and runs
-        beside what was issued before; nothing waits, with `async_op` or without.
+        """Gather the parameters of this module's group now.  The exchange is issued and runs beside
+        earlier work; nothing waits, with `async_op` or without.
         """
         self._fsdp_group.unshard()
         return UnshardHandle() if async_op else None
@@ -59,14 +59,14 @@ class FSDPModule(Module):
     def set_requires_gradient_sync(
         self, requires_gradient_sync: bool, *, recurse: bool = True
     ) -> None:
-        """False: gradients add up on each rank, whole, and are averaged with those of the first
-        backward behind True.  `recurse`: of the modules below, too.
+        """Set if gradients are averaged.  False: whole gradients add up on each rank, and the first
+        backward after True averages them too.  `recurse`: for the modules below, too.
         """
         for group in self._groups(recurse):
             group.syncs = bool(requires_gradient_sync)
 
     def set_reshard_after_forward(self, reshard_after_forward: Any, recurse: bool = True) -> None:
-        """Whether gathered parameters are forgotten between forward and backward."""
+        """Set if gathered parameters are dropped between forward and backward."""
         if not isinstance(reshard_after_forward, bool):
             got = type(reshard_after_forward).__name__
             raise ArgumentTypeError(f"set_reshard_after_forward takes a bool, got {got}")
@@ -76,8 +76,8 @@ class FSDPModule(Module):
     def set_reshard_after_backward(
         self, reshard_after_backward: bool, *, recurse: bool = True
     ) -> None:
-        """Whether they are forgotten behind backward; kept ones are used for as long as the
-        parameters do not change.
+        """Set if gathered parameters are dropped behind backward.  Otherwise they are used until
+        the parameters change.
         """
         for group in self._groups(recurse):
             group.reshard_after_backward = bool(reshard_after_backward)
@@ -87,11 +87,11 @@ class FSDPModule(Module):
         self._fsdp_group.unshards_in_backward = bool(unshard_in_backward)
 
     def set_modules_to_forward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """Gather the parameters of these when forward of this one begins."""
+        """Gather the parameters of these modules when this module's forward begins."""
         self._fsdp_group.before_forward = _groups_of("set_modules_to_forward_prefetch", modules)
 
     def set_modules_to_backward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """Gather the parameters of these when backward of this one begins."""
+        """Gather the parameters of these modules when this module's backward begins."""
         self._fsdp_group.before_backward = _groups_of("set_modules_to_backward_prefetch", modules)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
@@ -271,7 +271,7 @@ def grouped(
 
 
 def _checked(p: Parameter, name: str, mesh: DeviceMesh, whole: bool) -> Beside | None:
-    """Of a parameter that is global already, how: it is cut further."""
+    """Check a parameter.  If it is global already, return its present state: it is cut further."""
     if p.ndim == 0 and not whole:
         raise ArgumentError(
             f"fully_shard doesn't support scalar parameters. Change {name} to a 1D tensor with "
@@ -312,7 +312,7 @@ def fully_shard(
     offload_policy: Any = None,
     ignored_params: Iterable[Parameter] | None = None,
 ) -> Any:
-    """Cut a module's parameters among ranks; the module itself, which is an `FSDPModule` then.
+    """Cut a module's parameters among ranks.  Return the module, which is an `FSDPModule` then.
 
     Of its parameters those are cut that no module below was sharded with, so it is called for the
     layers first and for the whole model last; what one call cuts is gathered and averaged by one

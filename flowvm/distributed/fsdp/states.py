@@ -1,6 +1,4 @@
-"""What a `FullyShardedDataParallel` gives as its state and takes: hooks of state dicts, and whole
-parameters for a while.
-"""
+"""State of a `FullyShardedDataParallel`: hooks of state dicts, and whole parameters for a while."""
 
 from __future__ import annotations
 
@@ -53,7 +51,7 @@ def whole_params(
 
 
 def _put(group: ParameterGroup, tensors: list[Any]) -> None:
-    """Let the modules have these as their parameters, in their tables too."""
+    """Set these tensors as the modules' parameters, in their tables too."""
     for module, name, which in group.places:
         module._parameters[name] = tensors[which]
         object.__setattr__(module, name, tensors[which])

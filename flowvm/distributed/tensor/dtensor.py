@@ -59,7 +59,7 @@ class DTensor(metaclass=_Kind):
         stride: Sequence[int] | None = None,
         grad_placements: Sequence[Placement] | None = None,
     ) -> Tensor:
-        """The global tensor of which each rank has this local one: its part, or its summand.
+        """Return the global tensor made from each rank's local tensor: its part, or its summand.
 
         run_check   sizes of parts are compared, and what is replicated is sent by the first rank;
                     without, ranks are trusted to have the same shape and, where it is replicated,
@@ -99,8 +99,8 @@ def _mesh(x: Tensor) -> DeviceMesh:
 
 
 def _placements(x: Tensor) -> tuple[Placement, ...]:
-    """What the ranks hold of a global tensor, one for each dimension of the mesh.  A local one has
-    no such attribute.
+    """Return the placements of a global tensor, one for each dimension of the mesh.  A local tensor
+    has no such attribute.
 
     >>> import flowvm.distributed.tensor as dt
     >>> mesh = dt.init_device_mesh("cpu", (1,))
@@ -127,7 +127,7 @@ def _redistribute(
     forward_dtype: Any = None,
     backward_dtype: Any = None,
 ) -> Tensor:
-    """The same values held otherwise; `to_global` by PyTorch's names.
+    """Return a tensor of equal values with other placements; `to_global` by PyTorch's names.
 
     `async_op` is taken: whoever reads waits.  ArgumentTypeError for a local tensor.
 
