@@ -28,7 +28,7 @@ captured: list[Callable[[], bool]] = []  # who knows whether this thread's calls
 
 
 def is_compiling() -> bool:
-    """Whether what runs now is being captured (`flow.compile`, `nn.Graph`)."""
+    """Return True if the running code is being captured (`flow.compile`, `nn.Graph`)."""
     return any(asked() for asked in captured)
 
 
@@ -38,13 +38,13 @@ def is_dynamo_compiling() -> bool:
 
 
 def is_exporting() -> bool:
-    """Whether a program is being exported: never."""
+    """Return False: flowvm exports no programs."""
     return False
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """The function itself, or a decorator that gives it: a capture runs what it calls, and there is
-    no compiler of Python to keep away from it.
+    """Return the function itself, or a decorator that returns it.  Captures run the functions that
+    they call, so nothing must be kept from a compiler of Python.
     """
     return fn if fn is not None else lambda function: function
 
@@ -55,7 +55,9 @@ def allow_in_graph(fn: Any) -> Any:
 
 
 def assume_constant_result(fn: Any) -> Any:
-    """The function itself: what is no tensor is watched by captures that read it."""
+    """Return the function itself: a capture watches all values that it reads and that are no
+    tensors.
+    """
     return fn
 
 
@@ -64,7 +66,7 @@ def cudagraph_mark_step_begin() -> None:
 
 
 def list_backends(exclude_tags: Any = ()) -> list[str]:
-    """What compiles: the capture alone."""
+    """Return the names of the backends: the capture alone."""
     return ["flowvm"]
 
 

@@ -28,13 +28,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether a file or folder is this user's and nobody else may write it."""
+    """Return True if a file or folder is this user's and nobody else may write it."""
     return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
 
 
 def is_flowvms(found: os.stat_result) -> bool:
-    """Whether nobody may write a file or folder but who may write flowvm's sources: it came with
-    them, and is as good as they are.
+    """Return True if only writers of flowvm's sources may write a file or folder.  It came with the
+    sources, and is as safe as they are.
     """
     own = os.stat(__file__)
     same = (found.st_uid, found.st_gid) == (own.st_uid, own.st_gid)
@@ -72,8 +72,8 @@ def write(folder: Path, name: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[bool]:
-    """No other process is in here with this folder and name meanwhile; whether one was, and was
-    waited for.  Without that, where there can be no locks.
+    """Exclude other processes from this folder and name inside the with statement.  The value is
+    True if another process was waited for.  Without file locks, nothing is excluded.
 
     The lock is a file, which goes with who made something under it: whoever comes then finds that.
     """
@@ -98,7 +98,7 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
 
 
 def taken(folder: Path, name: str) -> bool:
-    """Whether another process is in `alone` with these."""
+    """Return True if another process is in `alone` with this folder and name."""
     with (
         contextlib.suppress(OSError),
         _opened(folder, is_own) as at,
@@ -125,8 +125,8 @@ def _unlink(name: str, at: int) -> None:
 
 
 def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    """The files in a folder and below it; those that another process removes meanwhile are left
-    out: locks and halves of entries come and go.
+    """Return the files in a folder and below it.  Files that another process removes meanwhile are
+    left out: locks and halves of entries come and go.
     """
     found = []
     for at, _, names in os.walk(folder):
@@ -137,7 +137,9 @@ def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def trouble(folder: Path) -> str:
-    """Why what is in `folder` may not be used; "" where it may, or where there is none."""
+    """Return the reason why the contents of `folder` may not be used; "" if they may, or if there
+    is no folder.
+    """
     try:
         with _opened(folder, is_own):
             return ""

@@ -54,7 +54,7 @@ _MAIN = "flowvm.compiler.helpers:main"
 
 
 class Helper:
-    """One process, which does `jobs`; without any, those that are sent to it.
+    """A process that does `jobs`.  Without any, it does the jobs sent to it.
 
     OSError or ValueError where there can be none.
     """
@@ -81,11 +81,11 @@ class Helper:
         _helpers.append(self)
 
     def is_at_work(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return True if the process has not ended yet."""
         return self.process.poll() is None
 
     def send(self, job: str) -> bool:
-        """Whether it takes one more job now."""
+        """Send a job.  Return True if the process takes it."""
         assert self.process.stdin is not None, "it has a pipe"
         line = f"{job}\n".encode()
         try:
@@ -95,8 +95,8 @@ class Helper:
 
 
 def ahead(job: str) -> None:
-    """Have `job` done by a helper that does such ones, if there can be one: while this process
-    compiles what it needs now, for what it will probably need next.
+    """Let a helper do `job`, if there can be one.  It compiles what this process will probably need
+    next.
 
     It does so where there is a second core, and leaves it to others where the cache may not be
     written, for then this process would not find what was made.
@@ -113,8 +113,8 @@ def ahead(job: str) -> None:
 
 
 def can_help() -> bool:
-    """Whether helpers can take something off this process: there is a second core for them, and
-    this process will find what they make.
+    """Return True if helpers can relieve this process: there is a second core, and this process
+    will find their results.
     """
     return len(os.sched_getaffinity(0)) > 1 and _may_write(jit.cache_dir())
 
@@ -148,7 +148,7 @@ _own: Path | None = None  # instead of the cache
 
 
 def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) -> int | None:
-    """`jit.kept`, also of what helpers have made where the cache may not be written."""
+    """Do as `jit.kept`; also look into the helpers' own folder, if the cache may not be written."""
     address = jit.kept(function, signature, facts=facts)
     if address is None and _own is not None:
         address = jit.kept(function, signature, facts=facts, folder=_own)
@@ -156,13 +156,15 @@ def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) ->
 
 
 def kept_bytes(name: str) -> bytes | None:
-    """What is in the cache by this name, or where helpers write instead; None where nothing is."""
+    """Return the cache's entry of this name, or the one in the helpers' own folder; None if there
+    is none.
+    """
     data = cache.read(jit.cache_dir(), name)
     return cache.read(_own, name) if data is None and _own is not None else data
 
 
 def _folder() -> Path:
-    """Where helpers write: the cache, or else a folder of this process."""
+    """Return the folder to which helpers write: the cache, or else a folder of this process."""
     global _own
     if _own is None and not _may_write(jit.cache_dir()):
         _own = Path(tempfile.mkdtemp(prefix="flowvm-"))
@@ -170,7 +172,7 @@ def _folder() -> Path:
 
 
 def _may_write(folder: Path) -> bool:
-    """Whether entries can be kept there, as far as that can be told without writing one."""
+    """Return True if entries can probably be written to a folder.  This check writes none."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return not cache.trouble(folder) and os.access(folder, os.W_OK)
@@ -178,7 +180,7 @@ def _may_write(folder: Path) -> bool:
 
 
 def bury() -> None:
-    """Let the system forget those that have ended: till then it lists them, as defunct."""
+    """Let the system forget helpers that have ended; until then it lists them as defunct."""
     for helper in list(_helpers):
         if not helper.is_at_work():
             with contextlib.suppress(ValueError):  # somebody else was here
@@ -186,7 +188,7 @@ def bury() -> None:
 
 
 def stop() -> None:
-    """Nobody wants what is being made any more: this process ends."""
+    """Stop all helpers: this process ends."""
     global _own, _assistant
     for helper in _helpers:
         helper.process.kill()

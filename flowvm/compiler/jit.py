@@ -71,7 +71,9 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 class Stats(NamedTuple):
-    """What this process did so far: functions compiled and loaded, and the seconds they took."""
+    """The work of this process so far: numbers of functions compiled and loaded, and the seconds it
+    took.
+    """
 
     compiled: int
     loaded: int
@@ -124,8 +126,8 @@ def _maker(
 def kept(
     function: Callable[..., Any], signature: str, *, facts: object = (), folder: Path | None = None
 ) -> int | None:
-    """The address that `native` answers with these arguments if nothing has to be compiled for it,
-    else None.  `folder`: where to look instead of the cache's.
+    """Return the address that `native` would return, if nothing has to be compiled for it; else
+    None.  `folder` is used instead of the cache's folder.
     """
     return found(_maker(function, signature, False), function.__qualname__, facts, folder)
 
@@ -133,8 +135,8 @@ def kept(
 def found(
     make: Callable[[], Lowered], name: str, facts: object = (), folder: Path | None = None
 ) -> int | None:
-    """The address that `load` answers with these arguments if nothing has to be compiled for it,
-    else None.  `folder`: where to look instead of the cache's.
+    """Return the address that `load` would return, if nothing has to be compiled for it; else
+    None.  `folder` is used instead of the cache's folder.
     """
     key = _key(make, facts)
     address = _addresses.get(key)
@@ -142,7 +144,8 @@ def found(
 
 
 def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
-    """The address of the C function of `make()`, which is called if the cache does not have it.
+    """Return the address of the C function of `make()`.  `make` is called only if the cache lacks
+    the function.
 
     The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
     `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
@@ -172,7 +175,7 @@ def _own_key() -> str:
 def _load(
     key: str, make: Callable[[], Lowered] | None, name: str, folder: Path | None = None
 ) -> int | None:
-    """The address of what has this key: loaded, or compiled if `make` is given."""
+    """Return the address of the function with this key: loaded, or compiled if `make` is given."""
     with _lock:
         if (address := _addresses.get(key)) is None:
             digest = _digest(key)
@@ -198,7 +201,7 @@ def _digest(key: str) -> str:
 
 
 def stats() -> Stats:
-    """How much was compiled and loaded, and how long it took."""
+    """Return the numbers of functions compiled and loaded, and the seconds it took."""
     with _lock:
         return Stats(**_counts)  # type: ignore[arg-type]
 
@@ -231,8 +234,8 @@ def _from_cache(digest: str, folder: Path) -> int | None:
 
 
 def _from_wheel(program: str) -> int | None:
-    """The address of what came with flowvm for a level that this processor has, the highest first;
-    `program`: its key without the machine's.
+    """Return the address of a function that came with flowvm, for the highest level of this
+    processor.  `program` is its key without the machine's part.
     """
     for folder, machine in _shipped():
         address = _loaded(_digest(machine + program), folder, cache.is_flowvms)
@@ -251,7 +254,9 @@ def _shipped() -> list[tuple[Path, str]]:
 
 
 def _loaded(digest: str, folder: Path, trusted: Callable[[os.stat_result], bool]) -> int | None:
-    """The address of what an entry holds; None where there is none, or not what was written."""
+    """Return the address of an entry's function; None if there is no entry, or its bytes were
+    changed.
+    """
     start = time.perf_counter()
     data = cache.read(folder, f"{digest}.o", trusted)
     if data is None:
@@ -293,7 +298,9 @@ def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
 
 
 def _mark_used(path: Path) -> None:
-    """Let an entry that is read be younger than those that are not, to the day."""
+    """Set the modification time of an entry that is read, to the day, so that unused entries are
+    the older ones.
+    """
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > USED_AFTER:
             os.utime(path)
@@ -466,8 +473,8 @@ def _no_collection() -> reverting:
 def _linked(
     lowered: Lowered, symbol: str, optimize: Callable[[Any], None] = lambda module: None
 ) -> Any:
-    """One module of all, whose entry is now called `symbol`; `optimize` is called with it when it
-    has all but what is written as it is to run.
+    """Link all modules to one, whose entry is called `symbol`.  `optimize` is called with it before
+    the parts are added that must run as they are written.
     """
     module = llvm.parse_assembly(_NO_RUNTIME if lowered.modules else "")
     if lowered.modules:
@@ -479,7 +486,7 @@ def _linked(
 
 
 def _link(module: Any, parts: Iterable[Any], lowered: Lowered) -> None:
-    """Parts of a program join the module of all, of which only the entry is seen from outside."""
+    """Link parts of a program into one module.  Only its entry stays visible from outside."""
     for part in parts:
         module.link_in(part, preserve=True)
     for item in [*module.functions, *module.global_variables]:
@@ -567,8 +574,8 @@ bad:
 
 
 def _version(package: str) -> str:
-    """The version of an installed distribution, which the folder of its metadata, beside the
-    package, has in its name (the Python packaging guide's "recording installed projects").
+    """Return the version of an installed distribution.  The folder of its metadata, beside the
+    package, has it in its name (the Python packaging guide's "recording installed projects").
 
     importlib.metadata, which imports a parser of e-mails, is asked where that is not so.
     """

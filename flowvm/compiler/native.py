@@ -103,7 +103,9 @@ class Overloaded:
         self.implementations = dict(implementations)
 
     def choose(self, dtypes: list[str]) -> tuple[str, Any]:
-        """The dtype that arguments of these dtypes are converted to, and its implementation."""
+        """Return the dtype to which arguments of these dtypes are converted, and its
+        implementation.
+        """
         widest = max((self._width(name) for name in dtypes), default=0)
         whole = self.WIDTHS[widest] == "int64" and "uint64" in dtypes
         for name in ("uint64", *self.WIDTHS[widest:]) if whole else self.WIDTHS[widest:]:
@@ -165,7 +167,7 @@ def lower(
 
 
 def forget(names: frozenset[str]) -> None:
-    """Lower anew for the next program what calls LLVM functions of these names: one has them."""
+    """Lower callers of these LLVM functions anew for the next program, which has one of them."""
     _frontend().forget(names)
 
 
@@ -345,7 +347,9 @@ def _flags(flags: Any) -> Any:
 
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:
-    """The modules of `library` and of those it calls, each once, without Numba's runtime."""
+    """Append the modules of `library` and of the libraries that it calls, each once, without
+    Numba's runtime.
+    """
     if id(library) in seen or library is getattr(NUMBA.runtime, "library", None):
         return
     seen.add(id(library))

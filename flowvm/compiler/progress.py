@@ -1,4 +1,5 @@
-"""What a terminal shows while kernels are compiled, and what is remembered of how long it took.
+"""Progress lines on the terminal while kernels are compiled, and a table of the seconds that each
+kernel took.
 
 A line says what is being made, how long that will take, and that it is once: at a prompt when it
 will be felt, in a script once it takes more than two seconds; the next when twice as long has
@@ -119,8 +120,8 @@ def compiling(name: str) -> Iterator[None]:
 
 
 def making(op: str, first: Callable[[], None] | None = None) -> reverting:
-    """What is compiled inside is for the op of this name; `first` is called if something is, before
-    it is.
+    """Name the op for which kernels are compiled inside the with statement.  `first` is called
+    before the first compilation.
     """
     burst = _burst
     before = burst.op, burst.first
@@ -149,13 +150,13 @@ def _rounded(seconds: float) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether a line on stderr is for somebody who sits there."""
+    """Return True if stderr is a terminal."""
     terminal = sys.__stderr__
     return terminal is not None and terminal is sys.stderr and terminal.isatty()
 
 
 def tell(text: str) -> None:
-    """A line of news for who sits at a prompt; for others from FLOWVM_DEBUG=1 on."""
+    """Print a line of news at Python's prompt; elsewhere from FLOWVM_DEBUG=1 on."""
     if hasattr(sys, "ps1") and on_terminal() and config.debug < 1:
         print(f"\x1b[2mflowvm: {printable(text)}\x1b[0m", file=sys.stderr, flush=True)
     else:
@@ -173,7 +174,7 @@ def telling(listener: Callable[[str], None]) -> reverting:
 
 
 def estimate(name: str) -> float | None:
-    """How many seconds the kernel will take to make; None if that is not known."""
+    """Return the estimated seconds to make a kernel; None if nothing is known."""
     here, there = measured(), seconds.SECONDS
     if (own := _of(name, here)) is not None:
         return own
@@ -184,7 +185,9 @@ def estimate(name: str) -> float | None:
 
 
 def _of(name: str, table: dict[str, float]) -> float | None:
-    """What a kernel took by a table: for this op, or for others, where several have it made."""
+    """Return a kernel's seconds in a table: for this op, or the most that other ops with this
+    kernel took.
+    """
     if name in table:
         return table[name]
     kernel = _kernel(name)
@@ -197,7 +200,7 @@ def _kernel(name: str) -> str:
 
 
 def measured() -> dict[str, float]:
-    """What kernels took that were made with this cache."""
+    """Return the seconds of each kernel that was compiled with this cache."""
     data = cache.read(config.cache_dir, MEASURED)
     try:
         found = read_json(data or b"{}", MEASURED)

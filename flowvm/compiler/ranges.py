@@ -1,4 +1,5 @@
-"""How Numba's front end lowers a loop over a range: what there is to count, and counting it.
+"""Faster lowering of a loop over a range by Numba's front end: the length of the range, and the
+iteration.
 
 Numba's own has a branch for a step of 0 and one for either direction, decided where the code runs,
 and keeps each number in a structure in memory of its own.  Nearly every step is written as a
@@ -21,7 +22,7 @@ ITER, STOP, STEP, COUNT = range(4)  # the parts of an iterator, as Numba has the
 
 
 def ways(context: Any) -> list[Way]:
-    """What stands in for Numba's own while flowvm compiles."""
+    """Return the replacements for Numba's own functions while flowvm compiles."""
     known = ((range, _range_found), ("getiter", _iterator_found), ("iternext", _next_found))
     selectors = [(overloads_of(context, of), found) for of, found in known]
     return [
@@ -98,7 +99,7 @@ def _iterator_found(plain: Find) -> Find:
 
 
 def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
-    """How many numbers there are; where there are none, 0 or fewer."""
+    """Return the length of a range; 0 or less if it is empty."""
     whole, by = stop.type, step.constant
     distance = stop if getattr(start, "constant", None) == 0 else builder.sub(stop, start)
     if by == 1:

@@ -1,4 +1,5 @@
-"""What compiled code is made of, as text that changes when any of it does: the key of its cache.
+"""The cache key of compiled code: a text that changes when any source that the code depends on
+changes.
 
 `source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
 attributes of modules, modules imported late (`lazy`) and imports inside functions.  What is
@@ -59,7 +60,7 @@ _BETWEEN = "\0"
 
 
 class _Parts(NamedTuple):
-    """What one thing contributes, and the things that it reaches at first hand."""
+    """The lines that one object contributes to a key, and the objects that it reaches directly."""
 
     lines: str  # its facts, which are many: a line for each, with _BETWEEN kind, place and text
     reached: list[Any]
@@ -98,8 +99,8 @@ _settled_keys: dict[Any, str] = {}
 
 
 def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_Parts], list[Any]]:
-    """The parts of all that is reached from `todo`, some of which `known` has and all of which it
-    gets; with `stop`, what is settled is not entered but returned.
+    """Return the parts of all objects reached from `todo`.  `known` has some of them and gets all.
+    With `stop`, settled objects are returned and not entered.
     """
     found: list[_Parts] = []
     settled: list[Any] = []
@@ -131,7 +132,7 @@ def _digests(found: list[_Parts]) -> list[str]:
 
 
 def _is_settled(item: Any) -> bool:
-    """Whether it is of a module of flowvm, and that for as long as the process lives."""
+    """Return True if an object belongs to a module of flowvm as long as the process lives."""
     if isinstance(item, pytypes.FunctionType):
         return item.__closure__ is None and _is_flowvms(item.__globals__.get("__name__"))
     if isinstance(item, type):
@@ -212,7 +213,9 @@ def _of_code(
 
 
 class _Named(NamedTuple):
-    """What a name means: its fact, what it reaches, the module or namespace that it is."""
+    """The meaning of a name: its line for the key, the objects it reaches, and its contents if it
+    is a module or namespace.
+    """
 
     fact: str
     reached: list[Any]
@@ -226,7 +229,7 @@ _named_in: dict[str, dict[str, _Named]] = {}  # of the modules of flowvm
 def _of_names(
     names: set[str], scope: dict[str, Any], module: str, facts: list[str], reached: list[Any]
 ) -> None:
-    """What `names` mean in a module, or in the modules and namespaces that they name there."""
+    """Add the meaning of `names` in a module, and in the modules and namespaces that they name."""
     todo, seen = [(module, scope)], [scope]
     while todo:
         where, held = todo.pop()
@@ -265,7 +268,7 @@ def _named(where: str, name: str, value: Any) -> _Named:
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether what a module or a class holds under `name` is no state of the process."""
+    """Return True if a value under `name` in a module or class is no state of the process."""
     return name.isupper() or not _can_change(value)
 
 
@@ -283,7 +286,7 @@ def _can_change(value: Any) -> bool:
 def _of_imports(
     code: pytypes.CodeType, names: set[str], facts: list[str], reached: list[Any]
 ) -> None:
-    """What `code` imports of flowvm; of a module, what `names` are in it."""
+    """Add the modules of flowvm that `code` imports, and the meaning of `names` in them."""
     if not any(map(_is_flowvms, names)):
         return
     for name, wanted in imports_of(code):
@@ -323,7 +326,9 @@ _TOP_IMPORT = re.compile(
 
 @functools.cache
 def _is_unimported(name: str) -> bool:
-    """Whether the module `name` is for compilations, of Numba, llvmlite or Numba-CUDA."""
+    """Return True if module `name` imports Numba, llvmlite or Numba-CUDA: it serves compilation and
+    is imported late.
+    """
     path = _origin(name)
     return bool(path) and _TOP_IMPORT.search(Path(path).read_bytes()) is not None
 
@@ -337,7 +342,7 @@ def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) ->
 
 
 def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
-    """All of a class: who has an object of it calls what it likes."""
+    """Add all members of a class, since any of them may be called on an instance."""
     place = f"{kind.__module__}.{kind.__qualname__}"
     _told(kind.__bases__, reached)
     for name, value in vars(kind).items():
@@ -402,7 +407,8 @@ def _told(value: Any, reached: list[Any]) -> str:
 
 
 def _told_of_code(value: Any, reached: list[Any]) -> str:
-    """`_told` of what has code: functions in all their wrappings, classes and their objects."""
+    """Return the line of an object with code: a function in any wrapper, a class or its instance.
+    """
     kind = type(value)
     if isinstance(value, type):
         # what is raised becomes a status, whatever else its class says
@@ -462,7 +468,7 @@ _FOREIGN = {*sys.stdlib_module_names, "numpy", "scipy", "numba", "numba_cuda", "
 
 @functools.cache
 def _is_foreign(module: str | None) -> bool:
-    """Whether a module is none of flowvm's and none of its user's."""
+    """Return True if a module belongs neither to flowvm nor to its user."""
     return _package(module) in _FOREIGN
 
 

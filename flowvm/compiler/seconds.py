@@ -1,4 +1,4 @@
-"""How long the usual kernels took to make, in seconds, on the machine where this was written.
+"""A table of the seconds that the usual kernels took to make on one machine.
 
     FLOWVM_CACHE_DIR=$(mktemp -d) python -m flowvm warmup --jobs 1
 

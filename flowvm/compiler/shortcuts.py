@@ -1,4 +1,4 @@
-"""What Numba's front end finds out again and again while it types and lowers, found out once.
+"""Shortcuts in Numba's front end: answers that it computes again and again, computed once.
 
 A cold start spends most of its time in Numba, and much of that on the same few questions: which of
 twenty templates types `int64 + int64`, what a set of flags hashes to, which variables a statement
@@ -131,8 +131,8 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 def _late_lifetimes(numba: Any) -> Callable[..., None]:
-    """What Numba does after each pass that changes a function, without what is only asked for where
-    deletions are written out: which variables live where.
+    """Return a replacement of Numba's pass that follows each change of a function.  It leaves out
+    the lifetimes of variables, which only written deletions need.
 
     Nor are deletions, which are half of all statements: references are not counted, and nobody
     reads what was deleted, so all that they come to is that LLVM forgets what it has just read.
@@ -152,7 +152,7 @@ def _late_lifetimes(numba: Any) -> Callable[..., None]:
 
 
 class _Context:
-    """What Numba would add to an error that is raised inside, made only when one is."""
+    """The context that Numba would add to an error raised inside, made only if there is one."""
 
     __slots__ = ("given", "named", "plain")
 
@@ -207,7 +207,7 @@ def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _put_off(self: Any, module: Any) -> None:
-    """No passes here: who lowers says which functions have some of their own."""
+    """Run no passes here; the caller says which functions have passes of their own."""
 
 
 def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +230,7 @@ def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _prune_phis(self: Any, runner: Any) -> None:
-    """Of each phi that is used, the values it may be and the states they come from.
+    """Find the possible values of each phi in use, and the states they come from.
 
     Numba joins the sites of every phi, used or not, to those of others until nothing changes.
     Where it finds several values of one state, any of them is taken; here it is the nearest.
@@ -265,7 +265,7 @@ WITHS = frozenset(
 
 
 def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A look over all statements, twice, for what is left of a with statement."""
+    """Skip Numba's two searches for the rest of a with statement in functions that have none."""
 
     def deleted(function: Any) -> Any:
         has = WITHS.intersection(function.func_id.code.co_code[::2])
@@ -275,8 +275,8 @@ def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def unloaded_scipy() -> contextlib.AbstractContextManager[Any]:
-    """Numba loads its own parts inside, and takes SciPy's BLAS to be there where SciPy is; who
-    comes to need it loads it then, as without this.
+    """Load Numba's parts inside the with statement without loading SciPy's BLAS.  If SciPy exists,
+    its BLAS is taken to exist, and is loaded at the first need.
     """
     if not NUMBA.usable("blas"):
         return contextlib.nullcontext()
@@ -413,12 +413,14 @@ def pipeline() -> Any:
 
 
 def _has_closures(code: CodeType) -> bool:
-    """Whether functions or comprehensions are written inside."""
+    """Return True if the code contains functions or comprehensions."""
     return any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
 def settled_flags(flags: Any) -> Any:
-    """The same flags, which know their hash: Numba's take 40 look-ups for each comparison."""
+    """Return equal flags that remember their hash: Numba's flags take 40 look-ups for each
+    comparison.
+    """
     return _settled()(flags) if NUMBA.usable("flags") else flags
 
 
@@ -427,7 +429,7 @@ def _settled() -> Any:
     flags: Any = NUMBA.flags
 
     class Watched(dict[str, Any]):
-        """Values of flags; a change forgets what was known of them."""
+        """The values of flags; a change forgets the hash."""
 
         def __init__(self, owner: Any) -> None:
             super().__init__()

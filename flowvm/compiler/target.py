@@ -32,7 +32,7 @@ class Target(NamedTuple):
     features: str
 
     def has(self, feature: str) -> bool:
-        """Whether it has this feature ("avx2")."""
+        """Return True if the target has this feature ("avx2")."""
         return f"+{feature}" in self.features.split(",")
 
 
@@ -61,7 +61,7 @@ def levels_here() -> list[str]:
 
 @functools.cache
 def target() -> Target:
-    """What this process compiles for.
+    """Return the target for which this process compiles.
 
     ConfigError where FLOWVM_TARGET is a level that this processor does not have.
     """
