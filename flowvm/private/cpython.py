@@ -1,5 +1,5 @@
-"""What flowvm knows of CPython that no document promises: reference counts, bytecode, where signals
-are looked at.
+"""CPython's undocumented behaviour that flowvm relies on: reference counts, bytecode, the points at
+which signals are handled.
 
 Public, though CPython's own, are `sys._getframe` and `sys._current_frames`, and the C functions of
 capsules.  `CPYTHON` is the table; what it lists is here, and nowhere else.
@@ -188,7 +188,7 @@ def unpacked(frame: FrameType) -> int | None:
 
 
 def raises(code: CodeType) -> bool:
-    """Whether there is a `raise` in code; not in the code in it."""
+    """Return True if code contains a `raise`; code nested in it does not count."""
     return any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(code))
 
 
@@ -245,8 +245,9 @@ _CHECKING: Final = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "YIELD_VALUE")
 
 
 def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
-    """The instructions at which a signal may come, from where code stores the variable `first` to
-    its call behind loading `last`; of that call not the one itself, but what it takes.
+    """Return the instructions at which a signal may come between two points of code.  The first
+    stores the variable `first`; the second is the call behind loading `last`, without the call
+    itself.
     """
     imports, inside, loaded = list[str](), False, False
     for instruction in dis.get_instructions(code):
@@ -263,9 +264,9 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
 
 
 def enters_block(code: CodeType, last: int) -> bool:
-    """Whether the instruction at an offset calls the `__enter__` of a `with`.  As of 3.14 that is a
-    call like any other, behind which a signal's handler may raise: outside of the block still, so
-    nothing would release what was taken.
+    """Return True if the instruction at an offset calls the `__enter__` of a `with`.  As of 3.14
+    that call is like any other.  A signal's handler may raise behind it, still outside of the
+    block, so nothing would release the lock.
     """
     steps = code.co_code
     return (
@@ -280,8 +281,8 @@ _MOVING: Final = ("JUMP", "RESUME", "LOAD_FAST", "LOAD_CONST", "COPY", "SWAP", "
 
 
 def calls_nothing(code: CodeType, last: int) -> bool:
-    """Whether the instruction at an offset is one that nothing is called by: a thread that is found
-    there and does not run has no core, or waits for the GIL.
+    """Return True if the instruction at an offset calls nothing.  A thread that stays there without
+    running has no core, or waits for the GIL.
     """
     steps = code.co_code
     if not 0 <= last < len(steps):

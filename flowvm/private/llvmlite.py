@@ -19,7 +19,7 @@ _WRAPPER = "llvmlite.binding.ffi:_lib_fn_wrapper"
 
 
 def _reads_otherwise() -> str:
-    """Why a call is not what it was when `_called` was written, or ""."""
+    """Return the reason why a call differs from the one for which `_called` was written, or ""."""
     call = getattr(found_at(_WRAPPER).__call__, "__wrapped__", found_at(_WRAPPER).__call__)
     lock = found_at("llvmlite.binding.ffi:lib._lock")
     named = set(call.__code__.co_names)

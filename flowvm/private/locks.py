@@ -71,8 +71,7 @@ def taken() -> Iterator[Taken]:
 
 
 def give_back() -> list[str]:
-    """Give back each of these locks that this thread has and none of its frames is at work with:
-    the names of those.
+    """Release the locks that this thread has and none of its frames is using.  Return their names.
 
     An exception came between taking it and its use.
     """

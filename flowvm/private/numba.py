@@ -303,8 +303,8 @@ NUMBA = Package(
 def function_compiler(
     flags: Callable[[Any], Any], lowered: Callable[[Any, Any, Any], Any]
 ) -> type[Any]:
-    """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
-    `lowered(target, function, result)` answers what is made of the result once it is lowered.
+    """Return a subclass of Numba's compiler of one function.  `flags` changes the compiler's flags;
+    `lowered(target, function, result)` returns the final result.
     """
     base: Any = NUMBA.FunctionCompiler
 
@@ -344,7 +344,7 @@ def never_finalized(library: Any) -> None:
 
 
 def forget_function(context: Any, entry_point: Any) -> None:
-    """Nobody calls this compiled function any more: what it is made of can go."""
+    """Forget a compiled function that has no callers any more, so that its parts can be freed."""
     NUMBA.require("TargetContext")
     context._defns.pop(entry_point, None)
 

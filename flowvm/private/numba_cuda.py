@@ -159,5 +159,5 @@ def enter_at(library: Any, name: str) -> None:
 
 
 def memories(module: Any, shared: Any, local: Any) -> None:
-    """Let a simulator's `cuda` have these as `cuda.shared` and `cuda.local`."""
+    """Set `cuda.shared` and `cuda.local` of a simulator's module."""
     module._shared, module._local = shared, local

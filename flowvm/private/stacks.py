@@ -38,7 +38,7 @@ instructions_of = dis.get_instructions
 
 
 class Places(NamedTuple):
-    """Bytes from the beginning of what has it.
+    """Offsets in bytes from the beginning of each structure.
 
     inside    of a frame object: the address of the frame
     function  of a frame: its function
@@ -128,8 +128,8 @@ def _effect(step: dis.Instruction) -> int:
 
 
 def ends(code: CodeType, found: Places) -> dict[int, int]:
-    """Where the stack ends in front of each instruction, by its offset: bytes from the beginning of
-    the frame.
+    """Return the end of the stack in front of each instruction, by its offset: bytes from the
+    beginning of the frame.
     """
     bottom = found.locals + 8 * _variables(code)
     return {at: bottom + 8 * depth for at, depth in depths(code).items()}
@@ -137,7 +137,7 @@ def ends(code: CodeType, found: Places) -> dict[int, int]:
 
 @functools.cache
 def places() -> Places:
-    """Where frames keep these in this CPython; VMError if they are not there."""
+    """Return the offsets in this CPython's frames; VMError if they are not found."""
     found: list[Places] = _traced(_sample, _places_in)
     if not found:
         raise VMError("this CPython's frames have no value stack that is known")
@@ -156,7 +156,8 @@ def why_no_stack() -> str:
 
 
 def traced_by(frame: FrameType, local: Callable[..., Any]) -> Callable[..., Any]:
-    """`local`, for a trace function to answer at a "call": it is told of opcodes too.
+    """Return `local` for a trace function to return at a "call", with events of opcodes switched
+    on.
 
     CPython 3.12 looks once, when a trace function is set, whether any frame wants them, so the one
     that sets it has `f_trace_opcodes` on then; 3.13 asks for `f_trace` to be set first.
@@ -186,7 +187,9 @@ def _other(a: Any, b: Any, c: Any, marks: _Marks) -> Any:
 
 
 def _traced(sample: Callable[..., Any], look: Callable[..., Any]) -> list[Any]:
-    """What `look` answers where the sample is about to call, with three marks on its stack."""
+    """Return the results of `look` at the point where the sample is about to make a call, with
+    three marks on its stack.
+    """
     marks, answers = _Marks(), list[Any]()
     own, before = sys._getframe(), sys.gettrace()
     at = _call_offset(sample.__code__)

@@ -31,8 +31,8 @@ OK, SKIPPED, MISSING = "ok", "skipped", "missing"
 
 
 class Use(NamedTuple):
-    """A private name: `where` it is ("module" or "module:attribute.attribute") and what it is
-    needed for; of what is found there, `holds` are the attributes that are used in turn.
+    """A private name: its place `where` ("module" or "module:attribute.attribute") and its
+    purpose.  `holds` lists the attributes in use of the object there.
 
     A shortcut has `replaces`, the functions whose meaning it relies on, and `sources`, the digests
     (`digest_of`) of the texts of all of them that are known to mean the same.  A `probe` answers
@@ -51,12 +51,12 @@ class Use(NamedTuple):
 
     @property
     def shortcut(self) -> bool:
-        """Whether flowvm does without it."""
+        """True if flowvm works without this name."""
         return self.optional or bool(self.replaces)
 
 
 class Standing(NamedTuple):
-    """How a use stands: OK, SKIPPED or MISSING, and why."""
+    """The state of a use: OK, SKIPPED or MISSING, and the reason."""
 
     use: Use
     verdict: str
@@ -106,7 +106,7 @@ class Package:
         return target
 
     def jit_parts(self) -> tuple[Any, ...]:
-        """What keys of compiled code cover: see `flowvm.compiler.reach`."""
+        """Return the part of a key of compiled code: see `flowvm.compiler.reach`."""
         return (self._digest,)
 
     @functools.cached_property
@@ -125,7 +125,7 @@ class Package:
 
     @property
     def versions(self) -> str:
-        """Those that were tested, in words."""
+        """The tested versions, as text."""
         first, *rest = self.tested
         return f"{first} to {rest[-1]}" if rest else first
 
@@ -135,8 +135,8 @@ class Package:
             getattr(self, name)
 
     def usable(self, name: str) -> bool:
-        """Whether the shortcut `name` may be taken.  The first question is answered for all of
-        them, with a warning if some may not.
+        """Return True if the shortcut `name` may be used.  The first question checks all of them,
+        and warns if some may not be used.
         """
         with self._lock:
             if self._usable is None:
@@ -155,14 +155,14 @@ class Package:
         return name in self._usable
 
     def report(self, shortcuts: bool = False) -> Iterator[Standing]:
-        """How every use stands, or every shortcut."""
+        """Yield the state of every use, or of every shortcut."""
         for use in self.uses.values():
             if use.shortcut or not shortcuts:
                 why = self._look(use)[1]
                 yield Standing(use, (SKIPPED if use.shortcut else MISSING) if why else OK, why)
 
     def _look(self, use: Use) -> tuple[Any, str]:
-        """What `use` names, and why it cannot be used, or ""."""
+        """Return the object of `use`, and the reason why it cannot be used, or ""."""
         try:
             if use.prepare is not None:
                 use.prepare()
@@ -180,7 +180,7 @@ class Package:
 
 
 def found_at(where: str) -> Any:
-    """What "module:attribute.attribute" names."""
+    """Return the object that "module:attribute.attribute" names."""
     module, _, path = where.partition(":")
     value: Any = importlib.import_module(module)
     for part in filter(None, path.split(".")):
@@ -189,8 +189,8 @@ def found_at(where: str) -> Any:
 
 
 def _holds(value: Any, name: str) -> bool:
-    """Whether an object, or those of a class, have the attribute `name`: it is there, or `__init__`
-    of the class names it.
+    """Return True if an object, or a class's instances, have the attribute `name`.  It exists, or
+    the class's `__init__` names it.
     """
     if hasattr(value, name):
         return True
