@@ -1,5 +1,4 @@
-"""What holds whatever happens to a process: signals and exceptions at any moment, forks, ever new
-shapes.
+"""Guards for a process at any moment: signals and exceptions, forks, ever new shapes.
 
 Here: switches that are undone for certain (`regions.py`), work that no signal handler may come into
 (`apart.py`), locks that no exception leaves taken (`locks.py`) and those that a fork takes

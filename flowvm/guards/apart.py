@@ -106,7 +106,9 @@ def _used(tasks: list[int]) -> float:
 
 
 def _report(worker: int) -> str:
-    """Return text: a thread's stack that the main thread waits for, and who has which lock."""
+    """Return a report: the stack of the thread for which the main thread waits, and the owner of
+    each lock.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     names |= {worker: "the thread that works for it", 0: "a thread"}
     lines = [

@@ -6,7 +6,7 @@ import gc
 
 
 def settle() -> None:
-    """All objects go to the oldest generation unseen, as what was frozen does when it thaws.
+    """Move all objects to the oldest generation without a collection, by a freeze and an unfreeze.
 
     To look over what an import made, again and again, would be an eighth of its time.
     """

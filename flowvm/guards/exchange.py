@@ -26,8 +26,8 @@ def exchange(
     settings: tuple[tuple[Any, Any, Any], ...],
     put: Callable[..., Any] = _put,
 ) -> bool:
-    """Make each setting (holder, name, value) for which `now`, a map of a function of C that reads
-    it when it is asked, has what is expected; return whether one was made.
+    """Make each setting (holder, name, value) whose present value is the expected one.  `now` is a
+    lazy map of a C function that reads it.  Return True if any setting was made.
 
     A second setting that expects the value of the first is made only where that was.
     """

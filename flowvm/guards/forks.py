@@ -22,7 +22,7 @@ _Lock = TypeVar("_Lock")
 
 
 class Rank(IntEnum):
-    """Which lock is taken first."""
+    """The order in which locks are taken."""
 
     GRAPH = 0  # held while a graph is captured and compiled
     MODULE = 1  # held while a lazy module gets its parameters
@@ -42,7 +42,7 @@ def held_at_fork(lock: _Lock, rank: Rank = Rank.LEAF) -> _Lock:
 
 
 class Held:
-    """The locks that a fork has taken, and those that it did not get."""
+    """The locks that a fork has taken, and the locks that it did not get."""
 
     def __init__(self) -> None:
         self.taken: list[Any] = []
@@ -65,7 +65,7 @@ class Held:
         return not self.missed
 
     def let_go(self, in_child: bool = False) -> None:
-        """Free the locks; in a child those as well whose owners it does not have."""
+        """Release the locks.  In a child, also free the locks of threads that it does not have."""
         if in_child:
             for lock in self.missed:
                 make_free(lock)

@@ -1,4 +1,4 @@
-"""What is kept of shapes that were seen, and how it is bounded: by bytes, the oldest unused first.
+"""Caches by shape, bounded by bytes: the entries unused for longest are dropped first.
 
 Every new shape leaves something behind: metas, the entries of calls.  Such a cache is a `Kept`, two
 dicts: what is asked for goes to `young`, a plain dict in which nothing is noted at a hit.  When all
@@ -59,7 +59,7 @@ class Kept:
             _all.add(self)
 
     def find(self, key: Any) -> Any:
-        """What is kept for `key`, None if nothing is; it is young afterwards."""
+        """Return the value cached for `key` and make it young; None if there is none."""
         value = self.young.get(key)
         if value is None and (key in self.old or key in self.gone):
             with _lock:
@@ -78,8 +78,8 @@ class Kept:
         return value
 
     def put(self, key: Any, value: Any, nbytes: int) -> Any:
-        """Keep `value`, which takes so many bytes, unless another thread was first: what is
-        kept.
+        """Cache `value`, which takes `nbytes`, unless another thread was first.  Return the cached
+        value.
         """
         with _lock:
             first = self.find(key)
@@ -92,7 +92,7 @@ class Kept:
         return value
 
     def replace(self, key: Any, value: Any) -> None:
-        """Keep `value` in the place of what is kept for `key`, if that still is."""
+        """Replace the value cached for `key`, if there still is one."""
         with _lock:
             if self.find(key) is not None:
                 self.young[key] = value
@@ -113,7 +113,9 @@ class Kept:
             self._clear()
 
     def _age(self) -> list[Any]:
-        """What was young is old; what is dropped for it, which the caller lets go of at the end."""
+        """Turn young entries to old ones.  Return the dropped entries, which the caller releases at
+        the end.
+        """
         dropped = self.old
         _dropped[self.group] += len(dropped)
         self._let_go(dropped)
@@ -129,7 +131,7 @@ class Kept:
         clearings[0] += 1
 
     def _let_go(self, dropped: dict[Any, Any]) -> None:
-        """Remember what is dropped for as long as somebody uses it."""
+        """Remember dropped entries as long as somebody uses them."""
         if self.one_each:
             used = {key: one for key, one in self.gone.items() if one[0]() is not None}
             for key, value in dropped.items():
@@ -142,14 +144,14 @@ def _nothing() -> None:
 
 
 def drop_old() -> None:
-    """Drop what was not used for longest; what is young becomes old."""
+    """Drop the entries unused for longest; young entries become old."""
     with _lock:
         dropped = [kept._age() for kept in list(_all)]
     del dropped  # last, and with no lock: it may have finalizers
 
 
 def remembered(group: str) -> Callable[[_Function], _Function]:
-    """Decorates a function of shapes: its results are remembered, those used last."""
+    """Decorate a function of shapes: cache its latest results."""
 
     def decorate(function: _Function) -> _Function:
         cached: Any = functools.lru_cache(PLACES)(function)

@@ -89,7 +89,7 @@ def isolated(file: str, *args: str) -> list[str]:
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process; `options` are those of `subprocess.Popen`."""
+    """Start a process; `options` are the options of `subprocess.Popen`."""
     return subprocess.Popen(command, **options)
 
 
@@ -113,7 +113,7 @@ def _python() -> str:
 
 
 def _places() -> dict[str, str]:
-    """Return the files of flowvm's package and of those that may lie beside it."""
+    """Return the files of flowvm's package and of packages that may lie beside it."""
     places = {"flowvm": str(Path(__file__).parents[1] / "__init__.py")}
     for name in ("flowvm.ops", "flowvm.autograd", "flowvm.graph"):
         spec = importlib.util.find_spec(name)

@@ -52,15 +52,15 @@ class _Entry:
 
 
 class _Within:
-    """What one with statement calls and what it holds: it looks both up as slots, without a step of
-    Python, and then has the hold alone, for nobody else has this object.
+    """The methods of one with statement and the hold on it.  The statement looks both up as slots,
+    without a step of Python.  Then it alone has the hold, because nobody else has this object.
     """
 
     __slots__ = ("__enter__", "__exit__")
 
 
 class _Here(threading.local):
-    """What one thread's with statements say."""
+    """The values that one thread's with statements set."""
 
     def __init__(self) -> None:
         self.entries: dict[object, _Entry] = {}  # innermost last
@@ -76,7 +76,7 @@ class Mode(Generic[T]):
         self.inside: set[Any] = set() if inside is None else inside
 
     def now(self) -> T:
-        """What holds on this thread."""
+        """Return the present value on this thread."""
         if self.inside and (entries := self.here.entries):
             for key in reversed(entries):
                 value: T = entries[key].value
@@ -102,12 +102,12 @@ class Mode(Generic[T]):
         return _To(self, value, keep)
 
     def kept(self) -> Any:
-        """What `within` was given to keep for the innermost statement that is open."""
+        """Return the object `keep` of the innermost open statement."""
         return getattr(next(reversed(self.here.entries.values()), None), "keep", None)
 
     def within(self, value: T, keep: Any = None) -> AbstractContextManager[None]:
-        """`with mode.within(value):` is `with mode.to(value):`, for this statement alone, at a
-        third of the cost.  `keep` is there for who asks inside, see `kept`.
+        """Set the mode inside one with statement, as `with mode.to(value):` does, at a third of the
+        cost.  `keep` is there for callers inside, see `kept`.
         """
         statement: Any = _Within()
         entry, statement.__enter__ = self._prepared(None, value, None)
@@ -141,7 +141,9 @@ _pending = _Pending()
 
 
 def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
-    """Whether the with statement that looks up this region's methods now has prepared `entry`."""
+    """Return True if `entry` was prepared by the with statement that now looks up this region's
+    methods.
+    """
     return entry is not None and entry.owner is region and entry.key not in mode.here.entries
 
 
@@ -183,7 +185,7 @@ class _Exit:
 
 
 def _enter(region: Any) -> Any:
-    """For who asks the class, as `contextlib.ExitStack` does."""
+    """Enter a region for callers of the class's method, as `contextlib.ExitStack` is."""
     return region.__enter__()
 
 
@@ -192,7 +194,7 @@ def _exit(region: Any, *error: Any) -> Any:
 
 
 class Region:
-    """The base of what switches a mode in a with statement.
+    """The base class of objects that switch a mode in a with statement.
 
     Who calls `__enter__` and `__exit__` by themselves gets what they do, without the guarantee.
     """
@@ -261,7 +263,8 @@ class _Close:
 
 
 class Switched:
-    """The base of what switches in several steps: `_undo()` runs however the block is left.
+    """The base class of objects that switch in several steps.  `_undo()` runs however the block is
+    left.
 
     It must be one that may be called twice, from its beginning, and also where `_switch` has not
     come to its end. An object is for one with statement at a time.
