@@ -1,4 +1,4 @@
-"""Where a tensor lives.
+"""Devices on which tensors live.
 
 A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
 compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
@@ -121,7 +121,7 @@ def set_default_device(device: "str | int | Device | None") -> None:
 
 
 def get_default_device() -> Device:
-    """Where this thread makes new tensors.
+    """Return the device on which this thread makes new tensors.
 
     >>> flow.get_default_device().type
     'cpu'
@@ -135,7 +135,7 @@ _usable: set[Device] = {cpu, meta}
 
 
 def is_available(device: Device) -> bool:
-    """Whether tensors can be made on `device`."""
+    """Return True if tensors can be made on `device`."""
     return not _why_not(device)
 
 

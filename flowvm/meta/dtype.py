@@ -121,7 +121,8 @@ class DType:
         return self.storage
 
     def to_real(self) -> "DType":
-        """The dtype of a complex number's parts; of what is not complex, itself."""
+        """Return the dtype of a complex number's parts; a dtype that is not complex returns itself.
+        """
         return self.real
 
     def to_complex(self) -> "DType":
@@ -134,7 +135,7 @@ class DType:
         return complex_of(self)
 
     def stored(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """A fresh C-contiguous array of `storage` with these numbers."""
+        """Return a fresh C-contiguous array of `storage` with these numbers."""
         if self is bfloat16:
             return _rounded(np.asarray(values).astype(np.float32))
         if self.minifloat:
@@ -273,8 +274,8 @@ def _promoted(a: DType, b: DType) -> DType:
 
 
 def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
-    """The dtype an op computes in: each operand a (dtype, is it 0-d) pair, or the Python type of a
-    number.
+    """Return the dtype in which an op computes.  An operand is a pair (dtype, is it 0-d), or the
+    Python type of a number.
 
     Tensors with dimensions go before 0-d tensors, and these before Python numbers: a later group
     has a say only where it raises the category (bool, int, float, complex).  Python floats count as
@@ -300,7 +301,7 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
 
 
 def complex_of(dtype: DType) -> DType:
-    """The complex dtype whose parts hold these floats; complex64 for those of 16 bits."""
+    """Return the complex dtype whose parts hold these floats; complex64 for floats of 16 bits."""
     return dtype if dtype.is_complex else complex128 if dtype is float64 else complex64
 
 
@@ -319,7 +320,7 @@ def _number_dtype(kind: type) -> DType:
 
 
 def result_type(*operands: Any) -> DType:
-    """The dtype that arithmetic on these tensors and Python numbers gives.
+    """Return the dtype of arithmetic on these tensors and Python numbers.
 
     >>> flow.result_type(flow.tensor([1, 2], dtype=flow.uint8), 1.5)
     flow.float32
@@ -333,7 +334,7 @@ def _facts(operand: Any) -> tuple[DType, bool] | type:
 
 
 def can_cast(from_: DType, to: DType) -> bool:
-    """Whether in-place ops and `out=` may store `from_` in `to`: the category must not fall.
+    """Return True if in-place ops and `out=` may store `from_` in `to`: the category must not fall.
 
     >>> flow.can_cast(flow.int64, flow.float32), flow.can_cast(flow.float32, flow.int64)
     (True, False)

@@ -32,7 +32,7 @@ class Format(NamedTuple):
 
     @property
     def infinite(self) -> bool:
-        """Whether it has infinities."""
+        """True if the format has infinities."""
         return self.signed_zero and self.beyond == self.largest + 1
 
     @property
@@ -54,7 +54,9 @@ class Format(NamedTuple):
 
     @property
     def even(self) -> int:
-        """What rounds to nearest, less the last bit kept, and moves the exponent."""
+        """The number to add to a float32's bits for rounding to nearest (less the last bit kept)
+        and for the change of the exponent.
+        """
         return ((1 << (self.shift - 1)) - 1 - ((127 - self.bias) << 23)) & 0xFFFFFFFF
 
     @property

@@ -44,8 +44,9 @@ def here() -> tuple[int, int]:
 
 
 class sbp:  # noqa: N801 - OneFlow's name, which users write
-    """What the ranks along one dimension of a placement hold: made by `flow.sbp.split(d)`, or one
-    of `flow.sbp.broadcast` and `flow.sbp.partial_sum`.  There is one object for each.
+    """The part of a tensor that the ranks along one dimension of a placement hold.
+    `flow.sbp.split(d)` makes one; `flow.sbp.broadcast` and `flow.sbp.partial_sum` are the others.
+    There is one object for each.
     """
 
     __slots__ = ("dim",)
@@ -62,7 +63,7 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def is_split(self) -> bool:
-        """Whether ranks hold parts."""
+        """True if ranks hold parts."""
         return self.dim >= 0
 
     def __call__(self) -> sbp:
@@ -117,8 +118,9 @@ def split(dim: int) -> sbp:
 
 
 def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
-    """`value`, an sbp or one for each dimension of `placement`, as a tuple of them.  What has a
-    method `as_sbp(ndim)`, as PyTorch's `Shard` of `flowvm.distributed.tensor`, counts as one.
+    """Return `value` as a tuple of sbp, one for each dimension of `placement`; a single sbp stands
+    for a tuple of one.  An object with a method `as_sbp(ndim)` counts as an sbp, as PyTorch's
+    `Shard` of `flowvm.distributed.tensor`.
 
     ArgumentError where there are too many, or where a dimension is split that a tensor of `ndim`
     has not.
@@ -208,7 +210,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.flat)
 
     def place_of(self, rank: int) -> tuple[int, ...] | None:
@@ -227,8 +229,8 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
         return found
 
     def device(self, rank: int, sbp: Sbps | None = None) -> PlacedDevice:
-        """What metas of this placement have for a device, on `rank`.  With `sbp`: where tensors are
-        made that are held so.
+        """Return the device of metas of this placement, on `rank`.  `sbp` is the layout of tensors
+        made on the device.
         """
         key = rank, sbp
         found = self.devices.get(key)
@@ -293,21 +295,25 @@ def placed_device(where: placement) -> PlacedDevice:
 
 
 def cut(n: int, parts: int, k: int) -> tuple[int, int]:
-    """Begin and end of part `k` of `n` elements in `parts`, of which the first have one more."""
+    """Return begin and end of part `k` of `n` elements in `parts`; the first parts may have one
+    more.
+    """
     each, more = divmod(n, parts)
     begin = k * each + min(k, more)
     return begin, begin + each + (k < more)
 
 
 def sizes(n: int, parts: int) -> tuple[int, ...]:
-    """How many elements each part has."""
+    """Return the number of elements of each part."""
     return tuple(end - begin for begin, end in (cut(n, parts, k) for k in range(parts)))
 
 
 def part(
     shape: Sequence[int], where: placement, sbps: Iterable[sbp], place: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Begin and end in each dimension of what the rank at `place` holds of a tensor of `shape`."""
+    """Return begin and end, in each dimension, of the part of a tensor of `shape` that the rank at
+    `place` holds.
+    """
     found = [(0, d) for d in shape]
     for one, count, k in zip(sbps, where.shape, place, strict=True):
         if one.dim >= 0:
@@ -318,7 +324,7 @@ def part(
 
 
 def even(n: int, where: placement, sbps: Sequence[sbp], dim: int) -> bool:
-    """Whether all parts of dimension `dim`, which has `n` elements, are equal."""
+    """Return True if all parts of dimension `dim`, which has `n` elements, are equal."""
     return n % math.prod(c for one, c in zip(sbps, where.shape, strict=True) if one.dim == dim) == 0
 
 
