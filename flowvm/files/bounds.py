@@ -30,7 +30,7 @@ Refusal = Callable[[str], Exception]
 
 
 class Bounds:
-    """One reading's bounds; `refusal` makes the exception from what is wrong."""
+    """The bounds of one reading; `refusal` makes an exception from an error's text."""
 
     def __init__(self, refusal: Refusal, nbytes: int) -> None:
         self.refusal = refusal

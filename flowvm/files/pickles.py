@@ -75,7 +75,7 @@ class _Dtype(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """What a persistent id names: bytes by key, as elements of a dtype."""
+    """A storage that a persistent id names: bytes by key, as elements of a dtype."""
 
     key: str
     dtype: str
@@ -90,7 +90,7 @@ class _Call(NamedTuple):
 
 
 class _Mark:
-    """Where a list of arguments begins on the stack."""
+    """The beginning of a list of arguments on the stack."""
 
 
 class Reader:
@@ -108,7 +108,7 @@ class Reader:
         self._storages: dict[str, Tensor] = {}  # by key: all bytes of it
 
     def refusal(self, why: str) -> FileError:
-        """What is raised about the file."""
+        """Return the exception to raise about the file."""
         damaged = why.startswith(("is damaged", "is cut short"))
         advice = "; copy it once more from where it came" if damaged else ""
         return FileError(f"flow.load: {self.where} {why}{advice}")
@@ -116,7 +116,7 @@ class Reader:
     # --- names ----------------------------------------------------------------------------------
 
     def find(self, module: str, name: str) -> Any:
-        """What a name of the pickle means here."""
+        """Return the object that a name of the pickle stands for."""
         if module == "torch":
             if name in _STORAGES:
                 return _Dtype(_STORAGES[name])
@@ -225,7 +225,8 @@ class Reader:
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
     ) -> Tensor:
-        """A tensor whose storage does not say of what its bytes are: uint16 and its kin."""
+        """Return a tensor whose storage does not name the dtype of its bytes: uint16 and its kin.
+        """
         if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
             raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
         if storage.dtype != "uint8" or storage.size % dtype.itemsize:
@@ -337,7 +338,9 @@ class _Machine:
         raise self.reader.refusal("is damaged: a pickle has no end")
 
     def sized(self, width: str) -> bytes:
-        """A count, and so many bytes; what the file has not is not taken."""
+        """Return the bytes behind a count of them.  Bytes that the file does not have are not
+        allocated.
+        """
         (n,) = struct.unpack("<" + width, self.take(struct.calcsize("<" + width)))
         return self.take(n)
 

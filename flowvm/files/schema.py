@@ -1,4 +1,4 @@
-"""What is read from outside, held against what it has to look like before anything uses it.
+"""Checks of the form of data from outside, before anything uses it.
 
 A `Check` is a function (value, where) that raises ArgumentError where the value is not as it says;
 checks are put together as the data is.  `where` names the place: "nodes[3].offset".  JSON is read
@@ -23,7 +23,7 @@ MOST_DEPTH = 100  # of lists and dicts in each other
 
 
 def wrong(where: str, value: Any, wanted: str) -> NoReturn:
-    """ArgumentError: what is at `where` is not what it has to be."""
+    """Raise FileError: the value at `where` is not of the form `wanted`."""
     shown = repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
     if len(shown) > 80:
         shown = shown[:77] + "..."
@@ -117,7 +117,9 @@ def flag(value: Any, where: str) -> None:
 
 
 def text(most: int = 4096, pattern: str = "") -> Check:
-    """A string of at most `most` characters, all of which `pattern` matches if there is one."""
+    """A check for a string of at most `most` characters, which `pattern` matches entirely if it is
+    given.
+    """
     compiled = re.compile(pattern, re.DOTALL) if pattern else None
 
     def check(value: Any, where: str) -> None:
@@ -130,7 +132,7 @@ def text(most: int = 4096, pattern: str = "") -> Check:
 
 
 def one_of(*values: Any) -> Check:
-    """One of these."""
+    """A check for one of these values."""
 
     def check(value: Any, where: str) -> None:
         if not any(type(value) is type(v) and value == v for v in values):
@@ -150,7 +152,9 @@ def maybe(inner: Check) -> Check:
 
 
 def several(inner: Check, most: int = 1 << 20, least: int = 0, kind: type[Any] = list) -> Check:
-    """A list (or tuple, if that is the `kind`) of `least` to `most` of what `inner` takes."""
+    """A check for a list (or tuple, if that is the `kind`) of `least` to `most` items that `inner`
+    accepts.
+    """
 
     def check(value: Any, where: str) -> None:
         if value.__class__ is not kind or not least <= len(value) <= most:
@@ -192,7 +196,7 @@ def mapping(inner: Check, most: int = 1 << 20) -> Check:
 
 
 def options(**inner: Check) -> Check:
-    """A dict of some of these keys."""
+    """A check for a dict with some of these keys."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or not value.keys() <= inner.keys():
@@ -204,7 +208,7 @@ def options(**inner: Check) -> Check:
 
 
 def record(**inner: Check) -> Check:
-    """A dict of exactly these keys."""
+    """A check for a dict with exactly these keys."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or value.keys() != inner.keys():

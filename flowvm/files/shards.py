@@ -69,12 +69,12 @@ Bounds = list[list[int]]
 
 
 def is_sharded(tensors: dict[str, Tensor]) -> bool:
-    """Whether some of them are global."""
+    """Return True if some of the tensors are global."""
     return any(isinstance(t._meta, GlobalMeta) for t in tensors.values())
 
 
 def is_shards(folder: Path) -> bool:
-    """Whether a folder was written here."""
+    """Return True if a folder has an index of shards."""
     return (folder / INDEX).is_file()
 
 
@@ -114,7 +114,7 @@ def make_folder(folder: Path) -> None:
 
 
 def file_name(token: str, rank: int) -> str:
-    """Of what a rank writes in one save."""
+    """Return the name of a rank's file in one save."""
     return f"{token}-{rank:05}.safetensors"
 
 
@@ -127,7 +127,7 @@ def agreed_token() -> str:
 def parts(
     tensors: dict[str, Tensor], file_of: Callable[[int], str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What this rank writes, and what the index says; `file_of` a rank names its file."""
+    """Return the tensors that this rank writes, and the index; `file_of` names a rank's file."""
     rank, mine, said = here()[0], {}, {}
     for name, t in tensors.items():
         meta: Any = t._meta
@@ -330,13 +330,13 @@ class _Wanted:
         self.left = 0 if self.array is None else self.array.size
 
     def meets(self, bounds: Bounds) -> bool:
-        """Whether a part has something of it."""
+        """Return True if a part overlaps the wanted region."""
         return self.left > 0 and all(
             max(a, c) < min(b, d) for (a, b), (c, d) in zip(bounds, self.bounds, strict=True)
         )
 
     def take(self, name: str, values: dict[str, Tensor], bounds: Bounds) -> None:
-        """Take what a part, whose values are among these, has of it."""
+        """Copy the overlap with a part, whose values are among these."""
         source = values.get(name)
         if source is None or [*source.shape] != [high - low for low, high in bounds]:
             raise FileError(f"flow.load: a file has not the part {bounds} of {cropped(name)!r}")

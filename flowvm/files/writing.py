@@ -130,7 +130,7 @@ def _place(path: str) -> tuple[str, int | None]:
 
 
 def _beside(place: str, old: os.stat_result | None, what: str) -> tuple[int, str] | None:
-    """Make a file that can take the place of `old`: its descriptor and path.
+    """Make a file that can replace `old`.  Return its descriptor and path.
 
     None where what is there is written through.
     """
