@@ -65,7 +65,7 @@ class SequenceKey:
 
 @dataclass(frozen=True)
 class MappingKey:
-    """The way from a dict to what is under `key`."""
+    """The step from a dict to its value under `key`."""
 
     key: Any
 
@@ -84,7 +84,9 @@ class GetAttrKey:
 
 
 class _Kind(NamedTuple):
-    """How nodes of a class are taken apart, put together, and the ways to their children."""
+    """The functions for nodes of a class: taking them apart, putting them together, and the keys of
+    their children.
+    """
 
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     unflatten: Callable[[list[Any], Any], Any]
@@ -191,7 +193,7 @@ class TreeSpec:
         return self.children_specs[index]
 
     def is_leaf(self) -> bool:
-        """Whether it is a leaf and nothing else."""
+        """Return True if the spec is a leaf and nothing else."""
         return False
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
@@ -199,7 +201,9 @@ class TreeSpec:
         return tree_unflatten(leaves, self)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """What stands in `tree` where this has leaves.  ArgumentError: `tree` differs above."""
+        """Return the parts of `tree` at this spec's leaves.  ArgumentError if `tree` differs above
+        them.
+        """
         parts: list[Any] = []
         self._up_to(tree, parts)
         return parts
@@ -328,7 +332,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
-    """The tree of a spec with these leaves.  ArgumentError: not as many."""
+    """Return the tree of a spec with these leaves.  ArgumentError for another number of leaves."""
     if not isinstance(treespec, TreeSpec):
         raise ArgumentTypeError(f"tree_unflatten needs a TreeSpec, got {type(treespec).__name__}")
     items = list(leaves)
@@ -362,7 +366,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
 
 
 def tree_is_leaf(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether it is a leaf."""
+    """Return True if the tree is a leaf."""
     return (is_leaf is not None and is_leaf(tree)) or _kind_of(tree) is None
 
 
@@ -372,7 +376,7 @@ def arg_tree_leaves(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of what `func` makes of each leaf, and of what stands there in `rests`.
+    """Return a tree of `func`'s results for each leaf, and for the parts of `rests` in its place.
 
     >>> flow.utils._pytree.tree_map(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
@@ -415,26 +419,26 @@ def tree_map_only_(
 
 
 def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether `pred` is true of all leaves."""
+    """Return True if `pred` is true of all leaves."""
     return all(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether `pred` is true of a leaf."""
+    """Return True if `pred` is true of a leaf."""
     return any(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_all_only(
     type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
 ) -> bool:
-    """Whether `pred` is true of all leaves of a class."""
+    """Return True if `pred` is true of all leaves of a class."""
     return all(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 
 def tree_any_only(
     type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
 ) -> bool:
-    """Whether `pred` is true of a leaf of a class."""
+    """Return True if `pred` is true of a leaf of a class."""
     return any(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 

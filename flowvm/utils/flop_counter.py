@@ -12,7 +12,7 @@ __dir__ = listing(globals())
 
 
 class FlopCounterMode(profile):
-    """Counts the floating point operations of what is issued inside, 2 a multiplication.
+    """Counts the floating point operations of instructions issued inside, 2 a multiplication.
 
     display   print the table at the end, as PyTorch does
 

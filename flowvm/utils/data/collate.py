@@ -18,7 +18,8 @@ np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are,
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Stack tensors and arrays, make tensors of numbers, keep strings, go into what holds others.
+    """Combine samples to a batch: stack tensors and arrays, make tensors of numbers, keep strings,
+    go into containers.
 
     Mappings, lists and named tuples become ones of their own kind, where those can be made so;
     tuples become lists, as in PyTorch.
@@ -80,13 +81,14 @@ def default_convert(data: Any) -> Any:
 
 
 def _of_text(array: np.ndarray[Any, Any] | np.generic) -> bool:
-    """Whether NumPy has no numbers there: strings, bytes, objects."""
+    """Return True if an array has no numbers: strings, bytes, objects."""
     return array.dtype.kind in "SUO"
 
 
 def _like(model: Any, plain: Any) -> Any:
-    """What a dict or list holds, in a container of `model`'s class, with what else that has (the
-    factory of a defaultdict); the dict or list itself where the class cannot be made so.
+    """Return the items of a dict or list in a container of `model`'s class, with its other state
+    (the factory of a defaultdict).  Return the dict or list itself if the class does not allow
+    that.
     """
     kind = type(model)
     if kind in (dict, list):

@@ -163,8 +163,8 @@ class ChainDataset(IterableDataset[T_co]):
 
 
 class StackDataset(Dataset[Any]):
-    """Sample i is sample i of each dataset: a tuple of those given by position, or a dict of those
-    given by name.
+    """Sample i is sample i of each dataset: a tuple for datasets given by position, a dict for
+    datasets given by name.
 
     >>> flow.utils.data.StackDataset(x=[1, 2], y=[10, 20])[1]
     {'x': 2, 'y': 20}

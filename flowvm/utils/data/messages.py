@@ -1,4 +1,4 @@
-"""What a DataLoader and its worker processes say to each other, and how it goes over a socket.
+"""Messages between a DataLoader and its worker processes, over a socket.
 
 A socket keeps messages apart (SOCK_SEQPACKET) and has little room; what is longer than LONGEST goes
 into a file of memory, whose descriptor is sent.
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a worker is to do next."""
+    """The next task of a worker."""
 
     epoch: int  # which pass of the loader it belongs to
     number: int  # of the batch
@@ -34,7 +34,7 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it."""
+    """The answer to a task."""
 
     epoch: int
     number: int

@@ -68,7 +68,7 @@ class Pass:
             self._pool.close()
 
     def _next(self) -> tuple[str, Any]:
-        """The next batch, with what it is; StopIteration behind the last."""
+        """Return the kind of the next message, and the batch; StopIteration behind the last."""
         if self._over and self._taken == self._issued:
             raise StopIteration
         if self._epoch != self._pool.epoch:

@@ -49,7 +49,8 @@ os.register_at_fork(after_in_child=_close_ends)
 
 
 def context_of(chosen: str | BaseContext | None) -> BaseContext:
-    """How workers are started: as the argument says, or else `set_start_method`; or else by a fork.
+    """Return the context that starts workers: the argument's, or else `set_start_method`'s, or else
+    a fork.
 
     A fork costs milliseconds and takes any dataset as it is.  It waits until nothing in flowvm is
     half done, and then the child can compute (docs/reliability.md); a new interpreter would import
@@ -62,7 +63,7 @@ def context_of(chosen: str | BaseContext | None) -> BaseContext:
 
 
 class Worker:
-    """What the main process knows of a worker."""
+    """The main process's record of a worker."""
 
     def __init__(self, id: int, process: Any, channel: socket.socket) -> None:
         self.id = id
@@ -91,7 +92,7 @@ class Worker:
             self.unsent.clear()  # it has died, which reading its socket will tell
 
     def answers(self) -> Iterator[tuple[Answer, list[Any]]]:
-        """What it has sent, with the memory that goes with it; EOFError where it has gone."""
+        """Yield the worker's answers, with their memory.  EOFError if the worker has gone."""
         while True:
             try:
                 message = fetch(self.channel)
@@ -161,11 +162,13 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Whether its workers are there, and this process's."""
+        """True if the pool's workers exist and are this process's."""
         return self.close.alive and all(worker.channel.fileno() >= 0 for worker in self.workers)
 
     def ready(self, seconds: float) -> list[Worker]:
-        """Wait for messages: of whom they are.  What could not be sent before is sent."""
+        """Wait for messages.  Return the workers that have sent some.  Also send tasks that did not
+        fit before.
+        """
         for worker in self.workers:
             wanted = select.POLLIN | (select.POLLOUT if worker.unsent else 0)
             self._poll.modify(worker.channel, wanted)

@@ -100,7 +100,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many indices one pass gives."""
+        """The number of indices of one pass."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -226,8 +226,8 @@ class BatchSampler(Sampler[list[int]]):
 
 
 class DistributedSampler(Sampler[int]):
-    """The share of one rank: every num_replicas-th index from `rank` on, in an order that `seed`
-    and `set_epoch` give where it shuffles: PyTorch's order, index by index.
+    """The share of one rank: every num_replicas-th index from `rank` on.  `seed` and `set_epoch`
+    give the order of a shuffle: PyTorch's order, index by index.
 
     num_replicas and rank are those of the ranks that were launched together, where they are not
     given.  The shares are of one size: the first indices come again to fill them, or with drop_last
@@ -278,8 +278,8 @@ class DistributedSampler(Sampler[int]):
 
 
 def _pytorch_permutation(n: int, seed: int) -> list[int]:
-    """What `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` gives: numbers of the
-    Mersenne Twister, each of which says what comes to the next place.
+    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`.  Each number of
+    the Mersenne Twister says which element comes to the next place.
     """
     order = list(range(n))
     drawn = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 1 << 32, max(0, n - 1), np.uint32)

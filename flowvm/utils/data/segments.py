@@ -1,4 +1,4 @@
-"""How a batch gets from a worker process to the main one: through memory that both have.
+"""The way of a batch from a worker process to the main one: through shared memory.
 
 A batch is pickled with the memory of its tensors and arrays left out; that is copied into a
 *segment*, and the main process makes tensors and arrays on it.  A segment is memory without a name
@@ -79,7 +79,7 @@ class Memory:
 
 
 class _Bytes:
-    """What NumPy keeps as an array's base."""
+    """The base of a NumPy array: it keeps `owner` alive."""
 
     def __init__(self, address: int, size: int, owner: Any) -> None:
         self.owner = owner
@@ -100,7 +100,9 @@ class Segments:
         self._lent: dict[int, Memory] = {}
 
     def take_back(self, numbers: Sequence[int]) -> None:
-        """These are no longer in use; those below 0, each less one, never again by this worker."""
+        """Take back segments that are no longer in use.  A negative number is ~number of a segment
+        that this worker may never use again.
+        """
         for number in numbers:
             if number < 0:
                 del self._lent[~number]
@@ -108,8 +110,8 @@ class Segments:
                 self._free[number] = self._lent.pop(number)
 
     def place(self, payload: bytes, parts: Sequence[Any]) -> tuple[Placed, int | None]:
-        """Copy what was left out of a pickle into a segment: where it is, and the file descriptor
-        of a segment that the main process does not have yet.
+        """Copy the memory left out of a pickle into a segment.  Return its place, and the file
+        descriptor of a segment that the main process does not have yet.
         """
         spans, end = [], 0
         for part in parts:
@@ -151,7 +153,8 @@ class Segments:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the memory of tensors out, as pickle does with that of arrays."""
+    """A pickler that leaves out the memory of tensors, as pickle leaves out the memory of arrays.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor) and type(obj).__reduce_ex__ is Tensor.__reduce_ex__:
@@ -201,7 +204,8 @@ class Borrowed:
         return numbers
 
     def parts(self, placed: Placed, fd: int | None) -> list[Any]:
-        """What a pickle leaves out, on the segment's memory, whose loan begins."""
+        """Return the parts left out of a pickle, on the memory of the segment, whose loan begins.
+        """
         if not placed.size:
             return [b"" for _ in placed.spans]
         if fd is None:

@@ -30,7 +30,7 @@ _PATIENCE = 10.0  # seconds that leaving a pass waits for a batch in the making
 
 
 class _Work:
-    """What the workers and the consumer share."""
+    """The state that the workers and the consumer share."""
 
     def __init__(
         self, jobs: Iterator[Any], make: Callable[[Any], Any], depth: int, timeout: float
@@ -130,7 +130,7 @@ class _Work:
 
     @protected
     def stop(self) -> None:
-        """Let the workers go after the batch they are making, and forget what is ready."""
+        """Stop the workers after their present batches, and drop the ready batches."""
         with held(self._lock):
             self._stopped = True
             self._ready.clear()

@@ -75,7 +75,7 @@ def _follow(channel: socket.socket) -> None:
 
 
 class _Loop:
-    """What a worker does with its tasks.  `broken`: how its beginning failed."""
+    """The loop of a worker over its tasks.  `broken` is the exception of a failed start."""
 
     def __init__(
         self, channel: socket.socket, recipe: Recipe, segments: Segments, broken: Exception | None

@@ -1,4 +1,4 @@
-"""What a dataset's code may ask in a DataLoader's worker: who am I, of how many."""
+"""The number of a DataLoader's worker and the count of workers, for a dataset's code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class WorkerInfo:
-    """Which worker this is: its number, how many there are, the seed of its random numbers, and
+    """The record of a worker: its number, the count of workers, the seed of its random numbers, and
     its dataset (in a process, the worker's own copy).
 
     >>> def number(sample):
