@@ -1,4 +1,4 @@
-"""What a DLPack capsule says of its memory, read and changed where it stands.
+"""Fields of a DLPack capsule, read and changed in place.
 
 NumPy writes and reads the capsules (`flowvm.interop.protocols` says why), and knows neither devices
 nor some floats.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
@@ -26,7 +26,7 @@ _DTYPE: Final = 12  # behind the device
 
 
 def _address(capsule: Any) -> int:
-    """Of the device in the capsule's DLTensor."""
+    """Return the address of the device in the capsule's DLTensor."""
     name, address = capsule_pointer(capsule)
     return address + {**_DEVICE, **_USED}[name]
 
@@ -38,7 +38,7 @@ def marked(capsule: Any, device: tuple[int, int]) -> Any:
 
 
 def is_used(capsule: Any) -> bool:
-    """Whether its memory has been handed over, which a capsule does once."""
+    """Return True if the capsule's memory has been handed over; a capsule does so once."""
     return capsule_pointer(capsule)[0] in _USED
 
 

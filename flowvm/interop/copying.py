@@ -144,7 +144,7 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
 
 
 def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What pickle makes a tensor like `t` of, on the memory of `values` alone."""
+    """Return pickle's call that makes a tensor like `t`, on the memory of `values` alone."""
     facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
     return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
 

@@ -96,7 +96,8 @@ def _dlpack(
 
 
 def _is_stream(number: Any) -> bool:
-    """Whether DLPack has it: -1 for none, 1 and 2 for the default ones, or a handle; 0 is neither.
+    """Return True if DLPack has this stream number: -1 for none, 1 and 2 for the default ones, or a
+    handle; 0 is neither.
 
     Which of them it is does not matter: what goes out has been computed.
     """
@@ -113,7 +114,9 @@ def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) 
 
 
 def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
-    """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
+    """Return the array interface of a CUDA tensor for CuPy, Numba and others.  Its memory is
+    shared, see `__dlpack__`.
+    """
     if t._meta.device.type != "cuda":
         raise AttributeError(f"a tensor on {t._meta.device} has no __cuda_array_interface__")
     return exchange.interface(t)
@@ -123,7 +126,7 @@ Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignor
 
 
 class _Producer:
-    """What NumPy imports from, so that the kind of capsule it gets is seen."""
+    """The object from which NumPy imports.  It records the kind of capsule that NumPy gets."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
