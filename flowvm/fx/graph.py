@@ -112,7 +112,7 @@ class Graph:
         raise GraphError("the graph has no output yet; Graph.output(result) makes it")
 
     def find_nodes(self, *, op: str, target: Any = None, sort: bool = True) -> list[Node]:
-        """Those of an op and, if one is given, a target: a function, or a name."""
+        """Return the nodes of an op and, if it is given, of a target: a function, or a name."""
         return [
             n for n in self.nodes
             if n.op == op and (target is None or target in (n.target, target_name(n)))
@@ -177,7 +177,7 @@ class Graph:
         return self.create_node("call_function", the_function, args, kwargs, name, type_expr)
 
     def output(self, result: Any, type_expr: Any = None) -> Node:
-        """What a call gives: nodes in any structure of tuples, lists and dicts."""
+        """Add the output node: nodes in any structure of tuples, lists and dicts."""
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
     def node_copy(self, node: Node, arg_transform: Callable[[Node], Any] = lambda x: x) -> Node:
@@ -193,8 +193,8 @@ class Graph:
     def graph_copy(
         self, g: Graph, val_map: dict[Node, Any], return_output_node: bool = False
     ) -> Any:
-        """All nodes of another graph but its output, noted in `val_map`; what it gives, in nodes of
-        this graph.
+        """Copy all nodes of another graph but its output, and record them in `val_map`.  Return the
+        other graph's result, in nodes of this graph.
         """
         for node in g.nodes:
             if node in val_map:
@@ -262,8 +262,8 @@ class Graph:
         return self._count < before
 
     def lint(self) -> None:
-        """GraphError where a node names one that is not in front of it, a name is there twice, a
-        placeholder stands behind other nodes; or names what the module does not have.
+        """Check the graph.  GraphError for an argument that is not an earlier node, a repeated
+        name, a placeholder behind other nodes, or a name that the module does not have.
         """
         seen: set[Node] = set()
         names: set[str] = set()
@@ -292,11 +292,11 @@ class Graph:
     # --- calls
 
     def process_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The values of the placeholders, of what a call is given."""
+        """Return the values of the placeholders for a call's arguments."""
         return self._calling.inputs(args, kwargs)
 
     def process_outputs(self, out: Any) -> Any:
-        """What a call gives, of what the output node gives: the same."""
+        """Return the result of a call: the output node's value unchanged."""
         return out
 
     def python_code(self, root_module: str) -> PythonCode:
@@ -340,7 +340,7 @@ class Graph:
 
 
 def _name_of(op: str, target: Any) -> str:
-    """What a node is called after its target."""
+    """Return a node's name, made of its target."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "function")
     if op == "placeholder":
         return name.lstrip("*")

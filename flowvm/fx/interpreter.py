@@ -22,7 +22,7 @@ __dir__ = listing(globals())
 
 
 class Interpreter:
-    """Runs a GraphModule node by node; subclass it and override what is to be otherwise.
+    """Runs a GraphModule node by node.  Subclass it and override methods to change a node's work.
 
     env   the values of nodes that others still need; of all, with garbage_collect_values=False
 
@@ -116,15 +116,15 @@ class Interpreter:
     def call_function(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What a function gives."""
+        """Call a function; return its result."""
         return target(*args, **kwargs)
 
     def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a method of the first argument gives."""
+        """Call a method of the first argument; return its result."""
         return getattr(args[0], target)(*args[1:], **kwargs)
 
     def call_module(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a module gives."""
+        """Call a module; return its result."""
         return self.fetch_attr(target)(*args, **kwargs)
 
     def output(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +141,7 @@ class Interpreter:
         return value
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a node is called with, in values."""
+        """Return a node's arguments as values."""
         return (
             _plain(map_arg(n.args, self.env.__getitem__)),
             {k: _plain(map_arg(v, self.env.__getitem__)) for k, v in n.kwargs.items()},

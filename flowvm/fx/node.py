@@ -58,7 +58,8 @@ class immutable_dict(dict[Any, Any]):  # noqa: N801 - PyTorch's name
 
 
 def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
-    """`a` with what `fn` says of each of its leaves: of what is no tuple, list, dict or slice.
+    """Return `a` with each leaf replaced by `fn(leaf)`.  Leaves are all values but tuples, lists,
+    dicts and slices.
 
     >>> flow.fx.node.map_aggregate({"a": [1, (2,)]}, lambda leaf: leaf * 10)
     {'a': [10, (20,)]}
@@ -133,7 +134,7 @@ class Node:
         self._named(args, kwargs)
 
     def _named(self, args: Any, kwargs: Any) -> None:
-        """Let the arguments be these."""
+        """Set the arguments."""
         if not isinstance(args, (tuple, list)):
             raise ArgumentTypeError(f"args of node {self.name} is a tuple, got {args!r}")
         found: dict[Node, None] = {}
@@ -190,7 +191,7 @@ class Node:
 
     @property
     def stack_trace(self) -> str | None:
-        """Where the code stands that it was traced from, where that is known."""
+        """The line of code from which the node was traced, if it is known."""
         return self.meta.get("stack_trace") or self.meta.get("line") or None
 
     # --- edits
@@ -225,8 +226,8 @@ class Node:
         self, replace_with: Any, delete_user_cb: Callable[[Node], bool] = lambda user: True,
         *, propagate_meta: bool = False,
     ) -> list[Node]:  # fmt: skip
-        """Have every node that names this one name `replace_with`, if `delete_user_cb(user)`; those
-        that do so now.
+        """Replace this node by `replace_with` in the arguments of each user with
+        `delete_user_cb(user)`.  Return these users.
         """
         if propagate_meta:
             if replace_with.meta:
@@ -258,8 +259,8 @@ class Node:
         self._prev._next, self._next._prev = self._next, self._prev
 
     def is_impure(self, impure_random: bool = True) -> bool:
-        """Whether something would be missed were it not run, though nobody names its result:
-        inputs, the output, and what changes a value in place.
+        """Return True if the node must run even without users: an input, the output, or a node that
+        changes a value in place.
         """
         if self.op in ("placeholder", "output"):
             return True

@@ -190,7 +190,7 @@ class Tracing(Switched):
 
 
 class _Later(Held):
-    """A parameter of which there is a node when it is used."""
+    """A parameter whose node is made at its first use."""
 
     def __init__(self, tracer: Any, path: str, tensor: Tensor) -> None:
         self.tracer, self._path, self.tensor = tracer, path, tensor

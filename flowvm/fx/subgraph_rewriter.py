@@ -23,7 +23,7 @@ Form = Callable[..., Any] | Graph | GraphModule
 
 
 class Match(NamedTuple):
-    """Where a pattern was found.
+    """A place in the graph that matches a pattern.
 
     anchor     the pattern's node whose value is its result, the first of several
     nodes_map  pattern's node -> the graph's node, or the value that stands for a parameter
@@ -69,7 +69,7 @@ def replace_pattern_with_filters(
     ignore_literals: bool = False,
     replacement_callback: Callable[..., Any] | None = None,
 ) -> list[ReplacedPatterns]:
-    """Put `replacement` wherever `pattern` is found and all filters say so.
+    """Replace each match of `pattern` that all filters accept by `replacement`.
 
     A function is traced; its parameters stand for whatever is found in their place, and both have
     as many.  A call matches a call of the same function, method or module, whose arguments match.
@@ -135,7 +135,9 @@ class _Search:
             raise ArgumentError("replace_pattern: the pattern gives something that it computes")
 
     def matches(self) -> Iterator[Match]:
-        """Of overlapping ones the first; the graph is not changed meanwhile."""
+        """Yield the matches; of overlapping ones only the first.  The graph must not change
+        meanwhile.
+        """
         taken: set[Node] = set()
         last = self.results[-1]
         for node in self.gm.graph.nodes:
@@ -164,7 +166,9 @@ class _Search:
                 yield from self._from(at + 1, more, node, last)
 
     def _same(self, p: Any, g: Any, found: dict[Node, Any]) -> bool:
-        """Whether a value of the graph is what the pattern has in its place; noted in `found`."""
+        """Return True if a value of the graph matches the pattern's value in its place.  Record the
+        match in `found`.
+        """
         if isinstance(p, Node):
             if p in found:
                 return found[p] is g or (not isinstance(g, Node) and found[p] == g)
@@ -201,7 +205,9 @@ class _Search:
         return self.ignore or (type(p) is type(g) and bool(p == g))
 
     def _alike(self, p: Node, g: Node) -> bool:
-        """Whether two nodes do the same: attributes of one shape and dtype, modules of one name."""
+        """Return True if two nodes do the same work: attributes of one shape and dtype, modules of
+        one name.
+        """
         if p.op == "get_attr" and isinstance(self.pattern, Module):
             ours, theirs = (_reached(m, n.target) for m, n in ((self.gm, g), (self.pattern, p)))
             if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
@@ -210,7 +216,7 @@ class _Search:
         return bool(p.target == g.target)
 
     def _closed(self, found: dict[Node, Any], inner: set[Node]) -> bool:
-        """Whether nobody outside names what is inside, but the results."""
+        """Return True if no outside node uses an inner one, except for the results."""
         shown = {found[r] for r in self.results}
         return all(g in shown or set(g.users) <= inner for g in inner)
 

@@ -26,7 +26,7 @@ __dir__ = listing(globals())
 
 
 class Tracer:
-    """Makes the graph of a module or a function; subclass it and say what is a leaf.
+    """Makes the graph of a module or a function.  Subclass it and define the leaves.
 
     autowrap_modules, autowrap_functions   whose calls are nodes as well, beside flowvm's own
     param_shapes_constant                  taken: shapes of parameters are always known
@@ -58,7 +58,9 @@ class Tracer:
     # --- what a subclass may say otherwise
 
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
-        """Whether a call of a module is one node: of flowvm's own modules, but for Sequential."""
+        """Return True if a call of a module is one node: for flowvm's own modules, except for
+        Sequential and the like.
+        """
         own = type(m).__module__.startswith("flowvm.nn.")
         return own and type(m).__name__ not in ("Sequential", "ModuleList", "ModuleDict",
                                                 "ParameterList", "ParameterDict")  # fmt: skip
@@ -96,7 +98,7 @@ class Tracer:
         return Attribute(obj, name)
 
     def proxy(self, node: Node) -> Proxy:
-        """What stands for a node's result."""
+        """Return the proxy of a node's result."""
         return Proxy(node, self)
 
     def create_node(
@@ -132,7 +134,9 @@ class Tracer:
         return value
 
     def _path_of(self, value: Any) -> str:
-        """Where an object is found in the root; what is not becomes an attribute of it."""
+        """Return the path of an object in the root.  An object without a path becomes an attribute
+        of it.
+        """
         if isinstance(value, Module):
             return self.path_of_module(value)
         if isinstance(self.root, Module):
@@ -195,7 +199,7 @@ class Tracer:
         return self.graph
 
     def _parameters(self, bound: Any, concrete: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What the code is called with: a proxy for each parameter."""
+        """Return the arguments for the code: a proxy for each parameter."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(bound).parameters

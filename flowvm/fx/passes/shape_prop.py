@@ -1,4 +1,4 @@
-"""What each node of a traced graph gives, found by running it."""
+"""Shapes of each node's result in a traced graph, from a run of the graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __dir__ = listing(globals())
 
 
 class TensorMetadata(NamedTuple):
-    """What is known of a tensor without its values.  `memory_format` is that of tensors in C order,
-    else None; nothing is quantized.
+    """The metadata of a tensor without its values.  `memory_format` is set for tensors in C order,
+    else None.  Nothing is quantized.
     """
 
     shape: Size
@@ -63,5 +63,5 @@ class ShapeProp(Interpreter):
         return result
 
     def propagate(self, *args: Any) -> Any:
-        """Run it for these arguments; what it gives."""
+        """Run the graph for these arguments; return its result."""
         return super().run(*args)
