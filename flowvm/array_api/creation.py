@@ -51,8 +51,9 @@ def arange(
 def asarray(
     obj: Any, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
 ) -> Tensor:
-    """An array of a number, of nested sequences, or of what has a buffer, DLPack or NumPy's
-    interface; copied where it must be (None), always (True) or never (False; else ArgumentError).
+    """Return an array of a number, of nested sequences, or of an object with a buffer, DLPack or
+    NumPy's interface.  Copy it if necessary (None), always (True) or never (False; ArgumentError if
+    necessary).
     """
     if copy is False and isinstance(obj, (bool, int, float, complex, list, tuple)):
         raise ArgumentError("asarray: numbers and sequences have no memory to share; copy=None")
@@ -66,12 +67,12 @@ def from_dlpack(x: Any, /, *, device: Where = None, copy: Any = None) -> Tensor:
 
 
 def empty(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """An array of that shape; what it holds is left open."""
+    """Return an array of this shape with arbitrary values."""
     return ops.empty(_shape(shape), dtype=dtype, device=device)
 
 
 def empty_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """An array of that shape and dtype; what it holds is left open."""
+    """Return an array of `x`'s shape and dtype with arbitrary values."""
     return ops.empty_like(x, dtype=dtype, device=device)
 
 
@@ -156,8 +157,8 @@ def linspace(
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates of a grid: each array along a dimension of its own ("ij"), or with the first two
-    of these exchanged ("xy").
+    """Return the coordinates of a grid: each array along its own dimension ("ij"). "xy" exchanges
+    the first two dimensions.
     """
     return list(ops.meshgrid(*arrays, indexing=indexing)) if arrays else []
 

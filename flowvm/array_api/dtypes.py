@@ -68,7 +68,7 @@ KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex f
 
 
 class finfo_object(NamedTuple):  # noqa: N801 - the standard's name
-    """Limits of floats; of a complex dtype, those of its parts."""
+    """Limits of floats; a complex dtype has the limits of its parts."""
 
     bits: int
     eps: float
@@ -110,7 +110,8 @@ def _of(type: Any) -> DType:
 def astype(
     x: Tensor, dtype: DType, /, *, copy: Any = True, device: Device | str | None = None
 ) -> Tensor:
-    """`x` in another dtype; with copy=False itself where it has that one already.
+    """Return `x` in another dtype.  With copy=False, return `x` itself if it has that dtype
+    already.
 
     DTypeError where complex numbers are to become real ones: take `real` or `abs`.
     """
@@ -124,7 +125,7 @@ def astype(
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> Any:
-    """Whether `from_` becomes `to` by the promotion of two arrays."""
+    """Return True if `from_` becomes `to` by the promotion of two arrays."""
     try:
         return promote_types(_of(from_), to) is to
     except DTypeError:
@@ -132,8 +133,8 @@ def can_cast(from_: DType | Tensor, to: DType, /) -> Any:
 
 
 def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> Any:
-    """Whether `dtype` is `kind`, is of that kind, or of one of several: "bool", "signed integer",
-    "unsigned integer", "integral", "real floating", "complex floating", "numeric".
+    """Return True if `dtype` is `kind`, is of that kind, or of one of several: "bool", "signed
+    integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
     """
     if isinstance(kind, tuple):
         return True in [isdtype(dtype, one) for one in kind]
@@ -166,7 +167,7 @@ def result_type(*arrays_and_dtypes: Tensor | DType | complex) -> DType:
 
 
 class Info:
-    """What `__array_namespace_info__` gives: devices, dtypes and what can be done."""
+    """The result of `__array_namespace_info__`: devices, dtypes and capabilities."""
 
     __module__ = "flowvm.array_api"
 
@@ -175,15 +176,15 @@ class Info:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Device:
-        """Where arrays are made."""
+        """Return the device on which arrays are made."""
         return get_default_device()
 
     def devices(self) -> list[Device]:
-        """Where arrays can be."""
+        """Return the devices on which arrays can be."""
         return [cpu]
 
     def default_dtypes(self, *, device: Device | str | None = None) -> dict[str, DType]:
-        """What arrays are made of where nothing is said."""
+        """Return the default dtypes of arrays."""
         as_device(device)
         real = get_default_dtype()
         return {
@@ -203,5 +204,7 @@ class Info:
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name
-    """What there is: https://data-apis.org/array-api/2024.12/API_specification/inspection.html."""
+    """Return the namespace's information:
+    https://data-apis.org/array-api/2024.12/API_specification/inspection.html.
+    """
     return Info()
