@@ -1,5 +1,5 @@
-"""What programs name of `torch._dynamo`: of `flow.compiler`, and hints that have no meaning here,
-since a capture is of the shapes that it saw, and memory that a graph writes stays where it is.
+"""The names of `torch._dynamo` that programs use: names of `flow.compiler`, and hints without a
+meaning.  A capture is of the shapes that it saw, and memory that a graph writes stays in place.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ def graph_break(msg: str = "") -> None:
 
 
 class OptimizedModule:
-    """What PyTorch's `torch.compile(module)` gives; no module is one: `flow.compile` gives a
-    function that calls it.
+    """The class of PyTorch's `torch.compile(module)`.  It has no instances: `flow.compile` returns
+    a function that calls the module.
     """

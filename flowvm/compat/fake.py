@@ -25,8 +25,8 @@ class FakeTensor(metaclass=_Fakes):
 
 
 class FakeTensorMode(TorchFunctionMode):
-    """Inside, functions make tensors without values, on whichever device they are asked for, and
-    compute shapes and dtypes; `from_tensor` gives such a one of a tensor.
+    """Inside, functions make tensors without values on any device, and compute shapes and dtypes.
+    `from_tensor` makes such a tensor like another one.
 
     allow_non_fake_inputs   tensors with values may be arguments, and count as fakes of them; else
                             they are a TypeError
@@ -71,5 +71,5 @@ def get_proxy_mode() -> Any:
 
 
 def is_fake(x: object) -> bool:
-    """Whether it is a tensor without values."""
+    """Return True if `x` is a tensor without values."""
     return isinstance(x, FakeTensor)

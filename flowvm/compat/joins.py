@@ -10,11 +10,11 @@ from flowvm.errors import ModeError
 
 
 class Joinable:
-    """In annotations and as a base; nothing is asked of it."""
+    """A class for annotations and as a base; it has no methods."""
 
 
 class JoinHook:
-    """In annotations and as a base; nothing is asked of it."""
+    """A class for annotations and as a base; it has no methods."""
 
 
 class Join:

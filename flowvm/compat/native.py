@@ -1,4 +1,6 @@
-"""What programs name of `torch._C`: classes in annotations, and what has nothing to do here."""
+"""The names of `torch._C` that programs use: classes in annotations, and functions without an
+effect.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def _get_accelerator(check: bool | None = None) -> Device:
 
 
 class _nn:  # noqa: N801 - PyTorch's name of a module
-    """What programs call of `torch._C._nn`."""
+    """The functions of `torch._C._nn` that programs call."""
 
     @staticmethod
     def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:

@@ -15,7 +15,7 @@ from flowvm.errors import MissingNameError
 
 
 def called(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What its function answers; MissingNameError if flowvm has none."""
+    """Call an operator's function; MissingNameError if flowvm has none."""
     if op.function is None:
         raise MissingNameError(f"flowvm has no operator {op.name}", op.name)
     return op.function(*args, **kwargs)

@@ -29,7 +29,7 @@ SORTED: dict[
 
 
 class ProfilerActivity(enum.Enum):
-    """What is recorded: always all there is."""
+    """The kinds of recorded activity.  All kinds are always recorded."""
 
     CPU = 0
     CUDA = 1
@@ -38,7 +38,7 @@ class ProfilerActivity(enum.Enum):
 
 
 class ProfilerAction(enum.Enum):
-    """What happens at a step of a schedule."""
+    """The action at a step of a schedule."""
 
     NONE = 0
     WARMUP = 1
@@ -47,7 +47,7 @@ class ProfilerAction(enum.Enum):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """What can be recorded here."""
+    """Return the activities that can be recorded."""
     return {ProfilerActivity.CPU, ProfilerActivity.CUDA}
 
 
@@ -55,9 +55,10 @@ def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0,
     skip_first_wait: int = 0,
 ) -> Callable[[int], ProfilerAction]:  # fmt: skip
-    """What to do at each step: `skip_first` steps nothing, then rounds of `wait` steps of nothing,
-    `warmup` of warming up and `active` of recording, `repeat` of them, or without end if that is 0.
-    The first round waits for nothing with `skip_first_wait`.
+    """Return a function from a step to its action.  The first `skip_first` steps do nothing.  Then
+    come rounds: `wait` steps of nothing, `warmup` of warming up, `active` of recording.  There are
+    `repeat` rounds, or rounds without end if it is 0.  With `skip_first_wait` the first round does
+    not wait.
     """
     if min(wait, warmup, repeat, skip_first) < 0 or active < 1:
         raise ArgumentError(
@@ -100,7 +101,7 @@ class FunctionEventAvg:
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The same as cpu_time_total: instructions have no children."""
+        """The value of cpu_time_total: instructions have no children."""
         return self.cpu_time_total
 
 
@@ -246,7 +247,7 @@ class profile:  # noqa: N801 - PyTorch's name
 
 
 class record_function:  # noqa: N801 - PyTorch's name
-    """Names what is issued inside a with statement, or in a function that it decorates."""
+    """Names the instructions issued inside a with statement, or in a function that it decorates."""
 
     def __init__(self, name: str, args: str | None = None) -> None:
         if not isinstance(name, str):
@@ -291,7 +292,7 @@ class emit_nvtx:  # noqa: N801 - PyTorch's name
     """ModeError from `with`: there are no ranges of NVTX; `flow.profiler` records CUDA devices."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Whatever it is told."""
+        """Accept any arguments."""
 
     def __enter__(self) -> NoReturn:
         raise ModeError("emit_nvtx: there are no ranges of NVTX; use flow.profiler.profile()")
@@ -304,7 +305,7 @@ FunctionEvent = FunctionEventAvg
 
 
 def kineto_available() -> bool:
-    """Whether PyTorch's own recorder is here: no."""
+    """Return False: PyTorch's own recorder is not here."""
     return False
 
 

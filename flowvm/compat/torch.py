@@ -109,7 +109,7 @@ _missed: Counter[str] = Counter()
 
 
 class _Mirror(types.ModuleType):
-    """A module of PyTorch's name: its attributes are those of one of flowvm's."""
+    """A module of PyTorch's name with the attributes of one of flowvm's."""
 
     def __init__(self, name: str, of: types.ModuleType) -> None:
         super().__init__(name, of.__doc__)
@@ -240,12 +240,14 @@ def install(*, report: bool = True) -> None:
 
 
 def is_installed() -> bool:
-    """Whether they mean it now."""
+    """Return True if `import torch` and `import oneflow` mean flowvm now."""
     return _finder in sys.meta_path
 
 
 def uninstall() -> None:
-    """Let these names mean what they did; modules that were imported keep what they have."""
+    """Restore the meaning of `import torch` and `import oneflow`.  Modules imported before keep
+    their contents.
+    """
     if is_installed():
         sys.meta_path.remove(_finder)
     for name in [n for n, module in sys.modules.items() if isinstance(module, _Mirror)]:
@@ -255,7 +257,7 @@ def uninstall() -> None:
 
 
 def missing() -> dict[str, int]:
-    """What was asked for and is not there, and how often."""
+    """Return the names that were asked for and do not exist, with the number of requests."""
     return dict(sorted(_missed.items()))
 
 
