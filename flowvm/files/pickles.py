@@ -338,9 +338,7 @@ class _Machine:
         raise self.reader.refusal("is damaged: a pickle has no end")
 
     def sized(self, width: str) -> bytes:
-        """Return the bytes behind a count of them.  Bytes that the file does not have are not
-        allocated.
-        """
+        """Read a count and then as many bytes.  A count beyond the end of the file is an error."""
         (n,) = struct.unpack("<" + width, self.take(struct.calcsize("<" + width)))
         return self.take(n)
 

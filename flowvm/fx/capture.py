@@ -139,8 +139,8 @@ class _Build:
         return self.node(name, "call_function", target, args, kwargs, {**seen, **facts})
 
     def changed(self, operand: Operand, by: Node) -> None:
-        """Set the node of a buffer's value after a write.  A write of the whole buffer is the new
-        value; after a partial write, it is the changed old one.
+        """Record `by` as the node of a buffer's value if it wrote the whole buffer.  After a
+        partial write the earlier node stays: its value was changed in place.
         """
         _, before = self.whole[operand.buffer]
         if (before.offset, before.meta) == (operand.offset, operand.meta):

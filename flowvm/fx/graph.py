@@ -263,7 +263,8 @@ class Graph:
 
     def lint(self) -> None:
         """Check the graph.  GraphError for an argument that is not an earlier node, a repeated
-        name, a placeholder behind other nodes, or a name that the module does not have.
+        name, or a placeholder behind other nodes.  GraphError, too, for a name that the module does
+        not have.
         """
         seen: set[Node] = set()
         names: set[str] = set()
