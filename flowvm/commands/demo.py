@@ -119,7 +119,7 @@ def eager_training(
 def graph_training(
     args: argparse.Namespace, build: Callable[[], "Module"] | None = None
 ) -> Training:
-    """The same step, captured once: a call replays it as one instruction."""
+    """Build a training whose step is captured once: a call replays it as one instruction."""
 
     flow.manual_seed(args.seed)
 
@@ -239,7 +239,7 @@ def compare(console: "Console", eager: Training, graph: Training, small: list[fl
 
 
 def what_next(console: "Console") -> None:
-    """What to run after this."""
+    """Print commands to try next."""
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     console.print("\nWhat to try next")
     commands = [
@@ -325,7 +325,7 @@ def warm_up(console: "Console", batch: int) -> None:
 
 
 def is_compiled() -> bool:
-    """Whether the VM and calls are compiled code by now."""
+    """Return True if the VM and the call functions are compiled code by now."""
     before = flow.vm.stats()["native_hits"]
     (flow.ones(()) + 1).item()
     calls = flow.vm.stats()["native_hits"] > before or not install.wanted()
@@ -333,7 +333,9 @@ def is_compiled() -> bool:
 
 
 def settle() -> bool:
-    """Wait until they are, so that what is timed is what every other run has; or SETTLE_S."""
+    """Wait until the VM and the call functions are compiled, at most SETTLE_S.  Measured times are
+    then the usual ones.
+    """
     until = time.monotonic() + SETTLE_S
     while not (compiled := is_compiled()) and time.monotonic() < until:
         time.sleep(0.05)  # a core for who compiles
@@ -374,7 +376,7 @@ def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]
 
 
 def report(console: "Console", before: dict[str, int], now: dict[str, int], steps: int) -> None:
-    """What the VM did between two calls of `flow.vm.stats()`, as a table."""
+    """Print a table of the VM's work between two calls of `flow.vm.stats()`."""
     from rich.table import Table
 
     done = {name: count - before.get(name, 0) for name, count in now.items()}
@@ -427,7 +429,7 @@ def show_plan(console: "Console", training: Training) -> None:
 
 
 def show_one_step(console: "Console", training: Training, data: Any) -> None:
-    """What the profiler has of one step: what bound it, when what ran, and what waited for what."""
+    """Show the profile of one step: its bound, its timeline and its instructions."""
     (images, labels), _ = data
     batch = images[:32], labels[:32]
     training.model.train()

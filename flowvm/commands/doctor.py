@@ -223,7 +223,7 @@ def _overrides() -> Check:
 
 
 def _calls() -> Check:
-    """Who makes operators' calls, and why if it is not compiled code."""
+    """Check if operators' calls are made by compiled code, and if not, say why."""
     if config.calls == "python" or config.debug_calls:
         return Check(INFO, "calls", "by Python functions, as a FLOWVM_* variable says")
     why = install.why_not()
@@ -235,13 +235,13 @@ def _calls() -> Check:
 
 
 def _sampling() -> Check:
-    """How the profiler sees what a program does between two calls."""
+    """Describe the way in which the profiler samples a program between two calls."""
     return Check(INFO if frames.why_not() else OK, "sampling", f"of issuing threads {how()}")
 
 
 def private_names(every: bool = False) -> Iterator[Check]:
-    """What flowvm uses of packages that they do not promise: a line a package, and one for each
-    name that is not as it was, or for every one.
+    """Check the private names that flowvm uses of other packages.  Yield a line a package, and a
+    line for each changed name, or for every name.
     """
     for package in _packages():
         if package.version == "not installed":
@@ -265,7 +265,7 @@ def private_names(every: bool = False) -> Iterator[Check]:
 
 
 def _whole(package: Any) -> str:
-    """What to do about a package of whose names none is there."""
+    """Return advice about a package that lacks all of its private names."""
     if package.distribution == "numba-cuda":
         return "for CUDA, pip install 'numba-cuda[cu12]' or 'numba-cuda[cu13]', with its libraries"
     return f"pip install --force-reinstall {package.distribution}"

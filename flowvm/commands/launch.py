@@ -74,7 +74,7 @@ def mpiexec(ranks: int) -> list[str]:
 
 
 def environment(ranks: int, threads: int) -> dict[str, str]:
-    """What ranks find set: their threads, and that their lines are handed over as they come."""
+    """Return the environment of ranks: their numbers of threads, and output without buffers."""
     cores = len(os.sched_getaffinity(0))
     each = str(threads or max(1, cores // ranks))
     known = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""What `flowvm launch` has mpiexec start: one rank of a program, its lines marked with its number.
+"""The program that `flowvm launch` lets mpiexec start: one rank, its lines marked with its number.
 
     python rank.py FOLDER COMMAND...
 
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def number() -> int:
-    """Which rank this is."""
+    """Return the number of this rank."""
     return int(next((os.environ[name] for name in RANKS if name in os.environ), "0"))
 
 

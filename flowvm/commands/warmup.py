@@ -48,7 +48,7 @@ SAMPLER = "sampler"  # the profiler's, of issuing threads
 
 
 class Done(NamedTuple):
-    """What a process says of one piece of work."""
+    """The result of one piece of work in a process."""
 
     name: str
     compiled: int
@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compile, say what was done, and return the exit code."""
+    """Compile, print the results, and return the exit code."""
     began = time.perf_counter()
     named = [*loops(), *args.ops] if args.ops else []
     work = named or (every_piece() if args.all else usual_pieces())
@@ -152,7 +152,9 @@ def every_piece() -> list[str]:
 
 
 def warm(name: str, all_samples: bool) -> Done:
-    """Run one piece of work in this process: what it compiled and loaded, and what went wrong."""
+    """Run one piece of work in this process.  Return the numbers of functions compiled and loaded,
+    and the error.
+    """
 
     before = jit.stats()
     error = ""
@@ -165,7 +167,7 @@ def warm(name: str, all_samples: bool) -> Done:
 
 
 def run_piece(name: str, all_samples: bool) -> None:
-    """What `usual_pieces` and `every_piece` name."""
+    """Run one of the pieces that `usual_pieces` and `every_piece` name."""
     from rich.console import Console
 
     if name == NUMBERS:
@@ -198,8 +200,8 @@ def with_numbers() -> None:
 
 
 def of_other_sizes() -> None:
-    """Kernels of the usual ops for rows that are longer than those of their samples, and the
-    functions of matrix products that small ones do not call.
+    """Compile kernels of the usual ops for rows longer than their samples' rows, and functions of
+    matrix products that small ones do not call.
     """
     tile_functions("float32")
     x = flow.ones(2, 200, requires_grad=True)
