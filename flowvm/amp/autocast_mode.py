@@ -19,7 +19,7 @@ from flowvm.meta.dtype import DType, float16, float64
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `autocast(device_type)` can be enabled here.
+    """Return True if `autocast(device_type)` can be enabled here.
 
     >>> flow.amp.is_autocast_available("cpu")
     True

@@ -92,7 +92,7 @@ class GradScaler:
         self._stepped: set[int] = set()
 
     def is_enabled(self) -> bool:
-        """Whether it scales at all."""
+        """Return True if the scaler is enabled."""
         return self._enabled
 
     # --- a step -------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class GradScaler:
             self._found[key] = ops.amax(ops.cat(found)).to(float32)
 
     def has_unscaled(self, optimizer: Optimizer) -> bool:
-        """Whether `unscale_` was called on it since the last update.
+        """Return True if `unscale_` was called on this optimizer since the last update.
 
         >>> flow.amp.GradScaler().has_unscaled(flow.optim.SGD([nn.Parameter(flow.ones(1))]))
         False
@@ -154,7 +154,9 @@ class GradScaler:
         return id(optimizer) in self._found
 
     def _unscaled(self, grad: Tensor) -> Tensor:
-        """Whether blocks of the gradient were not finite, told where the scale is."""
+        """Unscale a gradient.  Return a tensor, on the scale's device, that says if blocks of it
+        were not finite.
+        """
         found = unscale_(grad, self._scale.to(device=grad._meta.device))
         told: Tensor = found.to(device=self._scale._meta.device)
         return told
@@ -181,7 +183,7 @@ class GradScaler:
         return None if overflow else optimizer.step(**kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Adapt the scale to what was found since the last update, or set it to `new_scale`.
+        """Adapt the scale to the infinities since the last update, or set it to `new_scale`.
 
         AutogradError if no optimizer was stepped or unscaled.
         """
@@ -206,7 +208,7 @@ class GradScaler:
         update_scale_(self._scale, self._tracker, found, *numbers)
 
     def forget(self) -> None:
-        """Drop what was found since the last update."""
+        """Forget the infinities and steps since the last update."""
         self._found = {}
         self._stepped = set()
 
@@ -217,7 +219,7 @@ class GradScaler:
         return float(self._scale.item()) if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """What the scale grows by."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -225,7 +227,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale shrinks by."""
+        """Return the factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
@@ -255,7 +257,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a `state_dict()`; ArgumentError for an empty one, that of a disabled scaler."""
+        """Load a `state_dict()`.  ArgumentError for an empty one, which a disabled scaler gives."""
         if not self._enabled:
             return
         if not state_dict:
@@ -268,7 +270,7 @@ class GradScaler:
             self._tracker.fill_(int(state_dict["_growth_tracker"]))
 
     def key(self) -> tuple[Any, ...]:
-        """What a graph's capture takes as it is."""
+        """Return the values that a graph's capture treats as constants."""
         factors = (self._growth_factor, self._backoff_factor, self._growth_interval)
         return (self._enabled, *factors)
 
@@ -278,7 +280,7 @@ class GradScaler:
 
 
 class StaticGradScaler(GradScaler):
-    """A scale that stays what it is (OneFlow's); steps with an infinity are skipped as well.
+    """A scale that never changes (OneFlow's); steps with an infinity are skipped, too.
 
     >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
     >>> flow.amp.StaticGradScaler(8.0).scale(w.sum()).backward()
@@ -304,7 +306,7 @@ def _scales(scaler: GradScaler) -> Iterator[tuple[int, bool]]:
 
 
 def _start_over(scaler: GradScaler, lost: Callable[[int], bool]) -> None:
-    """Forget what was found since the last update, if a part of it was never computed."""
+    """Forget the infinities since the last update, if a part of them was never computed."""
     if any(lost(found._ref) for found in scaler.__dict__.get("_found", {}).values()):
         scaler.forget()
 
