@@ -39,13 +39,13 @@ _levels: Mode[Any] = Mode(None)  # the innermost level of a thread, an object of
 
 
 class _Level:
-    """A level that is open; what was made in it has a tangent for as long as it is."""
+    """A level of duals.  A tensor made in it has a tangent while the level is open."""
 
     open = True
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What `unpack_dual` gives.
+    """The result of `unpack_dual`.
 
     >>> flow.func.forward_ad.unpack_dual(flow.ones(1)).tangent is None
     True
@@ -71,7 +71,7 @@ class DualTensor(Tensor):
 def _torch_function(
     cls: type[DualTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
-    """What `func` gives of the values, with its derivative in the direction of the tangents."""
+    """Call `func` on the values, and return the result with its derivative along the tangents."""
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
     with unasked.within(SUBCLASSES):
@@ -87,7 +87,7 @@ _SETITEM = vars(Tensor)["__setitem__"]
 
 
 def _changes(func: Any) -> bool:
-    """Whether it changes its first argument."""
+    """Return True if `func` changes its first argument."""
     name = getattr(func, "__name__", "")
     inplace = name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
     return func is _SETITEM or inplace or (name[-1:] == "_" and not name.startswith("__"))
@@ -221,7 +221,7 @@ def _close(level: Any) -> None:
 
 
 def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
-    """A tensor with these values that carries this tangent, of one shape and dtype.
+    """Return a tensor with these values that carries this tangent, of equal shape and dtype.
 
     ModeError outside of `dual_level`.
 

@@ -19,7 +19,8 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """`module(*args, **kwargs)` with other tensors in the places of its parameters and buffers.
+    """Call `module(*args, **kwargs)` with other tensors in the places of its parameters and
+    buffers.
 
     parameter_and_buffer_dicts   tensors by the names of `named_parameters` and `named_buffers`, or
                                  several dicts of them
@@ -70,7 +71,9 @@ def functional_call(
 
 
 def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
-    """Where each parameter and buffer stands, by its whole name."""
+    """Return the place of each parameter and buffer by its whole name: owner, table, name and
+    value.
+    """
     found = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for table in ("_parameters", "_buffers"):

@@ -34,7 +34,7 @@ def _inside() -> Region:
 
 
 def _wanted(tensors: Sequence[Any]) -> bool:
-    """Whether the results are to be differentiated again."""
+    """Return True if the results will be differentiated again."""
     if _around.now():
         return True
     required = any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
@@ -81,7 +81,8 @@ def _chosen(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[int, ...]:
 def _with_leaves(
     name: str, args: tuple[Any, ...], numbers: tuple[int, ...]
 ) -> tuple[list[Any], list[Any]]:
-    """The arguments with leaves of the graph at the places `numbers`, and these leaves."""
+    """Return the arguments with new leaves of the graph at the places `numbers`, and these leaves.
+    """
     given, made = list(args), []
     for n in numbers:
         given[n] = mapped(functools.partial(_leaf, name), args[n])

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def leaves(tree: Any) -> list[Any]:
-    """What stands in tuples, lists and dicts, in order; a tree that is none of them is one leaf."""
+    """Return the leaves of tuples, lists and dicts, in order; any other value is one leaf."""
     if isinstance(tree, dict):
         return [leaf for branch in tree.values() for leaf in leaves(branch)]
     if isinstance(tree, (tuple, list)):
@@ -16,7 +16,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuilt(tree: Any, values: Sequence[Any]) -> Any:
-    """The tree with these leaves instead of its own."""
+    """Return the tree with these leaves in the place of its own."""
     return _filled(tree, iter(values))
 
 
