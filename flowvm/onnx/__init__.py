@@ -16,5 +16,5 @@ __dir__ = listing(globals())
 
 
 def is_in_onnx_export() -> bool:
-    """False: what is exported is what the model computes when it is called."""
+    """Return False: an export runs the model as a call does."""
     return False

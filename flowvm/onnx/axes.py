@@ -1,4 +1,4 @@
-"""Which sizes of a model's inputs are names: `dynamic_axes` and `dynamic_shapes` of `export`."""
+"""Named sizes of a model's inputs: `dynamic_axes` and `dynamic_shapes` of `export`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _axes(
 
 
 def _called(dim: Any, own: str) -> str | None:
-    """The name of a size; None where it is that of the example.
+    """Return the name of a size; None if the size is fixed to the example's.
 
     PyTorch's `export.Dim` has a `__name__`, and its hints AUTO, DYNAMIC and STATIC have a `type`.
     """

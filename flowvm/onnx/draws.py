@@ -32,7 +32,7 @@ def uniform(c: Call) -> Values:
 
 
 def normal(c: Call) -> Values:
-    """Of a mean and a standard deviation."""
+    """Translate draws from a normal distribution with a mean and a standard deviation."""
     mean, std, dtype = float(c.attrs["mean"]), float(c.attrs["std"]), _computing(c)
     return [c.as_out(_drawn(c, "RandomNormalLike", dtype, mean=mean, scale=std), dtype)]
 
@@ -64,7 +64,7 @@ def permutation(c: Call) -> Values:
 
 
 def _hits(c: Call, chances: str, dtype: DType) -> str:
-    """True with these probabilities, of a dtype.
+    """Return a value that is true with these probabilities, drawn in a dtype.
 
     ONNX's Bernoulli is not used: before opset 22 its definition gives 1 with 1 - p.
     """
@@ -82,7 +82,7 @@ def bernoulli(c: Call) -> Values:
 
 
 def dropout(c: Call) -> Values:
-    """As a module does that trains.
+    """Translate dropout in training.
 
     ONNX's Dropout is not used: runtimes that only infer leave it out, even where it is told to
     train.

@@ -75,7 +75,8 @@ def export(
     autograd_inlining: bool = True,
     fallback: bool = False,
 ) -> Any:
-    """Write what `model` computes of `args` and `kwargs` to `f`, as ONNX; the onnx.ModelProto.
+    """Write the graph of `model` for `args` and `kwargs` to `f`, as ONNX.  Return the
+    onnx.ModelProto.
 
     model           a Module (run in `training` mode, EVAL unless said), a function, an nn.Graph
     args            the examples: a tensor, or a tuple of arguments.  Their shapes and dtypes, and

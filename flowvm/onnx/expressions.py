@@ -22,7 +22,7 @@ from flowvm.ops.declare.registry import broadcast_shapes
 
 
 class Untranslated(Exception):  # noqa: N818 - caught where the node is known
-    """What has no translation, and why."""
+    """The reason why an op has no translation."""
 
 
 class Value:
@@ -45,7 +45,9 @@ def elementwise(
     numbers: Sequence[Any],
     out: Any,
 ) -> str:
-    """The op on these values and numbers, as a value of the shape and dtype of `out`."""
+    """Translate an elementwise op on these values and numbers.  Return a value of the shape and
+    dtype of `out`.
+    """
     compute, result = op.types_of(pattern, metas, kinds)
     values, rest = iter(zip(inputs, metas, strict=True)), iter(numbers)
     scope: dict[str, Part] = {}
@@ -116,14 +118,14 @@ class _Walk:
         return Value(self.w.constant(part, dtype), dtype)
 
     def real(self, part: Part) -> Value:
-        """The same, with a truth as a number."""
+        """Return a part as a number; a truth value is converted."""
         value = self.value(part)
         if value.dtype is bool_ and self.computing is not bool_:
             return Value(self.w.cast(value.name, self.computing), self.computing)
         return value
 
     def truth(self, part: Part) -> Value:
-        """The same, with a number as a truth."""
+        """Return a part as a truth value; a number is converted."""
         value = self.value(part)
         return value if value.dtype is bool_ else Value(self.w.cast(value.name, bool_), bool_)
 
@@ -283,7 +285,7 @@ def _fmod(t: _Walk, x: Value, y: Value) -> Value:
 
 
 def _remainder(t: _Walk, x: Value, y: Value) -> Part:
-    """What has the sign of y."""
+    """Return the remainder with the sign of y."""
     if not x.dtype.is_floating_point:
         return t.op("Mod", x, y)
     rest = _fmod(t, x, y)

@@ -22,7 +22,8 @@ from flowvm.onnx.writer import Writer
 
 
 class Contents:
-    """What lies in a buffer now: a value in the storage's order, its shape, and known views."""
+    """The present contents of a buffer: a value in the storage's order, its shape, and known views.
+    """
 
     def __init__(self, value: str, shape: Sequence[int], dtype: DType) -> None:
         self.value, self.shape, self.dtype = value, tuple(shape), dtype
@@ -40,7 +41,7 @@ class Memory:
             self._reads.setdefault(operand.buffer, []).append(operand)
 
     def is_read(self, operand: Operand) -> bool:
-        """Whether anything looks at what is in this operand's buffer."""
+        """Return True if any node reads this operand's buffer."""
         return operand.buffer in self._reads
 
     def define(self, operand: Operand, value: str) -> None:
@@ -91,7 +92,7 @@ class Memory:
     # --- variables ------------------------------------------------------------------------------
 
     def _variable(self, buffer: Buffer) -> Contents:
-        """What a parameter, or any tensor from outside, holds."""
+        """Return the contents of a parameter, or of any tensor from outside."""
         read = self._reads[buffer]
         whole = [o for o in read if not o.offset and o.meta.nbytes == buffer.nbytes]
         whole = [o for o in whole if _dense_order(o.meta) is not None]
@@ -149,8 +150,8 @@ class Memory:
 
 
 class _Way:
-    """From a storage to a view: reshape to `radix`, cut (start, size) of each dimension, put the
-    dimensions in this order; those `flipped` go backwards then.
+    """The steps from a storage to a view: reshape to `radix`, cut (start, size) of each dimension,
+    permute, flip the dimensions `flipped`.
     """
 
     def __init__(
@@ -161,8 +162,8 @@ class _Way:
 
 
 def _way(stored: tuple[int, ...], operand: Operand) -> _Way | None:
-    """How a view is reached from a storage of this shape; None where its dimensions overlap, or
-    its steps do not divide each other.
+    """Return the steps from a storage of this shape to a view.  None if the view's dimensions
+    overlap, or its strides do not divide each other.
     """
     meta = operand.meta
     total = int(np.prod(stored, dtype=np.int64))

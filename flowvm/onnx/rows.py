@@ -110,7 +110,7 @@ def softmax(kind: str) -> Callable[[Call], Values]:
 
 
 def cumsum(c: Call) -> Values:
-    """Sums of what is in front, from either end."""
+    """Translate running sums, from either end."""
     x = c.x() if c.metas[0].dtype is c.out.dtype else c.w.cast(c.x(), c.out.dtype)
     if not c.metas[0].ndim:
         return [x]
@@ -119,8 +119,8 @@ def cumsum(c: Call) -> Values:
 
 
 def prefixes(kind: str, neutral: float) -> Callable[[Call], Values]:
-    """What ONNX has no scan for: each element's prefix as a row of its own, which is folded.  The
-    place of an extreme is its last one.
+    """Translate scans that ONNX lacks: each element's prefix becomes a row, and the row is folded.
+    The index of an extreme is its last one.
     """
 
     def translate(c: Call) -> Values:

@@ -52,7 +52,9 @@ class Probes:
         self.at += [{n: values[n][k] for n in self.names} for k in (2, 3)]
 
     def formula(self, found: Sequence[int]) -> Formula | None:
-        """What gives these numbers at the points; None where it is no sum of products of sizes."""
+        """Return the formula that gives these numbers at the points.  None if it is no sum of
+        products of sizes.
+        """
         by_corner = dict(zip(self.corners, found, strict=False))
         terms: dict[frozenset[str], Fraction] = {}
         for corner in self.corners:
@@ -77,7 +79,7 @@ class Formula:
         self.under = under
 
     def at(self, sizes: Sizes) -> Fraction:
-        """Its value for these sizes."""
+        """Return the formula's value for these sizes."""
         total = sum(f * math.prod(sizes[n] for n in names) for names, f in self.terms)
         return Fraction(total, self.under)
 
@@ -91,7 +93,8 @@ class Formula:
 
 
 def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
-    """Points to try, one after the other: sizes above those of the examples, below, multiples.
+    """Yield points to try, one after another: sizes above the examples' sizes, below them, and
+    multiples.
 
     taken   sizes that other dimensions have, which a probe must not be mistaken for
     """
@@ -222,7 +225,8 @@ class Merged:
                 seen.update({n: (place, k) for k, n in enumerate(node.output)})
 
     def _constant(self, node: Any, k: int, held: Sequence[Any]) -> None:
-        """Input `k` of a node, which is these constants at the points."""
+        """Replace constant input `k` of a node by a formula; `held` are its values at the points.
+        """
         if all(t.raw_data == held[0].raw_data and t.dims == held[0].dims for t in held[1:]):
             return
         arrays = [onnx.numpy_helper.to_array(t) for t in held]
@@ -292,7 +296,7 @@ def _attributes(node: Any) -> list[bytes]:
 
 
 def _whole(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether they hold integers, which int64 can say."""
+    """Return True if the arrays hold integers that int64 can represent."""
     for a in arrays:
         if a.dtype.kind == "b":
             return False

@@ -31,7 +31,9 @@ _TYPES = {
 
 
 def type_number(dtype: DType) -> int:
-    """ONNX's number of a dtype; ArgumentError for a complex one, of which few of its ops know."""
+    """Return ONNX's number of a dtype.  ArgumentError for complex dtypes, which few of ONNX's ops
+    accept.
+    """
     if dtype.name not in _TYPES:
         raise ArgumentError(f"{dtype.name} has no translation to ONNX; compute with its parts")
     number: int = getattr(onnx.TensorProto, _TYPES[dtype.name])
@@ -43,7 +45,7 @@ Place = tuple[str, DType, Sequence[int | str]]
 
 
 class Writer:
-    """What is written so far.
+    """The nodes and initializers written so far.
 
     opset   the version of ONNX's operators
     scope   of the nodes that come: the path of the user's module; `line`: the user's line
@@ -88,7 +90,7 @@ class Writer:
         return outputs
 
     def constant(self, values: Any, dtype: DType) -> str:
-        """A constant with these numbers."""
+        """Return the name of a constant with these numbers."""
         stored = dtype.stored(np.asarray(values))
         key = (dtype.name, stored.shape, stored.tobytes())
         name = self._constants.get(key)
@@ -111,7 +113,9 @@ class Writer:
     def variable(
         self, name: str, held: Any, meta: TensorMeta, read: Callable[[], np.ndarray[Any, Any]]
     ) -> str:
-        """What `held`, a tensor from outside, has, as the array that `read` gives."""
+        """Return the name of a value from outside: the tensor `held`, as the array that `read`
+        returns.
+        """
         name = self.name(name)
         key = id(held), meta
         if key not in self.values:
