@@ -26,12 +26,12 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether there is one that can be used."""
+    """Return True if an accelerator can be used."""
     return cuda.is_available()
 
 
 def device_count() -> int:
-    """How many there are."""
+    """Return the number of accelerators."""
     return cuda.device_count() if cuda.is_available() else 0
 
 

@@ -359,7 +359,8 @@ class Config:
         return checked
 
     def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
-        """A context manager that sets `settings` for a block and puts back what was there."""
+        """Return a context manager that sets `settings` for a block and restores them afterwards.
+        """
         for name, value in settings.items():
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)
@@ -420,7 +421,7 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _is_command() -> bool:
-    """Whether flowvm is imported by `python -m flowvm` or by the `flowvm` script."""
+    """Return True if flowvm is imported by `python -m flowvm` or by the `flowvm` script."""
     program = getattr(sys, "argv", [""])[0]
     # while Python looks for the module of -m, which imports its package, it is not argv[0] yet
     return Path(program).stem == "flowvm" or (program == "-m" and "flowvm" in sys.orig_argv)

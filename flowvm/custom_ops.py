@@ -173,7 +173,7 @@ class CustomOpDef:
     def register_kernel(
         self, device_types: Any, fn: Callable[..., Any] | None = None, /
     ) -> Callable[..., Any]:
-        """`fn` computes on devices of these types; None: on all."""
+        """Register `fn` as the kernel for devices of these types; None: for all."""
         if fn is None:
             return functools.partial(self.register_kernel, device_types)
         kinds = (device_types,) if isinstance(device_types, str) else device_types
@@ -193,8 +193,9 @@ class CustomOpDef:
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """`backward(ctx, *grads)` gives a gradient for each input; `setup_context(ctx, inputs,
-        output)`, or `(ctx, inputs, keyword_only_inputs, output)`, keeps what it needs, in ctx.
+        """Register a gradient.  `backward(ctx, *grads)` returns a gradient for each input.
+        `setup_context(ctx, inputs, output)`, or `(ctx, inputs, keyword_only_inputs, output)`,
+        stores values for it in ctx.
         """
         if any(p.written for p in self.schema.parameters):
             raise ArgumentError(f"{self.name}: an op that changes its arguments has no gradient")

@@ -23,7 +23,7 @@ def get_rank() -> int:
 
 
 def get_local_rank() -> int:
-    """The number of this process among those of its host, from 0.
+    """Return the number of this process among the ranks of its host, from 0.
 
     >>> flow.env.get_local_rank()
     0
@@ -32,7 +32,7 @@ def get_local_rank() -> int:
 
 
 def get_world_size() -> int:
-    """How many processes were launched together.
+    """Return the number of processes launched together.
 
     >>> flow.env.get_world_size()
     1
@@ -41,7 +41,7 @@ def get_world_size() -> int:
 
 
 def get_node_size() -> int:
-    """How many hosts they run on.
+    """Return the number of hosts on which the processes run.
 
     >>> flow.env.get_node_size()
     1

@@ -185,7 +185,8 @@ class ModeError(ArgumentError, NotImplementedError):
 
 
 class FileError(ArgumentError, UnpicklingError):
-    """A file that cannot be read: another format, damaged, or with what is not loaded from files.
+    """A file that cannot be read: it has another format, is damaged, or has objects that are not
+    loaded from files.
 
     >>> issubclass(flow.errors.FileError, ValueError)
     True
@@ -243,7 +244,7 @@ class ValuelessError(DeviceError, NotImplementedError):
 
 
 class IndexTypeError(ArgumentTypeError, IndexError):
-    """What is no index, where one is due.
+    """An index that is not of an index's type.
 
     >>> flow.ones(2)[0.5]
     Traceback (most recent call last):
@@ -263,7 +264,7 @@ class OutOfRangeError(FlowError, IndexError, RuntimeError):
 
 
 class MissingNameError(FlowError, AttributeError):
-    """A name that flowvm, or one of its objects, has not.
+    """Unknown attribute of flowvm or of one of its objects.
 
     `known` are the names that there are.  Which of them is close is looked for when the message is
     read: `hasattr` does not read it.
@@ -427,7 +428,7 @@ class CommunicationError(FlowError, RuntimeError):
 
 
 class VMError(FlowError, RuntimeError):
-    """The virtual machine could not do what was asked.
+    """A failed operation of the virtual machine.
 
     >>> issubclass(flow.errors.VMError, flow.FlowError)
     True
@@ -443,7 +444,7 @@ class CompileError(VMError):
 
 
 class CallbackError(VMError):
-    """A Python callback on a host stream raised; what it raised is the `__cause__`.
+    """A Python callback on a host stream raised an exception, which is the `__cause__`.
 
     >>> issubclass(flow.errors.CallbackError, RuntimeError)
     True
@@ -499,7 +500,7 @@ class ScheduleError(VMError):
 
 
 class CaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
-    """What a graph computes may differ from what its author expects; the text says where.
+    """A graph's results may differ from its author's expectation; the text names the place.
 
     >>> issubclass(flow.errors.CaptureWarning, UserWarning)
     True
@@ -518,7 +519,9 @@ class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
 
 
 class Status(IntEnum):
-    """What a kernel returns: OK, or why it stopped.  From USER_STATUS up they are user kernels'."""
+    """A kernel's result: OK, or the reason why it stopped.  Numbers from USER_STATUS up are for
+    user kernels.
+    """
 
     OK = 0
     INDEX_OUT_OF_RANGE = 1

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """A value that is there later.
+    """A value that comes later.
 
     >>> from flowvm.futures import Future
     >>> future = Future()
@@ -29,16 +29,16 @@ class Future(Generic[T]):
         self._own: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def done(self) -> bool:
-        """Whether the value, or an error, is there."""
+        """Return True if the value has been set, or an error."""
         return self._own.done()
 
     def wait(self) -> T:
-        """The value, once it is there; the error, if one was set."""
+        """Wait for the value and return it; raise the error, if one was set."""
         value: T = self._own.result()
         return value
 
     def value(self) -> T:
-        """The same, of one that is done."""
+        """Return the value of a future that is done."""
         return self.wait()
 
     def set_result(self, result: T) -> None:
@@ -54,7 +54,7 @@ class Future(Generic[T]):
         self._own.add_done_callback(lambda _: callback(self))
 
     def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
-        """A Future of what `callback(self)` answers when this one is done."""
+        """Return a Future of the result of `callback(self)`, called when this one is done."""
         later: Future[Any] = Future()
 
         def run(_: Any) -> None:

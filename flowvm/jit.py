@@ -181,7 +181,7 @@ def enable_onednn_fusion(enabled: bool) -> None:
 
 
 def is_scripting() -> bool:
-    """Whether code is being compiled from its text: never.
+    """Return False: no code is ever compiled from its text.
 
     >>> flow.jit.is_scripting()
     False
@@ -190,7 +190,7 @@ def is_scripting() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether what runs now is being captured.
+    """Return True if the running code is being captured.
 
     >>> flow.jit.is_tracing()
     False
@@ -228,7 +228,8 @@ def isinstance(obj: Any, target_type: Any) -> bool:
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The call's result: what it computes is not waited for before it is read.
+    """Call the function and return its result; the computation is waited for when the result is
+    read.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
     tensor([2., 2.])
@@ -237,7 +238,7 @@ def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def wait(future: Any) -> Any:
-    """What fork gave.
+    """Return fork's result.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
     tensor([2., 2.])

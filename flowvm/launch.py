@@ -1,4 +1,4 @@
-"""What an op's infer function answers: a `Launch` of a kernel body on `View`s of its operands.
+"""The answer of an op's infer function: a `Launch` of a kernel body on `View`s of its operands.
 
 Every device's lowering starts from it, so it lies below the ops and below the devices.
 """
@@ -61,13 +61,13 @@ class View:
 
     @property
     def dense(self) -> bool:
-        """Whether it is C-contiguous."""
+        """True if the view is C-contiguous."""
         return self.stride is None or self.stride == dense_stride(self.shape)
 
 
 def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
-    """A view of the elements as integers of their size, for kernels that only move them; those of
-    16 bytes as complex128, for want of such integers.
+    """Return a view of the elements as integers of their size, for kernels that only move them.
+    Elements of 16 bytes are complex128, for want of such integers.
     """
     names = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
     name = names[meta.dtype.itemsize]
@@ -78,7 +78,7 @@ def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
 
 @dataclass(frozen=True)
 class Launch:
-    """What an infer function answers.
+    """The answer of an infer function.
 
     `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
     range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as
@@ -130,7 +130,7 @@ class Launch:
 
 
 def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:
-    """What an infer function answers that will not plan a kernel for the CPU in vain."""
+    """Return a Launch without a CPU kernel, for a call on another device."""
     return Launch(outputs, _no_body, plan=plan)
 
 

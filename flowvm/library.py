@@ -40,8 +40,8 @@ __dir__ = listing(globals())
 
 
 class Library:
-    """Ops of a name space: "DEF" and "FRAGMENT" define some, "IMPL" gives functions of those that
-    others define.
+    """Ops of a name space. "DEF" and "FRAGMENT" define ops, "IMPL" adds functions to ops defined
+    elsewhere.
 
     >>> lib = flow.library.Library("mine", "DEF")
     >>> lib.define("plus(Tensor x, float y=1.0) -> Tensor")
@@ -98,7 +98,7 @@ class Library:
         self._made.append((op, key))
 
     def _destroy(self) -> None:
-        """Take back what was defined and given."""
+        """Remove the ops and functions that this library has added."""
         for op, key in self._made:
             if key:
                 op.functions.pop(key, None)
@@ -163,8 +163,8 @@ def custom_op(
     schema: str | None = None,
     tags: Any = None,
 ) -> Any:
-    """`fn` as the op "space::name", or a decorator: `mutates_args` are the names of tensors that it
-    changes, `device_types` where it runs, its schema is that of its annotations.
+    """Make `fn` the op "space::name", or return a decorator.  `mutates_args` names the tensors that
+    it changes, `device_types` the devices where it runs.  The annotations give its schema.
 
     >>> @flow.library.custom_op("own::thrice", mutates_args=())
     ... def thrice(x: flow.Tensor) -> flow.Tensor:
@@ -272,8 +272,9 @@ def opcheck(
     atol: float | None = None,
     rtol: float | None = None,
 ) -> dict[str, Any]:
-    """Whether an op is as it says, for these arguments: it changes what its schema says and nothing
-    else; it has a gradient if an argument wants one; its fake gives what it gives, but for values.
+    """Test an op against its schema, for these arguments.  It must change exactly the arguments
+    that its schema names.  It has a gradient if an argument wants one.  Its fake returns equal
+    metadata.
 
     The result of each test, "SUCCESS" or the error; the first error, if `raise_exception`.
 

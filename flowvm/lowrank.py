@@ -60,8 +60,9 @@ def _less(name: str, a: Any, mean: Any) -> Tensor:
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V (not its transpose) of the matrices A - M (*, m, n), of which the `q` largest
-    singular values are found: nearly, by chance, and the better the faster they fall.
+    """Return U, S and V (not its transpose) of the matrices A - M (*, m, n), for about the `q`
+    largest singular values.  The method is randomized; the faster the singular values fall, the
+    better the result.
 
     q       somewhat more than the rank that is looked for; min(m, n) if it is more than that
     niter   how often the space of U is refined
@@ -89,8 +90,9 @@ def svd_lowrank(
 def pca_lowrank(
     A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V of samples (*, m, n), of which each of the m rows is one: the columns of V are the
-    `q` principal directions (6 if there are as many), S**2 / (m - 1) what varies along them.
+    """Return U, S and V of samples (*, m, n), whose m rows are the samples.  The columns of V are
+    the `q` principal directions (6 if there are as many).  S**2 / (m - 1) is the variance along
+    them.
 
     `center`: each column's mean is taken off first.
 
@@ -190,7 +192,7 @@ def _of_one(a: Any, b: Any, x: Any, k: Any, niter: int, tol: float, largest: boo
         return z if b is None else matmul(b, z)
 
     def best(space: Any, count: int) -> tuple[Any, Any]:
-        """Of all vectors in the space, which are independent: those of the first eigenvalues."""
+        """Return the first eigenvalues and their vectors, among all vectors of the space."""
         scale, turn = eigh(matmul(space.mT, by_b(space)))
         kept = scale > scale.max() * finfo(space.dtype).eps * len(scale) * 10
         basis = matmul(space, turn[:, kept] / scale[kept].sqrt())

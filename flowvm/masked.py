@@ -183,8 +183,8 @@ def argmax(
     input: Tensor, dim: int | None = None, *, keepdim: bool | None = False,
     dtype: DType | None = None, mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where the greatest of the elements that count is; int64 for integers, else of the input's
-    dtype, as PyTorch's.
+    """Return the index of the greatest element among the ones that count. int64 for integers, else
+    of the input's dtype, as PyTorch's.
 
     >>> flow.masked.argmax(flow.tensor([1, 9, 4]), mask=flow.tensor([True, False, True]))
     tensor(2)
@@ -199,8 +199,8 @@ def argmin(
     input: Tensor, dim: int | None = None, *, keepdim: bool | None = False,
     dtype: DType | None = None, mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where the least of the elements that count is; int64 for integers, else of the input's dtype,
-    as PyTorch's.
+    """Return the index of the least element among the ones that count. int64 for integers, else of
+    the input's dtype, as PyTorch's.
 
     >>> flow.masked.argmin(flow.tensor([1, 0, 4]), mask=flow.tensor([True, False, True]))
     tensor(0)
@@ -292,8 +292,8 @@ def median(
     input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: DType | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The lower one of the middle elements of those that count, along `dim`; NaN of none, which is
-    an error for integers.
+    """Return the lower middle element along `dim` among the ones that count.  NaN if there is none,
+    which is an error for integers.
 
     >>> flow.masked.median(flow.tensor([1.0, 9.0, 3.0]), mask=flow.tensor([True, True, False]))
     tensor(1.)
@@ -389,7 +389,7 @@ def softmin(
 def cumsum(
     input: Tensor, dim: int, *, dtype: DType | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Sums of what counts up to each place.
+    """Return the sums of the counting elements up to each place.
 
     >>> flow.masked.cumsum(flow.tensor([1.0, 2.0, 4.0]), 0, mask=flow.tensor([True, False, True]))
     tensor([1., 1., 5.])
@@ -401,7 +401,7 @@ def cumsum(
 def cumprod(
     input: Tensor, dim: int, *, dtype: DType | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Products of what counts up to each place.
+    """Return the products of the counting elements up to each place.
 
     >>> flow.masked.cumprod(flow.tensor([3.0, 2.0, 4.0]), 0, mask=flow.tensor([True, False, True]))
     tensor([ 3.,  3., 12.])

@@ -24,8 +24,9 @@ INDENT = " " * 14
 
 
 def summary(device: Device | str | None = None) -> MemoryNow:
-    """What memory of a device, by default the CPU, is for at this moment: by kind, and the largest
-    owners with the lines that made them and what keeps them alive.  Waits for nothing.
+    """Return the present use of a device's memory, by default the CPU's.  It is sorted by kind,
+    with the largest owners, the lines that made them, and the references that keep them alive.
+    Nothing is waited for.
 
     ArgumentError: a CUDA device that has not been used.
     """

@@ -25,17 +25,17 @@ def _refuse() -> NoReturn:
 
 
 def is_available() -> bool:
-    """Whether there is such a device: never."""
+    """Return False: such devices do not exist here."""
     return False
 
 
 def is_initialized() -> bool:
-    """Whether such a device is in use: never."""
+    """Return False: such devices do not exist here."""
     return False
 
 
 def device_count() -> int:
-    """How many such devices there are: none."""
+    """Return 0: such devices do not exist here."""
     return 0
 
 
@@ -54,8 +54,8 @@ def empty_cache() -> None:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the generators of such devices, of which there are none."""
+    """Do nothing: such devices do not exist here."""
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generators of such devices, of which there are none."""
+    """Do nothing: such devices do not exist here."""

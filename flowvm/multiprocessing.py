@@ -37,7 +37,7 @@ def get_all_sharing_strategies() -> set[str]:
 
 
 def get_sharing_strategy() -> str:
-    """PyTorch's default: what is set changes nothing."""
+    """Return PyTorch's default; `set_sharing_strategy` changes nothing."""
     return _STRATEGY
 
 

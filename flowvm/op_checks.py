@@ -1,4 +1,4 @@
-"""Whether an op of one's own is as its schema says: the tests of `flow.library.opcheck`."""
+"""Tests of a custom op against its schema, for `flow.library.opcheck`."""
 
 from __future__ import annotations
 

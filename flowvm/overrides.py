@@ -83,7 +83,9 @@ _PLACES: Final = {
 
 
 def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
-    """What gives way: (name, whom it belongs to, what is called, what is known as it)."""
+    """Yield the functions that overrides may replace: (name, owner, function called, public
+    object).
+    """
     found: Any
     for name in ops.__all__:
         found = getattr(ops, name)
@@ -113,7 +115,7 @@ def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
 
 
 def surface_gives_way() -> None:
-    """Let all public functions ask whom they may ask."""
+    """Let all public functions ask for overrides."""
     give_way(Elementwise.__call__, None, objects=True)
     for _, _, function, public in _surface():
         if not isinstance(function, Elementwise):
@@ -125,7 +127,7 @@ def surface_gives_way() -> None:
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether a mode, or the class of one of the arguments, may take a call over.
+    """Return True if a mode, or the class of one of the arguments, may take a call over.
 
     >>> class Own(flow.Tensor):
     ...     pass
@@ -159,8 +161,8 @@ def has_torch_function_variadic(*args: Any) -> bool:
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What the mode that is entered, or the classes of `relevant_args`, answer in the place of
-    `public_api(*args, **kwargs)`: for functions of a program's own that give way, too.
+    """Return the result of the entered mode, or of the classes of `relevant_args`, in the place of
+    `public_api(*args, **kwargs)`.  A program's own functions can allow overrides with it, too.
 
     ArgumentTypeError if all of them answer NotImplemented, or there is none to ask.
 
@@ -255,7 +257,7 @@ class BaseTorchFunctionMode(TorchFunctionMode):
 
 
 class DisableTorchFunctionSubclass(Region):
-    """Inside, no class is asked; modes are.
+    """Ask no class for overrides inside the with statement; modes are asked.
 
     >>> class Own(flow.Tensor):
     ...     pass
@@ -275,7 +277,7 @@ class DisableTorchFunctionSubclass(Region):
 
 
 class DisableTorchFunction(DisableTorchFunctionSubclass):
-    """Inside, no class is asked, and no mode.
+    """Ask neither classes nor modes for overrides inside the with statement.
 
     >>> with flow.overrides.DisableTorchFunction():
     ...     flow.ones(2) + 1
@@ -286,7 +288,7 @@ class DisableTorchFunction(DisableTorchFunctionSubclass):
 
 
 def enable_reentrant_dispatch() -> Region:
-    """For a with statement: what was not asked is asked again.
+    """Return a with statement's region in which overrides are asked for again.
 
     >>> with flow.overrides.enable_reentrant_dispatch():
     ...     flow.ones(2) + 1
@@ -376,7 +378,7 @@ def get_default_nowrap_functions() -> set[Any]:
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Whether it is a tensor, or its class may take calls over.
+    """Return True if the object is a tensor, or its class may take calls over.
 
     >>> flow.overrides.is_tensor_like(flow.ones(2)), flow.overrides.is_tensor_like([1.0])
     (True, False)
@@ -385,7 +387,7 @@ def is_tensor_like(inp: Any) -> bool:
 
 
 def is_tensor_method_or_property(func: Any) -> bool:
-    """Whether it is a method of Tensor, or what reads or writes a property of it.
+    """Return True if the function is a method of Tensor, or reads or writes a property of it.
 
     >>> flow.overrides.is_tensor_method_or_property(flow.Tensor.add)
     True

@@ -50,7 +50,7 @@ class Parameter(NamedTuple):
         return f"{self.kind}{mark}{'[]' * self.several}{'?' * self.optional}"
 
     def takes(self, value: Any) -> bool:
-        """Whether the value is such."""
+        """Return True if the parameter accepts the value."""
         if value is None:
             return self.optional
         if not self.several:
@@ -145,7 +145,7 @@ def parsed(text: str) -> Schema:
 
 
 def _parts(text: str) -> Iterable[str]:
-    """What stands between commas that are in no brackets."""
+    """Yield the texts between commas that are outside of brackets."""
     depth, part = 0, ""
     for letter in text:
         depth += (letter in "([") - (letter in ")]")

@@ -132,7 +132,7 @@ def save(
 
 
 def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """A safetensors file of these tensors, whose metadata are these texts."""
+    """Return a safetensors file of these tensors, with these texts as metadata."""
     from safetensors.numpy import save as to_bytes
 
     data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
@@ -154,8 +154,8 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
-    """What a folder of shards has of an object, whether its tensors are global or not: a structure
-    and the tensors that it names.
+    """Return the structure of an object and its tensors by name, for a folder of shards.  The
+    tensors may be global or not.
     """
     tensors, metadata = _flatten(obj, apart=True)
     return json.loads(metadata[_KEY]), tensors
@@ -256,8 +256,8 @@ def load(
 
 
 def _has_header(data: bytes) -> bool:
-    """Whether it begins as safetensors files do, with the length of their header, which may begin
-    as a pickle or a zip file does; these say a length beyond any file.
+    """Return True if the data begins with the length of a safetensors header.  A pickle or a zip
+    file may begin alike, but has a length beyond any file there.
     """
     return data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8
 
@@ -361,7 +361,7 @@ def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str
 def _shared(
     tensors: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, list[Any]], dict[str, list[int]]]:
-    """(what is stored, views of it, strides): see the head of the file."""
+    """Return (stored tensors, views of them, strides): see the head of the file."""
     users: dict[Any, list[str]] = {}
     for name, t in tensors.items():
         users.setdefault(_sharing_key(name, t), []).append(name)
@@ -399,7 +399,7 @@ def _shared(
 
 
 def _sharing_key(name: str, t: Tensor) -> Any:
-    """What tensors that are stored together have in common."""
+    """Return a key that is equal for tensors to be stored together."""
     if t._meta.device is nowhere or t._meta.numel == 0:
         return name
     place = t._ref & OPERAND.STORAGE_MASK
@@ -412,7 +412,8 @@ def _offset(t: Tensor) -> int:
 
 
 def _is_permuted(meta: TensorMeta) -> bool:
-    """Whether the elements lie without gaps, the dimensions in another order than C's."""
+    """Return True if the elements have no gaps, but the dimensions are in another order than C's.
+    """
     if meta.contiguous or isinstance(meta, GlobalMeta):
         return False
     pairs = sorted(zip(meta.stride, meta.shape, strict=True), reverse=True)
@@ -428,8 +429,8 @@ def _free_name(name: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
-    """The file with other dtypes, of the same size, for these tensors: safetensors has no arrays of
-    what NumPy has no dtype for, and is shown their bits.
+    """Return the file with other dtypes, of equal sizes, for these tensors. safetensors knows only
+    NumPy's dtypes, and gets the bits of other ones.
     """
     if not dtypes:
         return data
@@ -544,12 +545,12 @@ def _header(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _refused(what: str, why: str) -> FileError:
-    """Make the error of a file from what is wrong with it."""
+    """Return the error of a file, from the text of the reason."""
     return FileError(f"{what}: it {why}")
 
 
 def _check_header(header: dict[str, Any], size: int, where: str) -> None:
-    """ArgumentError unless the tensors' bytes are those of the file, one behind the other."""
+    """Check a header: FileError unless the tensors' bytes fill the file, one after another."""
     metadata = header.get("__metadata__", {})
     texts = metadata.items() if isinstance(metadata, dict) else [(metadata, metadata)]
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in texts):
@@ -619,7 +620,7 @@ _ENTRY = record(
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) -> Tensor:
-    """A copy of what the file holds, whose bits `array` has if NumPy has no such dtype."""
+    """Return a copy of a tensor in the file.  `array` has its bits if NumPy lacks its dtype."""
     there: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
     return there
 
@@ -656,7 +657,7 @@ def _check_structure(said: Any, where: str) -> None:
 
 
 def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> None:
-    """Give tensors their strides back, and add those that share a storage with another."""
+    """Restore the strides of tensors, and add the ones that share a storage with another."""
     shared = {key: said[key] for key in ("views", "strides") if key in said}
     _SHARED(shared, f"flow.load: the structure of {where}")
 
@@ -770,7 +771,7 @@ class _Reader:
 
 
 class _Named(_Reader):
-    """The same of what stands for tensors."""
+    """A reader of structures that name tensors."""
 
     def _marked(self, mark: str, value: Any) -> Any:
         return super()._marked("$tensor" if mark == "$array" else mark, value)

@@ -58,17 +58,17 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What `use_deterministic_algorithms` was last given."""
+    """Return True if `use_deterministic_algorithms` was last called with True."""
     return bool(_state["deterministic"])
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Whether that was with `warn_only`."""
+    """Return True if `use_deterministic_algorithms` was last called with `warn_only`."""
     return bool(_state["deterministic"] == 1)
 
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
-    """The same by a number or word: 0 "default", 1 "warn", 2 "error"."""
+    """Set the deterministic debug mode by a number or word: 0 "default", 1 "warn", 2 "error"."""
     if debug_mode not in (*range(3), *_DEBUG):
         raise ArgumentError(
             f"set_deterministic_debug_mode: 0, 1, 2 or one of {_DEBUG}, got {debug_mode!r}"
@@ -78,7 +78,7 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_deterministic_debug_mode() -> int:
-    """That number."""
+    """Return the deterministic debug mode: 0 default, 1 warn, 2 error."""
     return int(_state["deterministic"])
 
 
@@ -90,12 +90,12 @@ def set_num_interop_threads(threads: int) -> None:
 
 
 def get_num_interop_threads() -> int:
-    """That number; at first 1."""
+    """Return the number of threads for independent operations, as set; at first 1."""
     return int(_state["interop"])
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """False: subnormal numbers stay numbers, and that cannot be changed."""
+    """Return False: subnormal numbers stay numbers, and that cannot be changed."""
     return False
 
 
@@ -105,7 +105,7 @@ def set_warn_always(b: bool) -> None:
 
 
 def is_warn_always_enabled() -> bool:
-    """What `set_warn_always` was last given."""
+    """Return the last argument of `set_warn_always`."""
     return bool(_state["warn"])
 
 
@@ -115,7 +115,9 @@ def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """Whether this thread is inside an enabled `autocast`, which is for tensors of every device."""
+    """Return True if this thread is inside an enabled `autocast`, which is for tensors of every
+    device.
+    """
     return autocast_dtype() is not None
 
 
@@ -130,7 +132,9 @@ def is_autocast_cache_enabled() -> bool:
 
 
 def get_autocast_dtype(device_type: str) -> DType:
-    """What the `autocast` around converts to; without one, its default for the device type."""
+    """Return the dtype to which the surrounding `autocast` converts; without one, its default for
+    the device type.
+    """
     return autocast_dtype() or _default("get_autocast_dtype", device_type)
 
 

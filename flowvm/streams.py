@@ -62,7 +62,7 @@ class Stream(Unique):
         return self.number
 
     def query(self) -> bool:
-        """Whether everything issued to it so far is done."""
+        """Return True if all instructions issued to this stream so far are done."""
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:

@@ -224,14 +224,16 @@ _check_value = _checking("_check_value", ValueError)
 
 
 def _assert(condition: Any, message: str) -> None:
-    """An AssertionError with `message` unless `condition` is true: what programs call where they
-    want an assert that tracing sees.  A tensor's value is read.
+    """Raise AssertionError with `message` unless `condition` is true.  Programs call it for an
+    assert that tracing sees.  A tensor's value is read.
     """
     assert condition, message
 
 
 def _assert_async(input: Any, assert_msg: str = "") -> None:
-    """The same of a tensor; its value is read here, so the error is on this line."""
+    """Raise AssertionError unless a tensor is true.  Its value is read here, so the error is on
+    this line.
+    """
     assert bool(input), assert_msg
 
 
@@ -274,7 +276,7 @@ def assert_allclose(
     equal_nan: bool = True,
     msg: str = "",
 ) -> None:
-    """assert_close that takes what is no tensor as one, and asks for values alone.
+    """Compare as assert_close does, but accept other objects than tensors, and compare only values.
 
     >>> flow.testing.assert_allclose(flow.tensor([1.0, 2.0]), [1.0, 2.0])
     """
