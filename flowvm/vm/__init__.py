@@ -141,7 +141,7 @@ def stats() -> Stats:
 
 @border
 def sync() -> None:
-    """Wait until everything issued so far is done; raise the first error that nobody has seen.
+    """Wait until everything issued so far is done.  Raise the first error that nobody has seen.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()  # now it is there
@@ -152,7 +152,7 @@ def sync() -> None:
 
 @border
 def cancel() -> Cancelled:
-    """Drop what was issued so far and has not started, whichever thread issued it.
+    """Drop all issued instructions that have not started, whichever thread issued them.
 
     What that would have written is poisoned: reading it is a CancelledError that names this line.
     Tensors that persist (those that gradients go to, buffers of modules, states of optimizers) keep
@@ -172,7 +172,7 @@ def cancel() -> Cancelled:
 
 @border
 def restore() -> Restored:
-    """Give every tensor that an error or a cancel has poisoned its last whole value back.
+    """Restore the last whole value of each tensor that an error or a cancel has poisoned.
 
     An error poisons what was not computed because of it.  Where that would have been written in
     place, nothing was: the bytes are as they were, and reading them is no error any more.  What
@@ -203,7 +203,7 @@ class _Dump(str):
 
 
 def dump() -> str:
-    """What is lively right now, and what each instruction waits for, as text.
+    """Return a text of the lively instructions, and of the waits of each.
 
     >>> isinstance(flow.vm.dump(), str)
     True
@@ -212,7 +212,7 @@ def dump() -> str:
 
 
 def pending() -> list[_lively.Lively]:
-    """What was issued and is not done, oldest first, as values; nothing is waited for.
+    """Return the instructions that are issued and not done, oldest first, without waiting.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()
@@ -236,7 +236,8 @@ def record() -> AbstractContextManager[Trace]:
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
-    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`.
+    """Call `function(*args, **kwargs)`.  Return a trace of the instructions that it issues, with
+    the function's result as `result`.
 
     >>> trace = flow.vm.trace(flow.add, flow.ones(2), 1)
     >>> trace.result
@@ -267,8 +268,9 @@ def step(
     nan: bool = False,
     on: Callable[[Stop], Any] | None = None,
 ) -> Stepping:
-    """`with flow.vm.step(op="matmul"):` debugs what the block issues: the machine stops in front of
-    instructions, which run one by one on this thread, and shows what they are about to read.
+    """Debug the instructions that a with statement issues: `with flow.vm.step(op="matmul"):`.  The
+    machine stops in front of instructions and shows their operands.  They run one by one on this
+    thread.
 
     op        stop at each of this operator
     line      at what is issued on a line: 12, or "train.py:12"

@@ -37,7 +37,9 @@ class Storage:
 
 @dataclass(eq=False)
 class Instruction:
-    """A kernel and its operands: it takes the values that are read and gives those written."""
+    """A kernel and its operands.  It takes the values of read operands and returns the values of
+    written ones.
+    """
 
     kernel: Callable[..., Any]
     operands: Operands
@@ -54,7 +56,7 @@ class Instruction:
 
 
 class Machine:
-    """The scheduler: the list of what is ready, and the queues of the streams."""
+    """The scheduler: the list of ready instructions, and the queues of the streams."""
 
     def __init__(self, streams: int = 2) -> None:
         self.ready: deque[Instruction] = deque()
@@ -203,7 +205,9 @@ def capture(function: Callable[..., Any], *args: Any) -> tuple[list[Instruction]
 
 @dataclass(eq=False)
 class Actor:
-    """An instruction that acts once for each launch of its program, and whom it waits for."""
+    """An instruction that acts once for each launch of its program, and the actors for which it
+    waits.
+    """
 
     ins: Instruction
     acted: int = 0  # launches for which it has acted

@@ -1,5 +1,5 @@
-"""What every issuing thread touches: the globals of generated call functions, and the numbers of
-the streams that there always are.
+"""The globals of generated call functions, which every issuing thread touches, and the numbers of
+the streams that always exist.
 """
 
 from __future__ import annotations

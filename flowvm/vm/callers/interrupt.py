@@ -62,7 +62,8 @@ _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictiona
 
 
 def protected(function: _Function) -> _Function:
-    """Decorates a function of flowvm in which, and in what it calls, no interrupt may come."""
+    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it calls.
+    """
     code = function.__code__
     _protected[id(code)] = code
     return function
@@ -76,12 +77,12 @@ def waiting(function: _Function) -> _Function:
 
 
 def is_protected(code: CodeType) -> bool:
-    """Whether `protected` knows this code."""
+    """Return True if a function with this code is `protected`."""
     return _protected.get(id(code)) is code
 
 
 def is_waiting(code: CodeType) -> bool:
-    """Whether `waiting` knows this code."""
+    """Return True if a function with this code is `waiting`."""
     return _waiting.get(id(code)) is code
 
 
@@ -115,7 +116,7 @@ def _is_stuck(frame: FrameType) -> bool:
 
 
 def _is_ending(frame: FrameType) -> bool:
-    """Whether this is multiprocessing's finalizer of something that ends just now."""
+    """Return True if this is the frame of a multiprocessing finalizer that runs just now."""
     code, caller = frame.f_code, frame.f_back
     if code.co_filename != _FINALIZING or code.co_qualname != "Finalize.__call__":
         return False

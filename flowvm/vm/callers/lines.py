@@ -1,11 +1,12 @@
-"""Whose line: every instruction is attributed to the user's line that issued it.
+"""The attribution of every instruction to the user's line that issued it.
 
-A frame is the user's if its file is not flowvm's own.  What issuing remembers of it is the code
-object and the instruction offset, which cost nothing to take; a line number is worked out from them
-when somebody asks.
+A frame is the user's if its file is not flowvm's own.  Issuing remembers the frame's code object
+and instruction offset, which cost nothing to take.  The line number is computed from them on
+demand.
 
-What backward issues has a `Backward` in the code object's place, and in the offset's the *origin*:
-the number of the forward call whose gradient it is a part of.  `apart` tells them from each other.
+Instructions of backward have a `Backward` in the place of the code object.  In the place of the
+offset they have the *origin*: the number of the forward call to whose gradient they belong.
+`apart` tells both kinds from each other.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Backward:
 
 
 def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
-    """Code object, offset and origin of what issuing remembers.
+    """Return code object, offset and origin from the two values that issuing remembers.
 
     An origin below UNKNOWN is `behind(seq)`: of a node whose forward call issued nothing (a view),
     run after that of forward call `seq`.
@@ -65,12 +66,14 @@ def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
 
 
 def behind(origin: Any) -> Any:
-    """The origin of what comes after `origin` and has none of its own; its own inverse."""
+    """Return the origin of an instruction that follows `origin` and has no origin of its own; its
+    own inverse.
+    """
     return UNKNOWN - 1 - origin
 
 
 def is_internal(filename: str) -> bool:
-    """Whether a source file is flowvm's own: such frames are no user's line."""
+    """Return True if a source file is flowvm's own: such frames are no user's line."""
     return INTERNAL[filename]
 
 

@@ -1,4 +1,5 @@
-"""Whether a thread is in the middle of publishing a record: for the debug build of the call path.
+"""A check that no thread is in the middle of publishing a record, for the debug build of the call
+path.
 
 From the moment when a thread has a sequence number until its record is marked, the scheduler waits
 for that record.  Whoever waits for the scheduler then waits for itself; whoever issues is behind a
@@ -23,7 +24,8 @@ broken: list[str] = []  # what was done where nothing may be
 
 
 def publishing(words: Any) -> int:
-    """The number whose record this thread has not published yet; -1 if there is none."""
+    """Return the number of the record that this thread has not published yet; -1 if there is none.
+    """
     seq = begun.get(threading.get_ident(), -1)
     mark = words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     return seq if seq >= 0 and mark < seq + 1 else -1

@@ -1,4 +1,5 @@
-"""Whose is an instruction: the user's line, of backward that of the forward call, and the module.
+"""The owner of an instruction: the user's line, for backward the forward call's line, and the
+module.
 
 From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
 instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
@@ -60,7 +61,7 @@ class OVER(Record):
 
 @record(by="who has the GIL")
 class NOTES(Record):
-    """Of the calls that are native."""
+    """The calls of modules that are native."""
 
     COUNT = field("how many are over")
     BEGUN = field("how many began")
@@ -74,8 +75,9 @@ class NOTES(Record):
 
 
 class Places(TypedDict):
-    """Of some instructions: the user's place that issued each; of those that backward issued, by
-    index, that of the forward call; the number of its module in `modules`, whose first is "".
+    """The places of some instructions.  `codes` and `lasts` have the user's place that issued
+    each.  `forward` has the forward call's place of backward instructions, by index.  `module` has
+    indices into `modules`, whose first name is "".
     """
 
     codes: list[Any]
@@ -106,7 +108,7 @@ class Scopes:
         return self.notes
 
     def _free_all_but(self, kept: tuple[int, ...]) -> None:
-        """Let nobody have the OPENs but those that begin at these words."""
+        """Free the OPENs, except for the ones that begin at these words."""
         words, following = self.notes, 0
         for at in range(NOTES.RUNNING, NOTES.OVER, OPEN.WORDS):
             if at not in kept:
@@ -115,7 +117,7 @@ class Scopes:
         words[NOTES.FREE] = following
 
     def after_fork_in_child(self) -> None:
-        """Of what ran only what this thread is in goes on."""
+        """Keep only the running calls of this thread, in a forked child."""
         if self.notes is not None:
             rows = enumerate(self._open())
             mine = [k for k, row in rows if row[OPEN.TICKET] and row[OPEN.THREAD] == get_ident()]
@@ -139,8 +141,8 @@ class Scopes:
         return ctypes.cast(min(mine)[OPEN.MODULE], ctypes.py_object).value
 
     def native(self, oldest: int) -> list[Call]:
-        """The native calls that issued instructions `oldest` or later, each behind those inside of
-        it.
+        """Return the native calls that issued instructions `oldest` or later, each behind its inner
+        calls.
         """
         if self.notes is None:
             return []
@@ -182,7 +184,9 @@ class Scopes:
         return np.where(known == 1, found, 0), list(numbers)
 
     def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
-        """Of instructions whose codes and offsets are in two rings, from `oldest` on."""
+        """Return the places of instructions whose codes and offsets are in two rings, from `oldest`
+        on.
+        """
         at = (seqs & REC.MASK).tolist()
         own_codes, own_lasts = [codes[p] for p in at], [lasts[p] for p in at]
         origins = np.full(len(at), NO_ORIGIN)
@@ -201,8 +205,8 @@ class Scopes:
 
 
 def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """From which instruction on which number holds, of one thread's calls, each behind those inside
-    of it.
+    """Return pairs: an instruction, and the module's number that holds from it on.  `calls` are one
+    thread's, each behind its inner calls.
     """
     calls.reverse()
     calls.sort(key=lambda call: (call[0], -call[1]))  # those around come first, also of no length

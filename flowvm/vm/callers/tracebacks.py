@@ -57,9 +57,10 @@ def cut(error: BaseException) -> None:
 
 
 def border(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` as users call it: what it raises shows their frames.
+    """Decorate a function that users call: tracebacks of its exceptions show only users' frames.
 
-    For what waits or is called seldom.  What is called once an op has a handler of its own.
+    For functions that wait or are called seldom.  Functions called once an op have a handler of
+    their own.
     """
 
     @functools.wraps(function)
@@ -75,14 +76,14 @@ def border(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def ours(error: BaseException) -> bool:
-    """Whether flowvm raises it on purpose."""
+    """Return True if flowvm raises the exception on purpose."""
     if isinstance(error, FlowError):
         return True
     return any(str(note).startswith(NOTE) for note in getattr(error, "__notes__", ()))
 
 
 def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
-    """What is to be printed of a traceback."""
+    """Return the part of a traceback to print."""
     theirs = ours(error) or isinstance(error, KeyboardInterrupt)
     return users(tb) if theirs and config.tb == "user" else tb
 
@@ -107,7 +108,9 @@ _raw: Any = traceback_slot()
 
 
 def _traceback(error: FlowError) -> TracebackType | None:
-    """What Python code sees as `error.__traceback__`: the user's frames, from the first look on."""
+    """Return the value of `error.__traceback__` for Python code: the user's frames, from the first
+    look on.
+    """
     whole: TracebackType | None = _raw.__get__(error)
     tb = whole
     while tb is not None and not INTERNAL[tb.tb_frame.f_code.co_filename]:

@@ -40,7 +40,7 @@ PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was d
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What a cancel has dropped so far; `bool()` is whether that is anything.
+    """The instructions that a cancel has dropped so far; `bool()` is False if there are none.
 
     >>> dropped = flow.vm.Cancelled(instructions=3, kept=0)
     >>> bool(dropped), bool(flow.vm.Cancelled(0, 0))
@@ -85,8 +85,8 @@ class Cancelling(Protocol):
 def cancel(
     vm: Cancelling, how: str, code: CodeType | None, last: int, seconds: float = 0.0
 ) -> Cancelled:
-    """Drop what was issued so far and has not started, at a user's line: what that was, after
-    waiting at most so many seconds for what runs.
+    """Drop all issued instructions that have not started, at a user's line.  Wait at most `seconds`
+    for running ones.  Return the count of dropped instructions.
     """
     words = vm.words
     before = int(words[CTL.N_CANCELLED]), int(words[CTL.N_KEPT])
@@ -138,7 +138,8 @@ def name_wait(vm: Any, begun: float) -> None:
 
 
 def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
-    """A Ctrl-C has ended a line at a prompt, or the program: nobody waits for what it issued."""
+    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the program.
+    """
     _named[0] = raised[0]
     code, last = None, -1
     tb = users(tb)

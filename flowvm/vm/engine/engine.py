@@ -411,7 +411,7 @@ class Engine:
         self.running = False
 
     def stream_name(self, stream: int) -> str:
-        """What a stream is called: "cpu", "host", or what its user called it."""
+        """Return the name of a stream: "cpu", "host", or the name that its user gave."""
         user = stream - FIRST_USER_STREAM
         return self.user_streams[user] if user >= 0 else ("cpu", "host")[stream]
 
@@ -442,11 +442,11 @@ class Engine:
 
     @property
     def streams(self) -> int:
-        """How many streams were made so far; their numbers are below it."""
+        """The number of streams made so far; their numbers are below it."""
         return FIRST_USER_STREAM + len(self.user_streams)
 
     def new_device_stream(self, name: str, block: Any, memory: int, counters: Any) -> int:
-        """A stream of a device, whose worker hands instructions to it: its number.
+        """Add a stream of a device, whose worker hands instructions to it.  Return its number.
 
         `block`: its words (`DEV` of `flowvm.vm.machine.device_words`), `counters`: those that the
         memory of its device is counted in, CTL.WORDS of them; int64 arrays, both kept.  `memory`:
@@ -490,8 +490,9 @@ class Engine:
         stream: int = 0,
         info: Any,
     ) -> EntryWord:
-        """Write what all calls of a kind have in common into ENT: the word that records have, the
-        entry's number and `stream`.  The entry is there as long as that very word.
+        """Write an entry into ENT: all that calls of a kind have in common.  Return the word for
+        records, made of the entry's number and `stream`.  The entry lives as long as this word
+        object.
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
@@ -530,7 +531,7 @@ class Engine:
             return EntryWord(number | stream << ENT.BITS)
 
     def _entry_number(self) -> int:
-        """A number for a new entry: that of one that was dropped long ago, or the next one.
+        """Return a number for a new entry: the number of one dropped long ago, or the next one.
 
         What was dropped keeps its memory until all that was issued by then is done, and its name,
         for the recorder, until so many others were dropped; then its number is another's.
@@ -603,7 +604,7 @@ class Engine:
         until: float | None,
         heard: bool,
     ) -> int:
-        """`issue`, of what accesses memory that is lent, too."""
+        """Issue one instruction, also one that accesses lent memory."""
         if hot["dead"]:
             self.release_dead()
         if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
@@ -637,7 +638,7 @@ class Engine:
         batch: list[int] | None = None,
         left: Sequence[int] = (),
     ) -> int:
-        """The sequence number of a record that is published now.
+        """Publish a record now.  Return its sequence number.
 
         `batch` is `left` from then on: just before, since what raises behind the store must not
         find in it what was released already.  One lost is memory, one freed twice is another's.
@@ -674,7 +675,7 @@ class Engine:
         return seq
 
     def _have_it_seen(self, seq: int, until: float | None = None) -> None:
-        """What comes behind a record: somebody looks, and there is room for the next ones."""
+        """Wake the scheduler behind a record if it sleeps, and make room for the next records."""
         if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
@@ -697,7 +698,9 @@ class Engine:
             self.publish_mark(seq)
 
     def publish_mark(self, seq: int) -> None:
-        """Where stores may pass each other: publish a record, after all of it was written."""
+        """Publish a record whose words are all written, on machines where stores may pass each
+        other.
+        """
         self.call("publish_mark")(self.base, seq)
 
     def after_issue(self) -> None:
@@ -809,7 +812,7 @@ class Engine:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was ever issued in this process: no thread of the VM has a storage."""
+        """True if nothing was ever issued in this process: no thread of the VM has a storage."""
         return not (self.configured or self.broken) and self.words[CTL.HEAD] == issued()
 
     def _take_back(self) -> None:
@@ -863,7 +866,7 @@ class Engine:
                     self.reclaim()
 
     def _release_some(self, batch: list[int]) -> None:
-        """A ReleaseTensor for those of one stream, which go out of `batch` when it is published."""
+        """Issue a ReleaseTensor for storages of one stream, and remove them from `batch`."""
         ids, stream = batch, CALL_STREAM
         others: list[int] = []
         if self.stream_of:
@@ -878,9 +881,9 @@ class Engine:
     # --- waiting ------------------------------------------------------------------------------
 
     def _cell(self) -> tuple[Any, int]:
-        """What a wait is notified by; `_wait` gives it back when nobody will write to it any more.
+        """Return a cell that notifies a wait.  `_wait` gives it back once nobody will write to it.
 
-        One that was interrupted, or ran out of time, does not, whatever moment that was.
+        An interrupted wait, or one that ran out of time, never gives it back.
         """
         cell: tuple[Any, int] | None = getattr(self.local, "cell", None)
         self.local.cell = None
@@ -895,7 +898,7 @@ class Engine:
     def _wait(
         self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
     ) -> int:
-        """Issue a waiter and wait for it: 0 when it is done.
+        """Issue a waiter and wait for it.  Return 0 when it is done.
 
         If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
         passed first.  `heard` as `issue` has it.
@@ -934,8 +937,8 @@ class Engine:
                 raise self.failures.to_raise(cause - 1)
 
     def wait_done(self, storages: Sequence[int]) -> None:
-        """Wait until nothing that was issued accesses these storages, failed or not; who listens to
-        calls is not told.
+        """Wait until no issued instruction accesses these storages, failed or not.  Listeners to
+        calls are not told.
         """
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
@@ -1027,7 +1030,8 @@ class Engine:
     # --- the sequential engine ----------------------------------------------------------------
 
     def run_sequentially(self) -> reverting:
-        """Inside, each instruction runs on the thread that issues it, at once, and raises there.
+        """Run each instruction at once on the thread that issues it, and raise its errors there,
+        inside the with statement.
 
         Other threads may issue meanwhile: what the VM has begun it ends, what it has not taken runs
         in the order issued, once, on one of the threads.
@@ -1042,7 +1046,8 @@ class Engine:
 
     @property
     def sequential(self) -> int:
-        """How many want that instructions run at once: `with sequential()`, and the settings."""
+        """The number of reasons to run instructions at once: `with sequential()`, and the settings.
+        """
         return len(self.sequential_for)
 
     def _come_to_rest(self, wish: object) -> bool:
@@ -1116,7 +1121,7 @@ class Engine:
             self.interrupt_installed = True
 
     def exit(self) -> None:
-        """Finish what was issued, within bounds; report errors that nobody has seen."""
+        """Finish the issued instructions within bounds of time, and report unseen errors."""
         if self.running:
             try:
                 finished = self.wait_idle(EXIT_SECONDS)

@@ -1,4 +1,4 @@
-"""What went wrong in the VM, kept until somebody sees it.
+"""Failures of instructions, kept until somebody sees them.
 
 Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
 `Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
@@ -63,7 +63,9 @@ class Failure:
     last_told: Callable[[], BaseException | None] = lambda: None
 
     def told(self) -> BaseException:
-        """What is raised: the same one for all who hear of it while any of them has it."""
+        """Return the exception to raise.  All waiters get the same object as long as one of them
+        holds it.
+        """
         error = self.last_told()
         if error is None:
             error = self.exception
@@ -110,7 +112,7 @@ class Failures:
         self.told_of: Callable[[set[int]], None] = lambda causes: None
 
     def new(self) -> bool:
-        """Whether the workers have reported anything that `collect` has not read."""
+        """Return True if the workers have reported failures that `collect` has not read."""
         return bool(self.vm.words[CTL.ERROR_COUNT] != self.count)
 
     def collect(self) -> None:
@@ -160,9 +162,9 @@ class Failures:
             self.by_seq.pop(next(iter(self.by_seq)))
 
     def awaited(self, seq: int, seconds: float) -> Failure | None:
-        """What is known of the failed instruction `seq`, for which a worker's report is waited so
-        long: what a launch by actors poisons is poisoned when a task has failed, and it reports
-        when all actors have acted.
+        """Return the failure of instruction `seq`.  Wait up to `seconds` for a worker's report: a
+        launch by actors poisons its outputs when a task fails, and reports after all actors have
+        acted.
         """
         until = time.monotonic() + seconds
         self.collect()
@@ -234,7 +236,9 @@ class Failures:
         return Errors(f for f in list(self.by_seq.values()) if not f.captured)
 
     def after_fork_in_child(self) -> None:
-        """What failed in the parent is the parent's to report; it still raises where it is read."""
+        """Mark the parent's failures as seen in a forked child.  The parent reports them; reading a
+        poisoned tensor still raises.
+        """
         self.collect()
         for failure in self.by_seq.values():
             failure.seen = True
@@ -270,7 +274,7 @@ def _another(error: BaseException) -> BaseException:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of the frames that an exception, and those that it came of, went through."""
+    """Release the frames of an exception and of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

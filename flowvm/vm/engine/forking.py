@@ -83,14 +83,14 @@ class Forked(Recorded, Protocol):
 
     @property
     def sequential(self) -> int:
-        """How many want that instructions run at once."""
+        """The number of reasons to run instructions at once."""
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done."""
 
 
 class Forking:
-    """What one engine does at forks."""
+    """The handlers of one engine around a fork."""
 
     def __init__(self, vm: Forked) -> None:
         self.vm = vm
@@ -153,7 +153,9 @@ class Forking:
         self.held.let_go()
 
     def after_in_child(self) -> None:
-        """Threads are gone, memory is there: an idle VM that starts its threads when asked."""
+        """Reset the VM in a child: its memory exists, its threads do not.  The VM is idle and
+        starts its threads on demand.
+        """
         vm, words = self.vm, self.vm.words
         vm.broken, self.why = vm.broken or self.why, ""
         vm.local = threading.local()

@@ -54,7 +54,7 @@ class Loan:
 
 
 class Lending:
-    """Which storages are lent; and what waits because of it."""
+    """The lent storages, and the loans for which instructions wait."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -104,14 +104,14 @@ class Lending:
 
     @protected
     def forget(self, ids: list[int]) -> None:
-        """These storages are gone, and their ids may name others."""
+        """Forget storages that were freed, since their ids may name others."""
         with self.engine.lock:
             self._end_some()
             for storage in ids:
                 self._drop(storage)
 
     def holds(self, operand: int) -> bool:
-        """Whether the storage of an operand word is lent."""
+        """Return True if the storage of an operand word is lent."""
         return operand & OPERAND.STORAGE_MASK in self.lent
 
     def settle(self, seq: int) -> None:
@@ -124,7 +124,8 @@ class Lending:
             self.engine.wait_done(ids)
 
     def _lent_of(self, seq: int) -> set[int]:
-        """The lent storages that instruction `seq` accesses, none if nobody waits for its kind.
+        """Return the lent storages that instruction `seq` accesses; none if nobody waits for its
+        kind.
 
         Once it is done its record may be another's; then it does not matter what these are.
         """
@@ -147,7 +148,7 @@ class Lending:
         return {o & OPERAND.STORAGE_MASK for o in operands} & self.lent.keys()
 
     def _is_alone(self, storage: int) -> bool:
-        """Whether nobody but the VM has an adopted array any more: then it is lent no longer."""
+        """Return True if only the VM still refers to an adopted array; then its loan ends."""
         entry = self.lent[storage]
         if entry[0] or not isinstance(entry[1], np.ndarray):
             return False
@@ -158,8 +159,8 @@ class Lending:
 
 
 def _owns(array: np.ndarray[Any, Any]) -> bool:
-    """Whether memory can be reached by an array alone: it owns it, or is all that refers to what
-    does.
+    """Return True if memory can be reached by an array alone: it owns the memory, or is the only
+    reference to its owner.
     """
     while not array.flags.owndata:
         if not isinstance(array.base, np.ndarray) or weakref.getweakrefcount(array):

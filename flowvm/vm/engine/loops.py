@@ -54,8 +54,8 @@ class Loops:
         self.looked = 0.0
 
     def ready(self, names: Iterable[str]) -> bool:
-        """Whether all of these are native; those that are not are being made from now on, but for
-        in a helper, which runs little.
+        """Return True if all of these functions are native.  If not, have them compiled from now
+        on, except in a helper, which runs little.
 
         Quick while they are: it looks every LOOK_S.
         """
@@ -94,7 +94,7 @@ class Loops:
         return self.native[name]
 
     def after_fork_in_child(self) -> None:
-        """Who makes what is wanted is the parent's."""
+        """Drop the compilers of the functions in a forked child: they are the parent's."""
         self.makers, self.thread = [], None
         self.wanted.clear()
 
@@ -122,7 +122,7 @@ class Loops:
         return at_work or any(maker.is_at_work() for maker in self.makers)
 
     def _send(self, names: list[str]) -> None:
-        """Let helper processes make these functions."""
+        """Let helper processes compile these functions."""
         say(1, "the VM is compiled by helpers; until then it runs uncompiled")
         self.makers.clear()
         try:

@@ -1,4 +1,4 @@
-"""Who has which stream of the VM: numbers go from owner to owner.
+"""Numbers of the VM's streams, passed from owner to owner.
 
 A worker thread stays for the life of the process, so the number of a stream whose owner was
 collected goes to the next owner; what is still in its queue runs first.

@@ -38,7 +38,7 @@ HOLDERS: list[Holder] = []
 
 
 def holders() -> Iterator[tuple[Any, Holder]]:
-    """Every object that holds something, with what is known of its class.
+    """Yield every live object that holds persistent tensors, with its class's Holder.
 
     Looked for when they are asked for: a list of them would cost something for each tensor made.
     """

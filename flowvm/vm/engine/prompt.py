@@ -25,7 +25,7 @@ class Prompt(cmd.Cmd):
         self.at: Stop | None = None
 
     def stop(self, at: Stop) -> None:
-        """Show where the machine stands, and do what is asked for until it goes on."""
+        """Show the stop, and obey commands until the machine goes on."""
         self.at = at
         print(at, flush=True)
         self.cmdloop()

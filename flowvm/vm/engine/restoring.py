@@ -65,7 +65,7 @@ class Restoring(Protocol):
 
 @dataclass(frozen=True)
 class Lost:
-    """A tensor that has no whole value: it stays poisoned.
+    """A tensor without a whole value: it stays poisoned.
 
     name    what holds it, as "layer.weight"; "" if nothing that persists does
     tensor  its dtype and shape
@@ -122,8 +122,8 @@ class Restorer:
     # --- as an error is raised ----------------------------------------------------------------
 
     def told(self, causes: Collection[int]) -> None:
-        """Somebody hears of failures (numbers + 1 of what failed) now: from here on, what persists
-        has its last whole value.
+        """Restore the last whole values of persistent tensors, now that failures are raised.
+        `causes` are the numbers + 1 of the failed instructions.
         """
         quiet = self._settle(issued())
         poison, torn = self._poisoned()
@@ -143,7 +143,7 @@ class Restorer:
                 self._issue(kept, cause)
 
     def _settle(self, until: int) -> bool:
-        """Give what is in front of an instruction a moment to end; whether it has."""
+        """Wait a moment for the instructions before `until`.  Return True if they have ended."""
         words, deadline = self.vm.words, time.monotonic() + PATIENCE
         while words[CTL.HEAD] < until:
             if not self.vm.running or time.monotonic() > deadline:
@@ -152,7 +152,7 @@ class Restorer:
         return True
 
     def _skipped(self, cause: int) -> bool:
-        """Whether an instruction was skipped because of a failed one."""
+        """Return True if an instruction was skipped because of a failed one."""
         return bool(self.vm.words[ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED])
 
     # --- flow.vm.restore() --------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Restorer:
                 yield Lost(names.get(storage, ""), text, seq, int(torn[storage]) > 0)
 
     def leave_alone(self, storage: int) -> None:
-        """Have no Restore touch a storage, as long as it is there."""
+        """Exclude a storage from Restores for its lifetime."""
         self.vm.words[STO.AT + storage * STO.WORDS + STO.TORN] = NEVER
 
     # --- both ---------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Restorer:
         return table[:, STO.POISON].copy(), table[:, STO.TORN].copy()
 
     def _issue(self, storages: Iterable[int], cause: int) -> None:
-        """Restores of these storages."""
+        """Issue Restores of these storages."""
         todo = sorted(storages)
         for k in range(0, len(todo), MOST):
             some = todo[k : k + MOST]

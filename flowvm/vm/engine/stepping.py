@@ -36,8 +36,9 @@ SHOWN = 6  # numbers of an operand in a list of all
 
 @dataclass(frozen=True)
 class StepOperand:
-    """An operand at a stop: `meta` (its shape and dtype) where that is known, the number of its
-    `storage`, and `value`, a copy of its numbers; None of what is not made yet, or is on a device.
+    """An operand at a stop: `meta` (its shape and dtype) if it is known, the number of its
+    `storage`, and `value`, a copy of its numbers.  `value` is None if the tensor has no value yet,
+    or is on a device.
     """
 
     name: str
@@ -49,7 +50,8 @@ class StepOperand:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where the machine stands: instruction `seq`, issued at `line`; `over`: it has run.
+    """A stop of the machine at instruction `seq`, issued at `line`.  `over` is True behind the
+    instruction.
 
     `why` says what asked for the stop, `frame` is the user's, whose locals may be looked at.
     """

@@ -17,7 +17,7 @@ DEVICE = "the device"
 
 @record()
 class CALL(Record):
-    """What is called by address is given; DEV.CALL says where."""
+    """A call by address; DEV.CALL has the address of its words."""
 
     WORDS = 24  # arguments of a C function
     PARAM_WORDS = 512  # parameters of a kernel: 4 KiB
@@ -83,7 +83,7 @@ class DEV(Record):
 
 @record(words=8, by=DEVICE)
 class LINES(Record):
-    """What kernels say of an instruction: a line for each slot of the queue."""
+    """Reports of kernels about an instruction: a line for each slot of the queue."""
 
     DETAILS = field("of an error", words=6)
     STATUS = field("0, or what it failed with")
@@ -184,7 +184,7 @@ class GRAPH(Record):
 
 @record(words=3, by=PYTHON)
 class REPORTER(Record):
-    """Of a line."""
+    """The task behind a line of reports."""
 
     TASK = field("its task")
     FIRST = field("place in GRAPH's words of the operands that depend on it")

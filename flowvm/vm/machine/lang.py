@@ -104,7 +104,8 @@ def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: i
 
 @_primitive
 def call_address(address: int, arguments: int) -> int:
-    """Call the C function at `address` with the CALL.WORDS int64 at `arguments`; its int32 result.
+    """Call the C function at `address` with the CALL.WORDS int64 at `arguments`.  Return its int32
+    result.
 
     One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
     each argument has a register or eight bytes of the stack, and the caller clears the stack.
@@ -140,7 +141,9 @@ def address_in(m: Words, i: int) -> int:
 
 @_primitive
 def aligned_alloc(alignment: int, size: int) -> int:
-    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 if there are none."""
+    """Return the address of `size` bytes aligned to `alignment`; 0 if there is no memory.  `size`
+    is a multiple of `alignment`.
+    """
     return _libc.aligned_alloc(int(alignment), int(size)) or 0
 
 
@@ -170,7 +173,7 @@ def clock() -> int:
 
 
 class Uncompiled:
-    """What plain Python has for `ticks`: nanoseconds, until there is a native function to ask."""
+    """The plain Python form of `ticks`: nanoseconds, until there is a native function."""
 
     ticks: Callable[[], int] = staticmethod(time.monotonic_ns)
 
@@ -216,7 +219,7 @@ def address_of(function: Callable[..., Any], signature: str) -> int:
 
 
 def kept_address(function: Callable[..., Any], signature: str) -> int | None:
-    """The same if nothing has to be compiled for it, else None."""
+    """Return the address of a compiled function if nothing has to be compiled for it, else None."""
     return helpers.kept(function, signature, facts=_facts())
 
 

@@ -78,7 +78,7 @@ def operand_of(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def access_of(m: Words, slot: int, entry: int, k: int) -> int:
-    """How operand `k` is accessed: an `Access`, perhaps with ALLOCATE."""
+    """Return the access of operand `k`: an `Access`, perhaps with ALLOCATE."""
     if m[entry + ENT.OUTLINE] == 0:
         word = m[entry + ENT.ACCESS + k // OPERAND.ACCESSES_PER_WORD]
         return (word >> (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)) & 15
@@ -87,20 +87,21 @@ def access_of(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def count_of(m: Words, slot: int, entry: int) -> int:
-    """How many operands the record in `slot` has."""
+    """Return the number of operands of the record in `slot`."""
     if m[entry + ENT.OUTLINE] == 0:
         return m[entry + ENT.COUNT]
     return m[RING.AT + slot * RING.WORDS + RING.OPERANDS - 1]
 
 
 def entry_of(m: Words, slot: int) -> int:
-    """Where the entry of the record in `slot` begins in `m`."""
+    """Return the index in `m` of the entry of the record in `slot`."""
     return ENT.AT + (m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK) * ENT.WORDS
 
 
 def may_receive(m: Words) -> bool:
-    """Whether a record is marked, and may be taken: nobody holds the scheduler, the pools have
-    room, and what is in flight allocates no more than it may, or is nothing.
+    """Return True if a record is marked and may be taken.  The scheduler must not be held, and the
+    pools must have room.  The record must not exceed the bytes allowed in flight, unless none are
+    in flight.
     """
     seq = m[CTL.RECEIVED]
     slot = seq & RING.SLOT_MASK
@@ -249,10 +250,10 @@ def new_edge(m: Words) -> int:
 
 
 def both_on_devices(m: Words, src: int, dst: int) -> bool:
-    """Whether devices run both, so that one can wait for an event of the other.
+    """Return True if devices run both instructions, so that one can wait for an event of the other.
 
-    For an exchange with other ranks nobody waits so: what is behind in the stream that waits may be
-    what the other ranks wait for.
+    Never wait on a device event of an exchange with other ranks.  The work queued behind the wait
+    may be what the other ranks need: a deadlock.
     """
     waited = m[CTL.DEVICES] & ~m[CTL.LANES]
     streams = (waited >> m[src + INS.STREAM]) & (m[CTL.DEVICES] >> m[dst + INS.STREAM]) & 1
@@ -261,8 +262,8 @@ def both_on_devices(m: Words, src: int, dst: int) -> bool:
 
 
 def note(m: Words, target: int, stream: int, place: int) -> None:
-    """`target` is handed to its device when `place` instructions of `stream` were handed to
-    theirs, and runs when these have run.
+    """Note that `target` waits for the first `place` instructions of `stream`.  It is handed to its
+    device after they are handed to theirs, and runs after they have run.
     """
     index = m[WAI.AT + target] - 1
     while index >= 0:
@@ -374,7 +375,7 @@ def ready_barrier(m: Words) -> int:
 
 
 def is_oldest(m: Words, slot: int) -> bool:
-    """Whether all instructions before this one are released."""
+    """Return True if all instructions before this one are released."""
     return m[INS.AT + slot * INS.WORDS + INS.SEQ] == m[CTL.HEAD]
 
 
@@ -407,7 +408,7 @@ def complete(m: Words, slot: int) -> None:
 
 
 def drop_accesses(m: Words, slot: int) -> None:
-    """Take what is left of an instruction's accesses off their lists, and free the nodes."""
+    """Remove an instruction's remaining accesses from their lists, and free the nodes."""
     ins = INS.AT + slot * INS.WORDS
     index = m[ins + INS.ACCESSES]
     while index >= 0:
@@ -443,7 +444,7 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
 
 
 def set_limit(m: Words) -> None:
-    """How far issuing may go: bounded in instructions, and in bytes once something is in flight.
+    """Set the limit of issuing: in instructions, and in bytes once something is in flight.
 
     It stops at half of the bytes, since threads look at the limit now and then; `may_receive` holds
     what they issue in the meantime to the whole.

@@ -1,4 +1,4 @@
-"""How a record of words is declared: a class that lists its fields, in the order that they lie.
+"""Declarations of records of words: a class lists its fields in the order of their words.
 
     @record(words=4, by="the stream's worker")
     class ROW(Record):

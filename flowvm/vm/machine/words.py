@@ -1,4 +1,4 @@
-"""Where everything of the VM lies: one int64 array `m`, cut into regions of records.
+"""The layout of the VM's memory: one int64 array `m`, cut into regions of records.
 
 One array, because a compiled function then takes one argument, and because a debugger, a test or a
 profiler can read the whole state of the VM from outside (`name_of`, `shown`).  The memory is
@@ -50,7 +50,8 @@ class Kind(enum.IntEnum):
 
 
 class Access(enum.IntEnum):
-    """How an operand is accessed."""
+    """The access to an operand: read, written, or written with a shape that only the kernel finds.
+    """
 
     CONST = 0
     MUT = 1
@@ -214,7 +215,7 @@ class RING(Region):
 # tests and `dump()` look, without a promise
 @region(_SLOTS, words=16, by=SCHEDULER)
 class INS(Region):
-    """What the scheduler knows of the instruction in a slot."""
+    """The scheduler's record of the instruction in a slot."""
 
     SEQ = field("its sequence number")
     STATE = field("a `State`")
@@ -305,7 +306,7 @@ class ERR(Region):
 # before the first record that names the entry; read by all
 @region(1 << 16, words=48, by=ISSUER)
 class ENT(Region):
-    """An entry: what is the same at every call."""
+    """An entry: the words that all calls of a kind share."""
 
     KIND = field("a `Kind`")
     KERNEL = field("address of the kernel")
@@ -532,7 +533,7 @@ class ARRAY(Record):
 
 
 def name_of(word: int) -> str:
-    """What word `word` of `m` is, as text: STR[2].TAIL."""
+    """Return the name of word `word` of `m`, as text: STR[2].TAIL."""
     table = next(r for r in reversed(REGIONS) if r.AT <= word)
     number, inside = divmod(word - table.AT, table.WORDS)
     name = table.__name__.rpartition(".")[2]

@@ -32,8 +32,8 @@ _STARTED, _ENDED = TIMES.index("started"), TIMES.index("ended")
 def place_on_devices(
     times: Array, stream: Array, kind: Array, edges: Edges, devices: int, own: Array
 ) -> tuple[Array, Array, Array]:
-    """Times with `started` and `ended` as they were on devices; when instructions were opened, 0
-    for those of the host; and which of HOST, SEEN, DEVICE each one's times are.
+    """Return times with `started` and `ended` as on the devices; the times at which instructions
+    were opened, 0 on the host; and the source of each one's times: HOST, SEEN or DEVICE.
 
     devices  bit s is set if stream s is a device's
     own      began, ended by the device's clock, 0 where it did not say

@@ -1,4 +1,4 @@
-"""What the VM is doing right now, as text: lively instructions and what each waits for."""
+"""The present state of the VM as text: lively instructions and the waits of each."""
 
 from __future__ import annotations
 

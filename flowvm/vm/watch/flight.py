@@ -75,7 +75,8 @@ Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
-    """How many instructions an issuing thread may issue at least between two of its notes."""
+    """Return the number of instructions that an issuing thread may issue between two of its notes.
+    """
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
 
 
@@ -193,7 +194,9 @@ class Flight:
             self.zero = self.clocks()
 
     def change_clock(self) -> None:
-        """The VM is native from now on: what was recorded before has nanoseconds for `ticks`."""
+        """Change the recorder's clock: the VM is native from now on.  Instructions recorded before
+        have nanoseconds as `ticks`.
+        """
         words = self.vm.words
         self.in_nanoseconds = int(words[CTL.RECEIVED])
         self.zero = self.clocks()
@@ -238,12 +241,12 @@ class Flight:
 
     @property
     def level(self) -> int:
-        """What is recorded now."""
+        """The present level of recording."""
         return int(self.vm.words[CTL.LEVEL])
 
     @property
     def every(self) -> int:
-        """How many instructions may be issued between two calls of `note`."""
+        """The number of instructions that may be issued between two calls of `note`."""
         level = self.vm.words[CTL.LEVEL]
         return self.exact if level == 2 else every(level)
 
@@ -254,13 +257,17 @@ class Flight:
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
 
     def forget(self, before: int) -> None:
-        """The meaning of an entry was forgotten, and with it that of what was recorded by then."""
+        """Forget instructions before `before`: an entry's meaning was forgotten, and with it
+        theirs.
+        """
         self.first = max(self.first, before)
 
     # --- what only Python knows ---------------------------------------------------------------
 
     def note(self, seq: int) -> None:
-        """Called by issuing threads now and then: keep the lines of what was issued since."""
+        """Keep the lines of the instructions issued since the last note.  Issuing threads call this
+        now and then.
+        """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
@@ -321,7 +328,7 @@ class Flight:
         return self.offcpu.look() if self.vm.words[CTL.LEVEL] >= 2 else time.monotonic_ns()
 
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
-        """An issuing thread has waited since `begun`, of `time.monotonic_ns`, until now.
+        """Record that an issuing thread has waited from `begun`, of `time.monotonic_ns`, until now.
 
         From level 2 on: if what it waited for was there at `over`, it has waited for the GIL since.
         """
@@ -346,14 +353,14 @@ class Flight:
         return min(self._reading() for _ in range(READINGS))[1:]
 
     def _reading(self) -> tuple[int, int, int]:
-        """How long it took to read both clocks, and the two."""
+        """Return the nanoseconds that it took to read both clocks, and the two values."""
         pair, begun = np.zeros(2, np.int64), time.monotonic_ns()
         self.vm.call("read_clocks")(pair.ctypes.data)
         return time.monotonic_ns() - begun, int(pair[0]), int(pair[1])
 
     def look(self, since: int = 0, until: int | None = None) -> Snapshot:
-        """What the ring holds of instructions `since` and later, at this moment; not of those from
-        `until` on.
+        """Return a snapshot of the instructions from `since` to `until` (exclusive) that the ring
+        has now.
         """
         vm, m = self.vm, self.vm.m
         self.start()
@@ -464,7 +471,9 @@ class Flight:
         return found
 
     def _operands(self, seqs: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Offsets, storages and accesses of all operands, and who has lost them."""
+        """Return offsets, storages and accesses of all operands, and the instructions that have
+        lost theirs.
+        """
         m = self.vm.m
         counts = rows[:, REC.COUNT].copy()
         entries = rows[:, REC.WHAT] & ENT.MASK

@@ -1,4 +1,4 @@
-"""What is lively right now and what each instruction waits for, as values.
+"""The lively instructions and the waits of each, as values.
 
 Looks at the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of date;
 on one that hangs, which is what it is for, it is exact.  `chain` follows the waits from what Python
@@ -63,7 +63,7 @@ class Waited(NamedTuple):
 
 @dataclass(frozen=True)
 class Lively:
-    """An instruction that was issued and is not released yet.
+    """An instruction that is issued and not released yet.
 
     `state` is that of `flowvm.vm.machine.words.State`, in small letters, or "running".  `behind`
     is what its stream runs while it is in the queue, else -1.  `seconds` is how long it has been
@@ -81,7 +81,7 @@ class Lively:
     python: str = ""
 
     def reason(self) -> str:
-        """What it waits for, in words."""
+        """Return the reason why the instruction is not over, as text."""
         if self.state == "running":
             text = f"running on {self.stream}"
             text += f" for {self.seconds:.1f} s" if self.seconds >= 0.05 else ""
@@ -121,7 +121,7 @@ def begun(vm: Recorded) -> int:
 
 
 def fronts(vm: Recorded) -> dict[int, int]:
-    """For each stream that has something to do: what it runs, or runs next."""
+    """Return, for each busy stream, the instruction that runs or runs next."""
     words, found = vm.words, {}
     if (received := int(words[CTL.RECEIVED])) < begun(vm):
         at = INS.AT + (received & RING.SLOT_MASK) * INS.WORDS
@@ -225,7 +225,9 @@ def _callback_line(vm: Recorded) -> str:
 
 
 def chain(found: list[Lively]) -> list[Lively]:
-    """Who waits for whom, from what Python waits for, or else the youngest, to what runs."""
+    """Return the chain of waits.  It begins at the instruction for which Python waits, or else at
+    the youngest, and ends at a running one.
+    """
     by_seq = {one.seq: one for one in found}
     readers = [one for one in found if one.name in ("wait", "barrier")]
     links: list[Lively] = []

@@ -55,9 +55,9 @@ def _used(thread: int) -> int:
 
 
 def _others(own: int) -> dict[int, int]:
-    """How long every other thread that may have the GIL was on a core, or ready to be on one: one
-    that has the GIL and no core keeps others waiting.  By their numbers in the system.  The VM's
-    own are seldom in Python, and have the GIL only there.
+    """Return the nanoseconds that each other thread was on a core or ready for one, by native
+    thread id.  Only threads that may hold the GIL count: one with the GIL and no core keeps others
+    waiting.  The VM's own threads hold the GIL only on a core.
     """
     # not threading.enumerate(): its lock may be held where a finalizer issues instructions
     every = list(threading._active.values())  # type: ignore[attr-defined]
@@ -70,8 +70,8 @@ def _others(own: int) -> dict[int, int]:
 
 
 class _Clocks:
-    """What a thread saw at its last look, and at the moment `read` of what happened elsewhere (it
-    is to be read again when it is `due`); `small` is what it has lost since, below LEAST.
+    """The clocks of a thread at its last look.  `read` is the time of the last look at the other
+    threads, to be repeated when it is `due`.  `small` is the time lost since, below LEAST.
     """
 
     __slots__ = ("cpu", "due", "others", "read", "ready", "small", "wall")
@@ -83,7 +83,9 @@ class _Clocks:
         self.elsewhere(self.wall)
 
     def elsewhere(self, now: int) -> int:
-        """What can have kept the calling thread from running since this was last asked."""
+        """Return the nanoseconds that may have kept the calling thread from running since the last
+        call.
+        """
         thread = threading.get_native_id()
         ready, others = _ready(thread), _others(thread)
         kept = max(0, ready - self.ready - self.small)
@@ -97,8 +99,8 @@ class _Clocks:
 
 
 class OffCpu:
-    """The clocks of all issuing threads.  Each thread sees its own; what it has lost is told to
-    `lost(since, until, nanoseconds)`; `begins()` is called by a thread that was not known.
+    """The clocks of all issuing threads; each thread reads its own.  Lost time is reported by
+    `lost(since, until, nanoseconds)`.  A new thread calls `begins()`.
     """
 
     def __init__(
@@ -113,7 +115,8 @@ class OffCpu:
         self.threads.clocks = _Clocks()
 
     def begin(self) -> None:
-        """The calling thread has waited until now: what it lost meanwhile does not count."""
+        """Restart the calling thread's clocks after a wait: time lost in the wait does not count.
+        """
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:

@@ -58,7 +58,9 @@ def _writer(vm: VM, operand: int) -> Pending | None:
 
 
 def writer_within(vm: VM, operand: int, seconds: float) -> Pending | None:
-    """Give an operand's writers up to `seconds`: None when they are done, else what is pending."""
+    """Wait up to `seconds` for an operand's writers.  Return None if they are done, else the
+    pending one.
+    """
     before, deadline = issued(), time.monotonic() + seconds
     while True:
         received, now = int(vm.words[CTL.RECEIVED]), time.monotonic()
@@ -81,7 +83,9 @@ def poison_of(vm: VM, operand: int) -> int | None:
 
 
 def lively_on(vm: VM, stream: int, before: int) -> bool:
-    """Whether an instruction of `stream` with a sequence number below `before` is not done yet."""
+    """Return True if an instruction of `stream` with a sequence number below `before` is not done
+    yet.
+    """
     if vm.words[CTL.RECEIVED] < before:
         return True
     table = vm.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)

@@ -1,4 +1,5 @@
-"""What who watches needs of an engine: it is handed in, for the engine itself lies above."""
+"""The interface of an engine that watchers need.  The engine itself lies above, and is passed in.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +24,10 @@ class VM(Protocol):
 
     @property
     def streams(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
 
     def stream_name(self, stream: int) -> str:
-        """What a stream is called."""
+        """Return the name of a stream."""
 
     def call(self, name: str) -> Any:
         """The compiled shell function `name`."""

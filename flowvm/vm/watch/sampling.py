@@ -1,4 +1,4 @@
-"""What the issuing threads are doing, a thousand times a second: where host time goes.
+"""Samples of the issuing threads, a thousand times a second: they show where host time goes.
 
 From level 2 on a thread of its own (`flowvm.vm.workers.sampler`), native and without the GIL, looks
 at every thread that issues.  What it sees are addresses; `seen` finds the code objects among those
@@ -48,8 +48,9 @@ _Cached: Any = type(functools.lru_cache(len))
 
 
 class Sample(NamedTuple):
-    """What a thread was doing at `time` (monotonic ns): the code and the offset of each frame, the
-    innermost first, None where the code is gone.  `used` is its processor time so far, in ns.
+    """A sample of a thread at `time` (monotonic ns).  `frames` has the code and the offset of each
+    frame, the innermost first; None for code that is gone.  `used` is the thread's processor time
+    so far, in ns.
     """
 
     time: int
@@ -162,7 +163,7 @@ class Sampling:
             w[getattr(SAMPLING, name)] = getattr(found, name.lower())
 
     def stop(self) -> None:
-        """Look at nobody any more; what was seen is kept."""
+        """Stop sampling; the samples stay."""
         self.on = False
         if self.thread is not None:
             self.words[SAMPLING.STOP] = 1
@@ -179,7 +180,7 @@ class Sampling:
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
-        """What the thread does where there is no native loop."""
+        """Sample from a Python thread until told to stop, if there is no native loop."""
         while not self.words[SAMPLING.STOP]:
             now = time.monotonic_ns()
             for k in range(WATCHED.LENGTH):
@@ -222,7 +223,7 @@ class Sampling:
         return sorted(found, key=lambda sample: sample.time)
 
     def _native_rows(self, since: int, until: int) -> list[_Row]:
-        """What the loop has put into the ring."""
+        """Return the samples that the native loop has put into the ring."""
         rows = []
         for row in self._rows(since, until).tolist():
             words = row[SEEN.FRAMES : SEEN.FRAMES + 3 * row[SEEN.DEPTH]]
@@ -244,7 +245,7 @@ class Sampling:
         return found
 
     def _find(self, wanted: set[tuple[int, int]], more: Iterable[Any]) -> None:
-        """Look for the code objects of these addresses and names among those that are alive."""
+        """Look for the live code objects with these addresses and names."""
         missing = {pair for pair in wanted if pair not in self.codes and pair[1] != 0}
         addresses = {address for address, _ in missing}
         for source in (_running, lambda: more, lambda: _own(len(sys.modules)), _functions, _named):
@@ -264,7 +265,7 @@ class Sampling:
 
 
 def how() -> str:
-    """Who looks, how often, and why not better."""
+    """Return a text: the kind of sampling thread, its rate, and the reason for a slow one."""
     if why := frames.why_not():
         return f"by a Python thread, 100 Hz: {why}"
     return "by a native thread, 1 kHz, without the GIL"
@@ -280,13 +281,13 @@ def _running() -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=1)
 def _own(modules: int) -> list[CodeType]:
-    """Of flowvm's own functions, as long as there are so many modules."""
+    """Return the code objects of flowvm's own functions, cached by the number of modules."""
     return list(_named("flowvm"))
 
 
 def _named(package: str = "") -> Iterator[CodeType]:
-    """Of the functions and classes of modules; some of these the garbage collector does not list
-    (`gc.freeze`).
+    """Yield the code objects of the functions and classes of modules.  The garbage collector does
+    not list all of them (`gc.freeze`).
     """
     modules = [m for name, m in list(sys.modules.items()) if name.startswith(package)]
     waiting: list[Any] = [v for m in modules for v in _values(m)]
@@ -352,7 +353,7 @@ def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _name(code: CodeType) -> int:
-    """What the sampler knows a code object by."""
+    """Return the number by which the sampler identifies a code object."""
     found = frames.layout()
     word = ctypes.c_int64.from_address
     return word(id(code) + found.name).value + word(id(code) + found.table).value

@@ -26,8 +26,8 @@ class Space(NamedTuple):
 
 
 def space_of(vm: VM, stream: int) -> str:
-    """The memory that tensors made on a stream are in: HOST, or the device's name, which those of
-    its streams begin with.
+    """Return the memory in which a stream's tensors are: HOST, or the device's name, with which the
+    names of its streams begin.
     """
     if vm.words[STR.AT + stream * STR.WORDS + STR.MEMORY] != STR.DEVICE_MEMORY:
         return HOST

@@ -67,7 +67,7 @@ class Traced:
 
     @property
     def microseconds(self) -> float:
-        """How long it ran."""
+        """The duration of the instruction."""
         return (self.ended - self.started) / 1e3
 
 
@@ -85,7 +85,7 @@ class Trace:
     uses: dict[tuple[int, int], list[Times]] = field(default_factory=dict)
 
     def predecessors(self, index: int) -> list[Edge]:
-        """What instruction `index` waits for."""
+        """Return the edges for which instruction `index` waits."""
         return [e for e in self.edges if e.target == index]
 
     def __len__(self) -> int:

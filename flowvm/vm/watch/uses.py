@@ -23,19 +23,21 @@ UNUSED = (0, 0)  # no task of the launch did it, or none that is remembered
 
 
 def joined(a: Times, b: Times) -> Times:
-    """When something was used that was at both of these times."""
+    """Join two times of use to the span of both."""
     if UNUSED in (a, b):
         return max(a, b)
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def in_wrong_order(earlier: Times, later: Times) -> bool:
-    """Whether what should have been over was not, of two uses that both took place."""
+    """Return True if both uses took place, and the earlier one was not over when the later one
+    began.
+    """
     return UNUSED not in (earlier, later) and earlier[1] > later[0]
 
 
 def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
-    """Rows (instruction, flat operand, writes, started, ended), for such launches alone.
+    """Return rows (instruction, flat operand, writes, started, ended) for launches of Plans.
 
     `infos` has what the VM's entries are about, for each instruction.  An operand has a row for the
     tasks that write it and one for those that only read it: the times of the first and the last,

@@ -21,7 +21,7 @@ from flowvm.vm.watch.uses import CONFLICTS, UNUSED, in_wrong_order
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions.
+    """The count of checks: `pairs` of conflicting accesses, in `instructions` instructions.
 
     >>> flow.vm.Verified(instructions=4, pairs=4).pairs
     4
@@ -73,7 +73,9 @@ def verify(trace: Trace) -> Verified:
 
 
 def _overlap(trace: Trace, earlier: int, later: int, tensor: int) -> bool:
-    """Whether the one had not ended its use of a tensor when the other began its own."""
+    """Return True if the earlier instruction's use of a tensor had not ended when the later one
+    began its own.
+    """
     before, after = trace.uses.get((earlier, tensor)), trace.uses.get((later, tensor))
     if before is None or after is None:
         return trace.instructions[earlier].ended > trace.instructions[later].started

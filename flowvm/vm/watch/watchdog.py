@@ -38,7 +38,7 @@ LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog wai
 
 
 class Watch:
-    """The thread and what it knows, of one engine."""
+    """The watchdog of one engine: its thread and its state."""
 
     def __init__(self, vm: window.Shown) -> None:
         self.vm = vm

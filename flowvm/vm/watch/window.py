@@ -73,7 +73,7 @@ class Shown(Recorded, Protocol):
 
     @property
     def uncompiled(self) -> bool:
-        """Whether it runs as Python, until it is compiled."""
+        """True while the VM runs as Python, until it is compiled."""
 
 
 def _name(pid: int) -> str:
@@ -211,7 +211,7 @@ def check_question(question: Any) -> None:
 
 
 def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """What `vm` shows: names and numbers, and the parts of its words that belong to them.
+    """Return the VM's state: names and numbers, and the parts of its words that belong to them.
 
     Of the question: `since` (instructions below were seen), `most` (instructions wanted), `entries`
     (of which the asker knows the names), `waits` (the asker has those that ended by then),
@@ -282,8 +282,8 @@ def _scheduled(vm: Shown) -> int:
 
 
 def _compiling() -> list[str]:
-    """What threads wait for to be compiled or loaded: each that is in `jit.load` says so, so it
-    costs nobody anything who does not look.
+    """Return the names of functions that threads now compile or load.  The calls of `jit.load` are
+    found in the stacks, so other threads pay nothing.
     """
     found = []
     for frame in list(sys._current_frames().values()):

@@ -1,4 +1,4 @@
-"""How much an operation computes, for rates: from its name and the metas of its operands."""
+"""The number of operations of an instruction, from its name and the metas of its operands."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PRODUCTS = ("matmul", "linear", "addmm", "baddbmm", "bmm")
 
 
 def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
-    """Operations of a matrix product, convolution or attention, 2 a multiplication; 0 for anything
-    else.  What a causal attention leaves out counts.
+    """Return the operations of a matrix product, convolution or attention, 2 a multiplication; 0
+    for anything else.  The masked half of a causal attention counts, too.
 
     `metas` are those of the operands, outputs first.
     """

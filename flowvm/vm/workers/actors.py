@@ -89,13 +89,13 @@ def post(m: Words, actor: Words) -> None:
 
 
 def has_mail(m: Words, stream: int) -> bool:
-    """Whether a message waits for one of the stream's actors."""
+    """Return True if a message waits for one of the stream's actors."""
     box = MBX.AT + stream * MBX.WORDS
     return load_acquire(m, box + MBX.FIRST + m[box + MBX.HEAD] % MBX.MESSAGES) != 0
 
 
 def serve(m: Words, stream: int) -> bool:
-    """Take one message, and let its actor act while it may; whether there was one.
+    """Take one message, and let its actor act while it may.  Return True if there was a message.
 
     One of repeated tasks acts once, and asks again behind those that it has told: where a forward
     and a backward actor may both act they take turns, which is 1F1B.
@@ -172,7 +172,8 @@ def tell_sources(m: Words, plan: Words) -> None:
 
 
 def may_act(plan: Words, actor: Words) -> bool:
-    """Whether the actor's inputs are readable and its outputs writable for its next launch."""
+    """Return True if the actor's inputs are readable and its outputs writable for its next launch.
+    """
     acted, times = actor[ACTOR.ACTED], actor[ACTOR.TIMES]
     if acted // times >= load_acquire(plan, RUNTIME.STARTED):
         return False
@@ -187,8 +188,9 @@ def may_act(plan: Words, actor: Words) -> bool:
 
 
 def has_acted(other: Words, acted: int, times: int, before: int) -> bool:
-    """Whether another actor has acted for what is the turn of one that has `acted`, `times` for
-    each launch; or for the repetition, or launch, that many `before` it (behind it, if negative).
+    """Return True if another actor has acted for the turn of one that has `acted`, with `times`
+    turns a launch.  `before` moves the turn back by repetitions, or launches; a negative one moves
+    it forward.
     """
     if other[ACTOR.TIMES] == times:  # of one far behind, it may be over for this launch
         last = (acted // times + 1) * times
@@ -239,8 +241,8 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
 
 
 def poison_in_front(m: Words, slot: int, entry: int) -> int:
-    """Like `poison_of`, of what another launch in flight has poisoned: only of those in front of
-    this one.  One behind may have failed already, at what this one has left to it.
+    """Return the poison of an operand, as `poison_of`, but only from launches in front of this
+    one.  One behind may have failed already, after this one gave it its turn.
     """
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
@@ -266,14 +268,15 @@ def leave_undone(
 
 
 def ran_at(plan: Words, actor: Words, number: int) -> int:
-    """Where it says how many of its tasks an actor has run for a launch."""
+    """Return the index of the word that counts the tasks that an actor has run for a launch."""
     first = address_in(plan, plan[RUNTIME.FIRST])
     k = (address_in(actor, 0) - first) // (8 * ACTOR.WORDS)
     return plan[RUNTIME.RAN] + number % plan[RUNTIME.DEPTH] * plan[RUNTIME.ACTORS] + k
 
 
 def may_end(plan: Words, actor: Words) -> bool:
-    """Whether no more data will come: all launches are acted for, all producers have ended."""
+    """Return True if no more data will come: all launches are acted for, all producers have ended.
+    """
     if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED] * actor[ACTOR.TIMES]:
         return False
     for k in range(actor[ACTOR.INS]):
@@ -286,7 +289,7 @@ def may_end(plan: Words, actor: Words) -> bool:
 
 
 def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
-    """Whether a launch may run beside those in flight, which come before it.
+    """Return True if a launch may run beside the launches in flight, which come before it.
 
     Same-stream order does not hold it back here, so what it shares with them must be what the
     actors' own edges order: variables.  An input that one of them makes, or that a launch writes
@@ -318,7 +321,7 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
 
 
 def writes_an_input(m: Words, slot: int, entry: int) -> bool:
-    """Whether a launch writes, as a variable, the memory of one of its inputs."""
+    """Return True if a launch writes, as a variable, the memory of one of its inputs."""
     words = m[entry + ENT.LAYOUT]
     made, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
     for j in range(made, made + inputs):
@@ -352,7 +355,7 @@ def open_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> No
 
 
 def may_close(plan: Words) -> bool:
-    """Whether all actors have acted for the first launch in flight."""
+    """Return True if all actors have acted for the first launch in flight."""
     at = RUNTIME.WORDS + plan[RUNTIME.FINISHED] % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     return load_acquire(plan, at + LAUNCH.LEFT) == 0
 

@@ -85,7 +85,7 @@ def counters(m: Words, at: int) -> Words:
 
 
 def count_more(count: Words, now: int, peak: int, size: int) -> None:
-    """Add `size` to the counter `now`, of which `peak` is the maximum."""
+    """Add `size` to the counter `now`; word `peak` has its maximum."""
     there = fetch_add(count, now, size) + size
     most = count[peak]
     while there > most and not compare_exchange(count, peak, most, there):
@@ -198,7 +198,7 @@ def allocate(m: Words, stream: int, size: int) -> int:
 
 
 def take_zoned(m: Words, stream: int, size: int) -> int:
-    """A block with zones, asked for again without what is in quarantine if there is none."""
+    """Return a block with zones.  If there is none, free the quarantine and try again."""
     at = STR.AT + stream * STR.WORDS
     block = new_block(m, stream, size)
     if block == 0 and give_back(m, at, at) > 0:
@@ -236,7 +236,7 @@ def take(m: Words, at: int, size_class: int) -> int:
 
 
 def reserve(m: Words, at: int, size: int) -> int:
-    """Memory from the system, asked for again without what is cached if there is none."""
+    """Return memory from the system.  If there is none, free the cache and try again."""
     block = from_system(m, at, size)
     if block == 0 and m[at + STR.CACHED] > 0:
         give_back(m, at, at)
@@ -247,7 +247,9 @@ def reserve(m: Words, at: int, size: int) -> int:
 
 
 def next_slab(m: Words, at: int) -> bool:
-    """Begin a slab; whether there was one.  A device's stream remembers those that it has cut."""
+    """Begin a slab.  Return True if there was one.  A device's stream remembers the slabs that it
+    has cut.
+    """
     slab = reserve(m, at, SLAB)
     if slab == 0:
         return False
@@ -291,8 +293,8 @@ def trim(m: Words, stream: int) -> None:
 
 
 def trim_device(m: Words, by: int) -> bool:
-    """Give back what the streams keep whose memory is counted with that of the one at `by`, whose
-    worker calls: a device's, or page-locked memory.  Whether it was anything.
+    """Give back the cached memory of all streams that count into one place with the stream at `by`,
+    whose worker calls.  The memory is a device's, or page-locked.  Return True if there was any.
     """
     given = 0
     for stream in range(load_acquire(m, CTL.USED_STREAMS)):
@@ -305,8 +307,8 @@ def trim_device(m: Words, by: int) -> bool:
 
 
 def await_releases(m: Words, at: int) -> None:
-    """Let the worker of the stream at `at` come to what it was handed so far: in program order, the
-    memory that is asked for now may have been released.
+    """Wait for the worker of the stream at `at` to reach the end of its queue.  In program order,
+    the memory to allocate now may have been released.
 
     Not for long: that worker may itself wait for the one that calls.
     """
@@ -344,7 +346,7 @@ def give_back(m: Words, at: int, by: int) -> int:
 
 
 def give_slabs_back(m: Words, at: int, by: int) -> int:
-    """Give slabs back of which every block that was cut is free: how many bytes."""
+    """Give back slabs whose blocks are all free.  Return the number of bytes."""
     given = 0
     end, cut = m[at + STR.SLAB], SLAB - m[at + STR.SLAB_LEFT]
     if end != 0 and free_of(m, at, end - cut, end) == cut:

@@ -64,8 +64,8 @@ def enter(m: Words, stream: int) -> Words:
 
 
 def ignore_captures(block: Words) -> None:
-    """Let this thread call the driver while another library captures a graph: what it calls is no
-    part of that, and would else spoil it.
+    """Let this thread call the driver while another library captures a graph.  Its calls do not
+    join that capture, and would spoil it otherwise.
     """
     mode = result_of(block)
     store_word(mode, RELAXED)
@@ -102,7 +102,9 @@ def open_next(m: Words, stream: int, block: Words) -> bool:
 
 
 def launched_before(m: Words, slot: int) -> bool:
-    """Whether all that the instruction's notes name was handed to its device."""
+    """Return True if all instructions that an instruction's notes name were handed to their
+    devices.
+    """
     index = m[WAI.AT + slot] - 1
     while index >= 0:
         node = EDG.AT + index * EDG.WORDS
@@ -168,7 +170,7 @@ def event_behind(other: Words, place: int) -> int:
 
 
 def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
-    """Take memory and launch; INS.STATUS is what is known of its end."""
+    """Take memory and launch.  INS.STATUS is the status known so far."""
     if m[CTL.LEVEL] != 0:
         stamp_open(m, stream, slot)
     block[DEV.LINE] = block[DEV.LINES] + 8 * LINES.WORDS * (place & RING.SLOT_MASK)
@@ -263,7 +265,7 @@ def wait_for_closed(m: Words, slot: int) -> None:
 
 
 def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
-    """The device has passed the instruction: look at its line, and at what it read."""
+    """Finish an instruction that the device has passed: check its line and its operands."""
     entry = entry_of(m, slot)
     ins = INS.AT + slot * INS.WORDS
     if m[entry + ENT.KIND] == KIND.RELEASE:

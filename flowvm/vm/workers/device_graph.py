@@ -187,7 +187,7 @@ def run_branch(m: Words, stream: int, g: Words, at: int, table: int) -> int:
 
 
 def renew(block: Words, g: Words, graph: int) -> int:
-    """Make what is launched from a captured graph, by an update if there is one already."""
+    """Make an executable graph from a captured graph, by an update if there is one already."""
     if g[GRAPH.EXEC] != 0:
         if call_driver(block, DEV.F_UPDATE, g[GRAPH.EXEC], graph, result_of(block) + 8, 0) == 0:
             return 0
@@ -201,8 +201,8 @@ def renew(block: Words, g: Words, graph: int) -> int:
 
 
 def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scalars: int) -> int:
-    """Copy the inputs and the numbers to where the graph reads them, launch it, copy what it made
-    to where that belongs, and let the instruction have what kernels reported.
+    """Copy the inputs and the numbers to the graph's memory, launch the graph, and copy its outputs
+    to their places.  Then pass the kernels' reports to the instruction.
     """
     made, ends, on = g[GRAPH.MADE], g[GRAPH.MADE] + g[GRAPH.INPUTS], block[DEV.STREAM]
     own = GRAPH.LISTS + 2 * g[GRAPH.OPERANDS] + 1

@@ -79,7 +79,7 @@ def collect_lines(m: Words, stream: int, g: Words, chunk: int) -> int:
 
 
 def reporter(m: Words, entry: int, line: Words) -> int:
-    """Where in the graph's words the task is described that the line of a launch speaks of."""
+    """Return the index, in the graph's words, of the task that a launch's line reports about."""
     g = graph_of(m[entry + ENT.LAYOUT])
     return g[GRAPH.REPORTERS_AT] + REPORTER.WORDS * line[LINES.WORDS - 1]
 
@@ -90,7 +90,7 @@ def failed_task(m: Words, entry: int, line: Words) -> int:
 
 
 def poison_behind(m: Words, slot: int, entry: int, line: Words, cause: int) -> None:
-    """Poison the variables that were computed of what that task made: nobody had stopped."""
+    """Poison the variables computed from a failed task's outputs: no later task has stopped."""
     g, at = graph_of(m[entry + ENT.LAYOUT]), reporter(m, entry, line)
     first = g[at + REPORTER.FIRST]
     for k in range(first, first + g[at + REPORTER.COUNT]):

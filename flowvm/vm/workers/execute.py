@@ -76,7 +76,7 @@ def execute(m: Words, stream: int, slot: int) -> int:
 
 
 def will_run(m: Words, slot: int, entry: int) -> bool:
-    """Whether the instruction is neither dropped nor skipped."""
+    """Return True if the instruction is neither dropped nor skipped."""
     return cancelled_by(m, slot, entry) == 0 and poison_of(m, slot, entry) == 0
 
 
@@ -92,7 +92,7 @@ def poison_of(m: Words, slot: int, entry: int) -> int:
 
 
 def needs_value(m: Words, slot: int, entry: int, k: int) -> bool:
-    """Whether an instruction cannot run if its operand `k` is poisoned."""
+    """Return True if an instruction cannot run when its operand `k` is poisoned."""
     access = access_of(m, slot, entry, k)
     return access & OPERAND.ALLOCATE == 0 and access != OPERAND.CONST + OPERAND.UNREAD
 
@@ -109,7 +109,7 @@ def poison(m: Words, slot: int, entry: int, cause: int) -> None:
 
 
 def tear(m: Words, slot: int, entry: int) -> None:
-    """Note that the instruction may have left half written what it writes in place."""
+    """Mark the storages that the instruction writes in place as half written."""
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
         if access & 3 != OPERAND.CONST and access & OPERAND.ALLOCATE == 0:
@@ -131,7 +131,7 @@ def restore_storages(m: Words, slot: int, entry: int) -> int:
 
 
 def skip(m: Words, slot: int, entry: int, cause: int) -> int:
-    """The instruction does not run, because an operand is poisoned: so is what it writes."""
+    """Skip an instruction with a poisoned operand: poison its outputs."""
     poison(m, slot, entry, cause)
     fetch_add(m, CTL.N_POISONED, 1)
     fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
@@ -148,8 +148,8 @@ def cancelled_by(m: Words, slot: int, entry: int) -> int:
 
 
 def drop(m: Words, slot: int, entry: int, by: int) -> int:
-    """A cancel drops the instruction: what it would have written is poisoned, but what persists (a
-    parameter, what an optimizer knows) and would only have been updated keeps its value.
+    """Drop an instruction because of a cancel: poison its outputs.  A persistent storage (a
+    parameter, an optimizer's state) that it would only have updated keeps its value.
     """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
@@ -169,7 +169,7 @@ def drop(m: Words, slot: int, entry: int, by: int) -> int:
 
 
 def is_update(m: Words, slot: int, entry: int, k: int) -> bool:
-    """Whether what operand `k` would have been is made of what it was."""
+    """Return True if the new value of operand `k` depends on its old one."""
     access = access_of(m, slot, entry, k)
     if m[entry + ENT.KIND] == KIND.LAUNCH:
         return access & (OPERAND.ALLOCATE | OPERAND.RETURNED) == 0
@@ -272,7 +272,9 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def checked(m: Words, stream: int, slot: int, entry: int, scratch: int, status: int) -> int:
-    """What the memory check finds behind a kernel that ended with `status`: a status."""
+    """Check the memory behind a kernel that ended with `status`.  Return the status after the
+    check.
+    """
     changed = compare_copies(m, stream, slot, entry)
     if status == 0:
         status = changed

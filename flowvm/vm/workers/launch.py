@@ -80,8 +80,8 @@ def place_operands(m: Words, stream: int, slot: int, entry: int, table: int) -> 
 
 
 def table_of(m: Words, stream: int, chunk: int) -> int:
-    """Where the addresses of a launch's table are: the chunk's beginning, or, where the host cannot
-    write to the chunk, the arena, for a device's stream has done with it when it has launched.
+    """Return the address of a launch's table: the chunk's beginning.  On a device, whose chunk the
+    host cannot write, it is the arena, which is free again after the launch.
     """
     at = STR.AT + stream * STR.WORDS
     return m[at + STR.ARENA] if m[at + STR.MEMORY] == STR.DEVICE_MEMORY else chunk
@@ -122,7 +122,7 @@ def run_tasks(
 def run_once(
     m: Words, stream: int, at: int, task: int, count: int, chunk: int, scalars: int, repetition: int
 ) -> int:
-    """The same tasks for one of their repetitions."""
+    """Run tasks for one of their repetitions."""
     status, end = 0, task + count
     while status == 0 and task < end:
         m[STR.AT + stream * STR.WORDS + STR.TASK] = task
@@ -202,9 +202,9 @@ def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
 def poison_rest(
     m: Words, slot: int, entry: int, number: int, task: int, end: int, failed: bool, cause: int
 ) -> None:
-    """The tasks from `task` to `end` do not run, the first of them because it has `failed`: poison
-    what they would have written.  Half written is what that one was writing (with it, those that
-    are repeated together), and what tasks in front of them have written.
+    """Poison the outputs of the tasks from `task` to `end`, which do not run because the first has
+    `failed`.  Outputs of that task are half written, as are outputs of tasks in front of it.  Tasks
+    repeated together count as one.
 
     So a variable has the value that a whole launch gives it, or is poisoned; and then it is whole,
     as if the step had not been, if it was not begun.
@@ -258,18 +258,21 @@ def runtime_of(m: Words, entry: int) -> int:
 
 
 def first_task(plan: int) -> int:
-    """Where the words of a Plan's first task are."""
+    """Return the address of a Plan's first task."""
     return plan + 8 * load_word(plan + 8 * PLAN.FIRST)
 
 
 def written_by(task: int, k: int) -> int:
-    """Which operand of the launch + 1 it is that operand `k` of a task writes; 0 for none."""
+    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for none.
+    """
     word = load_word(task + 8 * (TASK.OPERANDS + k))
     return word & TASK.SOURCE_MASK if (word >> TASK.SOURCE_BITS) & 1 != 0 else 0
 
 
 def has_written(plan: int, number: int, before: int, source: int) -> bool:
-    """Whether a task in front of this one has run and has written the launch's operand `source`."""
+    """Return True if a task in front of this one has run and has written the launch's operand
+    `source`.
+    """
     at = first_task(plan)
     for k in range(before):
         for j in range(load_word(at + 8 * TASK.COUNT)):
@@ -280,8 +283,8 @@ def has_written(plan: int, number: int, before: int, source: int) -> bool:
 
 
 def has_run(plan: int, number: int, task: int) -> bool:
-    """Whether the actor of a task has run it for a launch.  Only of an actor in front of the one
-    that asks.
+    """Return True if the actor of a task has run it for a launch.  Only for actors in front of the
+    calling one.
     """
     runtime = words_at(load_word(plan + 8 * PLAN.ACTORS), MOST)
     actors = runtime[RUNTIME.ACTORS]

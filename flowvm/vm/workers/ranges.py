@@ -74,13 +74,13 @@ def run_phase(
 
 
 def is_stopped(m: Words, at: int) -> bool:
-    """Whether a cancel came while the kernel ran, and it may end without an end."""
+    """Return True if a cancel came while the kernel ran, and the kernel may stop early."""
     return m[at + STR.STOPPABLE] != 0 and load_acquire(m, CTL.CANCEL) > m[at + STR.STOPPABLE]
 
 
 def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
     """Take a run of chunks of the stream's job, if there is one, and run them.  LEADER and helper
-    `who` alike, each with an arena of its own.
+    `who` do so alike, each with its own arena.
 
     The job's fields are read before the chunks are claimed and belong to that job if the claim
     succeeds: a leader makes STR.JOB name its new job (chunk SIGNED_OFF, never claimed) before it

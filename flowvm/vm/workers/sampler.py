@@ -77,7 +77,7 @@ def read(w: Words, to: int, size: int, spans: int) -> int:
 
 
 def read_some(w: Words, address: int, size: int) -> bool:
-    """Read memory to the beginning of WINDOW; whether it is there."""
+    """Read memory to the beginning of WINDOW.  Return True if it is mapped."""
     span = words_at(w[SAMPLING.SPANS] + 16, 2)
     span[0], span[1] = address, size
     return read(w, w[SAMPLING.WINDOW], size, 1) == size
@@ -115,8 +115,8 @@ def walked(w: Words, row: Words, state: int) -> int:
 
 
 def names(w: Words, row: Words, last: int) -> None:
-    """Write what each code object of a sample is known by.  Of a frame that was there at the same
-    depth in the thread's `last` sample it is what it was then.
+    """Write the identity of each code object of a sample.  A frame that was at the same depth in
+    the thread's `last` sample keeps its identity.
     """
     depth, same = row[SEEN.DEPTH], 0
     if last != 0:

@@ -108,7 +108,8 @@ def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
 
 
 def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most_us: int) -> int:
-    """Wait at most `most_us` microseconds while word `word` is from 0 to `most`; what it is then.
+    """Wait at most `most_us` microseconds while word `word` is from 0 to `most`.  Return its value
+    then.
 
     Word `sleepers` counts who went to sleep: it is woken by whoever changes `word`.
     """
@@ -126,7 +127,7 @@ def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most
 
 
 def outcome_of(m: Words, slot: int) -> int:
-    """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
+    """Return the value for a waiter's cell, 1 or -cause.  The waiter's instruction is over now."""
     entry, ins = entry_of(m, slot), INS.AT + slot * INS.WORDS
     m[ins + INS.T_START] = m[ins + INS.T_END] = m[CTL.NOW]
     cause = poison_of(m, slot, entry) if m[ins + INS.COUNT] > 0 else 0
@@ -147,8 +148,8 @@ def notify(cell: int, outcome: int) -> None:
 
 
 def finish_wait(m: Words, slot: int) -> None:
-    """Scheduler: a waiter's instruction is done.  The waiter hears of it when it is completed, so
-    what it waited for is recorded and released by then, as is its own instruction.
+    """Complete a waiter's instruction, in the scheduler, and then notify the waiter.  By then the
+    instruction and the ones before it are recorded and released.
     """
     cell, outcome = cell_of(m, slot), outcome_of(m, slot)
     complete(m, slot)  # the slot may be another instruction's from here on
@@ -232,7 +233,7 @@ def scheduler_loop(base: int) -> int:
 
 
 def has_news(m: Words) -> bool:
-    """Whether a record may be taken or a worker has finished something."""
+    """Return True if a record may be taken or a worker has finished an instruction."""
     if may_receive(m):
         return True
     for stream in range(m[CTL.USED_STREAMS]):
@@ -243,8 +244,8 @@ def has_news(m: Words) -> bool:
 
 
 def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
-    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1.
-    It was polled `idle` times already: who has just slept for nothing sleeps again at once.
+    """Return the next slot in the stream's queue, after waiting at most `wait` microseconds; else
+    -1.  `idle` counts earlier polls: after a vain sleep, sleep again at once.
     """
     at = STR.AT + stream * STR.WORDS
     done = m[at + STR.DONE]
@@ -495,7 +496,7 @@ def host_begin(base: int, stream: int, slot: int) -> int:
 
 
 def host_fail(base: int, stream: int, slot: int, status: int) -> int:
-    """The Python part of a host instruction raised: poison what it writes and report it."""
+    """Fail a host instruction whose Python part raised: poison its outputs and report it."""
     m = words_at(base, ARRAY.WORDS)
     tear(m, slot, entry_of(m, slot))
     fail(m, stream, slot, entry_of(m, slot), status)

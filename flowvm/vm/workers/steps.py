@@ -72,14 +72,16 @@ def take_step(a: Words, block: Words, steps: Words, at: int) -> int:
 
 
 def call_driver(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
-    """Call one of the block's functions, which takes at most four arguments; what it answers."""
+    """Call one of the block's functions, with at most four arguments.  Return its result."""
     call = words_at(block[DEV.CALL], CALL_AREA)
     call[0], call[1], call[2], call[3] = a, b, c, d
     return call_address(block[function], address_in(call, 0))
 
 
 def result_of(block: Words) -> int:
-    """Where what `call_driver` calls may read or leave a word: behind its arguments."""
+    """Return the address of the word, behind the arguments, that functions called by `call_driver`
+    may read or write.
+    """
     return address_in(words_at(block[DEV.CALL], CALL_AREA), RESULT)
 
 

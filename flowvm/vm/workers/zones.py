@@ -97,7 +97,9 @@ def first_change(address: int, end: int) -> int:
 
 
 def last_change(begin: int, end: int) -> int:
-    """The same for the last one, from `begin` to `end`, both multiples of 8."""
+    """Return the address of the last changed byte from `begin` to `end`, both multiples of 8; -1 if
+    there is none.
+    """
     at = end - 8
     while at >= begin:
         word = load_word(at) ^ PATTERN
@@ -111,7 +113,7 @@ def last_change(begin: int, end: int) -> int:
 
 
 def first_byte(word: int) -> int:
-    """Which byte of a word that is not 0 is the first that is not."""
+    """Return the index of the first byte of a non-zero word that is not 0."""
     byte = 0
     while (word >> (8 * byte)) & 255 == 0:
         byte += 1
@@ -147,8 +149,8 @@ def entry_in(m: Words, slot: int) -> int:
 
 
 def outside(block: int) -> int:
-    """Where, counted from a block's first byte, the nearest byte of its zones was changed; 0 if
-    none was.  The zones are whole again.
+    """Return the offset, from a block's first byte, of the nearest changed byte of its zones; 0 if
+    there is none.  Restore the zones.
     """
     base, size = block - BEFORE, load_word(block - BEFORE + SIZE)
     end = base + load_word(base + TOTAL)
@@ -206,7 +208,7 @@ def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
 
 
 def tell_maker(m: Words, stream: int, base: int, status: int, offset: int) -> None:
-    """Report what nobody knows who did, of the instruction that made the block."""
+    """Report a change by an unknown writer, for the instruction that made the block."""
     args = ARG.AT + stream * ARG.WORDS
     m[args], m[args + 1] = 0, offset
     m[args + 2], m[args + 3] = load_word(base + SIZE), load_word(base + MAKER)
@@ -222,7 +224,7 @@ def begin_check(m: Words, stream: int, slot: int) -> None:
 
 
 def fault(m: Words, stream: int, status: int, operand: int, offset: int, size: int) -> int:
-    """Leave the details of what was found, as a kernel does: the status."""
+    """Write the details of a fault, as a kernel does.  Return the status."""
     args = ARG.AT + stream * ARG.WORDS
     m[args], m[args + 1], m[args + 2] = operand, offset, size
     return status
@@ -240,14 +242,15 @@ def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def has_zones(m: Words, at: int) -> bool:
-    """Whether the storage at `at` has: the allocator's of the host's memory, or `zoned`."""
+    """Return True if the storage at `at` has zones: from the allocator of host memory, or `zoned`.
+    """
     if m[at + STO.CLASS] <= ZONED:
         return m[at + STO.CLASS] == ZONED
     return on_host(m, m[at + STO.STREAM])
 
 
 def on_host(m: Words, stream: int) -> bool:
-    """Whether a stream's allocator gives the host's memory."""
+    """Return True if a stream's allocator gives the host's memory."""
     return m[STR.AT + stream * STR.WORDS + STR.MEMORY] == STR.HOST_MEMORY
 
 
@@ -275,8 +278,9 @@ def check_arena(m: Words, stream: int, arena: int) -> int:
 
 
 def check_own_arena(m: Words, stream: int, status: int) -> int:
-    """The same of the stream's worker, behind a kernel that ended with `status`: a status.  Also
-    where a helper's zones were written over, or the next instruction would be blamed for these.
+    """Check the arena of the stream's worker behind a kernel that ended with `status`.  Return the
+    status.  The check also covers writes over a helper's zones, for which the next instruction
+    would be blamed.
     """
     if status != 0 and status != OUTSIDE_ARENA:
         return status
@@ -293,8 +297,8 @@ def storage_at(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def take_copies(m: Words, stream: int, slot: int, entry: int) -> None:
-    """Copy what a kernel must leave as it is: storages that it only reads, and those that it writes
-    through views.  The copies are a list: its next, the operand's number, then the bytes.
+    """Copy the memory that a kernel must leave alone: storages that it only reads, and ones that it
+    writes through views.  The copies are a list: the next copy, the operand's number, the bytes.
     """
     check = CHK.AT + stream * CHK.WORDS
     m[check + CHK.COPIES] = 0
@@ -321,8 +325,8 @@ def take_copies(m: Words, stream: int, slot: int, entry: int) -> None:
 
 
 def describes_writes(m: Words, slot: int, entry: int, pointer: int, nbytes: int) -> bool:
-    """Whether it is known what the instruction writes of so many bytes at `pointer`: of each
-    operand that it writes and that may lie there, the view.
+    """Return True if a view is known for each operand that the instruction writes into `nbytes`
+    bytes at `pointer`.
     """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
@@ -440,7 +444,7 @@ def check_task(m: Words, stream: int, table: int, chunk: int) -> int:
 
 
 def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
-    """The views that an entry's instructions write, if its `info` knows the metas.
+    """Return the views that an entry's instructions write, if its `info` knows the metas.
 
     For each operand the address of its view, 0 for those that are not written; then the views:
     dimensions, bytes of an element, elements, then for each dimension its length and step in bytes.
