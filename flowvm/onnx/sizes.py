@@ -93,8 +93,8 @@ class Formula:
 
 
 def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
-    """Yield points to try, one after another: sizes above the examples' sizes, below them, and
-    multiples.
+    """Return sets of points to try, one after another: sizes above the examples' sizes, below them,
+    and multiples.
 
     taken   sizes that other dimensions have, which a probe must not be mistaken for
     """
