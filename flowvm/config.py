@@ -359,8 +359,7 @@ class Config:
         return checked
 
     def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
-        """Return a context manager that sets `settings` for a block and restores them afterwards.
-        """
+        """Return a context manager that sets `settings` for a block and restores them afterwards."""
         for name, value in settings.items():
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)

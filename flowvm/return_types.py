@@ -286,8 +286,7 @@ class linalg_lu(_Triangles):
 
 
 class linalg_lu_factor(Results):
-    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows.
-    """
+    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows."""
 
     __slots__ = ()
     LU: Tensor

@@ -412,8 +412,7 @@ def _offset(t: Tensor) -> int:
 
 
 def _is_permuted(meta: TensorMeta) -> bool:
-    """Return True if the elements have no gaps, but the dimensions are in another order than C's.
-    """
+    """Return True if the elements have no gaps, but the dimensions are in another order than C's."""
     if meta.contiguous or isinstance(meta, GlobalMeta):
         return False
     pairs = sorted(zip(meta.stride, meta.shape, strict=True), reverse=True)

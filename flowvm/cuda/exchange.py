@@ -133,8 +133,7 @@ class Capsules:
 
 
 class _Described:
-    """An object with an array interface, from which NumPy makes an array that keeps `source` alive.
-    """
+    """An object with an array interface, from which NumPy makes an array that keeps `source` alive."""
 
     def __init__(self, source: Any, facts: dict[str, Any]) -> None:
         self.source = source

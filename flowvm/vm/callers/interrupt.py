@@ -62,8 +62,7 @@ _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictiona
 
 
 def protected(function: _Function) -> _Function:
-    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it calls.
-    """
+    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it calls."""
     code = function.__code__
     _protected[id(code)] = code
     return function

@@ -24,8 +24,7 @@ broken: list[str] = []  # what was done where nothing may be
 
 
 def publishing(words: Any) -> int:
-    """Return the number of the record that this thread has not published yet; -1 if there is none.
-    """
+    """Return the number of the record that this thread has not published yet; -1 if there is none."""
     seq = begun.get(threading.get_ident(), -1)
     mark = words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     return seq if seq >= 0 and mark < seq + 1 else -1

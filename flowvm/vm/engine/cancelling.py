@@ -138,8 +138,7 @@ def name_wait(vm: Any, begun: float) -> None:
 
 
 def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
-    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the program.
-    """
+    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the program."""
     _named[0] = raised[0]
     code, last = None, -1
     tb = users(tb)

@@ -1046,8 +1046,7 @@ class Engine:
 
     @property
     def sequential(self) -> int:
-        """The number of reasons to run instructions at once: `with sequential()`, and the settings.
-        """
+        """The number of reasons to run instructions at once: `with sequential()`, and the settings."""
         return len(self.sequential_for)
 
     def _come_to_rest(self, wish: object) -> bool:

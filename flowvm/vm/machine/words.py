@@ -50,8 +50,7 @@ class Kind(enum.IntEnum):
 
 
 class Access(enum.IntEnum):
-    """The access to an operand: read, written, or written with a shape that only the kernel finds.
-    """
+    """The access to an operand: read, written, or written with a shape that only the kernel finds."""
 
     CONST = 0
     MUT = 1

@@ -75,8 +75,7 @@ Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
-    """Return the number of instructions that an issuing thread may issue between two of its notes.
-    """
+    """Return the number of instructions that an issuing thread may issue between two of its notes."""
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
 
 

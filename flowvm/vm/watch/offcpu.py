@@ -115,8 +115,7 @@ class OffCpu:
         self.threads.clocks = _Clocks()
 
     def begin(self) -> None:
-        """Restart the calling thread's clocks after a wait: time lost in the wait does not count.
-        """
+        """Restart the calling thread's clocks after a wait: time lost in the wait does not count."""
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:

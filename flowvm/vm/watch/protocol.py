@@ -1,5 +1,4 @@
-"""The interface of an engine that watchers need.  The engine itself lies above, and is passed in.
-"""
+"""The interface of an engine that watchers need.  The engine itself lies above, and is passed in."""
 
 from __future__ import annotations
 

@@ -172,8 +172,7 @@ def tell_sources(m: Words, plan: Words) -> None:
 
 
 def may_act(plan: Words, actor: Words) -> bool:
-    """Return True if the actor's inputs are readable and its outputs writable for its next launch.
-    """
+    """Return True if the actor's inputs are readable and its outputs writable for its next launch."""
     acted, times = actor[ACTOR.ACTED], actor[ACTOR.TIMES]
     if acted // times >= load_acquire(plan, RUNTIME.STARTED):
         return False
@@ -275,8 +274,7 @@ def ran_at(plan: Words, actor: Words, number: int) -> int:
 
 
 def may_end(plan: Words, actor: Words) -> bool:
-    """Return True if no more data will come: all launches are acted for, all producers have ended.
-    """
+    """Return True if no more data will come: all launches are acted for, all producers have ended."""
     if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED] * actor[ACTOR.TIMES]:
         return False
     for k in range(actor[ACTOR.INS]):

@@ -263,8 +263,7 @@ def first_task(plan: int) -> int:
 
 
 def written_by(task: int, k: int) -> int:
-    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for none.
-    """
+    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for none."""
     word = load_word(task + 8 * (TASK.OPERANDS + k))
     return word & TASK.SOURCE_MASK if (word >> TASK.SOURCE_BITS) & 1 != 0 else 0
 

@@ -242,8 +242,7 @@ def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def has_zones(m: Words, at: int) -> bool:
-    """Return True if the storage at `at` has zones: from the allocator of host memory, or `zoned`.
-    """
+    """Return True if the storage at `at` has zones: from the allocator of host memory, or `zoned`."""
     if m[at + STO.CLASS] <= ZONED:
         return m[at + STO.CLASS] == ZONED
     return on_host(m, m[at + STO.STREAM])
