@@ -75,7 +75,7 @@ class Stream:
 
     @property
     def stream_id(self) -> int:
-        """Its number in the VM; traces show it."""
+        """The stream's number in the VM; traces show it."""
         return self.number
 
     @property
@@ -88,11 +88,13 @@ class Stream:
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
-        """Wait until everything issued to it so far is done; raise an error nobody has seen."""
+        """Wait until all instructions issued to this stream so far are done.  Raise an error that
+        nobody has seen.
+        """
         _wait_for([self.number])
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record `event`, or a new one, behind everything issued to it so far."""
+        """Record `event`, or a new one, behind all instructions issued to this stream so far."""
         recorded = Event() if event is None else event
         recorded.record(self)
         return recorded
@@ -227,8 +229,8 @@ class Event:
         mark.recorded = on.number, seq
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let what is issued to the stream from now on wait for the event; at once if it was never
-        recorded.
+        """Let instructions issued to the stream from now on wait for the event.  Do nothing if it
+        was never recorded.
         """
         if self._mark.recorded is not None:
             on = current_stream() if stream is None else stream
@@ -240,7 +242,7 @@ class Event:
         return self._mark.happened()
 
     def synchronize(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the event has happened."""
         if self._mark.recorded is not None:
             engine.wait_for((self._mark.storage,))
 
@@ -267,7 +269,7 @@ class Event:
         return self._mark.handle
 
     def _made_for(self, stream: Stream) -> _Mark:
-        """Its mark, made by the first recording."""
+        """Return the event's mark; the first recording makes it."""
         if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")
         with _marking:
@@ -299,14 +301,16 @@ def _new_mark(runtime: Runtime, timing: bool) -> _Mark:
 
 
 def _drop(mark: _Mark, spare: list[_Mark]) -> None:
-    """Its event is gone: the storage goes as a tensor's does, the handle is used again."""
+    """Drop a mark whose event is gone.  Its storage is released like a tensor's, its handle is used
+    again.
+    """
     hot["dead"].append(mark.storage)
     spare.append(mark)
 
 
 def _handed_over(stream: int, before: int) -> None:
-    """Wait until what was issued to a stream is in its worker's queue, so that what comes next is
-    behind it.
+    """Wait until all instructions issued to a stream are in its worker's queue, so that later ones
+    come behind them.
     """
     table = engine.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
     while True:

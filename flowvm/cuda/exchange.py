@@ -37,7 +37,7 @@ _ORDINAL: Final = 9  # pointer attribute: the number of the device
 
 
 class _Lent(Storage):
-    """A storage that others have seen: its memory is used again when the devices are done."""
+    """A storage shared with other libraries.  Its memory is used again when the devices are done."""
 
     __slots__ = ()
 
@@ -120,7 +120,7 @@ class Capsules:
         return self.capsule
 
     def array(self) -> np.ndarray[Any, Any]:
-        """An array at the memory's address; what the producer still computes is waited for."""
+        """Return an array at the memory's address, after waiting for the producer's computation."""
         array = np.from_dlpack(self)
         marked(self.capsule, (CUDA, self.device.index or 0))
         used = runtime(self.device.index or 0)

@@ -92,7 +92,7 @@ class CudaLane(Lane):
     # --- what the watcher asks ------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Show on the board what the device has done."""
+        """Show the device's progress on the board."""
         for at in [*self.rows]:
             row = world().row(at)
             begun = int(row[ROW.SEQ])  # first: the mark is set before it
@@ -104,11 +104,11 @@ class CudaLane(Lane):
         return ""
 
     def stop(self) -> None:
-        """Let what the device passes from now on fail."""
+        """Let exchanges that the device reaches from now on fail."""
         self.tally[TALLY.RAISED] = 1
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Do nothing: the communicators free their resources."""
 
 
 class Communicator:
@@ -153,7 +153,7 @@ class Communicator:
     # --- what the watcher asks ------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Show on the board what the device has done: the lanes do."""
+        """Do nothing: the lanes show the progress on the board."""
 
     def trouble(self) -> str:
         """Return the text of an error of the network or of another rank, "" if there is none."""
@@ -170,7 +170,7 @@ class Communicator:
         self._end("ncclCommAbort")
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Free the resources: all ranks are done."""
         self._end("ncclCommDestroy")
 
     def _end(self, how: str) -> None:

@@ -64,7 +64,7 @@ class Switches:
 
 
 class Setting(Switched):
-    """A with statement in which switches, or entries of a dict, are set."""
+    """A context manager that sets switches, or entries of a dict."""
 
     def __init__(self, of: Switches | dict[str, Any], values: dict[str, Any]) -> None:
         self._of, self._values = of, values

@@ -69,7 +69,7 @@ def simulated() -> bool:
 
 
 def threads(n: int) -> int:
-    """The block size for a kernel that would like `n` threads: n, or 32 where that is smaller in
+    """Return the block size for a kernel that prefers `n` threads: n, or 32 if that is smaller, in
     the simulator.
     """
     return min(n, SIMULATED_BLOCK) if simulated() else n
@@ -159,7 +159,7 @@ def readable(text: str, version: int) -> str:
 
 
 def available() -> str:
-    """Why nothing can be compiled here (no Numba-CUDA, no libNVVM), or "" where it can."""
+    """Return the reason why nothing can be compiled here (no Numba-CUDA, no libNVVM), or ""."""
     return _toolchain_error()
 
 
@@ -178,7 +178,7 @@ def _toolchain_error() -> str:
 
 @functools.cache
 def _toolchain() -> str:
-    """Everything besides the program that its PTX depends on."""
+    """Return all facts besides the program on which its PTX depends."""
     parts = [str(SCHEMA), ".".join(map(str, sys.version_info[:2]))]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

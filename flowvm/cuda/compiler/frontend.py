@@ -34,7 +34,7 @@ LOWERED_FOR = (7, 0)
 
 @functools.cache
 def frontend() -> Frontend:
-    """The one there is."""
+    """Return the one front end of this process."""
     return Frontend()
 
 
@@ -95,7 +95,7 @@ class Frontend:
         return compiled
 
     def type_of(self, value: Any) -> Any:
-        """The type of a value that only we know, or None."""
+        """Return the type of a value that only flowvm knows, or None."""
         if isinstance(value, pytypes.FunctionType):
             return self.function_type(value)
         if isinstance(value, Overloaded):
@@ -320,7 +320,7 @@ def _name_of(kind: Any) -> str:
 def _attempted(
     context: Any, builder: Any, function: Any, called: Any, arguments: Any, kinds: Any
 ) -> Any:
-    """A call whose status is looked at and not passed on: the status, and what came back."""
+    """Call a function without passing its status on.  Return the status and the result."""
     compiled = function.dispatcher.overloads[tuple(called.args)]
     passed = [
         context.cast(builder, value, kind, taken)
@@ -335,7 +335,7 @@ def _attempted(
 
 
 def define_attempt() -> Any:
-    """`compiling.attempt`."""
+    """Define the lowering of `compiling.attempt`."""
     from numba.cuda import types
 
     def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
@@ -352,7 +352,7 @@ def define_attempt() -> Any:
 
 
 def define_status() -> Any:
-    """`compiling.status_of`."""
+    """Define the lowering of `compiling.status_of`."""
     from llvmlite import ir
     from numba.cuda import types
 

@@ -185,7 +185,9 @@ def _range_begun(kind: Any) -> Any:
 
 
 def _range_went_on(kind: Any) -> Any:
-    """Downwards, places are compared as what all bits of them inverted are: in the other order."""
+    """Lower the test of a range's end.  Downwards, numbers are compared with all bits inverted,
+    which reverses their order.
+    """
     cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
     signed = kind.yield_type.signed

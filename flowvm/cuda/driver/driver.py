@@ -70,7 +70,7 @@ class Driver:
             self.table[INDEX[name]] = address
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function; raise what a result other than 0 stands for."""
+        """Call a function; raise the exception of a result other than 0."""
         if result := self.functions[name](*args):
             raise error_of(result, name)
 
@@ -96,7 +96,7 @@ _failed: FlowError | None = None
 
 
 def driver() -> Driver:
-    """The driver; loaded and initialized by the first call.  DeviceError where there is none."""
+    """Return the driver; the first call loads and initializes it.  DeviceError if there is none."""
     global _driver, _failed
     with _lock:
         if _failed is not None:
@@ -120,7 +120,7 @@ def driver() -> Driver:
 
 
 def loaded() -> Driver | None:
-    """The driver, if it is in use already."""
+    """Return the driver, if it is in use already."""
     return _driver
 
 
@@ -178,7 +178,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def error_of(result: int, doing: str) -> FlowError:
-    """The exception for a result of the driver in use, with what a fake driver knows of it."""
+    """Return the exception for a result of the driver in use, with a fake driver's reason."""
     return results.error(result, doing, _why(result))
 
 
@@ -203,7 +203,7 @@ def _said(of: Driver, result: int) -> str:
 
 
 def _failed_instruction(details: Sequence[int]) -> FlowError:
-    """The exception of an instruction for which a call of the driver or of cuBLAS failed.
+    """Return the exception of an instruction that failed in a call of the driver or of cuBLAS.
 
     The details: its result, the number of the step, and what the step calls; a number below 0 where
     it was no step's call.
@@ -230,7 +230,9 @@ def nccl_error(result: int, doing: str) -> FlowError:
 
 
 def _called(address: int) -> str:
-    """The function at an address of the table, or the kernel of that handle."""
+    """Return the name of the function at an address of the table, or of the kernel with that
+    handle.
+    """
     if _driver is None:
         return ""
     at = np.flatnonzero(_driver.table == address)
@@ -284,7 +286,9 @@ def _load(where: str) -> Driver:
 
 
 def _check_version(library: ctypes.CDLL, name: str) -> None:
-    """Before functions are looked up, which an old driver may lack."""
+    """Check the driver's version.  This comes before the look-up of functions, which an old driver
+    may lack.
+    """
     version = ctypes.c_int()
     try:
         library.cuDriverGetVersion(ctypes.byref(version))

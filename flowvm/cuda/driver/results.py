@@ -188,7 +188,7 @@ def text_of(code: int, more: str = "") -> str:
 
 
 def error(code: int, doing: str, more: str = "") -> FlowError:
-    """The exception for result `code` of `doing`; `more` is what else is known."""
+    """Return the exception for result `code` of `doing`; `more` is added to its text."""
     kind = OutOfMemoryError if code == 2 else DeviceError
     return kind(f"{doing}: {text_of(code, more)}")
 

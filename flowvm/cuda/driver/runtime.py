@@ -61,7 +61,7 @@ class Properties:
 
 
 class Runtime:
-    """Device `index`, in use."""
+    """A device in use: number `index`."""
 
     def __init__(self, index: int) -> None:
         self.driver = drivers.driver()
@@ -87,7 +87,7 @@ class Runtime:
         self.driver.call("cuCtxSetCurrent", self.context)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free on the device, and that it has, whoever uses them."""
+        """Return the free bytes and all bytes of the device, whoever uses them."""
         self.enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -251,7 +251,7 @@ def count() -> int:
 
 
 def why_not(index: int) -> str:
-    """Why device `index` cannot be used, or ""."""
+    """Return the reason why device `index` cannot be used, or ""."""
     try:
         there = count()
     except FlowError as error:
@@ -263,7 +263,9 @@ def why_not(index: int) -> str:
 
 
 def runtime(index: int) -> Runtime:
-    """Device `index`, made by the first call.  DeviceError says why it cannot be used."""
+    """Return the runtime of device `index`; the first call makes it.  DeviceError says why it
+    cannot be used.
+    """
     with _lock:
         driver = drivers.driver()
         runtime = _runtimes.get((driver, index))
@@ -273,6 +275,6 @@ def runtime(index: int) -> Runtime:
 
 
 def runtimes() -> list[Runtime]:
-    """The devices in use."""
+    """Return the runtimes of the devices in use."""
     used = drivers.loaded()
     return [runtime for (driver, _), runtime in _runtimes.items() if driver is used]

@@ -1,4 +1,4 @@
-"""The VM's streams of a device, and what a caller of theirs needs to know.
+"""The VM's streams of a device, and the facts about them that callers need.
 
     streams(0).compute      the VM stream that instructions on cuda:0 go to by default
     streams(0).h2d          that of copies from the host; .d2h: to the host
@@ -80,7 +80,7 @@ def used() -> list[Streams]:
 
 
 def new_stream(index: int, name: str, priority: int = 0) -> int:
-    """A further compute stream of cuda:`index`: its number.  VMError where there is no more."""
+    """Add a compute stream of cuda:`index`.  Return its number.  VMError if no more can be added."""
     with _lock:
         of = streams(index)
         stream = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)
@@ -200,7 +200,7 @@ def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
 
 
 def _kept(words: Words) -> int:
-    """The address of words that stay for ever."""
+    """Keep words for ever.  Return their address."""
     engine.keep.append(words)
     return int(words.ctypes.data)
 
@@ -222,7 +222,7 @@ _refuse = ctypes.CFUNCTYPE(ctypes.c_int)(drivers.refuse)
 
 
 def _after_fork_in_child() -> None:
-    """Workers of the child fail what they are given, and do not call the driver."""
+    """Let workers of the child fail their instructions without calls of the driver."""
     address = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
     for _, block in (*_blocks.values(), *_twins):
         for place in _FUNCTIONS:

@@ -42,7 +42,7 @@ class Matrix:
     count: int
 
     def check(self, memory: Memory, name: str, device: int) -> None:
-        """Fault where they go outside of their memory."""
+        """Raise Fault if the matrices go outside of their memory."""
         itemsize = self.dtype.itemsize
         if self.rows * self.columns * self.count:
             last = (self.count - 1) * self.stride + (self.columns - 1) * self.leading + self.rows

@@ -1,4 +1,5 @@
-"""Simulated NCCL's way between processes: files in a folder, which goes with the communicator.
+"""Exchanges of simulated NCCL between processes: files in a folder that lives as long as the
+communicator.
 
 What a rank sends it writes to a file of its own when its stream comes there; what it waits for is
 ready when the files of the others are there.  So streams wait for each other as on GPUs, and those
@@ -19,7 +20,7 @@ from flowvm.cuda.simulator.streams import Work
 
 @dataclass
 class Communicator:
-    """This rank's part of one."""
+    """This rank's part of a communicator."""
 
     folder: Path
     size: int

@@ -48,7 +48,7 @@ def run_grid(
     shared: int = 0,
     order: str = "",
 ) -> None:
-    """Run `kernel` on NumPy arrays and numbers; what a thread raises is raised here.
+    """Run `kernel` on NumPy arrays and numbers.  Raise the exceptions of its threads here.
 
     Numbers become int64 or float64, as compiled kernels get them.
     """
@@ -273,7 +273,7 @@ class _Shared:
         self.arrays: dict[Any, Any] = {}
 
     def clear(self) -> None:
-        """Before a block begins: it holds anything."""
+        """Fill shared memory with arbitrary bytes before a block begins."""
         self.arrays.clear()
         self.dynamic.fill(0xA5)
 
@@ -373,7 +373,7 @@ class _Block:
             self.members[strand.warp] = self.members.get(strand.warp, 0) + 1
 
     def run(self, module: Any) -> None:
-        """Until all are through; raises what one of them raises."""
+        """Run until all threads have ended.  Raise an exception that one of them raises."""
         while self.ready:
             module.current = strand = self.ready.pop()
             strand.greenlet.switch()

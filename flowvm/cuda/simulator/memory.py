@@ -30,7 +30,7 @@ _libc.free.argtypes = [ctypes.c_void_p]
 
 
 class Fault(Exception):  # noqa: N818 - the word for it
-    """A call, or what a stream runs, went wrong: a driver's result, and why in words."""
+    """A failed call or task of a stream: the driver's result, and the reason as text."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(f"{why} ({name_of(code)})")

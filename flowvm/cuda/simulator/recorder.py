@@ -1,4 +1,4 @@
-"""A CUDA driver that notes what it is asked to do: FLOWVM_CUDA_DRIVER=recorder.
+"""A CUDA driver that records its calls: FLOWVM_CUDA_DRIVER=recorder.
 
 Memory, copies, streams and events are the simulator's (and its options hold here, too); kernels
 and matrix products are read, checked and noted, and not run.  So it needs no Numba-CUDA.
@@ -73,7 +73,7 @@ class Recorder(Simulator):
         self.failures[name, self.counts[name] + nth] = result
 
     def launches(self, name: str = "") -> list[Call]:
-        """The launches of kernels so far; of one whose name contains `name`."""
+        """Return the launches so far of kernels whose name contains `name`."""
         return [c for c in self.calls if c.launch and name in c.launch.function.name]
 
     def named(self, *names: str) -> list[Call]:
@@ -134,7 +134,7 @@ class Recorder(Simulator):
             self._recorded[call.arguments[0]] = call.number
 
     def _learn(self, number: int | None) -> None:
-        """The host has seen that a call's work is done, and so all that it came after."""
+        """Note that the host knows a call's work to be done, and all the work before it."""
         if number is not None:
             self._known -= set(self.calls[number].before)
             self._known.add(number)

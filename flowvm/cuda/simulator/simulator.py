@@ -170,7 +170,7 @@ class Simulator(Nccl):
         return code
 
     def _failed(self, device: int, error: Exception) -> None:
-        """A stream's work went wrong: nothing runs on the device any more."""
+        """Note that a stream's work has failed: the device runs nothing any more."""
         code = error.code if isinstance(error, Fault) else UNKNOWN
         why = error.why if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
         self.lost[device] = (code if code in STICKY else 719, why)
@@ -217,7 +217,7 @@ class Simulator(Nccl):
         self.lock.acquire()
 
     def do(self, stream: int, what: str, run: Callable[[], None]) -> None:
-        """Put something into a stream."""
+        """Put work into a stream."""
         self.streams.enqueue(self._stream(stream), Work(what, run))
 
     def _uncaptured(self) -> None:

@@ -1,4 +1,5 @@
-"""Simulated streams, events and captured graphs: who may run when, and in which order it is run.
+"""Simulated streams, events and captured graphs: they decide which work may run, and in which
+order.
 
 A stream is a queue of `Work`.  Its head may run if it waits for no event, or for one that has
 happened.  At once: what may run runs while it is enqueued.  Late: it stays in its queue until
@@ -43,7 +44,7 @@ class Event:
 
 @dataclass
 class Work:
-    """One thing that a stream does: `run`, then `event` has happened for the `number`-th time.
+    """One task of a stream: it calls `run`, then `event` has happened for the `number`-th time.
 
     It may begin when `after` has happened for the `count`-th time, and `poll` says so; in a graph,
     when the works of the numbers `needs` are done.
@@ -85,7 +86,7 @@ class Graph:
         self.counts[stream] = self.counts.get(stream, 0) + 1
 
     def add(self, stream: int, work: Work) -> None:
-        """`stream` does something more."""
+        """Record one more action of `stream`."""
         work.needs = self.last.get(stream, frozenset())
         self.last[stream] = frozenset([len(self.work)])
         self.work.append(work)
@@ -94,7 +95,7 @@ class Graph:
 
 @dataclass
 class Stream:
-    """A queue; `capture` is the graph that takes what would be enqueued."""
+    """A queue of work; during a capture, `capture` is the graph that takes new work."""
 
     handle: int
     device: int
@@ -104,7 +105,9 @@ class Stream:
 
 
 class Replay:
-    """A launch of a graph in which something waits for other processes: what may run, runs."""
+    """A launch of a graph with work that waits for other processes.  Work that may run is run
+    meanwhile.
+    """
 
     def __init__(self, graph: list[Work]) -> None:
         self.graph = graph
@@ -159,7 +162,7 @@ class Scheduler:
         self.last: Stream | None = None
 
     def enqueue(self, stream: Stream, work: Work) -> None:
-        """Give a stream something to do."""
+        """Put work into a stream's queue."""
         if stream.capture is not None:
             stream.capture.add(stream.handle, work)
             return
@@ -243,7 +246,7 @@ class Scheduler:
         return order
 
     def step(self) -> bool:
-        """Run one thing of some stream; False if nothing may run."""
+        """Run one task of some stream.  Return False if no task may run."""
         ready = [s for s in self.streams.values() if s.queue and s.queue[0].ready]
         if not ready:
             return False
@@ -261,7 +264,7 @@ class Scheduler:
                 return
 
     def _stepped(self) -> bool:
-        """Run one thing; False if all that may run next waits for other processes."""
+        """Run one task.  Return False if all tasks that may run next wait for other processes."""
         if self.step():
             return True
         if any(s.queue and s.queue[0].poll is not None for s in self.streams.values()):
@@ -269,11 +272,11 @@ class Scheduler:
         raise Fault(LAUNCH_TIMEOUT, "streams wait for each other: nothing can run")
 
     def drain(self, stream: Stream | None = None) -> None:
-        """Run until a stream, or each, has nothing left."""
+        """Run until a stream's queue, or all queues, are empty."""
         self._until(lambda: not (stream.queue if stream is not None else self._any()))
 
     def happen(self, event: Event) -> None:
-        """Run until what `event` last recorded has happened."""
+        """Run until the last recording of `event` has happened."""
         wanted = event.wanted
         self._until(lambda: event.happened >= wanted)
 
