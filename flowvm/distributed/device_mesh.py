@@ -124,12 +124,14 @@ class DeviceMesh(Region):
         return rank()
 
     def get_coordinate(self) -> list[int] | None:
-        """This rank's place in the array, None if it is not there."""
+        """Return this rank's place in the array, None if it is not in it."""
         place = self.flow_placement.place_of(rank())
         return None if place is None else list(place)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's place along a dimension, which may be left out where there is only one."""
+        """Return this rank's place along a dimension.  The dimension may be left out if there is
+        only one.
+        """
         axis = self._only_axis("get_local_rank", mesh_dim)
         return self._place("get_local_rank")[axis]
 
@@ -182,7 +184,7 @@ class DeviceMesh(Region):
         return self.flow_placement.ranks[at].transpose([kept.index(a) for a in axes])
 
     def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
-        """All its ranks in one dimension."""
+        """Return all ranks of the mesh in one dimension."""
         names = self.mesh_dim_names or tuple(map(str, range(self.ndim)))
         name = mesh_dim_name or "_".join(names)
         ranks = list(self.flow_placement.flat)
@@ -232,7 +234,7 @@ _current: Mode[DeviceMesh | None] = Mode(None)  # of the `with` around
 
 
 def current_mesh() -> DeviceMesh:
-    """The mesh of the `with` around, else of all ranks in one dimension."""
+    """Return the mesh of the surrounding with statement, or all ranks in one dimension."""
     return _current.now() or DeviceMesh.of(placement.all("cpu"))
 
 

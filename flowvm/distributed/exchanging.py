@@ -1,4 +1,4 @@
-"""Collectives, which change the tensors that they are given, under PyTorch's names.
+"""Collectives that change their arguments, under PyTorch's names.
 
 Each returns at once, None or with `async_op=True` a `Work`; `barrier` alone waits.
 """

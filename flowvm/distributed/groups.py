@@ -200,7 +200,7 @@ def needed(name: str) -> None:
 
 
 def members(name: str, group: Any) -> Group:
-    """The Group that a collective of this name is among."""
+    """Return the Group for a collective of this name."""
     needed(name)
     if group is not None and not isinstance(group, Group):
         raise ArgumentTypeError(
@@ -275,7 +275,7 @@ def get_global_rank(group: Group, group_rank: int) -> int:
 
 
 def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
-    """The rank that a call names by its number among all, or by that in the group."""
+    """Return the rank that a call names, by its number among all ranks or in the group."""
     if (number is None) == (in_group is None):
         raise ArgumentError(f"{name}: give {what} or group_{what}, and not both")
     if in_group is not None:

@@ -14,7 +14,7 @@ from flowvm.vm.watch.pending import issued, lively_on
 
 
 class Work:
-    """An exchange that was issued.
+    """An issued exchange.
 
     Nothing needs to wait for it: whoever reads the tensors does.  While a graph is captured,
     waiting does nothing.
@@ -25,7 +25,7 @@ class Work:
         self._before = issued()
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
-        """Wait until it is done: True.  CommunicationError if it failed.
+        """Wait until the exchange is done.  Return True.  CommunicationError if it failed.
 
         `timeout` is the process's: `flow.config.distributed_timeout`.
         """
@@ -50,7 +50,7 @@ class Work:
         return None
 
     def result(self) -> list[Tensor]:
-        """The tensors that it writes."""
+        """Return the tensors that the exchange writes."""
         return list(self._tensors)
 
     def synchronize(self) -> None:

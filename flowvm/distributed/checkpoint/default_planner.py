@@ -31,8 +31,7 @@ class LoadPlanner:
 
 
 class DefaultSavePlanner(SavePlanner):
-    """All of the state dict is saved, each part of a tensor once, by the first rank that has it.
-    Arguments are PyTorch's, and taken: that is what its defaults ask for.
+    """Save the whole state dict: each part of a tensor once, by the first rank that has it.
 
     >>> from flowvm.distributed.checkpoint import DefaultSavePlanner
     >>> _ = DefaultSavePlanner()
@@ -50,7 +49,7 @@ class DefaultSavePlanner(SavePlanner):
 
 
 class DefaultLoadPlanner(LoadPlanner):
-    """All that the state dict names is loaded.
+    """Load all entries that the state dict names.
 
     allow_partial_load   what the checkpoint lacks stays as it is; else that is an error
 

@@ -217,7 +217,7 @@ def _flat(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begin(optimizer: Optimizer) -> None:
-    """Let an optimizer have the state that its first step makes."""
+    """Make the state that an optimizer's first step would make."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     if optimizer.state or any(p.grad is not None for p in params):
         return
@@ -243,7 +243,7 @@ def get_state_dict(
     submodules: set[Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(`get_model_state_dict`, `get_optimizer_state_dict`).
+    """Return (`get_model_state_dict`, `get_optimizer_state_dict`).
 
     >>> from flowvm.distributed.checkpoint.state_dict import get_state_dict
     >>> model = nn.Linear(1, 1)

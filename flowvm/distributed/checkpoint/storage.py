@@ -58,11 +58,13 @@ class StorageWriter:
     path: Path
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """Write it; all ranks together."""
+        """Write an object; all ranks together."""
         raise NotImplementedError
 
     def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
-        """Copy its values, all ranks together, and give what writes them, on any thread."""
+        """Copy an object's values, all ranks together.  Return a function that writes them on any
+        thread.
+        """
         raise NotImplementedError
 
 
@@ -156,7 +158,7 @@ class FileSystemReader(StorageReader):
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
-    """(path, value) of all in nested dicts, lists and tuples."""
+    """Yield (path, value) of all entries in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, (list, tuple)):

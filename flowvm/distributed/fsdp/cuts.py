@@ -57,7 +57,9 @@ def joined(flat: Tensor, cuts: Sequence[Cut], ranks: int) -> list[Tensor]:
 
 
 def parted(whole: Sequence[Tensor], cuts: Sequence[Cut], ranks: int) -> Tensor:
-    """The opposite: what the ranks have, rank by rank, of whole tensors."""
+    """Cut whole tensors into one flat tensor of the ranks' parts, rank by rank; the opposite of
+    `joined`.
+    """
     if len(whole) == 1 and cuts[0].dim == 0:
         alone: Tensor = whole[0].reshape(-1)
         return alone

@@ -67,7 +67,7 @@ class Beside(NamedTuple):
         return GlobalMeta.make(m.shape, m.dtype, self.where.device(rank()), (*m.sbp, *sbps))
 
     def whole(self, local: Tensor) -> Tensor:
-        """The parameter as it was, of its part here."""
+        """Return the parameter with its layout from before the cut, from its part here."""
         m = self.meta
         return global_of(local, GlobalMeta.make(m.shape, local._meta.dtype, m.device, m.sbp))
 
@@ -161,11 +161,11 @@ class ParameterGroup:
         return [found[i] for i in range(len(parts))]
 
     def unshard(self) -> None:
-        """Let the modules have whole parameters."""
+        """Give the modules whole parameters."""
         self._show(self.whole())
 
     def reshard(self) -> None:
-        """Let them have the cut ones, and forget the others."""
+        """Give the modules the cut parameters, and drop the whole ones."""
         self._whole = self._made_at = None
         self._show(self.params)
 
@@ -214,7 +214,7 @@ class ParameterGroup:
         return out
 
     def _dropping(self, whole: list[Tensor]) -> some_saved_tensors_hooks:
-        """A region in which what nodes save of whole parameters is replaced by where it lies."""
+        """Return a region in which nodes save, of whole parameters, only their place."""
         storages = {id(t.storage()): i for i, t in reversed([*enumerate(whole)])}
         stand = self._made_at
 

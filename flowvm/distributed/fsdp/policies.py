@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
-    """In which dtypes a sharded module computes; its parameters keep theirs.
+    """The dtypes in which a sharded module computes; its parameters keep theirs.
 
     param_dtype          of gathered parameters, and so of forward and backward
     reduce_dtype         in which gradients are averaged, `param_dtype` where it is None

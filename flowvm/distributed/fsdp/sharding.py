@@ -1,4 +1,4 @@
-"""`fully_shard`, and what a module can do then."""
+"""`fully_shard`, and the methods of a sharded module."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class UnshardHandle:
     """
 
     def wait(self) -> None:
-        """Nothing is to be waited for: whoever reads a parameter waits for it."""
+        """Do nothing: a reader of a parameter waits for it."""
 
 
 class FSDPModule(Module):
@@ -53,7 +53,7 @@ class FSDPModule(Module):
         return UnshardHandle() if async_op else None
 
     def reshard(self) -> None:
-        """Forget gathered parameters."""
+        """Drop gathered parameters."""
         self._fsdp_group.reshard()
 
     def set_requires_gradient_sync(
@@ -103,10 +103,10 @@ class FSDPModule(Module):
     set_reduce_scatter_divide_factor = set_gradient_divide_factor
 
     def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
-        """Taken: gradients are summed, and divided afterwards."""
+        """Accept and ignore: gradients are always summed first, and divided afterwards."""
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Taken: each backward leaves its gradients where they belong."""
+        """Accept and ignore: each backward leaves its gradients in place."""
 
     def reset_iter_state(self) -> None:
         """Forget gathered parameters, and gradients that were not averaged; of the modules below,
@@ -146,7 +146,7 @@ def _groups_of(what: str, modules: Iterable[Any]) -> list[ParameterGroup]:
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that runs with whole parameters."""
+    """Return a method that runs with whole parameters."""
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -212,7 +212,7 @@ def register_fsdp_forward_method(module: Module, method_name: str) -> None:
 
 
 def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
-    """Taken: all exchanges of a rank are issued in the order of the program.
+    """Accept and ignore: all exchanges of a rank are issued in the order of the program.
 
     >>> from flowvm.distributed.fsdp import fully_shard, share_comm_ctx
     >>> share_comm_ctx([fully_shard(nn.Linear(2, 2))])

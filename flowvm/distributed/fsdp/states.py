@@ -24,7 +24,7 @@ INNER = "_fsdp_wrapped_module"  # the name of the wrapped module in its wrapper
 def whole_params(
     groups: Sequence[ParameterGroup], writeback: bool, rank0_only: bool, with_grads: bool
 ) -> Iterator[None]:
-    """Inside, modules have whole parameters: see `summon_full_params`."""
+    """Give modules whole parameters inside the with statement: see `summon_full_params`."""
     if rank0_only and writeback:
         raise ArgumentError("summon_full_params: rank0_only goes with writeback=False")
     changed = []

@@ -69,7 +69,7 @@ class CustomPolicy:
         self.function = lambda_fn
 
     def arguments(self, module: Module) -> dict[str, Any] | None:
-        """None for a module that is not wrapped."""
+        """Return the arguments to wrap a module with, or None."""
         said = self.function(module)
         if not isinstance(said, (bool, dict)):
             raise ArgumentError(f"CustomPolicy: the function gives a bool or a dict, got {said!r}")
@@ -145,7 +145,9 @@ def size_based_auto_wrap_policy(
 def wrapped_below(
     module: Module, policy: Callable[..., bool], ignored: set[int], wrapper: Wrapper
 ) -> int:
-    """Wrap what a policy wants of the modules below; how many elements of parameters they have."""
+    """Wrap the inner modules that a policy chooses.  Return the number of elements of their
+    parameters.
+    """
     total = 0
     for name, child in list(module._modules.items()):
         if child is None or id(child) in ignored:

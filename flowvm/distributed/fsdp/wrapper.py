@@ -135,7 +135,7 @@ class FullyShardedDataParallel(Module):
 
     @property
     def module(self) -> Module:
-        """The wrapped one."""
+        """The wrapped module."""
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +207,7 @@ class FullyShardedDataParallel(Module):
         offload_to_cpu: bool = False,
         with_grads: bool = False,
     ) -> Iterator[None]:
-        """Inside, parameters are whole local ones, in `parameters()` too.
+        """Make parameters whole local ones inside the with statement, in `parameters()` too.
 
         writeback    changes in place are kept: each rank's of its part
         rank0_only   whole on the first rank alone; then without writeback
@@ -260,7 +260,7 @@ class FullyShardedDataParallel(Module):
         state_dict_config: StateDictConfig | None = None,
         optim_state_dict_config: Any = None,
     ) -> Iterator[None]:
-        """`set_state_dict_type`, inside."""
+        """Apply `set_state_dict_type` inside the with statement."""
         one = FullyShardedDataParallel
         before = one.set_state_dict_type(
             module, state_dict_type, state_dict_config, optim_state_dict_config

@@ -1,4 +1,4 @@
-"""`DTensor`: PyTorch's names for what global tensors do."""
+"""`DTensor`: PyTorch's names for operations on global tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from flowvm.nn.parameter import Parameter
 
 
 def _sbps(placements: Sequence[Placement] | None, where: placement, ndim: int) -> Sbps:
-    """One for each dimension of the ranks; None: all replicated."""
+    """Return one sbp for each dimension of the ranks; None: all replicated."""
     if placements is None:
         return (broadcast,) * len(where.shape)
     return as_sbps(placements, where, ndim)
@@ -146,7 +146,7 @@ def _redistribute(
 
 
 def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-    """All of a global tensor as a local one, on each of its ranks, which all call this.
+    """Return the whole of a global tensor as a local one.  All of its ranks call this.
 
     grad_placements   how each rank's gradient is held, replicated by default
 

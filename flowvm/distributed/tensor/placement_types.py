@@ -68,7 +68,7 @@ class Shard(Placement):
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Each rank has all of it.
+    """The placement of a tensor that each rank has as a whole.
 
     >>> from flowvm.distributed.tensor import Replicate
     >>> Replicate()
@@ -78,7 +78,8 @@ class Replicate(Placement):
 
 @dataclass(frozen=True)
 class Partial(Placement):
-    """Each rank has a summand.  ArgumentError for another `reduce_op` than "sum".
+    """The placement of a tensor of which each rank has a summand.  ArgumentError for another
+    `reduce_op` than "sum".
 
     >>> from flowvm.distributed.tensor import Partial
     >>> Partial()
@@ -105,7 +106,7 @@ class _StridedShard(Placement):
     split_factor: int = 1
 
     def as_sbp(self, ndim: int | None) -> sbp:
-        """ArgumentError."""
+        """Raise ArgumentError: no tensor is held so."""
         raise ArgumentError(
             f"{self!r}: ranks hold whole ranges of a dimension, Shard(dim); cut the groups apart "
             f"first: unflatten({self.dim}, ({self.split_factor}, -1)) and Shard({self.dim + 1})"
