@@ -1,4 +1,4 @@
-"""Processes that compute together, each a *rank*: who there is, groups of them, MPI underneath.
+"""Processes that compute together, each a *rank*: all ranks, groups of them, MPI underneath.
 
 Here: how many ranks were launched and which this one is, groups and their communicators, MPI's
 functions by address, the board on which ranks see each other's standing, and who watches it.

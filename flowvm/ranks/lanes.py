@@ -1,4 +1,4 @@
-"""Lanes: a stream for what is exchanged, and the tensor that keeps it in order.
+"""Lanes: a stream for exchanges, and the tensor that keeps them in order.
 
 There is one for collectives of a device, and one for messages to and from each other rank.  Those
 of a device that is not the CPU are made by who is entered in `makers`.
@@ -48,7 +48,7 @@ class Lane:
         place.lanes.append(self)
 
     def _take(self) -> None:
-        """Have a stream and an order."""
+        """Make the lane's stream and its order tensor."""
         self.stream = Stream(self.name)
         engine.words[CTL.LANES] |= 1 << self.stream.number
         self.memory = np.zeros(1, np.int64)

@@ -79,7 +79,7 @@ def wheel_file(*names: str) -> str:
 
 
 def _point_at_wheel() -> None:
-    """Tell mpi4py where the wheel's library is, if that is elsewhere than where it looks first."""
+    """Tell mpi4py the path of the wheel's library, if mpi4py would not find it."""
     here = Path(sysconfig.get_path("data"), "lib")
     known = any((here / f"libmpi.so.{n}").exists() for n in (12, 40))
     if known or "MPI4PY_LIBMPI" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:

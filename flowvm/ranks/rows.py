@@ -1,4 +1,4 @@
-"""A rank's row of the board, as Python reads it: what was begun, and where two ranks differ."""
+"""A rank's row of the board, as Python reads it: begun exchanges, and differences between ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def step_text(row: Row, seq: int) -> str:
 
 
 def unlike(mine: Row, theirs: Row) -> int:
-    """The first number that two rows have as different things; 0 where they have none.
+    """Return the first number at which the exchanges of two rows differ; 0 if there is none.
 
     A hash is of all before it as well, so the last one tells whether there is anything.
     """

@@ -1,4 +1,4 @@
-"""The watcher of a rank: a thread that looks whether the others are still there.
+"""The watcher of a rank: a thread that checks that the other ranks are alive.
 
 Ten times a second it looks at the board.  A rank that has failed, that has died, that has left
 while this one waits for it, or a wait that is too long raises the alert: workers that wait for
@@ -48,7 +48,7 @@ ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAIL
 
 
 class Ways(Protocol):
-    """A lane, as far as this goes."""
+    """The interface of a lane that this module needs."""
 
     name: str
     row: int  # of messages, else 0
@@ -57,7 +57,7 @@ class Ways(Protocol):
 
 
 class Place(Protocol):
-    """The world, as far as this goes."""
+    """The interface of the world that this module needs."""
 
     rank: int
     size: int
@@ -87,16 +87,16 @@ class Part(Protocol):
     """A participant in exchanges on a device: a lane, or a communicator."""
 
     def settle(self) -> None:
-        """Show on the board what the device has done."""
+        """Show the device's progress on the board."""
 
     def trouble(self) -> str:
         """Return the text of an error, "" if there is none."""
 
     def stop(self) -> None:
-        """Let what waits for other ranks end: nothing is exchanged any more."""
+        """End all waits for other ranks: exchanges have ended."""
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Free the resources: all ranks are done."""
 
 
 class Wait(NamedTuple):
@@ -136,7 +136,7 @@ class Watcher:
     # --- what is found ------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look once at all there is."""
+        """Check all other ranks once."""
         if self.place.fault:
             return
         for part in [*self.place.parts]:
@@ -174,7 +174,7 @@ class Watcher:
         return ""
 
     def _waits(self) -> Iterator[Wait]:
-        """The exchanges that this rank has begun and not done."""
+        """Return the exchanges that this rank has begun and not done."""
         rows = {at: (j.others, j.seen) for at, j in [*self.place.joined.items()]}
         rows |= {w.row: (tuple(w.peers), ()) for w in [*self.place.lanes] if w.row}
         now = time.monotonic()
@@ -232,7 +232,7 @@ class Watcher:
         return " and ".join(now)
 
     def _broken(self) -> CommunicationError | None:
-        """Why this rank exchanges nothing any more: the error that has poisoned a lane."""
+        """Return the error that has poisoned a lane, or None."""
         for way in [*self.place.lanes]:
             storage = way.order._ref & OPERAND.STORAGE_MASK
             cause = int(engine.words[STO.AT + storage * STO.WORDS + STO.POISON])
@@ -274,14 +274,14 @@ class Watcher:
     # --- what follows -------------------------------------------------------------------------
 
     def raise_alert(self, cause: str) -> None:
-        """Nothing is exchanged any more, and waits end."""
+        """Raise the alert: exchanges have ended, and waits end."""
         self.place.fault = self.place.fault or cause
         self.place.alert[ALERT.RAISED] = 1
         for part in [*self.place.parts]:
             part.stop()
 
     def fail(self, error: CommunicationError) -> None:
-        """This rank takes no further part: the others hear why."""
+        """End this rank's part in exchanges, and tell the other ranks why."""
         text = str(error)
         first = not self.place.fault
         self.raise_alert(f"rank {self.place.rank} failed: {text}")

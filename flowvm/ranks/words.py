@@ -1,4 +1,4 @@
-"""The words of the board, on which a rank shows the others of its host how far it is.
+"""The words of the board, on which a rank shows its progress to the others of its host.
 
 Each rank has a header and a table of rows, one for each group that it has joined; it alone writes
 them.  The memory is a shared window of MPI.

@@ -1,4 +1,5 @@
-"""All ranks, and groups of them: `rank()`, `world_size()`, `Group`, and what a collective needs.
+"""All ranks, and groups of them: `rank()`, `world_size()`, `Group`, and the handles of a
+collective.
 
     g = Group.of([0, 2])    the one group of these ranks
     g.joined()              its communicator and its rows of the board, made when first asked for
@@ -89,7 +90,7 @@ class World:
         node.Barrier()
 
     def _compile(self) -> None:
-        """Have the VM's threads compiled, by one rank of each host where the others find it."""
+        """Let one rank of each host compile the VM's threads, where the others find the code."""
         first = min(self.boards) == self.rank
         if first:
             engine.need_threads()
@@ -140,7 +141,7 @@ class World:
         return sorted(self.boards or {0: 0}).index(self.rank)
 
     def raise_fault(self) -> None:
-        """CommunicationError, if nothing is exchanged any more."""
+        """Raise CommunicationError if exchanges have ended because of an error."""
         if self.fault:
             raise CommunicationError(self.fault)
 
@@ -157,7 +158,7 @@ def _world() -> World:
 
 @protected
 def world() -> World:
-    """The one world of this process; in a launched one, the first call initializes MPI."""
+    """Return the one world of this process.  In a launched one, the first call initializes MPI."""
     with _making:
         return _world()
 
@@ -233,8 +234,8 @@ class Group:
 
     @protected
     def joined(self, what: str = "a collective", device: Device = cpu) -> Joined:
-        """Its communicator for tensors of a device, made when all of its ranks have first asked for
-        it.
+        """Return the group's communicator for tensors of a device.  It is made when all of its
+        ranks have asked for it.
 
         ArgumentError on a rank that is not in it; CommunicationError if a rank does not come.
         """
@@ -266,7 +267,9 @@ class Group:
 
     @waiting
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
-        """Wait for the others, so that making a communicator, which nobody could end, is short."""
+        """Wait for the other ranks, so that making a communicator, which nobody could end, is
+        short.
+        """
         empty = np.zeros(0, np.uint8)
         asked = {other: place.control.Irecv(empty, other, tag) for other in others}
         sent = [place.control.Isend(empty, other, tag) for other in others]
