@@ -50,7 +50,7 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """The function itself: a capture takes whatever it calls."""
+    """Return the function itself: a capture accepts any call."""
     return fn
 
 
@@ -62,7 +62,7 @@ def assume_constant_result(fn: Any) -> Any:
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Taken: every replay is a step."""
+    """Accept and ignore: every replay is a step."""
 
 
 def list_backends(exclude_tags: Any = ()) -> list[str]:
@@ -71,4 +71,4 @@ def list_backends(exclude_tags: Any = ()) -> list[str]:
 
 
 def reset() -> None:
-    """Taken: graphs belong to the functions that were compiled, and go with them."""
+    """Accept and ignore: graphs belong to their compiled functions, and end with them."""

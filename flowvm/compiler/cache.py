@@ -1,4 +1,4 @@
-"""The files of compiled code: in a folder that nobody but its owner may write.
+"""The files of compiled code, in a folder that only its owner may write.
 
 An entry is native code, and who reads one runs it; its checksum says that it is whole, and not who
 wrote it.  So a folder is used only if it is this user's and neither its group nor others may write
@@ -44,7 +44,7 @@ def is_flowvms(found: os.stat_result) -> bool:
 def read(
     folder: Path, name: str, trusted: Callable[[os.stat_result], bool] = is_own
 ) -> bytes | None:
-    """The bytes of an entry; None where there is none that may be used."""
+    """Return the bytes of an entry; None if there is none that may be used."""
     with contextlib.suppress(OSError), _opened(folder, trusted) as at:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         with _open(os.open(name, flags, dir_fd=at), "rb") as file:
@@ -55,7 +55,7 @@ def read(
 
 
 def write(folder: Path, name: str, data: bytes) -> None:
-    """Write an entry beside its place and move it there.  OSError where that cannot be."""
+    """Write an entry beside its place and move it there.  OSError if that fails."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _opened(folder, is_own) as at:
         half = f"{name}.{secrets.token_hex(8)}.tmp"

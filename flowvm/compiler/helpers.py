@@ -1,4 +1,4 @@
-"""Processes that compile for this one what it can do without for a while.
+"""Helper processes: they compile code that this process can do without for a while.
 
 A helper
 - has the lowest priority, until it is seen that other programs leave it next to nothing: then it
@@ -120,7 +120,7 @@ def can_help() -> bool:
 
 
 def later(job: str, made: Callable[[], None], *, pressing: bool = False) -> None:
-    """Have `job` done by a helper, and then, or if there is none, call `made` on a thread.
+    """Let a helper do `job`.  Then, or if there is no helper, call `made` on a thread.
 
     `pressing`: this process may soon wait for it, so its priority is low and not the lowest.  In a
     helper nothing is done.
@@ -201,7 +201,7 @@ def stop() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The helpers are the parent's, and so is their folder."""
+    """Forget the helpers and their folder in a forked child: they are the parent's."""
     global _own, _assistant
     for helper in _helpers:
         helper.process.returncode = 0  # or it would be waited for
@@ -233,7 +233,7 @@ def main(jobs: Sequence[str]) -> None:
 
 
 def _sent() -> Iterator[str]:
-    """Jobs as they are sent, until there is nobody to send more, or nothing was for long.
+    """Yield jobs from the parent, until it has ended, or has sent none for long.
 
     Of several the last comes first: backward begins where forward ended.
     """
@@ -251,7 +251,7 @@ def _sent() -> Iterator[str]:
 
 
 def do(job: str) -> None:
-    """Do the job here, while no helper of any process does it."""
+    """Do a job in this process, while no helper of any process does it."""
     _do(job, job.replace(":", "."))
 
 

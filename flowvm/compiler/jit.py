@@ -103,7 +103,7 @@ listeners: list[Callable[[str, int], None]] = []
 def native(
     function: Callable[..., Any], signature: str, *, facts: object = (), reassociate: bool = False
 ) -> int:
-    """The address of a C function that does what `function`, a plain Python function, does.
+    """Return the address of a C function that does the work of `function`, a plain Python function.
 
     `signature` is Numba's ("int32(uint64, int64)").  `facts` are what code depends on that no
     source says: of this machine, or of this process.  `reassociate` lets LLVM reorder sums, which
@@ -349,7 +349,7 @@ def _cannot_write(folder: Path, error: OSError) -> None:
 
 @functools.cache
 def _machine_key(of: Target) -> str:
-    """Everything besides the program that the bytes of an object file depend on."""
+    """Return all facts besides the program on which the bytes of an object file depend."""
     parts = [
         str(SCHEMA),
         ".".join(map(str, sys.version_info[:2])),
@@ -464,8 +464,9 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
 
 
 def _no_collection() -> reverting:
-    """No garbage collection: typing makes many objects that live, and looking them over again and
-    again takes a tenth of the time; a collection in the first keys takes longer than they do.
+    """Switch garbage collection off.  Typing makes many objects that live, and looking them over
+    again and again takes a tenth of the time.  A collection in the first keys takes longer than
+    they do.
     """
     return reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable)
 
@@ -520,7 +521,7 @@ def _optimize(module: Any, loops_only: bool) -> None:
 
 
 def _imports(module: Any) -> list[str]:
-    """The symbols that the module takes from the process; none may be Numba's or Python's."""
+    """Return the symbols that the module takes from the process; none may be Numba's or Python's."""
     items = [*module.functions, *module.global_variables]
     names = sorted(i.name for i in items if i.is_declaration and not i.name.startswith("llvm."))
     foreign = [n for n in names if n.startswith(("NRT_", "numba_", "Py", "_Py"))]

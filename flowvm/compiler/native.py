@@ -74,7 +74,7 @@ class Intrinsic:
 
     @functools.cached_property
     def numba(self) -> Any:
-        """The form that Numba knows."""
+        """The form of the intrinsic for Numba."""
         from numba import types
         from numba.extending import intrinsic as numba_intrinsic
 

@@ -66,7 +66,9 @@ class _Burst:
         self.first: Callable[[], None] | None = None  # called before the next kernel is compiled
 
     def begin(self) -> float:
-        """Now, when a kernel is compiled next; in a burst of its own if the last is long over."""
+        """Return the start time of a kernel's compilation.  It begins a burst of its own if the
+        last burst is long over.
+        """
         start = time.monotonic()
         if start - self.ended > BURST_ENDS_AFTER:
             self.spent, self.count, self.spoken = 0.0, 0, 0.0
@@ -101,7 +103,7 @@ _burst = _Burst()
 
 @contextlib.contextmanager
 def compiling(name: str) -> Iterator[None]:
-    """The kernel `name` is compiled inside."""
+    """Measure the compilation of the kernel `name` inside the with statement."""
     burst = _burst
     name = (f"{burst.op}: {name}" if burst.op else name)[:LONGEST]
     if burst.first is not None:
@@ -164,7 +166,9 @@ def tell(text: str) -> None:
 
 
 def telling(listener: Callable[[str], None]) -> reverting:
-    """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
+    """Call `listener` with the name of each kernel compiled inside the with statement, and print
+    nothing.
+    """
     burst = _burst
     back = functools.partial(setattr, burst, "listener", burst.listener)
     return reverting(back, functools.partial(setattr, burst, "listener", listener))
@@ -211,7 +215,7 @@ def measured() -> dict[str, float]:
 
 
 def remember(name: str, took: float) -> None:
-    """Keep what a kernel took.  Of two processes that do so at one time one may be forgotten."""
+    """Store the seconds that a kernel took.  If two processes do so at once, one entry may be lost."""
     if took < WORTH_MEASURING:
         return
     known = measured()

@@ -33,7 +33,9 @@ def ways(context: Any) -> list[Way]:
 
 
 def _known() -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """The ranges and their iterators that this is for, of integers: signed ones."""
+    """Return the types of ranges and their iterators that these replacements serve: signed
+    integers.
+    """
     from numba import types
 
     kinds = (

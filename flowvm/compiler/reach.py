@@ -49,7 +49,7 @@ from flowvm.private.cpython import CPYTHON, imports_of
 
 
 class Fact(NamedTuple):
-    """Something that a key covers: a file, a function or a constant, where it is, and its text."""
+    """A fact that a key covers: a file, a function or a constant, with its place and its text."""
 
     kind: str
     place: str
@@ -83,7 +83,7 @@ def source_key(*roots: Any) -> str:
 
 
 def reach(*roots: Any) -> frozenset[Fact]:
-    """All that the key of `roots` covers."""
+    """Return all facts that the key of `roots` covers."""
     reached: list[Any] = []
     for root in roots:
         _told(root, reached)
@@ -438,7 +438,7 @@ def _told_of_code(value: Any, reached: list[Any]) -> str:
 
 
 def _wrapped(value: Any) -> Any:
-    """The function in a static method, in Numba's dispatcher, in what `functools.cache` makes."""
+    """Return the function inside a static method, Numba's dispatcher, or a `functools.cache`."""
     if _is_foreign(type(value).__module__):
         for name in ("__func__", "py_func", "__wrapped__"):
             if hasattr(value, name):

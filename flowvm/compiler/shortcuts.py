@@ -40,7 +40,7 @@ ARRAY_EXPRESSIONS = "NopythonRewrites"
 
 
 def shortcuts() -> reverting:
-    """Numba takes the shortcuts inside. Call with Numba's compiler lock held."""
+    """Let Numba take the shortcuts inside.  Call with Numba's compiler lock held."""
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _replacements()]
 
     def switch() -> None:
@@ -64,7 +64,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _no_count(self: Any, builder: Any, kind: Any, value: Any) -> None:
-    """Kernels own no memory of Numba's, so nothing is counted: see `flowvm.compiler.jit`."""
+    """Count no references: kernels own no memory of Numba's, see `flowvm.compiler.jit`."""
 
 
 def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _variables_of(ir: Any) -> Callable[..., list[Any]]:
-    """The variables that a part of a statement names, by what its class is."""
+    """Return the variables that a part of a statement names, by the part's class."""
     kinds: dict[type, int] = {}
 
     def kind_of(kind: type) -> int:
@@ -171,7 +171,9 @@ class _Context:
 
 
 def _late_context(plain: Callable[..., Any]) -> Callable[..., _Context]:
-    """A context for each statement and each constraint, and hardly ever an error."""
+    """Return a replacement of the error context of each statement and constraint: there is hardly
+    ever an error.
+    """
 
     def new_error_context(*given: Any, **named: Any) -> _Context:
         return _Context(plain, given, named)
@@ -194,7 +196,7 @@ def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
 
 
 def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
-    """One pass, without a time, an event or a print of it."""
+    """Run one pass, without measuring its time, raising an event or printing it."""
 
     def run_pass(self: Any, index: int, step: Any, state: Any) -> None:
         step.analysis = self._analysis
@@ -211,7 +213,7 @@ def _put_off(self: Any, module: Any) -> None:
 
 
 def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Arrays are no array-likes of somebody's: that is found out once for each type of array."""
+    """Remember, for each type of array, that it has no `__array__`."""
     known: set[Any] = set()
 
     def get_function(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:

@@ -1,4 +1,5 @@
-"""The processor that code is made for: this one, or a level of its family, which many have.
+"""The processor for which code is made: this one, or a level of its family, which many processors
+have.
 
 A kernel that is compiled when it is first used is made for the processor that uses it.  What lies
 in a wheel is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor that has the level
