@@ -55,7 +55,7 @@ _SOLE: Final = _sole()
 
 
 def _counting() -> str:
-    """Why getrefcount does not tell how many hold an object, or ""."""
+    """Return the reason why getrefcount does not count an object's references, or ""."""
     for held in (object(), Package.__new__(Package), []):
         before = getrefcount(held)
         again = [held, held]
@@ -81,13 +81,13 @@ LOCALS: Final = _locals() + _LESS
 if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
 
     def next_of(counter: Any) -> int:
-        """The number that an `itertools.count` hands out next; it stays the next."""
+        """Return the number that an `itertools.count` hands out next; it stays the next."""
         number: int = counter.__reduce__()[1][0]
         return number
 else:
 
     def next_of(counter: Any) -> int:
-        """The number that an `itertools.count` hands out next; it stays the next."""
+        """Return the number that an `itertools.count` hands out next; it stays the next."""
         return int(repr(counter)[6:-1])  # "count(7)"
 
 
@@ -158,7 +158,7 @@ _EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
 
 
 def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
-    """The modules that `code` and the code written inside it import, and what of each."""
+    """Return the modules that `code` and its nested code import, and the names taken from each."""
     module, wanted, high = "", list[str](), 0
     steps = code.co_code
     for step, low in zip(steps[::2], steps[1::2], strict=True):
@@ -180,7 +180,9 @@ def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
 
 
 def unpacked(frame: FrameType) -> int | None:
-    """Into how many values the frame unpacks at this moment (`a, b = x`); None if it does not."""
+    """Return the number of values into which the frame unpacks now (`a, b = x`); None if it does
+    not.
+    """
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset == frame.f_lasti and instruction.opname == "UNPACK_SEQUENCE":
             return int(instruction.argval)
@@ -292,7 +294,7 @@ def calls_nothing(code: CodeType, last: int) -> bool:
 
 
 def _moving() -> str:
-    """A loop without a body is at its jump, or takes the next number; a call is a call."""
+    """Return the reason why `calls_nothing` is wrong about loops or calls, or ""."""
 
     def loop() -> None:
         for _ in range(3):
@@ -313,7 +315,9 @@ def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
 
 
 def _signals() -> str:
-    """A number is taken, and a record written, with nothing in between; as generated calls do."""
+    """Return the reason why a signal may come between the taking of a number and the writing of its
+    record, or "".  The code is as in generated calls.
+    """
 
     def sample(counter: Any, codes: Any, code: Any, write: Any) -> None:
         for seq in counter:  # noqa: B007

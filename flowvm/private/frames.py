@@ -66,7 +66,7 @@ def reader() -> Any:
 
 
 def words_of(address: int, count: int) -> tuple[int, ...]:
-    """`count` words of memory; none where that is no address."""
+    """Return `count` words of memory; none if that is no address."""
     buffer = ctypes.create_string_buffer(8 * count)
     to, of = _Span(ctypes.addressof(buffer), 8 * count), _Span(address, 8 * count)
     at = ctypes.addressof
@@ -90,7 +90,7 @@ def layout() -> Layout:
 
 
 def why_not() -> str:
-    """Why threads cannot be looked at while they run, or ""."""
+    """Return the reason why threads cannot be sampled while they run, or ""."""
     try:
         layout()
     except VMError as error:
@@ -226,7 +226,9 @@ def walk(found: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
 
 
 def _differs(found: Layout) -> Callable[[Any], str]:
-    """A function that says how what `walk` finds is not what there is, or ""."""
+    """Return a function that compares `walk`'s result with the real frames, and returns the
+    difference or "".
+    """
 
     def look(_: Any) -> str:
         state = thread_state()

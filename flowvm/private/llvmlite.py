@@ -49,7 +49,8 @@ LLVMLITE = Package(
 
 @functools.cache
 def mend_calls() -> bool:
-    """Have llvmlite hold its lock so that no exception leaves it taken; whether that was done.
+    """Let llvmlite hold its lock so that no exception leaves it taken.  Return True if that was
+    done.
 
     Where llvmlite is not as tested nothing is changed: then `flowvm.guards.apart` gives back what
     the main thread has left taken.

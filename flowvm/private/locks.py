@@ -1,4 +1,4 @@
-"""Locks of other packages: which there are, who has them, and how one is given back or made free.
+"""Locks of other packages: their list, their owners, and their release.
 
 A fork waits for some of them (`flowvm.guards.forks`).  And any of them may be left taken: where a
 package takes a lock by Python code, an exception of a signal handler may come between that and what
@@ -24,7 +24,7 @@ _OWNER = re.compile(
 
 
 class Taken(NamedTuple):
-    """A lock that a thread has; `owner` is its number, 0 where that is not known."""
+    """A lock that a thread has; `owner` is the thread's number, 0 if it is unknown."""
 
     name: str
     owner: int
@@ -45,7 +45,7 @@ def foreign_locks() -> list[Any]:
 
 
 def make_free(lock: Any) -> None:
-    """In a child of a fork: `lock` is free, whoever had it; as `threading` does with its own."""
+    """Free `lock` in a forked child, whoever had it, as `threading` does with its own."""
     lock._at_fork_reinit()
 
 

@@ -339,7 +339,7 @@ def overloads_of(context: Any, name: object) -> Any:
 
 
 def never_finalized(library: Any) -> None:
-    """Let no caller of a library generate its code."""
+    """Mark a library so that no caller of it generates its code."""
     library._ensure_finalized = lambda: None
 
 

@@ -1,4 +1,4 @@
-"""Objects of CPython as memory: where they keep what they refer to, and its C API by name.
+"""Objects of CPython as memory: the offsets of their references, and its C API by name.
 
 Of how objects are laid out nothing is assumed, but that `id` is an object's address: what one
 refers to is looked for in it.  Used by native calls (`flowvm.eager.native`).
@@ -92,7 +92,7 @@ def _word(holder: object, at: int) -> int:
 
 
 def places_are_found() -> str:
-    """Why what an object refers to is not found in it, or ""."""
+    """Return the reason why an object's references are not found in its memory, or ""."""
 
     class Sample:
         __slots__ = ("a", "b")
@@ -120,7 +120,7 @@ def api_function(name: str, signature: str) -> Any:
 
 
 def api_address(name: str) -> int:
-    """Its address; VMError if this CPython has no such function."""
+    """Return the address of a function of the C API; VMError if this CPython lacks it."""
     function = getattr(ctypes.pythonapi, name, None)
     if function is None:
         raise VMError(f"this CPython has no C function {name}")

@@ -71,16 +71,16 @@ class Stack:
         self._frame, self._places, self.end = _word(id(frame) + found.inside).value, found, end
 
     def __getitem__(self, depth: int) -> Any:
-        """The operand at a depth, 1 at the top; NULL where there is none."""
+        """Return the operand at a depth, 1 at the top; NULL if there is none."""
         return _value_at(self._frame + self.end - 8 * depth)
 
     def variable(self, number: int) -> Any:
-        """A local variable by its number; NULL where it has no value."""
+        """Return a local variable by its number; NULL if it has no value."""
         return _value_at(self._frame + self._places.locals + 8 * number)
 
     @property
     def function(self) -> Any:
-        """The function that the frame runs."""
+        """Return the function that the frame runs."""
         return _value_at(self._frame + self._places.function)
 
 
@@ -119,7 +119,9 @@ def depths(code: CodeType) -> dict[int, int]:
 
 
 def _effect(step: dis.Instruction) -> int:
-    """By how many values an instruction makes the stack longer, if it does not jump."""
+    """Return the number of values by which an instruction makes the stack longer, if it does not
+    jump.
+    """
     if step.opname == "RETURN_GENERATOR":  # what is sent to it is there when it goes on
         return 1
     if sys.version_info < (3, 12) and step.opname in ("PRECALL", "CALL"):  # the former does nothing
@@ -147,7 +149,7 @@ def places() -> Places:
 
 
 def why_no_stack() -> str:
-    """Why the value stack cannot be read, or ""."""
+    """Return the reason why the value stack cannot be read, or ""."""
     try:
         places()
     except VMError as error:

@@ -1,4 +1,4 @@
-"""Tables of private names: what is used, what for, with which versions it was tested, is it there.
+"""Tables of private names: each with its purpose, its tested versions, and a check that it exists.
 
 A `Package` is such a table.  Its names are looked for when one is first used, `NUMBA.cgutils`, and
 then remembered.  A name that is gone is an error that says which package in which version has it no
@@ -86,7 +86,7 @@ class Package:
         self.forget()
 
     def forget(self) -> None:
-        """Look for everything anew."""
+        """Forget the results of all look-ups."""
         for name in self.uses:
             vars(self).pop(name, None)
         self._usable: frozenset[str] | None = None
@@ -115,7 +115,7 @@ class Package:
 
     @property
     def version(self) -> str:
-        """The one that is installed."""
+        """The installed version."""
         if self._version is not None:
             return self._version()
         try:
@@ -130,7 +130,7 @@ class Package:
         return f"{first} to {rest[-1]}" if rest else first
 
     def require(self, *names: str) -> None:
-        """The error, if one of the names is gone; all of them are looked for."""
+        """Raise the error if one of the names is gone; all of them are checked."""
         for name in names:
             getattr(self, name)
 
