@@ -1,5 +1,5 @@
-"""Work that an exception of a signal handler must not come into: compiling, and importing what
-compiles.
+"""Work that no signal handler's exception may interrupt: compiling, and importing modules that
+compile.
 
 Signal handlers run on the main thread, so what that one asks for is done by another, and it waits.
 Numba and llvmlite are not written for an exception between any two bytecodes: a module is left half
@@ -35,7 +35,7 @@ MOST_FRAMES = 12
 
 
 def apart(function: Callable[..., T], *args: Any) -> T:
-    """`function(*args)`, where no signal handler runs."""
+    """Return `function(*args)`, called on a thread where no signal handler runs."""
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return function(*args)  # when Python ends no other thread runs any more
     answer: list[tuple[bool, Any]] = []
@@ -70,7 +70,7 @@ def apart(function: Callable[..., T], *args: Any) -> T:
 def _wait_for(
     worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
 ) -> None:
-    """Wait in spite of whatever comes; one is raised, of however many."""
+    """Wait to the end in spite of exceptions; raise one of them afterwards."""
     while not answer:
         with suppress(BaseException):
             _look_after(worker, tasks, answer, over)
@@ -79,7 +79,7 @@ def _wait_for(
 def _look_after(
     worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
 ) -> None:
-    """Wait, and give back what this thread has left taken; say once what takes long.
+    """Wait, and release locks that this thread has left taken.  Print once if it takes long.
 
     The lock alone does not tell: an exception may have come when it was acquired already.
     """

@@ -1,4 +1,4 @@
-"""Python's garbage collector, where much is made that stays."""
+"""Python's garbage collector during work that makes many lasting objects."""
 
 from __future__ import annotations
 

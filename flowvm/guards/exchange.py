@@ -1,4 +1,4 @@
-"""Fields that are made when they are first wanted, by whichever thread comes first.
+"""Fields that are made at the first use, by whichever thread comes first.
 
 Several threads may want one at once, and each makes it; `exchange` keeps what the first has, and
 the others take that.  It tests and sets in one call of C, in which CPython neither changes threads

@@ -36,7 +36,7 @@ _ranks: weakref.WeakKeyDictionary[Any, Rank] = weakref.WeakKeyDictionary()
 
 
 def held_at_fork(lock: _Lock, rank: Rank = Rank.LEAF) -> _Lock:
-    """`lock`, for which forks wait from now on, as long as somebody keeps it."""
+    """Return `lock`, for which forks wait from now on, as long as it is referenced."""
     _ranks[lock] = rank
     return lock
 
@@ -49,8 +49,8 @@ class Held:
         self.missed: list[Any] = []
 
     def take(self, leaves: bool, until: float) -> bool:
-        """Take the leaves, or all other locks, waiting until the moment `until` of the monotonic
-        clock; whether all came.
+        """Take the leaf locks, or all others.  Wait until the moment `until` of the monotonic
+        clock.  Return True if all were taken.
         """
         known = [lock for one in _ranks.keyrefs() if (lock := one()) is not None]
         ranked = [(lock, _ranks[lock]) for lock in known]

@@ -1,4 +1,4 @@
-"""The Python that flowvm is imported by."""
+"""The Python interpreter that imports flowvm."""
 
 from __future__ import annotations
 

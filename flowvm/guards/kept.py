@@ -41,7 +41,7 @@ clearings = (ctypes.c_int64 * 1)()  # how often some `young` was cleared, for na
 
 
 class Kept:
-    """One cache; `group` is what the statistics call it and others like it.
+    """One cache; `group` is its name in the statistics, which caches may share.
 
     With `one_each` there is never a second object for a key whose first is still in use.
     """
@@ -103,7 +103,7 @@ class Kept:
         _young_bytes += nbytes
 
     def forget(self) -> None:
-        """Drop everything."""
+        """Drop all entries."""
         with _lock:
             self._count(-self.young_bytes)
             _dropped[self.group] += len(self.each)
@@ -162,7 +162,7 @@ def remembered(group: str) -> Callable[[_Function], _Function]:
 
 
 def kept() -> dict[str, int]:
-    """For every group: how many are kept, their bytes, and how many were dropped."""
+    """Return, for each group, the number of entries, their bytes, and the number dropped."""
     count: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
     dropped = Counter(_dropped)

@@ -1,4 +1,4 @@
-"""Processes that flowvm starts: the one place that does.
+"""The only place in which flowvm starts processes.
 
 - `own` is Python for flowvm's own work.  It imports nothing from the current folder, and finds the
   flowvm that this process has imported, installed or not.

@@ -1,4 +1,4 @@
-"""Switches that no exception tears from what undoes them.
+"""Switches that are always undone, whatever exceptions come.
 
 An exception may come between any two bytecodes: KeyboardInterrupt, whatever a signal handler of the
 user's raises, MemoryError, RecursionError.  Between a switch and the `try` that undoes it, in
@@ -67,7 +67,7 @@ class _Here(threading.local):
 
 
 class Mode(Generic[T]):
-    """Something that with statements switch, for the thread that they are on."""
+    """A value that with statements switch, for their own thread."""
 
     def __init__(self, default: T, inside: set[Any] | None = None) -> None:
         self.default = default
@@ -84,7 +84,7 @@ class Mode(Generic[T]):
         return self.default
 
     def set(self, value: T) -> T:
-        """Let `value` hold until the innermost statement that is open ends; what held before."""
+        """Set `value` until the innermost open statement ends.  Return the value before."""
         entry = next(reversed(self.here.entries.values()), None)
         if entry is None:
             if value != self.default:
@@ -98,7 +98,7 @@ class Mode(Generic[T]):
         return before
 
     def to(self, value: T, keep: Any = None) -> Region:
-        """A region in which `value` holds, and which keeps `keep`."""
+        """Return a region in which `value` holds, and which keeps `keep`."""
         return _To(self, value, keep)
 
     def kept(self) -> Any:
@@ -117,7 +117,7 @@ class Mode(Generic[T]):
         return within
 
     def _prepared(self, owner: Any, value: T, given: Any) -> tuple[_Entry, Callable[[], Any]]:
-        """An entry, and what makes it count; `given` is what that answers."""
+        """Return an entry, and the function that makes it count; the function returns `given`."""
         entries, inside = self.here.entries, self.inside
         entry = _Entry()
         entry.value, entry.owner = value, owner
@@ -148,7 +148,7 @@ def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
 
 
 class _Enter:
-    """`__enter__`: looked up, it prepares; called, it switches."""
+    """The descriptor of `__enter__`: the look-up prepares, the call switches."""
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -165,7 +165,9 @@ class _Enter:
 
 
 class _Exit:
-    """`__exit__`: looked up, it is the hold, which from then on is the with statement's alone."""
+    """The descriptor of `__exit__`: the look-up returns the hold, which from then on only the with
+    statement has.
+    """
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -208,12 +210,12 @@ class Region:
         raise NotImplementedError
 
     def _switch(self) -> tuple[Mode[Any], Any, Any]:
-        """The mode, its value from now on, and what `as` gives; asked when it is entered."""
+        """Return the mode, its value from now on, and the result of `as`; called at entry."""
         raise NotImplementedError
 
 
 class AroundToo(Region):
-    """A region that may be written around a function, too, as a decorator."""
+    """A region that may also decorate a function."""
 
     __slots__ = ()
 
@@ -245,14 +247,14 @@ class _To(AroundToo):
 
 
 class _Open:
-    """`__enter__` of a Switched: first it is said to be open, then it is switched."""
+    """The descriptor of a Switched's `__enter__`: it marks the object as open, then switches."""
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         return _enter if region is None else partial(_open, region)
 
 
 class _Close:
-    """`__exit__` of a Switched: what the with statement holds, and what follows when it is gone."""
+    """The descriptor of a Switched's `__exit__`: it returns the hold, whose end undoes the switch."""
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -276,11 +278,11 @@ class Switched:
     __exit__ = _Close()
 
     def _switch(self) -> Any:
-        """Switch; what `as` gives."""
+        """Switch.  Return the result of `as`."""
         return self
 
     def _left(self, *error: Any) -> None:
-        """The block was left: before it is switched back."""
+        """Handle the end of the block, before it is switched back."""
 
     def _undo(self) -> None:
         raise NotImplementedError
@@ -301,14 +303,17 @@ def _leave(region: Switched, *error: Any) -> None:
 
 
 def _dropped(region: Switched, gone: Any) -> None:
-    """An exception came before `_leave` was through: CPython would ignore another one here."""
+    """Undo the switch if an exception came before `_leave` had ended.  CPython would ignore another
+    exception here.
+    """
     if region._is_open:
         region._undo()
         region._is_open = False
 
 
 class reverting(Switched):  # noqa: N801 - read as a part of the with statement
-    """`with reverting(undo, switch):` what `switch()` switches, `undo()` switches back.
+    """A context manager: `with reverting(undo, switch):` calls `switch()` at its beginning and
+    `undo()` at its end.
 
     Without `switch`: what the block switches.  See `Switched` of `undo`.
     """
