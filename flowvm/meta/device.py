@@ -104,14 +104,14 @@ meta: Final = Device("meta")
 
 
 def as_device(value: "str | int | Device | None") -> Device:
-    """`value` as a Device that can be used; None is where new tensors are made."""
+    """Return `value` as a Device that can be used; None is the default device."""
     if value is None:
         return _default.now() or cpu
     return require(value if isinstance(value, Device) else Device(value))
 
 
 def set_default_device(device: "str | int | Device | None") -> None:
-    """Let this thread make new tensors on `device`; None: on the CPU.
+    """Set the device on which this thread makes new tensors; None: the CPU.
 
     >>> flow.set_default_device("cpu")
     >>> flow.ones(2).device.type
@@ -140,19 +140,19 @@ def is_available(device: Device) -> bool:
 
 
 def require(device: Device) -> Device:
-    """`device`, or a DeviceError that says why it cannot be used."""
+    """Return `device`; DeviceError says why it cannot be used."""
     if why := _why_not(device):
         raise DeviceError(f"device '{device}' is not available: {why}")
     return device
 
 
 def forget() -> None:
-    """Ask anew which devices can be used."""
+    """Forget which devices can be used, so that they are checked anew."""
     _usable.difference_update({d for d in _usable if d.type == "cuda"})
 
 
 def _why_not(device: Device) -> str:
-    """Why `device` cannot be used; "" if it can, which is remembered."""
+    """Return the reason why `device` cannot be used; "" if it can, which is remembered."""
     if device in _usable:
         return ""
     why = backends[device.type](device.index or 0)

@@ -1,4 +1,4 @@
-"""The floats of 8 bits: what their codes mean, and arrays of them in NumPy.
+"""The floats of 8 bits: the meaning of their codes, and arrays of them in NumPy.
 
 A code is a sign, an exponent and the digits of a significand, as in wider floats; e8m0fnu is an
 exponent alone, a power of two.  Names say the bits of both; fn has no infinities, uz no negative

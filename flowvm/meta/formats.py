@@ -1,4 +1,4 @@
-"""Layouts and memory formats: PyTorch's words for how elements lie in memory.
+"""Layouts and memory formats: PyTorch's words for the order of elements in memory.
 
 All tensors have the layout `strided`; the sparse ones are names to compare with.  A memory format
 is taken wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do

@@ -1,4 +1,4 @@
-"""Placements and SBP: which ranks hold a global tensor, and what each of them holds of it.
+"""Placements and SBP: the ranks that hold a global tensor, and the part that each holds.
 
 A *placement* is a device type and an array of ranks, of one or several dimensions.  For each
 dimension of that array a tensor has one *sbp*: `split(d)` cuts its dimension d among the ranks
@@ -67,7 +67,9 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
         return self.dim >= 0
 
     def __call__(self) -> sbp:
-        """Itself: OneFlow has both `flow.sbp.broadcast` and `flow.sbp.broadcast()`."""
+        """Return the object itself: OneFlow has both `flow.sbp.broadcast` and
+        `flow.sbp.broadcast()`.
+        """
         return self
 
     def __repr__(self) -> str:
@@ -77,7 +79,7 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def short(self) -> str:
-        """S(0), B or P."""
+        """The short name: S(0), B or P."""
         return f"S({self.dim})" if self.dim >= 0 else "B" if self.dim == BROADCAST else "P"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -200,7 +202,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
     @staticmethod
     def all(type: str) -> placement:
-        """All ranks there are, in one dimension."""
+        """Return the placement of all ranks, in one dimension."""
         return placement(type, list(range(here()[1])))
 
     @property
@@ -214,7 +216,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
         return len(self.flat)
 
     def place_of(self, rank: int) -> tuple[int, ...] | None:
-        """The place of `rank` in the array of ranks, None if it is not there."""
+        """Return the place of `rank` in the array of ranks, None if it is not in it."""
         if rank not in self.flat:
             return None
         return tuple(int(i) for i in np.unravel_index(self.flat.index(rank), self.shape))
