@@ -1,4 +1,4 @@
-"""PyTorch's files, read without running what they say: a pickle machine of one table.
+"""PyTorch's files, read without running their code: a pickle machine of one table.
 
 A pickle is a program that may call anything.  This machine knows the opcodes that plain containers
 and tensors need, and these names alone; every other name, opcode or size ends the reading:
@@ -83,7 +83,7 @@ class _Storage(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A name that may be called, and by what of this file."""
+    """A name that may be called, and the function of this module that it calls."""
 
     name: str
     run: Callable[..., Any]
@@ -94,7 +94,7 @@ class _Mark:
 
 
 class Reader:
-    """One file: its pickles, and what they need of it."""
+    """The reader of one file with pickles."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class Reader:
         return self._tensor(typed, offset, shape, stride)
 
     def _bytes(self, storage: _Storage) -> Tensor:
-        """All of a storage, as bytes, which every tensor on it shares."""
+        """Return a whole storage, as bytes, which every tensor on it shares."""
         found = self._storages.get(storage.key)
         wanted = storage.size * dtype_named(storage.dtype).itemsize
         if found is None:
@@ -396,7 +396,9 @@ class _Machine:
         self.push_tuple([self.pop() for _ in range(n)][::-1])
 
     def push_tuple(self, items: list[Any]) -> None:
-        """A tuple, unless it is nested too deep, which is known: none is filled later."""
+        """Push a tuple, unless it is nested too deep.  Tuples are never filled later, so the depth
+        is known.
+        """
         made, depth, nested = tuple(items), 0, self.nested
         for item in items:
             if item.__class__ is tuple:

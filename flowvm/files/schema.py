@@ -34,7 +34,7 @@ def wrong(where: str, value: Any, wanted: str) -> NoReturn:
 
 
 def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
-    """The value of a JSON text; ArgumentError if it is none, or none that can be trusted.
+    """Return the value of a JSON text; ArgumentError if it is not JSON, or cannot be trusted.
 
     finite=False takes NaN and Infinity, which Python writes, for floats.
     """
@@ -72,7 +72,7 @@ def _finite(digits: str) -> float:
 def check_depth(
     value: Any, where: str, most: int = MOST_DEPTH, kind: type[ArgumentError] = FileError
 ) -> None:
-    """ArgumentError if lists, tuples and dicts stand in each other more than `most` deep."""
+    """Raise ArgumentError if lists, tuples and dicts are nested more than `most` deep."""
     layer, depth = [value], 0
     while layer:
         inner: list[Any] = []
@@ -91,7 +91,7 @@ def check_depth(
 
 
 def anything(value: Any, where: str) -> None:
-    """No check: what the value is, whoever reads it checks."""
+    """Accept any value: its reader checks it."""
 
 
 def integer(low: int = -INT64, high: int = INT64 - 1) -> Check:
@@ -142,7 +142,7 @@ def one_of(*values: Any) -> Check:
 
 
 def maybe(inner: Check) -> Check:
-    """None, or what `inner` takes."""
+    """A check for None, or a value that `inner` accepts."""
 
     def check(value: Any, where: str) -> None:
         if value is not None:
@@ -166,7 +166,7 @@ def several(inner: Check, most: int = 1 << 20, least: int = 0, kind: type[Any] =
 
 
 def row(*inner: Check, kind: type[Any] = list) -> Check:
-    """A list (or tuple, if that is the `kind`) of as many items as there are checks."""
+    """A check for a list (or tuple, if that is the `kind`) with an item for each of the checks."""
 
     def check(value: Any, where: str) -> None:
         if value.__class__ is not kind or len(value) != len(inner):
@@ -182,7 +182,7 @@ def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
 
 
 def mapping(inner: Check, most: int = 1 << 20) -> Check:
-    """A dict of at most `most` texts, with what `inner` takes."""
+    """A check for a dict of at most `most` texts, with values that `inner` accepts."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or len(value) > most:

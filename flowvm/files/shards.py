@@ -105,7 +105,7 @@ def write(
 
 
 def make_folder(folder: Path) -> None:
-    """ArgumentError where there is a file."""
+    """Make the folder; ArgumentError if there is a file."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(
             f"flow.save: global tensors go into a folder, and {str(folder)!r} is a file"
@@ -119,7 +119,7 @@ def file_name(token: str, rank: int) -> str:
 
 
 def agreed_token() -> str:
-    """A name for this save's files, the first rank's choice."""
+    """Return a name for this save's files, the first rank's choice."""
     drawn = tensor(secrets.randbits(62), dtype=int64)
     return f"{broadcast(drawn, 0).item():016x}"
 
@@ -164,7 +164,9 @@ def publish(folder: Path, said: dict[str, Any]) -> None:
 
 
 def whole_of(t: Tensor) -> Tensor:
-    """All of a global tensor as a local one, on each of its ranks; a local one itself."""
+    """Return the whole of a global tensor as a local one, on each of its ranks; return a local one
+    itself.
+    """
     meta: Any = t._meta
     if not isinstance(meta, GlobalMeta):
         return t
@@ -172,7 +174,7 @@ def whole_of(t: Tensor) -> Tensor:
 
 
 def together(what: str, act: Callable[[], Any]) -> Any:
-    """Do it on every rank; an error on one of them is an error on all."""
+    """Call a function on every rank; an error on one of them is an error on all."""
     error: BaseException | None = None
     result = None
     try:
@@ -316,7 +318,7 @@ def _global_meta(
 
 
 class _Wanted:
-    """A tensor, or the part of it that this rank holds, as it is put together."""
+    """A tensor, or this rank's part of it, while it is put together."""
 
     def __init__(self, meta: TensorMeta, parts: list[dict[str, Any]]) -> None:
         self.meta, self.parts = meta, parts
@@ -351,7 +353,7 @@ class _Wanted:
         self.left -= taken.size
 
     def made(self) -> Tensor:
-        """The tensor, when all was taken."""
+        """Return the tensor, when all parts were copied."""
         if self.array is None:
             return hollow(self.meta)  # type: ignore[arg-type]
         if self.left:

@@ -1,4 +1,4 @@
-"""Files written for users: every one of them goes through here.
+"""Files written for users: this is the only module that writes them.
 
 A regular file is replaced in one step: the new one is written beside it and moved over it, so a
 crash leaves the old one or the new one, whole.  It keeps the old one's permissions and owner.  A
@@ -166,7 +166,7 @@ def _beside(place: str, old: os.stat_result | None, what: str) -> tuple[int, str
 
 
 def _move(name: str, place: str) -> None:
-    """Put the file in its place; copy it there where it cannot be moved."""
+    """Move the file to its place; copy it there if it cannot be moved."""
     try:
         os.replace(name, place)
     except OSError as error:
