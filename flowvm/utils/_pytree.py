@@ -55,7 +55,7 @@ IsLeaf = Callable[[Any], bool] | None
 
 @dataclass(frozen=True)
 class SequenceKey:
-    """The way from a sequence to its element number `idx`."""
+    """The step from a sequence to its element number `idx`."""
 
     idx: int
 
@@ -75,7 +75,7 @@ class MappingKey:
 
 @dataclass(frozen=True)
 class GetAttrKey:
-    """The way from an object to its attribute `name`."""
+    """The step from an object to its attribute `name`."""
 
     name: str
 
@@ -171,17 +171,17 @@ class TreeSpec:
 
     @property
     def num_leaves(self) -> int:
-        """Leaves in it."""
+        """The number of leaves."""
         return sum(child.num_leaves for child in self.children_specs)
 
     @property
     def num_nodes(self) -> int:
-        """Nodes and leaves in it, itself counted."""
+        """The number of nodes and leaves, with the root."""
         return 1 + sum(child.num_nodes for child in self.children_specs)
 
     @property
     def num_children(self) -> int:
-        """Children of its root."""
+        """The number of children of the root."""
         return len(self.children_specs)
 
     def children(self) -> list[TreeSpec]:
@@ -351,7 +351,7 @@ def _unflatten(leaves: Iterator[Any], spec: TreeSpec) -> Any:
 
 
 def tree_iter(tree: Any, is_leaf: IsLeaf = None) -> Iterator[Any]:
-    """The leaves, one after the other."""
+    """Yield the leaves, one after the other."""
     return iter(tree_leaves(tree, is_leaf))
 
 
@@ -387,7 +387,7 @@ def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf =
 
 
 def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
-    """Call `func` as `tree_map` does, and answer the tree itself."""
+    """Call `func` as `tree_map` does.  Return the tree itself."""
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
 
@@ -413,7 +413,7 @@ def tree_map_only(
 def tree_map_only_(
     type_or_types_or_pred: Types, func: Callable[[Any], Any], tree: Any, is_leaf: IsLeaf = None
 ) -> Any:
-    """Call `func` as `tree_map_only` does, and answer the tree itself."""
+    """Call `func` as `tree_map_only` does.  Return the tree itself."""
     tree_map_only(type_or_types_or_pred, func, tree, is_leaf)
     return tree
 

@@ -1,4 +1,4 @@
-"""From a list of samples to a batch."""
+"""Collation: a batch from a list of samples."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Arrays as tensors, all else as it is; what batch_size=None does to a sample.
+    """Convert arrays to tensors and keep all else; batch_size=None does so to a sample.
 
     >>> flow.utils.data.default_convert({"x": np.array([1, 2]), "y": "a"})
     {'x': tensor([1, 2]), 'y': 'a'}

@@ -1,4 +1,4 @@
-"""Datasets: what a DataLoader reads.
+"""Datasets, the input of a DataLoader.
 
 A map-style Dataset has __getitem__ and __len__; an IterableDataset has __iter__. A dataset that can
 make a whole batch faster than sample by sample also has `get_batch(indices)`, which must return
@@ -100,7 +100,7 @@ class Subset(Dataset[T_co]):
         return self.dataset[self.indices[index]]
 
     def get_batch(self, indices: Sequence[int]) -> Any:
-        """The batch the underlying dataset makes, or NotImplemented where it makes none."""
+        """Return the batch that the underlying dataset makes, or NotImplemented if it makes none."""
         whole = batch_getter(self.dataset)
         return (
             NotImplemented if whole is None else whole([self.indices[index] for index in indices])

@@ -16,7 +16,7 @@ APART: Final = b"apart"  # in place of another: that is in the first file
 
 
 class Placed(NamedTuple):
-    """A batch on its way: its pickle, and where in a segment the memory is that was left out."""
+    """A batch in a message: its pickle, and the places in a segment of the memory left out."""
 
     payload: bytes
     segment: int

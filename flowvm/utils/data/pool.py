@@ -81,7 +81,7 @@ class Worker:
         self.send()
 
     def send(self) -> None:
-        """Send what there is room for."""
+        """Send as many waiting tasks as the socket has room for."""
         try:
             while self.unsent:
                 post(self.channel, self.unsent[0])
@@ -111,7 +111,7 @@ class Worker:
 
 
 class Pool:
-    """Worker processes for one recipe.  They end when this does."""
+    """The worker processes for one recipe.  They end with this object."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Samplers: in which order a DataLoader reads.
+"""Samplers: the order in which a DataLoader reads.
 
 Random ones take their numbers from the generator in __iter__ itself, on the thread that starts the
 pass, so the order depends on the seed and on nothing that runs at the same time.  What they draw is
@@ -52,7 +52,7 @@ class Sampler(Generic[T_co]):
     """
 
     def __init__(self, data_source: Any = None) -> None:
-        """Nothing is kept of it."""
+        """Ignore the argument."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
@@ -273,7 +273,7 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass have another order."""
+        """Give the next pass another order."""
         self.epoch = epoch
 
 

@@ -74,7 +74,7 @@ class Memory:
             _munmap(self.address, self.size)
 
     def array(self, owner: Any = None) -> np.ndarray[Any, Any]:
-        """Its bytes; the array keeps `owner` or, without one, this."""
+        """Return the segment's bytes; the array keeps `owner` or, without one, this object alive."""
         return np.asarray(_Bytes(self.address, self.size, self if owner is None else owner))
 
 
@@ -92,7 +92,7 @@ class _Bytes:
 
 
 class Segments:
-    """A worker's segments.  Its one thread has them."""
+    """A worker's segments, used by its one thread."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -162,7 +162,7 @@ class _Pickler(pickle.Pickler):
 
 
 def encoded(batch: Any) -> tuple[bytes, list[memoryview]]:
-    """A batch as a pickle and the memory that was left out."""
+    """Return a batch as a pickle, and the memory left out of it."""
     stream, left_out = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(stream, 5, buffer_callback=left_out.append).dump(batch)
     return stream.getvalue(), [part.raw() for part in left_out]
@@ -194,7 +194,7 @@ class Borrowed:
         self._memory: dict[int, Memory] = {}
 
     def back(self) -> list[int]:
-        """The numbers to tell the worker."""
+        """Return the numbers of free segments, to send to the worker."""
         numbers = []
         while self.returned:
             numbers.append(self.returned.popleft())

@@ -1,4 +1,4 @@
-"""A worker process of a DataLoader: its life, from its first line to its last.
+"""A worker process of a DataLoader, from its first line to its last.
 
 It reads tasks from its socket and answers each, in order.  It ends when the main process hangs up,
 which happens as well when that is killed; where a dataset's code does not come back then, a thread
@@ -143,7 +143,7 @@ def _failure(error: Exception) -> Failure:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    """The exception as a pickle; None where that, or its opposite, is not to be had."""
+    """Return the exception as a pickle; None if it cannot be pickled or unpickled."""
     try:
         pickled = pickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):

@@ -47,11 +47,11 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def begin_thread(info: WorkerInfo) -> None:
-    """The calling thread is a worker."""
+    """Mark the calling thread as a worker."""
     _here.info = info
 
 
 def begin_process(info: WorkerInfo) -> None:
-    """This process is a worker, with all threads that it has and will have."""
+    """Mark this process as a worker, with all its present and future threads."""
     _Here.info = info
     _here.info = info
