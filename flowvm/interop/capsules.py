@@ -32,7 +32,7 @@ def _address(capsule: Any) -> int:
 
 
 def marked(capsule: Any, device: tuple[int, int]) -> Any:
-    """The capsule, which says now that its memory is on `device`."""
+    """Return the capsule, marked as having its memory on `device`."""
     (ctypes.c_int32 * 2).from_address(_address(capsule))[:] = list(device)
     return capsule
 
@@ -43,7 +43,7 @@ def is_used(capsule: Any) -> bool:
 
 
 def device_of(capsule: Any) -> tuple[int, int]:
-    """The device that the capsule says its memory is on: type and number."""
+    """Return the type and number of the device that the capsule names."""
     kind, index = (ctypes.c_int32 * 2).from_address(_address(capsule))
     return kind, index
 
@@ -54,6 +54,6 @@ def dtype_code(capsule: Any) -> int:
 
 
 def retyped(capsule: Any, code: int) -> Any:
-    """The capsule, whose dtype has another code now, and as many bits."""
+    """Return the capsule with another code of its dtype, and as many bits."""
     ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value = code
     return capsule

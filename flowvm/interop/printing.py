@@ -144,7 +144,7 @@ def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
 
 
 class Shown(NamedTuple):
-    """The elements to print and how each is written."""
+    """The elements to print, and their formats."""
 
     elements: np.ndarray[Any, Any]  # the edges alone where the middle is left out
     text: Callable[[Any], str]
@@ -208,7 +208,9 @@ def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
 
 
 def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """The elements that decide on notation and width, as in PyTorch: no zeros, infinities, NaNs."""
+    """Return the elements that decide on notation and width, as in PyTorch: no zeros, infinities,
+    NaNs.
+    """
     values: np.ndarray[Any, Any] = elements.ravel()
     counts = np.isfinite(values) & (values != 0) if dtype.is_floating_point else slice(None)
     return np.array(values[counts])
@@ -260,7 +262,7 @@ def _nested(
 
 
 def _known_meta(t: Tensor) -> TensorMeta | None:
-    """The meta, None where only the kernel will know it; does not wait."""
+    """Return the meta, None if only the kernel will know it; do not wait."""
     try:
         meta: TensorMeta = Fields.__dict__["_meta"].__get__(t)
     except AttributeError:
@@ -273,7 +275,7 @@ _APART = "<in parts on several ranks: print() puts them together, on all ranks>"
 
 
 def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
-    """Why there are no values to show, or None when there are; `ask` other ranks for theirs."""
+    """Return the reason why no values can be shown, or None; `ask` other ranks for theirs."""
     pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"

@@ -149,7 +149,7 @@ class _Producer:
 
 
 class _Given:
-    """A capsule, as what gives it."""
+    """A producer that hands over one capsule."""
 
     def __init__(self, capsule: Any) -> None:
         if is_used(capsule):
