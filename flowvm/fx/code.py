@@ -47,7 +47,7 @@ class Calling:
         return args
 
     def around(self) -> Any:
-        """A region in which the nodes run."""
+        """Return a region in which the nodes run."""
         return nullcontext()
 
 

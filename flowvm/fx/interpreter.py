@@ -86,7 +86,7 @@ class Interpreter:
         return None
 
     def boxed_run(self, args_list: list[Any]) -> Any:
-        """`run`, which takes the arguments out of a list."""
+        """Run the graph as `run` does, and take the arguments out of a list."""
         args = list(args_list)
         args_list.clear()
         return self.run(*args)
@@ -97,7 +97,9 @@ class Interpreter:
         return getattr(self, n.op)(n.target, args, kwargs)
 
     def placeholder(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An input: the next argument, all that are left for *args, or a default value."""
+        """Return the value of an input: the next argument, all remaining ones for *args, or a
+        default value.
+        """
         if target.startswith("*"):
             return list(self.args_iter)
         try:
@@ -110,7 +112,7 @@ class Interpreter:
             ) from None
 
     def get_attr(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An attribute of the module, as it is now."""
+        """Return the present value of an attribute of the module."""
         return self.fetch_attr(target)
 
     def call_function(
@@ -153,7 +155,7 @@ class Interpreter:
 
 
 def _plain(value: Any) -> Any:
-    """Lists and dicts that may be changed again."""
+    """Return mutable copies of lists and dicts."""
     if isinstance(value, tuple):
         items = [_plain(inner) for inner in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -165,7 +167,7 @@ def _plain(value: Any) -> Any:
 
 
 class Transformer(Interpreter):
-    """An Interpreter that makes a new graph: what a method gives is recorded, and not computed.
+    """An Interpreter that makes a new graph: it records the methods' results and computes nothing.
 
     >>> class Negative(flow.fx.Transformer):
     ...     def call_function(self, target, args, kwargs):

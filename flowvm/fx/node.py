@@ -77,7 +77,7 @@ def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def map_arg(a: Any, fn: Callable[[Node], Any]) -> Any:
-    """`a` with what `fn` says of each node in it.
+    """Return `a` with each node in it replaced by `fn(node)`.
 
     >>> graph = flow.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -176,7 +176,7 @@ class Node:
 
     @property
     def all_input_nodes(self) -> list[Node]:
-        """The nodes that it names, each once."""
+        """The nodes in the arguments, each once."""
         return list(self._used)
 
     @property
@@ -241,7 +241,7 @@ class Node:
         return changed
 
     def prepend(self, x: Node) -> None:
-        """Move `x`, or put it, in front of this node."""
+        """Move `x` to the place in front of this node."""
         if x.graph is not self.graph:
             raise GraphError(f"cannot move {x.name} before {self.name}: it is of another graph")
         if x is self:
@@ -251,7 +251,7 @@ class Node:
         before._next, x._prev, x._next, self._prev = x, before, self, x
 
     def append(self, x: Node) -> None:
-        """Move `x`, or put it, behind this node."""
+        """Move `x` to the place behind this node."""
         if self._next is not x:
             self._next.prepend(x)
 

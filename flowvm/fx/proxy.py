@@ -1,4 +1,4 @@
-"""Proxies: what code computes with while it is traced; all that is done with one is a node."""
+"""Proxies: the values of traced code; each operation on one makes a node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __dir__ = listing(globals())
 
 
 class Proxy:
-    """A value that is not known: stands for what `node` will give.
+    """An unknown value: it stands for the result of `node`.
 
     Its methods, attributes and operators are recorded; what needs the value itself (an `if`, a loop
     over it, `len`) is a TraceError.
@@ -60,7 +60,7 @@ class Proxy:
         return bool(self.tracer.to_bool(self))
 
     def keys(self) -> Any:
-        """For **x: TraceError."""
+        """Raise TraceError: `**x` needs a known value."""
         return self.tracer.keys(self)
 
     def __len__(self) -> int:

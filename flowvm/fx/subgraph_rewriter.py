@@ -1,4 +1,4 @@
-"""Parts of a graph found by a pattern, and others put in their place."""
+"""Replacement of parts of a graph that match a pattern."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Match(NamedTuple):
 
 @dataclass
 class ReplacedPatterns:
-    """A Match, and the nodes that are in its place now."""
+    """A Match, and the nodes that replaced it."""
 
     anchor: Node
     nodes_map: dict[Node, Any]
@@ -46,7 +46,7 @@ Filter = Callable[[Match, Graph, Graph], bool]
 
 
 def replace_pattern(gm: GraphModule, pattern: Form, replacement: Form) -> list[Match]:
-    """Put `replacement` wherever `pattern` is found in the graph of `gm`, which is changed; see
+    """Replace each match of `pattern` in the graph of `gm`, which is changed; see
     `replace_pattern_with_filters`.
 
     >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x + 1) * 2)
@@ -126,7 +126,7 @@ def _results(graph: Graph) -> list[Any]:
 
 
 class _Search:
-    """A pattern's places in a graph."""
+    """The search for a pattern in a graph."""
 
     def __init__(self, gm: GraphModule, pattern: Form, sought: Graph, ignore: bool) -> None:
         self.gm, self.pattern, self.sought, self.ignore = gm, pattern, sought, ignore
@@ -152,7 +152,7 @@ class _Search:
     def _from(
         self, at: int, found: dict[Node, Any], node: Node, last: Node
     ) -> Iterator[dict[Node, Any]]:
-        """All ways in which the results match, the last of them being `node`."""
+        """Yield all ways in which the results match; the last result is `node`."""
         order = [last, *(r for r in self.results if r is not last)]
         if at == len(order):
             yield found

@@ -68,21 +68,21 @@ class Tracer:
     def call_module(
         self, m: Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A module is called: its node, or what its code gives."""
+        """Return the result of a module's call: a node for a leaf, else the result of its code."""
         path = self.path_of_module(m)
         if self.is_leaf_module(m, path):
             return self.create_proxy("call_module", path, args, kwargs)
         return forward(*args, **kwargs)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
-        """Code goes through a proxy."""
+        """Refuse to iterate over a proxy."""
         raise TraceError(
             "Proxy object cannot be iterated.  This can be attempted when the Proxy is used in a "
             "loop or as a *args or **kwargs function argument; trace it for examples with make_fx"
         )
 
     def to_bool(self, obj: Proxy) -> bool:
-        """Code decides by a proxy."""
+        """Refuse to decide by a proxy's value."""
         raise TraceError(
             f"symbolically traced variables cannot be used as inputs to control flow: an `if`, "
             f"`while`, `and`, `or`, `not` or assert asks for the truth of {obj.node.name}; compute "
@@ -90,7 +90,7 @@ class Tracer:
         )
 
     def keys(self, obj: Proxy) -> Any:
-        """Code takes a proxy apart by **."""
+        """Refuse to take a proxy apart by **."""
         raise TraceError(f"{obj.node.name} is not known, and ** needs its keys")
 
     def getattr(self, obj: Proxy, name: str) -> Any:
@@ -105,7 +105,7 @@ class Tracer:
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
         name: str | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
-        """A node."""
+        """Add a node."""
         return self.graph.create_node(kind, target, args, kwargs, name, type_expr)
 
     # --- what is recorded
@@ -114,12 +114,14 @@ class Tracer:
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
         name: str | None = None, type_expr: Any = None,
     ) -> Proxy:  # fmt: skip
-        """A node and what stands for it."""
+        """Add a node, and return its proxy."""
         given, named = self.create_arg(args), self.create_arg(kwargs)
         return self.proxy(self.create_node(kind, target, given, named, name, type_expr))
 
     def create_arg(self, a: Any) -> Any:
-        """A value as nodes name it: proxies as nodes, the root's tensors as attributes of it."""
+        """Return a value as an argument of nodes: proxies become nodes, the root's tensors become
+        attributes of it.
+        """
         return map_aggregate(a, self._leaf)
 
     def _leaf(self, value: Any) -> Any:
