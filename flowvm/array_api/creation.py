@@ -1,4 +1,4 @@
-"""Arrays made of nothing, of numbers, of others' arrays."""
+"""Creation of arrays: from nothing, from numbers, from other libraries' arrays."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def zeros(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> 
 
 
 def zeros_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """Zeros of that shape and dtype."""
+    """Return zeros of `x`'s shape and dtype."""
     return ops.zeros_like(x, dtype=dtype, device=device)
 
 
@@ -92,21 +92,21 @@ def ones(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> T
 
 
 def ones_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """Ones of that shape and dtype."""
+    """Return ones of `x`'s shape and dtype."""
     return ops.ones_like(x, dtype=dtype, device=device)
 
 
 def full(
     shape: Shape, fill_value: complex, *, dtype: DType | None = None, device: Where = None
 ) -> Tensor:
-    """One number everywhere; without `dtype`, of the default dtype of its kind."""
+    """Return an array of one number; without `dtype`, of the default dtype of its kind."""
     return ops.full(_shape(shape), fill_value, dtype=dtype, device=device)
 
 
 def full_like(
     x: Tensor, /, fill_value: complex, *, dtype: DType | None = None, device: Where = None
 ) -> Tensor:
-    """One number everywhere, of that shape and dtype."""
+    """Return an array of one number, of `x`'s shape and dtype."""
     return ops.full_like(x, fill_value, dtype=dtype, device=device)
 
 

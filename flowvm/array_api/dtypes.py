@@ -1,4 +1,4 @@
-"""Data types: their names, what two of them become, and which there are."""
+"""Data types: their names, promotion and limits."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> Any:
 
 
 def result_type(*arrays_and_dtypes: Tensor | DType | complex) -> DType:
-    """The dtype that arrays, dtypes and Python's numbers become together.
+    """Return the common dtype of arrays, dtypes and Python's numbers.
 
     A 0-d array counts as any other; a number takes the dtype of the others where it is of no higher
     kind, else the default one of its kind.
@@ -172,7 +172,9 @@ class Info:
     __module__ = "flowvm.array_api"
 
     def capabilities(self) -> dict[str, Any]:
-        """Masks index, and shapes may depend on data; there is no bound on dimensions."""
+        """Return the capabilities: masks index, shapes may depend on data, dimensions are not
+        bounded.
+        """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Device:
@@ -197,7 +199,7 @@ class Info:
     def dtypes(
         self, *, device: Device | str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
-        """The standard's dtypes that there are, of a kind (see `isdtype`) or of all."""
+        """Return the standard's dtypes of a kind (see `isdtype`), or all."""
         as_device(device)
         every = (*KINDS["bool"], *KINDS["numeric"])
         return {d.name: d for d in every if kind is None or isdtype(d, kind)}

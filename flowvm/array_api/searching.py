@@ -1,4 +1,4 @@
-"""Elements by place and by value: found, ordered, taken, told apart."""
+"""Search and order of elements: by index and by value."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class unique_inverse_result(NamedTuple):  # noqa: N801 - the standard's name
 
 
 def _unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different elements, for each place the number of its element, and how often it is
-    there; complex ones as pairs, in whose order they come.
+    """Return the different elements, for each place the number of its element, and counts.  Complex
+    elements are pairs, in the pairs' order.
     """
     if not x.dtype.is_complex:
         values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)

@@ -1,4 +1,4 @@
-"""Arrays seen in another shape, joined, repeated, turned round."""
+"""Arrays reshaped, joined, repeated and reordered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _met(arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def axes_of(name: str, x: Tensor, axis: Axes | None) -> tuple[int, ...]:
-    """`axis` as places among the dimensions of `x`, all of them for None; ShapeError for others."""
+    """Return `axis` as indices of dimensions of `x`, all for None; ShapeError for others."""
     n = x.ndim
     if axis is None:
         return tuple(range(n))
@@ -42,7 +42,7 @@ def axes_of(name: str, x: Tensor, axis: Axes | None) -> tuple[int, ...]:
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
-    """The arrays in the shape that they have together."""
+    """Return the arrays broadcast to their common shape."""
     return list(ops.broadcast_tensors(*arrays)) if arrays else []
 
 
@@ -69,7 +69,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """Its parts along a dimension, which is gone."""
+    """Return the parts of `x` along a dimension, without it."""
     return tuple(ops.unbind(x, axis))
 
 

@@ -67,12 +67,12 @@ def prod(
 
 
 def max(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """The greatest; NaN where there is one."""
+    """Return the greatest element; NaN if there is one."""
     return _over("max", ops.amax, x, axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """The smallest; NaN where there is one."""
+    """Return the smallest element; NaN if there is one."""
     return _over("min", ops.amin, x, axis, keepdims)
 
 
