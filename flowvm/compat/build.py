@@ -1,4 +1,4 @@
-"""`torch.__config__`: what flowvm computes with, in a few lines."""
+"""`torch.__config__`: flowvm's build in a few lines."""
 
 from __future__ import annotations
 

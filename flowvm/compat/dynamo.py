@@ -21,23 +21,23 @@ config = types.SimpleNamespace()  # what is set is kept, and read by nobody
 
 
 def mark_static_address(t: Any, guard: bool = True) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def mark_static(t: Any, index: Any = None) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def mark_dynamic(t: Any, index: Any, **limits: Any) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def maybe_mark_dynamic(t: Any, index: Any) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def graph_break(msg: str = "") -> None:
-    """Taken: there is no compiler of Python whose graph would end."""
+    """Accept and ignore: there is no compiler of Python whose graph would end."""
 
 
 class OptimizedModule:

@@ -20,27 +20,27 @@ from flowvm.overrides import DisableTorchFunctionSubclass as DisableTorchFunctio
 
 
 class Graph:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class Node:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class Value:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class SymInt:
-    """In annotations alone: sizes are plain numbers."""
+    """A class for annotations: sizes are plain numbers."""
 
 
 class SymFloat:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class SymBool:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class NoDtype:
@@ -61,23 +61,23 @@ _TensorMeta = type(Tensor)
 
 
 class PyTorchFileReader:
-    """In annotations: `flow.load` reads PyTorch's files."""
+    """A class for annotations: `flow.load` reads PyTorch's files."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ModeError("PyTorchFileReader: flow.load(path) reads PyTorch's files")
 
 
 def _are_functorch_transforms_active() -> bool:
-    """False: transforms are functions here, and no mode."""
+    """Return False: transforms are functions here, and no mode."""
     return False
 
 
 def _log_api_usage_once(event: str) -> None:
-    """Taken: nothing is logged."""
+    """Accept and ignore: nothing is logged."""
 
 
 def _get_tracing_state() -> Any:
-    """None: nothing is traced by a tracer of C++."""
+    """Return None: no tracer of C++ exists."""
     return None
 
 

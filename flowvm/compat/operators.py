@@ -40,7 +40,7 @@ class OpOverload:
 
 
 class OpOverloadPacket:
-    """`torch.ops.aten.add`: called, and asked for its overloads."""
+    """`torch.ops.aten.add`: it can be called, and has its overloads as attributes."""
 
     def __init__(self, name: str, function: Any) -> None:
         self.name, self.function = name, function

@@ -1,4 +1,4 @@
-"""`torch.profiler` and `torch.autograd.profiler` as programs write them, over `flow.profiler`.
+"""`torch.profiler` and `torch.autograd.profiler`, over `flow.profiler`.
 
 A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
 flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
@@ -131,7 +131,7 @@ class EventList(list[FunctionEventAvg]):
         return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
 
     def total_average(self) -> FunctionEventAvg:
-        """All of them as one."""
+        """Return the sum of all operators."""
         return FunctionEventAvg(
             "Total", sum(e.count for e in self), sum(e.cpu_time_total for e in self),
             sum(e.cpu_memory_usage for e in self), sum(e.flops for e in self),
@@ -174,7 +174,7 @@ class profile:  # noqa: N801 - PyTorch's name
         return self._schedule(self.step_num) if self._schedule else ProfilerAction.RECORD
 
     def _follow(self) -> None:
-        """Record, if the step that begins is to be recorded."""
+        """Begin a recording if the schedule wants the coming step recorded."""
         wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if wanted and self._open is None:
             self._open = own.profile()
@@ -184,7 +184,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._step.__enter__()
 
     def _end(self) -> None:
-        """The recording that is open is complete."""
+        """End the open recording."""
         recording, self._open = self._open, None
         if recording is not None:
             recording.__exit__(None, None, None)
@@ -198,11 +198,11 @@ class profile:  # noqa: N801 - PyTorch's name
             step.__exit__(None, None, None)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the schedule."""
         self._follow()
 
     def step(self) -> None:
-        """The next step of the schedule begins."""
+        """Go to the next step of the schedule."""
         before = self._action()
         self._end_step()
         self.step_num += 1
@@ -212,7 +212,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._follow()
 
     def stop(self) -> None:
-        """End, with what has been recorded so far."""
+        """End with the steps recorded so far."""
         self._end_step()
         self._end()
 
@@ -230,7 +230,7 @@ class profile:  # noqa: N801 - PyTorch's name
         )
 
     def events(self) -> EventList:
-        """See key_averages: instructions are many, and added up by operator."""
+        """Return `key_averages()`: instructions are many, so they are added up by operator."""
         return self.key_averages()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
@@ -238,7 +238,7 @@ class profile:  # noqa: N801 - PyTorch's name
         return self.key_averages().table(*args, **kwargs)
 
     def total_average(self) -> FunctionEventAvg:
-        """All operators as one."""
+        """Return the sum of all operators."""
         return self.key_averages().total_average()
 
     def export_chrome_trace(self, path: str) -> None:

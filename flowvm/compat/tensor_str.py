@@ -1,4 +1,4 @@
-"""`torch._tensor_str`: how tensors are printed, of `flow.set_printoptions`."""
+"""`torch._tensor_str`: the options of printing, from `flow.set_printoptions`."""
 
 from __future__ import annotations
 

@@ -214,7 +214,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Mirror(spec.name, found)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """A mirror has nothing to run."""
+        """Do nothing: a mirror has no code to run."""
 
 
 _finder: Final = _Finder()
