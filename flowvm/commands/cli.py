@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Hand over to the module of the subcommand."""
+    """Run the module of the subcommand."""
     if args.command == "demo":
         return demo.main(args)
     if args.command == "doctor":

@@ -61,7 +61,7 @@ def _positive(text: str) -> int:
 
 @dataclass
 class Training:
-    """One of the two: `step(images, labels)` gives the loss without waiting for it."""
+    """One of the two trainings: `step(images, labels)` returns the loss without waiting for it."""
 
     name: str
     model: "Module"
@@ -109,7 +109,9 @@ def main(args: argparse.Namespace) -> int:
 def eager_training(
     args: argparse.Namespace, build: Callable[[], "Module"] | None = None
 ) -> Training:
-    """Every op is issued, every step; of the CNN, or what `build` builds."""
+    """Build a training that issues every op in every step; the model is the CNN, or the result of
+    `build`.
+    """
     flow.manual_seed(args.seed)
     model = (build or build_model)()
     optimizer = flow.optim.Adam(model.parameters(), lr=args.lr)
@@ -141,7 +143,7 @@ def graph_training(
 def run(
     console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
 ) -> tuple[Training, int]:
-    """A training, made and gone through, and how many steps that were."""
+    """Make a training and run it.  Return it and the number of steps."""
     flow.vm.sync()
     there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
     training = make(args)
@@ -151,7 +153,7 @@ def run(
 
 
 def train(console: "Console", training: Training, data: Any, args: argparse.Namespace) -> int:
-    """All epochs, each with a line; how many steps that were."""
+    """Run all epochs, each with a line.  Return the number of steps."""
     flow.manual_seed(args.seed)  # of the order of the images
     (images, labels), test = data
     feed = flow.utils.data
@@ -198,7 +200,7 @@ def small_kernels(data: Any, args: argparse.Namespace) -> list[float]:
 
 
 def compare(console: "Console", eager: Training, graph: Training, small: list[float]) -> None:
-    """The two trainings beside each other, and a network where each call counts."""
+    """Show the two trainings beside each other, and a network where each call counts."""
     from rich.table import Table
 
     table = Table(title="\nEager beside graph", title_justify="left")
@@ -289,7 +291,7 @@ def train_step(
 
 
 def train_epoch(training: Training, loader: Any, advance: Callable[[], None]) -> float:
-    """One pass over the data; the mean loss.  Reading that is the only wait."""
+    """Run one pass over the data.  Return the mean loss; reading it is the only wait."""
     losses = []
     training.model.train()
     for images, labels in loader:
@@ -308,7 +310,7 @@ def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
 
 
 def warm_up(console: "Console", batch: int) -> None:
-    """One step and one test of a network that is thrown away, so that all compiling is done."""
+    """Run one step and one test of a spare network, so that all compiling is done."""
     began = time.perf_counter()
     with busy(console, "first step: kernels come from the cache, or are compiled, once"):
         model = build_model()
@@ -344,7 +346,9 @@ def settle() -> bool:
 
 @contextmanager
 def busy(console: "Console", what: str) -> Iterator[None]:
-    """Says what takes its time, and on a terminal which kernel is being made for it."""
+    """A context that prints the present activity, and on a terminal the kernel being compiled for
+    it.
+    """
     if not console.is_terminal:
         console.print(f"{what} ...")
         yield
@@ -363,7 +367,7 @@ def busy(console: "Console", what: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]:
-    """A function that advances a bar by a step, or does nothing where there is no terminal."""
+    """Return a function that advances a bar by a step, or does nothing without a terminal."""
     if not console.is_terminal:
         yield lambda: None
         return
@@ -417,7 +421,7 @@ def report(console: "Console", before: dict[str, int], now: dict[str, int], step
 
 
 def show_plan(console: "Console", training: Training) -> None:
-    """The Plan of the graph's step: its memory and its tasks."""
+    """Show the Plan of the graph's step: its memory and its tasks."""
     (plan,) = training.step.plans  # type: ignore[attr-defined]
     console.print("\nThe Plan that each step of the graph replays, as one instruction")
     lines = plan.dump().splitlines()

@@ -1,5 +1,4 @@
-"""`flowvm doctor`: what is installed, what is missing, how to get it, and whether the VM works
-here.
+"""`flowvm doctor`: a report of installed and missing packages, with advice, and of the VM's health.
 
 A verdict a line, with the fix on the same line, so that the output can be pasted into a bug
 report.  Environment checks read metadata and touch no device; then the private names that flowvm
@@ -165,7 +164,7 @@ def _memory() -> str:
 
 
 def _cuda() -> Check:
-    """The driver, asked through its library; no context is made."""
+    """Check the driver through its library; no context is made."""
     packages = f"{_version('numba-cuda')}, {_version('cupy')}"
 
     try:
@@ -181,7 +180,7 @@ def _cuda() -> Check:
 
 
 def _version(package: str) -> str:
-    """A package and its version; CuPy's has the name of a CUDA version in its own."""
+    """Return a package and its version; CuPy's name contains a CUDA version."""
     for distribution in metadata.distributions():
         name = (distribution.name or "").lower()
         if name == package or name.startswith(f"{package}-cuda"):
@@ -294,7 +293,7 @@ def _packages() -> Iterator[Any]:
 
 
 def self_test() -> Iterator[Check]:
-    """Ops through the VM, compared with NumPy, each with its first-call and its usual time."""
+    """Run ops through the VM and compare with NumPy, each with its first-call and its usual time."""
     for name, test in SELF_TESTS.items():
         try:
             began = time.perf_counter()
@@ -345,7 +344,7 @@ def _gradient() -> None:
 
 
 def _error() -> None:
-    """A kernel that fails must raise here and leave the VM usable."""
+    """Check that a failing kernel raises here and leaves the VM usable."""
     table, bad = flow.ones(4, 2), flow.tensor([7])
     try:
         table.index_select(0, bad).numpy()
@@ -379,7 +378,7 @@ def _same(tensor: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 def _speed() -> str:
-    """Time to issue `a + b` on 8x8, and to issue one and wait for it."""
+    """Measure the time to issue `a + b` on 8x8, and to issue one and wait for it."""
     a = flow.ones(8, 8)
     issues, waits = 2000, 200
     best_issue = min(_seconds(lambda: a + a, issues, flow.vm.sync) for _ in range(3))

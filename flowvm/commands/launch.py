@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the program on all ranks: the exit code of the one that failed first, 0 if none did."""
+    """Run the program on all ranks.  Return the exit code of the one that failed first, 0 if none
+    did.
+    """
     if args.ranks < 1:
         raise ArgumentError(f"launch: -n is 1 or more, got {args.ranks}")
     if not args.module and not Path(args.script).exists():
@@ -84,7 +86,7 @@ def environment(ranks: int, threads: int) -> dict[str, str]:
 
 
 def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
-    """Run the launcher to its end, and end it where ranks stay on after a failure or a Ctrl-C."""
+    """Run the launcher to its end.  End it if ranks stay after a failure or a Ctrl-C."""
     libc = ctypes.CDLL(None)
     process = processes.start(
         list(command), env=known, start_new_session=True,
@@ -145,7 +147,7 @@ def _how(code: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Wait for the launcher; end it and its ranks when patience is over."""
+    """Wait for the launcher.  End it and its ranks after a time."""
     for seconds, number in (
         (patience, signal.SIGTERM),
         (AT_ONCE, signal.SIGKILL),

@@ -25,7 +25,7 @@ def number() -> int:
 
 
 def hand_over(source: IO[bytes], target: int, mark: bytes) -> None:
-    """Write what comes from `source` to a descriptor, each line marked and in one piece."""
+    """Copy the lines of `source` to a descriptor, each marked and in one piece."""
     for line in iter(source.readline, b""):
         text = mark + (line if line.endswith(b"\n") else line + b"\n")
         while text:
@@ -33,7 +33,7 @@ def hand_over(source: IO[bytes], target: int, mark: bytes) -> None:
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run the command to its end: its exit code, 128 and more where a signal ended it."""
+    """Run the command to its end.  Return its exit code, 128 and more if a signal ended it."""
     rank = number()
     mark = f"[{rank}] ".encode()
     # mpiexec tells ranks by this signal that another has ended, and whoever has no handler dies

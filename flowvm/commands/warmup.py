@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
-    """The pieces of work, in fresh processes, as they are done."""
+    """Yield the results of pieces of work as they are done, in fresh processes."""
     os.environ.setdefault("FLOWVM_WORKERS", "1")
     os.environ.setdefault("FLOWVM_AHEAD", "0")
     with processes(jobs) as pool:
@@ -91,7 +91,7 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """So many fresh processes, which end with this one, also where it is killed."""
+    """Start `count` processes that die with this one, even on SIGKILL."""
     # what a process imports before it has this one's path, it does not take from the current folder
     os.environ["PYTHONSAFEPATH"] = "1"
     context = multiprocessing.get_context("spawn")
@@ -111,7 +111,9 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def progress(pieces: int) -> Iterator[Callable[[str], None]]:
-    """A function that says that a piece is done: a bar on a terminal, else a line now and then."""
+    """Return a function that reports a finished piece: a bar on a terminal, else a line now and
+    then.
+    """
     from rich.console import Console
 
     console = Console()
@@ -135,19 +137,21 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
 
 
 def loops() -> list[str]:
-    """The VM, native calls, and the profiler's sampler."""
+    """Return the pieces for the VM, native calls, and the profiler's sampler."""
     names = (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))
     return [*(f"loop: {name}" for name in names), CALLS, SAMPLER]
 
 
 def usual_pieces() -> list[str]:
-    """The VM, the self-test of `flowvm doctor`, a step of the demo, and the common ops."""
+    """Return the usual pieces: the VM, the self-test of `flowvm doctor`, a step of the demo, and
+    the common ops.
+    """
     tests = (f"test: {name}" for name in doctor.SELF_TESTS)
     return [*loops(), NUMBERS, SIZES, *tests, "demo", *COMMON.split()]
 
 
 def every_piece() -> list[str]:
-    """The usual pieces, and every op that declares samples."""
+    """Return the usual pieces, and every op that declares samples."""
     return list(dict.fromkeys([*usual_pieces(), *(known.name for known in SAMPLES)]))
 
 
@@ -193,7 +197,7 @@ def run_piece(name: str, all_samples: bool) -> None:
 
 
 def with_numbers() -> None:
-    """Operators between a tensor and a number, which are kernels of their own."""
+    """Compile the operators between a tensor and a number, which are kernels of their own."""
     x = flow.ones(2, 2)
     for y in (x + 1, x - 1, 1 - x, x * 2, x / 2, 1 / x, x**2, x == 1, x > 0, x >= 0, x < 0, x <= 0):
         str(y)
