@@ -78,7 +78,7 @@ ABSENT: Final = {
 
 
 def nothing_of(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that has nothing."""
+    """Return the `__getattr__` of a module without names."""
 
     def missing(name: str) -> Any:
         raise MissingNameError(f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name)
