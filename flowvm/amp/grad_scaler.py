@@ -114,7 +114,7 @@ class GradScaler:
         )
 
     def _follow(self, device: Device) -> None:
-        """Move the scale to `device`; not in a capture, which holds the tensors that there are."""
+        """Move the scale to `device`, except in a capture, which holds the present tensors."""
         if self._scale._meta.device is not device and current_recorder() is None:
             with no_grad():
                 self._scale = self._scale.to(device=device)
@@ -162,8 +162,8 @@ class GradScaler:
         return told
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Step the optimizer, unless an unscaled gradient has an infinity or a NaN; what its
-        `step(*args, **kwargs)` returns, None for a step that was skipped.
+        """Step the optimizer, unless an unscaled gradient has an infinity or a NaN.  Return the
+        result of its `step(*args, **kwargs)`, None for a skipped step.
 
         AutogradError for a closure, and the second time between two updates.
         """
@@ -223,7 +223,7 @@ class GradScaler:
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale grows by."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
@@ -231,15 +231,15 @@ class GradScaler:
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale shrinks by."""
+        """Set the factor by which the scale shrinks."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many steps without an infinity the scale grows."""
+        """Return the number of steps without an infinity after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set after how many steps without an infinity the scale grows."""
+        """Set the number of steps without an infinity after which the scale grows."""
         self._growth_interval = new_interval
 
     def state_dict(self) -> dict[str, Any]:
