@@ -1,5 +1,4 @@
-"""Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through whatever is
-computed of them.
+"""Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through all computations.
 
 A dual is a Tensor of a class of its own, which takes calls over (`flowvm.eager.overriding`): each
 public function that is called with one gives `flow.func.jvp` of itself, two backwards.  So a
@@ -94,7 +93,7 @@ def _changes(func: Any) -> bool:
 
 
 def _mapped(result: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A result with `function` of its tensors, which are given in order."""
+    """Return a result with `function` applied to its tensors, in order."""
     if isinstance(result, Tensor):
         return function(result)
     if isinstance(result, (tuple, list)):
@@ -137,7 +136,7 @@ def _pushed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> Any:
-    """A change in place: of the values, and of the tangent."""
+    """Change the values and the tangent in place."""
     with no_grad():
         value.copy_(outs[0] if outs else result)
     if isinstance(target, DualTensor):
@@ -163,8 +162,8 @@ def _open_level() -> Any:
 
 
 class dual_level(Switched):  # noqa: N801 - PyTorch's name
-    """For a with statement: duals may be made inside, and have lost their tangents at its end.  One
-    level at a time, as in PyTorch.
+    """A context manager: duals may be made inside, and lose their tangents at its end.  One level
+    at a time, as in PyTorch.
 
     >>> ad = flow.func.forward_ad
     >>> with ad.dual_level():
@@ -186,7 +185,7 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
 
 
 def enter_dual_level() -> Any:
-    """Open a level, until `exit_dual_level`; the level.  ModeError if one is open.
+    """Open a level until `exit_dual_level`, and return it.  ModeError if one is open.
 
     >>> level = flow.func.forward_ad.enter_dual_level()
     >>> flow.func.forward_ad.exit_dual_level(level=level)

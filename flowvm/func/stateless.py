@@ -95,8 +95,8 @@ def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters and the buffers of modules of one class, each stacked in a new first
-    dimension: for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
+    """Return the parameters and the buffers of modules of one class, each stacked in a new first
+    dimension, for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
 
     >>> params, buffers = flow.func.stack_module_state([nn.Linear(2, 1), nn.Linear(2, 1)])
     >>> params["weight"].shape
