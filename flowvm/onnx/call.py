@@ -1,4 +1,4 @@
-"""Call: one node of the LogicalGraph, as what translates it sees it."""
+"""Call: one node of the LogicalGraph, as its translation sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX nodes of an elementwise op, from the expression that it is declared by.
+"""ONNX nodes of an elementwise op, from the expression that declares it.
 
 One walk over the expression's syntax tree serves every op of `Elementwise`: arguments are cast to
 the dtype that the op computes in, and each operator and function of the expression is a node or
@@ -105,7 +105,7 @@ def _cast(w: Writer, name: str, dtype: DType, wanted: DType) -> str:
 
 
 class _Walk:
-    """The nodes of one expression, whose numbers are of the dtype `computing`."""
+    """The nodes of one expression; its numbers are of the dtype `computing`."""
 
     def __init__(self, w: Writer, scope: dict[str, Part], computing: DType) -> None:
         self.w, self.scope, self.computing = w, scope, computing
@@ -130,23 +130,23 @@ class _Walk:
         return value if value.dtype is bool_ else Value(self.w.cast(value.name, bool_), bool_)
 
     def op(self, kind: str, *parts: Part) -> Value:
-        """A node of numbers, that gives such."""
+        """Add a node from numbers to a number."""
         values = [self.real(p) for p in parts]
         return Value(self.w.op(kind, *[v.name for v in values]), values[0].dtype)
 
     def asks(self, kind: str, *parts: Part) -> Value:
-        """A node that gives truths."""
+        """Add a node that gives truth values."""
         values = [self.real(p) for p in parts]
         if values[0].dtype is bool_ and kind != "Equal":
             values = [Value(self.w.cast(v.name, int32), int32) for v in values]
         return Value(self.w.op(kind, *[v.name for v in values]), bool_)
 
     def no(self, part: Part) -> Value:
-        """Not."""
+        """Add a logical not."""
         return Value(self.w.op("Not", self.truth(part).name), bool_)
 
     def choose(self, which: Part, yes: Part, no: Part) -> Part:
-        """`yes if which else no`."""
+        """Add a choice: `yes if which else no`."""
         if not isinstance(which, Value):
             return yes if which else no
         one, other = self.value(yes), self.value(no)
@@ -185,7 +185,7 @@ class _Walk:
         raise Untranslated(f"the expression {ast.unparse(node)}")
 
     def binary(self, kind: type, a: Part, b: Part) -> Part:
-        """One of Python's operators."""
+        """Translate one of Python's binary operators."""
         if not isinstance(a, Value) and not isinstance(b, Value) and kind in _PLAIN:
             plain: bool | int | float = _PLAIN[kind](a, b)
             return plain
@@ -199,7 +199,7 @@ class _Walk:
         return Value(self.w.op(word, *_names(values)), values[0].dtype)
 
     def unary(self, kind: type, a: Part) -> Part:
-        """-x, not x, ~x."""
+        """Translate -x, not x, ~x."""
         if kind is ast.Not:
             return self.no(a)
         if kind is ast.USub:
@@ -208,7 +208,7 @@ class _Walk:
         return self.no(value) if value.dtype is bool_ else self.op("BitwiseNot", value)
 
     def compare(self, left: Part, kinds: Sequence[ast.cmpop], others: Sequence[Part]) -> Part:
-        """One comparison, or a chain of some."""
+        """Translate one comparison, or a chain of some."""
         made: list[Value] = []
         for kind, right in zip(kinds, others, strict=True):
             if isinstance(kind, ast.NotEq):
@@ -256,7 +256,7 @@ def _isfinite(t: _Walk, x: Value) -> Part:
 
 
 def _rounded(kind: str) -> Callable[..., Part]:
-    """Floor and its like, which leave integers as they are."""
+    """Translate floor and its like, which leave integers as they are."""
     return lambda t, x: t.op(kind, x) if x.dtype.is_floating_point else x
 
 

@@ -1,4 +1,4 @@
-"""Memory: what lies in each buffer of a LogicalGraph, as values of ONNX, which has no memory.
+"""Memory: the contents of each buffer of a LogicalGraph, as values of ONNX, which has no memory.
 
 A buffer's contents are one value in the order of the storage.  An operand is a view of it:
 reshaped, cut, transposed, expanded; or gathered, where no such way leads to it.  A write in place
@@ -44,7 +44,7 @@ class Memory:
         return operand.buffer in self._reads
 
     def define(self, operand: Operand, value: str) -> None:
-        """`value`, of the operand's shape, is all that is in its buffer."""
+        """Set the whole contents of the operand's buffer to `value`, of its shape."""
         order = _dense_order(operand.meta)
         if order is None:
             raise ArgumentError(f"{operand!r} has gaps: {operand.meta!r}")
@@ -70,7 +70,7 @@ class Memory:
         return contents.views[key]
 
     def write(self, operand: Operand, value: str) -> None:
-        """`value`, of the operand's shape, goes into this place of a buffer that was there."""
+        """Write `value`, of the operand's shape, into its place in a buffer that exists."""
         buffer, meta = operand.buffer, operand.meta
         if buffer.kind is not BufferKind.TEMPORARY:
             raise ArgumentError(
@@ -212,7 +212,7 @@ def _dense_order(meta: TensorMeta) -> list[int] | None:
 
 
 def places(operand: Operand) -> np.ndarray[Any, Any]:
-    """For each element of the operand, which element of the storage it is."""
+    """Return, for each element of the operand, the index of its element in the storage."""
     meta = operand.meta
     found = np.zeros(tuple(meta.shape), np.int64) + operand.offset // meta.dtype.itemsize
     for d, (n, s) in enumerate(zip(meta.shape, meta.stride, strict=True)):

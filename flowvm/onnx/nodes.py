@@ -1,4 +1,4 @@
-"""A captured call's nodes as ONNX's, one after the other, and what is said where one has none."""
+"""A captured call's nodes as ONNX's, one after another, and the errors of untranslated ones."""
 
 from __future__ import annotations
 

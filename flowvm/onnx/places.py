@@ -1,4 +1,4 @@
-"""Translations of ops on elements at places that are data: gathered, written, counted, found."""
+"""Translations of ops on elements at indices that are data: gathers, scatters, counts, searches."""
 
 from __future__ import annotations
 

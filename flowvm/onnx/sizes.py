@@ -1,4 +1,4 @@
-"""Files for inputs of any size, from a few translations with sizes of our own.
+"""Files for inputs of any size, computed from a few translations with chosen sizes.
 
 A LogicalGraph has numbers for sizes.  So the model is captured and translated with several values
 of each named size, and what is written is compared node by node.  An integer that differs is a
@@ -156,7 +156,7 @@ def translated(
 
 
 class Merged:
-    """Several translations as one, which is the first with what differs computed.
+    """Several translations merged: the first one, with the differing numbers computed.
 
     where      a named size -> an input and the dimension that has it
     examples   the sizes as the examples have them

@@ -1,4 +1,4 @@
-"""Writer: ONNX nodes and constants as they are found, and the model that is made of them.
+"""Writer: ONNX nodes and constants in the making, and the model built from them.
 
 Values go by names.  A constant that is there already is used again; nodes that nothing needs are
 left out of the model.
@@ -75,11 +75,11 @@ class Writer:
         return name
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """A node of one output: that output's name."""
+        """Add a node of one output.  Return the output's name."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        """A node of `count` outputs."""
+        """Add a node of `count` outputs.  Return their names."""
         place = "/".join(["", *self.scope.split(".")]) if self.scope else ""
         name = self.name(f"{place}/{kind}")
         outputs = [self.name(f"{name}_output_{k}") for k in range(count)]
@@ -192,7 +192,7 @@ def _info(name: str, dtype: DType, shape: Sequence[int | str]) -> Any:
 
 
 def need_onnx(asker: str) -> None:
-    """ArgumentError unless the package `onnx` can be imported."""
+    """Raise ArgumentError unless the package `onnx` can be imported."""
     try:
         _ = onnx.__version__
     except ImportError as error:
