@@ -1,4 +1,4 @@
-"""`flow.backends.cuda`: CUDA, its matrix products, and which attention is computed how."""
+"""`flow.backends.cuda`: CUDA, its matrix products, and the choice of attention's computation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_built() -> bool:
 
 
 def enable_flash_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["flash"] = bool(enabled)
 
 
@@ -44,7 +44,7 @@ def flash_sdp_enabled() -> bool:
 
 
 def enable_mem_efficient_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["mem_efficient"] = bool(enabled)
 
 
@@ -54,7 +54,7 @@ def mem_efficient_sdp_enabled() -> bool:
 
 
 def enable_math_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["math"] = bool(enabled)
 
 
@@ -64,7 +64,7 @@ def math_sdp_enabled() -> bool:
 
 
 def enable_cudnn_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["cudnn"] = bool(enabled)
 
 
@@ -85,5 +85,7 @@ def sdp_kernel(
 
 
 def preferred_linalg_library(backend: str | None = None) -> str:
-    """Taken: LAPACK computes on the CPU, cuSOLVER where CuPy has it; "default"."""
+    """Return "default" and ignore the argument: LAPACK computes on the CPU, cuSOLVER where CuPy has
+    it.
+    """
     return "default"

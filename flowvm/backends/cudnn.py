@@ -26,7 +26,7 @@ def is_available() -> bool:
 
 
 def version() -> int | None:
-    """cuDNN's version: None, for there is none."""
+    """Return None: there is no cuDNN."""
     return None
 
 

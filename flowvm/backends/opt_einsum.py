@@ -18,7 +18,7 @@ def is_available() -> bool:
 
 
 def get_opt_einsum() -> Any:
-    """The package: None, for it is not used."""
+    """Return None: the package is not used."""
     return None
 
 
