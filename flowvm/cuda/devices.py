@@ -98,7 +98,9 @@ class device(Region):  # noqa: N801 - PyTorch's name
 
 
 def get_device_properties(device: Any = None) -> Properties:
-    """Return the device's properties: name, total_memory, major, minor, multi_processor_count, ..."""
+    """Return the device's properties: name, total_memory, major, minor, multi_processor_count,
+    ...
+    """
     return runtimes.properties(index_of(device))
 
 
@@ -113,6 +115,8 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Return False: no kernel reads another device's memory.  Copies between devices always work."""
+    """Return False: no kernel reads another device's memory.  Copies between devices always
+    work.
+    """
     index_of(device), index_of(peer_device)
     return False

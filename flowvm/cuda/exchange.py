@@ -37,7 +37,9 @@ _ORDINAL: Final = 9  # pointer attribute: the number of the device
 
 
 class _Lent(Storage):
-    """A storage shared with other libraries.  Its memory is used again when the devices are done."""
+    """A storage shared with other libraries.  Its memory is used again when the devices are
+    done.
+    """
 
     __slots__ = ()
 
@@ -133,7 +135,9 @@ class Capsules:
 
 
 class _Described:
-    """An object with an array interface, from which NumPy makes an array that keeps `source` alive."""
+    """An object with an array interface, from which NumPy makes an array that keeps `source`
+    alive.
+    """
 
     def __init__(self, source: Any, facts: dict[str, Any]) -> None:
         self.source = source

@@ -76,7 +76,9 @@ def threads(n: int) -> int:
 
 
 def signature_of(step: KernelStep) -> Signature:
-    """Return the signature for which the kernel of `step` is compiled: the types of its parameters."""
+    """Return the signature for which the kernel of `step` is compiled: the types of its
+    parameters.
+    """
     return tuple(_kind(param) for param in step.params)
 
 

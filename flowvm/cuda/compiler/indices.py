@@ -23,7 +23,9 @@ Lowered = Callable[..., Any]
 
 
 def special(context: Any, function: Any, signature: Any) -> Lowered | None:
-    """Return the lowering of `function` for `signature` if `context` has one of its own; else None."""
+    """Return the lowering of `function` for `signature` if `context` has one of its own; else
+    None.
+    """
     from numba.cuda import types
 
     kinds = signature.args

@@ -80,7 +80,9 @@ def used() -> list[Streams]:
 
 
 def new_stream(index: int, name: str, priority: int = 0) -> int:
-    """Add a compute stream of cuda:`index`.  Return its number.  VMError if no more can be added."""
+    """Add a compute stream of cuda:`index`.  Return its number.  VMError if no more can be
+    added.
+    """
     with _lock:
         of = streams(index)
         stream = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)

@@ -77,7 +77,9 @@ class Exchanging:
         return Work("exchange", run=self.run, poll=self.poll)
 
     def poll(self) -> bool:
-        """Write this rank's files at the first call.  Return True if the other ranks' files exist."""
+        """Write this rank's files at the first call.  Return True if the other ranks' files
+        exist.
+        """
         if not self.written:
             self.written = True
             for part in self.parts:

@@ -134,7 +134,9 @@ def _foreign(function: Any) -> bool:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Yield the values of the names in a function's code, and of the named attributes of modules."""
+    """Yield the values of the names in a function's code, and of the named attributes of
+    modules.
+    """
     codes, names = [function.__code__], set()
     while codes:
         code = codes.pop()

@@ -115,7 +115,9 @@ class Replay:
         self.error: Exception | None = None
 
     def poll(self) -> bool:
-        """Run the captured work that may run.  Return True if all of it is done or some has failed."""
+        """Run the captured work that may run.  Return True if all of it is done or some has
+        failed.
+        """
         went = True
         while went and self.error is None:
             went = False
