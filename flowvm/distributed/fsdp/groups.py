@@ -62,7 +62,9 @@ class Beside(NamedTuple):
     where: placement
 
     def cut(self, sbps: Sbps) -> GlobalMeta:
-        """Return the meta of the cut parameter, held as `sbps` along the dimensions behind its own."""
+        """Return the meta of the cut parameter, held as `sbps` along the dimensions behind its
+        own.
+        """
         m = self.meta
         return GlobalMeta.make(m.shape, m.dtype, self.where.device(rank()), (*m.sbp, *sbps))
 

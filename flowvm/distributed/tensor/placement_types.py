@@ -61,7 +61,9 @@ class Shard(Placement):
     def local_shard_size_and_offset(
         curr_local_size: int, num_chunks: int, rank: int
     ) -> tuple[int, int]:
-        """Return the length and the beginning of the part of `rank`, of `curr_local_size` elements."""
+        """Return the length and the beginning of the part of `rank`, of `curr_local_size`
+        elements.
+        """
         begin, end = cut(curr_local_size, num_chunks, rank)
         return end - begin, begin
 
