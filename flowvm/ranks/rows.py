@@ -33,7 +33,9 @@ def unlike(mine: Row, theirs: Row) -> int:
 
 
 def _differ(mine: Row, theirs: Row, seq: int) -> bool | None:
-    """Return True if the exchanges number `seq` of two rows differ; None if a row does not have it."""
+    """Return True if the exchanges number `seq` of two rows differ; None if a row does not have
+    it.
+    """
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     if mine[at + STEP.SEQ] != seq or theirs[at + STEP.SEQ] != seq:
         return None
