@@ -521,7 +521,9 @@ def _optimize(module: Any, loops_only: bool) -> None:
 
 
 def _imports(module: Any) -> list[str]:
-    """Return the symbols that the module takes from the process; none may be Numba's or Python's."""
+    """Return the symbols that the module takes from the process; none may be Numba's or
+    Python's.
+    """
     items = [*module.functions, *module.global_variables]
     names = sorted(i.name for i in items if i.is_declaration and not i.name.startswith("llvm."))
     foreign = [n for n in names if n.startswith(("NRT_", "numba_", "Py", "_Py"))]

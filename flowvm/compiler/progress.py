@@ -215,7 +215,9 @@ def measured() -> dict[str, float]:
 
 
 def remember(name: str, took: float) -> None:
-    """Store the seconds that a kernel took.  If two processes do so at once, one entry may be lost."""
+    """Store the seconds that a kernel took.  If two processes do so at once, one entry may be
+    lost.
+    """
     if took < WORTH_MEASURING:
         return
     known = measured()

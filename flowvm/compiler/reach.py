@@ -407,7 +407,9 @@ def _told(value: Any, reached: list[Any]) -> str:
 
 
 def _told_of_code(value: Any, reached: list[Any]) -> str:
-    """Return the line of an object with code: a function in any wrapper, a class or its instance."""
+    """Return the line of an object with code: a function in any wrapper, a class or its
+    instance.
+    """
     kind = type(value)
     if isinstance(value, type):
         # what is raised becomes a status, whatever else its class says
