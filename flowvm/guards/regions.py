@@ -254,7 +254,9 @@ class _Open:
 
 
 class _Close:
-    """The descriptor of a Switched's `__exit__`: it returns the hold, whose end undoes the switch."""
+    """The descriptor of a Switched's `__exit__`: it returns the hold, whose end undoes the
+    switch.
+    """
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
