@@ -121,7 +121,9 @@ class DType:
         return self.storage
 
     def to_real(self) -> "DType":
-        """Return the dtype of a complex number's parts; a dtype that is not complex returns itself."""
+        """Return the dtype of a complex number's parts; a dtype that is not complex returns
+        itself.
+        """
         return self.real
 
     def to_complex(self) -> "DType":

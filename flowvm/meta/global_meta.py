@@ -100,7 +100,9 @@ class GlobalMeta(TensorMeta):
         return GlobalMeta.make(self.shape, dtype or self.dtype, self.device, held)
 
     def with_shape(self, shape: Any, dtype: DType | None = None) -> GlobalMeta:
-        """Return the meta of a new tensor of `shape` on this placement: every rank holds it whole."""
+        """Return the meta of a new tensor of `shape` on this placement: every rank holds it
+        whole.
+        """
         return _broadcast(as_shape(shape), dtype or self.dtype, self.device, None)
 
     @property
