@@ -225,7 +225,9 @@ class Reader:
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
     ) -> Tensor:
-        """Return a tensor whose storage does not name the dtype of its bytes: uint16 and its kin."""
+        """Return a tensor whose storage does not name the dtype of its bytes: uint16 and its
+        kin.
+        """
         if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
             raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
         if storage.dtype != "uint8" or storage.size % dtype.itemsize:
