@@ -319,7 +319,7 @@ _LEAF = LeafSpec()
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """(leaves, spec).  What `is_leaf` is true of is a leaf, too.
+    """Return (leaves, spec).  A node for which `is_leaf` is true is a leaf, too.
 
     >>> leaves, spec = flow.utils._pytree.tree_flatten({"a": 1, "b": [2, None]})
     >>> leaves

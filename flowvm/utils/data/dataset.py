@@ -100,7 +100,9 @@ class Subset(Dataset[T_co]):
         return self.dataset[self.indices[index]]
 
     def get_batch(self, indices: Sequence[int]) -> Any:
-        """Return the batch that the underlying dataset makes, or NotImplemented if it makes none."""
+        """Return the batch that the underlying dataset makes, or NotImplemented if it makes
+        none.
+        """
         whole = batch_getter(self.dataset)
         return (
             NotImplemented if whole is None else whole([self.indices[index] for index in indices])

@@ -74,7 +74,9 @@ class Memory:
             _munmap(self.address, self.size)
 
     def array(self, owner: Any = None) -> np.ndarray[Any, Any]:
-        """Return the segment's bytes; the array keeps `owner` or, without one, this object alive."""
+        """Return the segment's bytes; the array keeps `owner` or, without one, this object
+        alive.
+        """
         return np.asarray(_Bytes(self.address, self.size, self if owner is None else owner))
 
 
@@ -153,7 +155,9 @@ class Segments:
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that leaves out the memory of tensors, as pickle leaves out the memory of arrays."""
+    """A pickler that leaves out the memory of tensors, as pickle leaves out the memory of
+    arrays.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor) and type(obj).__reduce_ex__ is Tensor.__reduce_ex__:
@@ -203,7 +207,9 @@ class Borrowed:
         return numbers
 
     def parts(self, placed: Placed, fd: int | None) -> list[Any]:
-        """Return the parts left out of a pickle, on the memory of the segment, whose loan begins."""
+        """Return the parts left out of a pickle, on the memory of the segment, whose loan
+        begins.
+        """
         if not placed.size:
             return [b"" for _ in placed.spans]
         if fd is None:
