@@ -219,7 +219,9 @@ def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, An
 def _element_text(
     elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
 ) -> Callable[[Any], str]:
-    """Return a function that writes all elements in one notation, PyTorch's choice for the tensor."""
+    """Return a function that writes all elements in one notation, PyTorch's choice for the
+    tensor.
+    """
     if not dtype.is_floating_point:
         return str
     values = _counted(elements, dtype).astype(np.float64)
@@ -364,7 +366,9 @@ def _written(t: Tensor, ask: bool) -> str:
 
 @method("__str__")
 def _str(t: Tensor) -> str:
-    """Return the text for `print`: as `repr`, after waiting for the value, however long it takes."""
+    """Return the text for `print`: as `repr`, after waiting for the value, however long it
+    takes.
+    """
     if _is_made(t) and _options.sync:
         while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass
