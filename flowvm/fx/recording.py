@@ -123,7 +123,9 @@ def _calling(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Tracing(Switched):
-    """Replace names by recording functions inside the with statement.  The statement holds `alone`."""
+    """Replace names by recording functions inside the with statement.  The statement holds
+    `alone`.
+    """
 
     def __init__(self, tracer: Any, root: Any) -> None:
         self.tracer, self.root = tracer, root
