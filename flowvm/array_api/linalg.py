@@ -117,7 +117,9 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
 
 
 def eigh(x: Tensor, /) -> EighResult:
-    """Return eigenvalues and eigenvectors of symmetric matrices.  Only the lower triangle is read."""
+    """Return eigenvalues and eigenvectors of symmetric matrices.  Only the lower triangle is
+    read.
+    """
     return EighResult(*linalg.eigh(x))
 
 
