@@ -293,7 +293,9 @@ def _packages() -> Iterator[Any]:
 
 
 def self_test() -> Iterator[Check]:
-    """Run ops through the VM and compare with NumPy, each with its first-call and its usual time."""
+    """Run ops through the VM and compare with NumPy, each with its first-call and its usual
+    time.
+    """
     for name, test in SELF_TESTS.items():
         try:
             began = time.perf_counter()
