@@ -101,5 +101,7 @@ def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[st
 
 
 def instead_of(name: str) -> str:
-    """Return the end of a message about a name that flowvm lacks; "" if nothing is known about it."""
+    """Return the end of a message about a name that flowvm lacks; "" if nothing is known about
+    it.
+    """
     return f": {ABSENT[name]}" if name in ABSENT else ""
