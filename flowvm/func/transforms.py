@@ -81,7 +81,9 @@ def _chosen(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[int, ...]:
 def _with_leaves(
     name: str, args: tuple[Any, ...], numbers: tuple[int, ...]
 ) -> tuple[list[Any], list[Any]]:
-    """Return the arguments with new leaves of the graph at the places `numbers`, and these leaves."""
+    """Return the arguments with new leaves of the graph at the places `numbers`, and these
+    leaves.
+    """
     given, made = list(args), []
     for n in numbers:
         given[n] = mapped(functools.partial(_leaf, name), args[n])
