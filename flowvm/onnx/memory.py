@@ -22,7 +22,9 @@ from flowvm.onnx.writer import Writer
 
 
 class Contents:
-    """The present contents of a buffer: a value in the storage's order, its shape, and known views."""
+    """The present contents of a buffer: a value in the storage's order, its shape, and known
+    views.
+    """
 
     def __init__(self, value: str, shape: Sequence[int], dtype: DType) -> None:
         self.value, self.shape, self.dtype = value, tuple(shape), dtype

@@ -225,7 +225,9 @@ class Merged:
                 seen.update({n: (place, k) for k, n in enumerate(node.output)})
 
     def _constant(self, node: Any, k: int, held: Sequence[Any]) -> None:
-        """Replace constant input `k` of a node by a formula; `held` are its values at the points."""
+        """Replace constant input `k` of a node by a formula; `held` are its values at the
+        points.
+        """
         if all(t.raw_data == held[0].raw_data and t.dims == held[0].dims for t in held[1:]):
             return
         arrays = [onnx.numpy_helper.to_array(t) for t in held]
