@@ -71,7 +71,7 @@ __dir__ = listing(globals())
 
 
 class Stats(dict[str, int]):
-    """The VM's counters; a dict that prints as a table.  What was not counted yet is 0.
+    """The VM's counters: a dict that prints as a table.  A missing counter is 0.
 
     >>> "peak_bytes" in flow.vm.stats()
     True
@@ -94,7 +94,7 @@ def _amount(name: str, value: int) -> str:
 
 
 def stats() -> Stats:
-    """Counters since the process began.
+    """Return the counters since the process began.
 
     Operations that a graph captures are issued and never count as failed.
 
@@ -249,7 +249,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
 
 
 def sequential() -> AbstractContextManager[None]:
-    """`with flow.vm.sequential():` runs each instruction on the thread that issues it.
+    """Run each instruction on the thread that issues it: `with flow.vm.sequential():`.
 
     Errors raise there at once.
 
@@ -300,7 +300,7 @@ def empty_cache() -> None:
 
 
 def reset_peak() -> None:
-    """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done.
+    """Restart `stats()["peak_bytes"]` when all issued instructions are done.
 
     >>> flow.vm.reset_peak()
     """
@@ -309,7 +309,7 @@ def reset_peak() -> None:
 
 
 def last_error() -> BaseException | None:
-    """The newest failed instruction's exception, or None.
+    """Return the newest failed instruction's exception, or None.
 
     >>> x = flow.tensor([1]) // flow.tensor([0])
     >>> try:
@@ -322,7 +322,7 @@ def last_error() -> BaseException | None:
 
 
 def errors() -> Errors:
-    """The failed instructions that are remembered, oldest first.
+    """Return the failed instructions that are remembered, oldest first.
 
     >>> x = flow.tensor([1]) // flow.tensor([0])
     >>> try:

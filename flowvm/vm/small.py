@@ -1,4 +1,4 @@
-"""The idea of flowvm in one file: instructions ordered by what they read and write.
+"""flowvm's idea in one file: instructions ordered by the storages that they read and write.
 
 An op is an `Instruction` on operands, each read (`const`) or written (`mut`; `mut2` where only the
 kernel finds the shape).  Python issues it and goes on.  The scheduler makes edges to the earlier

@@ -62,14 +62,18 @@ _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictiona
 
 
 def protected(function: _Function) -> _Function:
-    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it calls."""
+    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it
+    calls.
+    """
     code = function.__code__
     _protected[id(code)] = code
     return function
 
 
 def waiting(function: _Function) -> _Function:
-    """Decorates one that may be interrupted wherever it is called: its record was published."""
+    """Decorate a function that may be interrupted wherever it is called: its record was
+    published.
+    """
     code = function.__code__
     _waiting[id(code)] = code
     return function
@@ -124,7 +128,9 @@ def _is_ending(frame: FrameType) -> bool:
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
+    """Handle SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be
+    swallowed.
+    """
     if frame is not None and _puts_off(frame):
         _thread.start_new_thread(_interrupt_again, (signum,))
         return
@@ -170,7 +176,7 @@ def _is_late() -> bool:
 
 
 def _interrupt_again(signum: int) -> None:
-    """Send a Ctrl-C that was put off once more.
+    """Send a delayed Ctrl-C once more.
 
     From another thread: here it would come in its own handler.  As a signal, for the main thread
     may wait for something by now, which `_thread.interrupt_main` does not end.

@@ -46,7 +46,7 @@ INTERNAL: dict[str, bool] = _Files()
 
 
 class Backward:
-    """One call of backward: the user's place that called it."""
+    """A call of backward, with the user's place that called it."""
 
     __slots__ = ("code", "last")
 

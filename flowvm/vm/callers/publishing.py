@@ -24,14 +24,16 @@ broken: list[str] = []  # what was done where nothing may be
 
 
 def publishing(words: Any) -> int:
-    """Return the number of the record that this thread has not published yet; -1 if there is none."""
+    """Return the number of the record that this thread has not published yet; -1 if there is
+    none.
+    """
     seq = begun.get(threading.get_ident(), -1)
     mark = words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     return seq if seq >= 0 and mark < seq + 1 else -1
 
 
 def assert_none(words: Any, what: str) -> None:
-    """VMError if this thread is publishing a record while it does `what`."""
+    """Raise VMError if this thread is publishing a record while it does `what`."""
     seq = publishing(words)
     if seq >= 0:
         broken.append(what)
@@ -39,8 +41,8 @@ def assert_none(words: Any, what: str) -> None:
 
 
 def watch(words: Any) -> None:
-    """Let calls assert it, and note garbage collections in the middle of a record, which cannot
-    raise.
+    """Let calls assert that no record is open.  Note garbage collections inside an open record,
+    which cannot raise.
     """
     hot["none_begun"] = lambda: assert_none(words, "something was issued")
 

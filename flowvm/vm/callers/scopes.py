@@ -39,7 +39,7 @@ Place = tuple[Any, int]  # code object and offset; None and 0 where that is not 
 
 @record(words=6, by="who has the GIL")
 class OPEN(Record):
-    """A native call that runs."""
+    """A running native call."""
 
     TICKET = field("which one this is, of all that began; 0: nobody has these words")
     FIRST = field("the number of the instruction that came next when it began")
@@ -51,7 +51,7 @@ class OPEN(Record):
 
 @record(words=4, by="who has the GIL")
 class OVER(Record):
-    """A native call that is over: as OPEN, and what came next when it ended."""
+    """A finished native call: the fields of OPEN, and the next instruction at its end."""
 
     FIRST = field("the first instruction")
     LAST = field("the first one behind it")
@@ -101,7 +101,7 @@ class Scopes:
         self.names: dict[int, str] = {}  # the paths that it has the numbers of
 
     def take_notes(self) -> Any:
-        """NOTES for native calls, a ctypes array."""
+        """Return NOTES for native calls, a ctypes array."""
         if self.notes is None:
             self.notes = (ctypes.c_int64 * NOTES.WORDS)()
             self._free_all_but(())
@@ -124,7 +124,7 @@ class Scopes:
             self._free_all_but(tuple(NOTES.RUNNING + k * OPEN.WORDS for k in mine))
 
     def _open(self) -> Array:
-        """The OPENs, as they are at one moment."""
+        """Return a copy of the OPENs at one moment."""
         at = ctypes.addressof(self.notes) + 8 * NOTES.RUNNING
         rows = np.frombuffer(ctypes.string_at(at, 8 * NESTED * OPEN.WORDS), np.int64)
         return rows.reshape(NESTED, OPEN.WORDS)
@@ -161,7 +161,7 @@ class Scopes:
         return found + [(first, NEVER, t, self.names[n]) for first, t, n in columns]
 
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
-        """For each instruction the number of its module in a list of paths, whose first is "".
+        """Return the number of each instruction's module in a list of paths, whose first is "".
 
         What is a part of a gradient belongs to the module of the forward call.
         """

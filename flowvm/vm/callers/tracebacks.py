@@ -51,7 +51,7 @@ def users(tb: TracebackType | None) -> TracebackType | None:
 
 
 def cut(error: BaseException) -> None:
-    """Called by a handler that ends in a bare `raise`: leave the user's frames alone."""
+    """Cut flowvm's frames out of a traceback; called by a handler that ends in a bare `raise`."""
     if config.tb == "user":
         error.__traceback__ = users(error.__traceback__)
 
@@ -89,7 +89,7 @@ def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | Non
 
 
 def hide() -> None:
-    """Called when an error is made: mark flowvm's frames on the stack for IPython and pytest."""
+    """Mark flowvm's frames on the stack for IPython and pytest; called when an error is made."""
     install()
     if config.tb != "user":
         return
@@ -126,7 +126,7 @@ setattr(FlowError, "__traceback__", property(_traceback, _raw.__set__))  # noqa:
 
 
 def install() -> None:
-    """Have Python print flowvm's errors without flowvm's frames, whoever printed errors before.
+    """Let Python print flowvm's errors without flowvm's frames, whoever printed errors before.
 
     Called when the VM starts and when an error is made, for some come before it: importing flowvm
     changes nothing.

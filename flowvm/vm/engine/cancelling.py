@@ -1,4 +1,4 @@
-"""Taking back what was issued: `flow.vm.cancel()`, and Ctrl-C where nobody handles it.
+"""Cancels of issued instructions: `flow.vm.cancel()`, and unhandled Ctrl-C.
 
 A cancel is an instruction that does nothing, with a number of its own.  What is in front of it and
 has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
@@ -68,7 +68,7 @@ class Cancelled:
 
 
 class Cancelling(Protocol):
-    """An engine, as far as this goes."""
+    """The interface of an engine that this module needs."""
 
     m: Any
     words: Any
@@ -121,8 +121,8 @@ _named = [0]  # so many Ctrl-C were there when a wait was last named
 
 
 def name_wait(vm: Any, begun: float) -> None:
-    """Say once, on stderr, what the main thread waits for, if it has caught a Ctrl-C since and
-    waits for long: since the moment `begun` of the monotonic clock.
+    """Print once, on stderr, the wait of the main thread, if it has caught a Ctrl-C since and waits
+    for long.  `begun` is the wait's beginning by the monotonic clock.
     """
     if raised[0] == _named[0] or time.monotonic() - begun < NAMED_AFTER:
         return
@@ -138,7 +138,9 @@ def name_wait(vm: Any, begun: float) -> None:
 
 
 def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
-    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the program."""
+    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the
+    program.
+    """
     _named[0] = raised[0]
     code, last = None, -1
     tb = users(tb)
@@ -151,7 +153,7 @@ def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
 
 
 def install(vm: Cancelling) -> None:
-    """Have a Ctrl-C that nobody handles cancel: Python's own prompt and programs say so by
+    """Let an unhandled Ctrl-C cancel.  Python's own prompt and programs report it by
     `sys.excepthook`, IPython behind each cell.
     """
     told = functools.partial(interrupted, vm)

@@ -124,7 +124,7 @@ _RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
 
 
 def no_word(bad: Exception) -> Exception:
-    """The error for a number among a call's arguments that no word of a record holds."""
+    """Return the error for a number, among a call's arguments, that fits in no word of a record."""
     if isinstance(bad, VMError):
         return bad
     return InvalidValueError(f"a number of this call does not fit into 64 bits ({bad})")
@@ -135,13 +135,13 @@ def _mark(seq: int) -> int:
 
 
 def _deeper(frames: int) -> None:
-    """RecursionError if Python has no room for so many frames more."""
+    """Raise RecursionError if Python has no room for `frames` more frames."""
     if frames:
         _deeper(frames - 1)
 
 
 def no_op(args: int, layout: int, lo: int, hi: int) -> int:
-    """The kernel of instructions whose work is done in Python."""
+    """Do nothing: the kernel of instructions whose work is done in Python."""
     return 0
 
 
@@ -149,12 +149,14 @@ dead_entries: collections.deque[int] = collections.deque()  # numbers that nobod
 
 
 def make_loop(name: str) -> None:
-    """Have a function of the shell in the cache: what a helper process does."""
+    """Compile a function of the shell into the cache: a helper's job."""
     address_of(getattr(shell, name), SIGNATURES[name])
 
 
 class EntryWord(int):
-    """An entry's number and stream, as records have it; when it goes, so does the entry."""
+    """An entry's number and stream as the word of a record.  When this object goes, so does the
+    entry.
+    """
 
     @protected
     def __del__(self, _dead: Any = dead_entries.append, _mask: int = ENT.MASK) -> None:
@@ -283,8 +285,8 @@ class Engine:
     # --- native calls -------------------------------------------------------------------------
 
     def call(self, name: str) -> Any:
-        """The shell function `name`: through ctypes, which lets go of the GIL; or as Python runs
-        it, until it is compiled.
+        """Return the shell function `name`: called through ctypes, which releases the GIL, or as
+        Python until it is compiled.
         """
         return self.loops.function(name)
 
@@ -333,7 +335,7 @@ class Engine:
                 complete.append(True)
 
     def need_threads(self) -> None:
-        """Compile now what the threads run, if that is still to be done.
+        """Compile the functions of the threads now, if that is still to be done.
 
         For instructions that wait for another process: until then each would run on the thread that
         issues it, and keep from the others what they wait for.
@@ -353,7 +355,7 @@ class Engine:
         self.watch.start()
 
     def _make_team(self, workers: int) -> None:
-        """Let so many threads share the large kernels of the default stream, from now on."""
+        """Set the number of threads that share the large kernels of the default stream."""
         with self.lock:
             if not self.running:
                 return  # `start` will
@@ -370,7 +372,9 @@ class Engine:
                 self._thread(_helper(k), self.call("helper_loop"), self.base, CALL_STREAM, k, arena)
 
     def _arena(self, owner: str) -> int:
-        """The address of a thread's private memory.  It is kept, for threads outlive much."""
+        """Return the address of a thread's private memory.  It is kept, because threads may live
+        long.
+        """
         if owner not in self.arenas:
             around = 2 * zones.ARENA_ZONE
             self.arenas[owner] = np.empty(ARG.ARENA_BYTES + around + 4096, np.uint8)
@@ -390,7 +394,7 @@ class Engine:
 
     @protected
     def stop(self, seconds: float) -> bool:
-        """Stop the threads; whether all of them left within `seconds`."""
+        """Stop the threads.  Return True if all of them ended within `seconds`."""
         with self.lock:
             deadline = time.monotonic() + seconds
             with reverting(partial(self._end_threads, deadline)):
@@ -421,7 +425,7 @@ class Engine:
         self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
 
     def new_stream(self, name: str) -> int:
-        """A further compute stream with a worker of its own: its number."""
+        """Add a compute stream with its own worker.  Return its number."""
         with self.lock:
             stream = self._add_stream(name)
             if self.running:
@@ -464,7 +468,7 @@ class Engine:
             return stream
 
     def launch_stream(self) -> int:
-        """The stream of LaunchPlans whose actors are on several streams: its number."""
+        """Return the number of the stream of LaunchPlans whose actors are on several streams."""
         with self.lock:
             if LAUNCH_STREAM not in self.user_streams:
                 self.new_stream(LAUNCH_STREAM)
@@ -563,14 +567,14 @@ class Engine:
             self._nameless.append((seq, number))
 
     def forget_entries(self) -> None:
-        """Empty all caches of entries: what comes next is described anew."""
+        """Empty all caches of entries, so that coming calls are described anew."""
         for forget in self.on_entries_full:
             forget()
 
     # --- issuing ------------------------------------------------------------------------------
 
     def new_storage(self) -> int:
-        """The id of a storage that nothing refers to yet."""
+        """Return the id of a new storage, to which nothing refers yet."""
         try:
             return int(hot["pop"]())
         except IndexError:
@@ -622,7 +626,7 @@ class Engine:
         last: int,
         until: float | None = None,
     ) -> int:
-        """Write and publish a record: its sequence number.  All its words are ints."""
+        """Write and publish a record.  Return its sequence number.  All its words are ints."""
         seq = self._write(entry, operands, scalars, code, last)
         self._have_it_seen(seq, until)
         return seq
@@ -682,7 +686,7 @@ class Engine:
             self.make_room(seq, until)
 
     def fill_hole(self, seq: int) -> None:
-        """Publish an instruction that does nothing where a record was not written.
+        """Publish an instruction that does nothing in the place of a record that was not written.
 
         That is one with a scalar that no int64 holds, or in whose place an exception came; one that
         came behind the record finds it published, and nothing is done.  -1: no number was taken.
@@ -704,7 +708,7 @@ class Engine:
         self.call("publish_mark")(self.base, seq)
 
     def after_issue(self) -> None:
-        """A record was published and nobody looks: start or wake the scheduler, or do its work."""
+        """Start or wake the scheduler, or do its work, after a record was published."""
         if not (self.running or self.sequential or self.stopped):
             self.start()  # unless the settings want the sequential engine
         if self.running:
@@ -719,7 +723,9 @@ class Engine:
 
     @waiting
     def make_room(self, seq: int, until: float | None = None) -> None:
-        """Called by an issuing thread past `limit`: wait until the VM has room; read its news."""
+        """Wait until the VM has room, and read its news; called by an issuing thread past
+        `limit`.
+        """
         debug = config.debug >= 2
         if debug:
             place = seq & (FRAMES - 1)
@@ -739,7 +745,9 @@ class Engine:
         hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
 
     def _debug_changed(self, level: int) -> None:
-        """From level 2 on every record comes by `make_room`, which prints its line."""
+        """Set up printing for a debug level.  From level 2 on every record comes by `make_room`,
+        which prints its line.
+        """
         self.narrator = Narrator(self)
         if level >= 2:
             hot["limit"] = 0
@@ -748,7 +756,7 @@ class Engine:
 
     @protected
     def refill(self) -> int:
-        """More free storage ids; one of them is the answer."""
+        """Find more free storage ids; return one of them."""
         with self.lock:
             free: list[int] = hot["free"]
             self.reclaim()
@@ -769,7 +777,7 @@ class Engine:
 
     @protected
     def reclaim(self) -> None:
-        """Take back the ids of storages whose ReleaseTensor has run; let go of adopted memory."""
+        """Take back the ids of storages whose ReleaseTensor has run, and release adopted memory."""
         freed = load_acquire(self.m, CTL.FREED)
         owners: list[Any] = []
         while self.freed_seen < freed:
@@ -789,7 +797,7 @@ class Engine:
         del owners  # last: their finalizers may make tensors, and so come here again
 
     def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
-        """A new storage over memory that `owner` keeps alive: its id.
+        """Make a storage over memory that `owner` keeps alive.  Return its id.
 
         `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.lending`).
         """
@@ -816,7 +824,7 @@ class Engine:
         return not (self.configured or self.broken) and self.words[CTL.HEAD] == issued()
 
     def _take_back(self) -> None:
-        """Let go of adopted memory without the VM's doing, as far as nobody else can know of it."""
+        """Release adopted memory without the VM, as far as nobody else can know of it."""
         dead, ids, kept, owners = hot["dead"], [], [], []
         with self.lock:
             try:
@@ -843,7 +851,7 @@ class Engine:
 
     @protected
     def release_dead(self) -> None:
-        """Turn what `Tensor.__del__` left into ReleaseTensor instructions."""
+        """Issue ReleaseTensor instructions for the storages that `Tensor.__del__` left."""
         dead: list[int] = hot["dead"]
         if dead and self.untouched:
             self._take_back()
@@ -920,8 +928,8 @@ class Engine:
         return 0 if outcome == 1 else -outcome
 
     def wait_for(self, operands: Sequence[int], read: bool = False) -> None:
-        """Wait until the storages of `operands` are written, and if `read` until nobody reads them
-        any more; raise what poisoned one of them.
+        """Wait until the storages of `operands` are written, and with `read` also until all reads
+        are done.  Raise the error that poisoned one of them.
         """
         if (
             not self.configured and self.untouched
@@ -945,13 +953,15 @@ class Engine:
             self._wait(self._touch_alone[len(some)], some, heard=True)
 
     def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything issued so far is done; raises no error of an instruction."""
+        """Wait until everything issued so far is done; raise no error of an instruction."""
         done = self._wait(self._barrier, (), seconds) == 0
         self.failures.collect()
         return done
 
     def sync(self) -> None:
-        """Wait until all that was issued so far is done; raise the first error nobody has seen."""
+        """Wait until everything issued so far is done.  Raise the first error that nobody has
+        seen.
+        """
         self.wait_idle()
         if self.adopted:
             with self.lock:
@@ -959,7 +969,7 @@ class Engine:
         self.failures.raise_unseen()
 
     def trim(self) -> None:
-        """Ask every stream's worker to give its cached memory back; returns when they have."""
+        """Let every stream's worker give its cached memory back, and wait for that."""
         streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         with self.lock:
             if not self.running:
@@ -973,12 +983,12 @@ class Engine:
             self.call("nap")(self.base, 1000)
 
     def pointer(self, operand: int) -> int:
-        """The address that an operand word means.  Only after waiting for its writer."""
+        """Return the address of an operand word.  Only after waiting for its writer."""
         at = STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS
         return int(self.words[at + STO.POINTER]) + (operand >> OPERAND.STORAGE_BITS)
 
     def rows(self, operand: int) -> int:
-        """Rows that the kernel of a mut2 output found.  Only after waiting for it."""
+        """Return the number of rows that a mut2 kernel found.  Only after waiting for it."""
         return int(self.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.ROWS])
 
     # --- host callbacks -----------------------------------------------------------------------
@@ -1046,12 +1056,14 @@ class Engine:
 
     @property
     def sequential(self) -> int:
-        """The number of reasons to run instructions at once: `with sequential()`, and the settings."""
+        """The number of reasons to run instructions at once: `with sequential()`, and the
+        settings.
+        """
         return len(self.sequential_for)
 
     def _come_to_rest(self, wish: object) -> bool:
-        """Stop the threads where nothing is in flight, and let issuing threads do their work from
-        then on; False if that took too long to keep others from the lock.
+        """Stop the threads when nothing is in flight.  Issuing threads do their work from then on.
+        Return False if that took too long to keep others from the lock.
         """
         self.wait_idle()
         with self.lock:
@@ -1096,8 +1108,8 @@ class Engine:
             self.failures.raise_unseen()
 
     def _in_python(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of the machine's as Python: where no signal handler runs (`apart`), and no
-        finalizer that may wait for what this is to do.
+        """Return a function of the machine as Python.  It runs where no signal handler runs
+        (`apart`), and no finalizer that may wait for its result.
         """
         collecting = gc.isenabled()
         gc.disable()
@@ -1112,7 +1124,7 @@ class Engine:
     # --- signals, exit ------------------------------------------------------------------------
 
     def install_interrupt(self) -> None:
-        """Have a Ctrl-C put off where it would be lost, unless the program has a handler."""
+        """Delay a Ctrl-C where it would be lost, unless the program has a handler."""
         if self.interrupt_installed or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

@@ -87,7 +87,7 @@ class Failure:
 
 
 class Errors(list[Failure]):
-    """Failed instructions, oldest first; prints a line each.
+    """The failed instructions, oldest first; printed, a line each.
 
     >>> flow.vm.Errors()
     no errors
@@ -174,7 +174,9 @@ class Failures:
         return failure
 
     def exception(self, seq: int) -> BaseException:
-        """The exception of the failed instruction `seq`, with a note of the line that issued it."""
+        """Return the exception of the failed instruction `seq`, with a note of the line that issued
+        it.
+        """
         while (failure := self.by_seq.get(seq)) is None and self.new():
             self.collect()  # a worker has counted a report in front of it and is about to write it
         if failure is None:
@@ -197,7 +199,7 @@ class Failures:
         return error.with_traceback(failure.traceback)
 
     def to_raise(self, seq: int) -> BaseException:
-        """The exception of the failed instruction `seq`, which is raised now."""
+        """Return the exception of the failed instruction `seq`, to be raised now."""
         failure = self.by_seq.get(seq)
         wanted = failure is None or not failure.captured  # what a capture left out is no failure
         error = self.exception(seq)
@@ -206,7 +208,7 @@ class Failures:
         return error
 
     def _tell(self, causes: set[int], error: BaseException) -> None:
-        """`told_of`, which may find no memory; then the error that is raised says so."""
+        """Call `told_of`, which may find no memory; then add that to the raised error."""
         try:
             self.told_of(causes)
         except Exception as problem:
@@ -226,12 +228,12 @@ class Failures:
         raise error
 
     def last(self) -> BaseException | None:
-        """The newest failure's exception, or None."""
+        """Return the newest failure's exception, or None."""
         failures = self.all()
         return self.exception(failures[-1].seq) if failures else None
 
     def all(self) -> Errors:
-        """The failures remembered, oldest first."""
+        """Return the failures remembered, oldest first."""
         self.collect()
         return Errors(f for f in list(self.by_seq.values()) if not f.captured)
 
@@ -244,7 +246,7 @@ class Failures:
             failure.seen = True
 
     def report_unseen(self) -> None:
-        """At exit: print what nobody has seen."""
+        """Print the failures that nobody has seen, at exit."""
         self.collect()
         unseen = [f for f in self.by_seq.values() if not f.seen]
         for failure in unseen[:5]:
@@ -259,7 +261,7 @@ class Failures:
 
 
 def _another(error: BaseException) -> BaseException:
-    """An exception that says the same, without a traceback."""
+    """Return an equal exception without a traceback."""
     kind = type(error)
     try:
         made: BaseException = kind.__new__(kind, *error.args)
@@ -283,7 +285,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback that prints alike, whose frames have neither locals nor the function."""
+    """Return a traceback that prints alike, whose frames have neither locals nor the function."""
     entries = []
     while tb is not None:
         entries.append(tb)

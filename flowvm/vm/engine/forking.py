@@ -1,4 +1,4 @@
-"""A fork: the parent's VM comes to rest, the child has the memory and starts threads of its own.
+"""Forks: the parent's VM comes to rest; the child has the memory and starts threads of its own.
 
 What a fork waits for, up to `PATIENCE_S`: that all that was issued is done; that no other thread is
 in the middle of issuing, compiling or anything else that `flowvm.guards.forks` guards.  While it
@@ -63,14 +63,14 @@ class Gate:
         return self.counter.__reduce__()
 
     def open(self) -> None:
-        """Let everybody go on."""
+        """Open the gate for all threads."""
         self.closed = False
         hot["counter"] = self.counter
         self.opened.set()
 
 
 class Forked(Recorded, Protocol):
-    """An engine, as far as forks change it."""
+    """The interface of an engine that forks need."""
 
     failures: Any
     watch: Any
@@ -100,7 +100,7 @@ class Forking:
 
     @protected
     def before(self) -> None:
-        """Let everything finish, and keep others from beginning."""
+        """Finish everything before a fork, and keep other threads from issuing."""
         if threading.current_thread().name == HOST:
             self.why = (
                 "this process was forked by a callback of its parent's VM, which was in the middle "
@@ -120,7 +120,7 @@ class Forking:
             self.why = f"waiting for the VM before a fork failed: {error!r}"
 
     def _rest(self, deadline: float) -> bool:
-        """Come to rest; whether it did.  The gate is closed and locks are held then."""
+        """Come to rest, with the gate closed and locks held.  Return True if that succeeded."""
         while not self.vm.broken:
             if self.vm.running and not self._quiet():
                 self.vm.wait_idle(max(0.0, deadline - time.monotonic()))
@@ -142,7 +142,7 @@ class Forking:
         return bool(words[CTL.HEAD] == words[CTL.RECEIVED] == issued())
 
     def after_in_parent(self) -> None:
-        """The parent's VM goes on."""
+        """Let the parent's VM go on."""
         self.why = ""
         self._let_go()
 

@@ -1,4 +1,4 @@
-"""Lent memory: storages whose memory Python reads and writes past the VM, as NumPy arrays do.
+"""Lent memory: storages that Python reads and writes without the VM, as NumPy arrays do.
 
 The VM knows nothing of what is done to such memory from outside, so it is ordered here, as PyTorch
 has it: an instruction that accesses a storage that is lent is done before the call that issued it
@@ -33,8 +33,8 @@ _ended: list[int] = []  # ids of storages, one for each Loan that has ended
 
 
 class Loan:
-    """The memory of a storage as NumPy takes it, `interface`; lent until this has gone, which
-    arrays on it keep.  It keeps the storage.
+    """The memory of a storage as NumPy takes it, `interface`.  Arrays keep this object alive, and
+    it keeps the storage; the loan ends with it.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "id", "storage")
@@ -67,7 +67,7 @@ class Lending:
 
     @protected
     def begin(self, storage: int) -> None:
-        """One Loan more of a storage."""
+        """Add a Loan of a storage."""
         with self.engine.lock:
             if _ended:
                 self._end_some()
@@ -75,7 +75,7 @@ class Lending:
 
     @protected
     def adopt(self, storage: int, array: Any) -> None:
-        """A storage has the memory of `array`, which is somebody else's, too."""
+        """Note that a storage has the memory of `array`, which others have, too."""
         with self.engine.lock:
             self._end_some()
             self._entry(storage)[1] = array
@@ -94,7 +94,7 @@ class Lending:
 
     @protected
     def _end_some(self) -> None:
-        """Take note of the Loans that have ended."""
+        """Note the Loans that have ended."""
         while _ended:
             storage = _ended.pop()
             entry = self.lent[storage]
@@ -180,8 +180,8 @@ def _references_to_base(array: np.ndarray[Any, Any]) -> int:
 
 
 def _fewest() -> tuple[int, int]:
-    """The references that there are at least to an array that is adopted, and to what an array is
-    a view of: which of them an interpreter counts is its own affair.
+    """Return the least numbers of references: to an adopted array, and to the base of a view.
+    Interpreters count references differently.
     """
     entry = [0, np.empty(2)]
     adopted = {0: entry[1]}

@@ -1,4 +1,4 @@
-"""The VM's native functions, and what there is until they are compiled.
+"""The VM's native functions, and their replacements until they are compiled.
 
 Compiling them takes some ten seconds, once on a machine.  Nobody waits for that: what is not in the
 cache is made by helper processes (`flowvm.compiler.helpers`), and until then the same functions run
@@ -27,7 +27,8 @@ LOOK_S = 0.05  # between two looks whether the helpers are done
 
 
 class Loops:
-    """The functions of `room` with these `signatures`: C functions, or until then Python's.
+    """A table of the functions of `room` with these `signatures`: C functions, or Python's until
+    these are compiled.
 
     `ready` is called by one thread at a time.
     """
@@ -84,11 +85,11 @@ class Loops:
         return not missing
 
     def function(self, name: str) -> Callable[..., int]:
-        """The native function, or until it is made the Python function."""
+        """Return the native function, or the Python function until it is compiled."""
         return self.native.get(name) or partial(_python, getattr(self.room, name))
 
     def compiled(self, name: str) -> Callable[..., int]:
-        """The native function; it is compiled now, on this thread, if it was not before."""
+        """Return the native function; compile it now, on this thread, if necessary."""
         if name not in self.native:
             self._use(name, address_of(getattr(self.room, name), self.signatures[name]))
         return self.native[name]
@@ -101,7 +102,7 @@ class Loops:
     # --- taking -------------------------------------------------------------------------------
 
     def _take(self, name: str) -> bool:
-        """Load the function if it is made; whether it is."""
+        """Load the function if it is compiled.  Return True if it is."""
         address = kept_address(getattr(self.room, name), self.signatures[name])
         if address is not None:
             self._use(name, address)
@@ -145,7 +146,7 @@ class Loops:
         return [share for share in shares if share]
 
     def _make_here(self, names: list[str]) -> None:
-        """Let a thread of this process make them, for `_take` to find."""
+        """Let a thread of this process compile the functions, for `_take` to find."""
 
         def make() -> None:
             for name in names:

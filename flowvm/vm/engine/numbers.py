@@ -22,7 +22,8 @@ class Numbers:
         self._idle: list[int] = []  # any thread; append and pop are atomic
 
     def take(self, name: str, make: Callable[[], int]) -> int:
-        """A stream that nobody has, called `name`; of `make` if all have owners.
+        """Return a stream without an owner, and call it `name`; make one by `make` if there is
+        none.
 
         VMError when as many streams as the VM has are in use.
         """

@@ -1,4 +1,4 @@
-"""Last whole values: what `flow.vm.restore()` gives back, and what each error does as it is raised.
+"""Last whole values: the work of `flow.vm.restore()`, and of each error when it is raised.
 
 A failure poisons what was not computed, so that nobody takes an old value for a new one.  The bytes
 of what would only have been updated are as they were: STO.TORN is 0.  A Restore, an instruction
@@ -35,7 +35,7 @@ NEVER = -(1 << 62)  # TORN of what no Restore is to touch, such as the order of 
 
 
 class Restoring(Protocol):
-    """An engine, as far as this goes."""
+    """The interface of an engine that this module needs."""
 
     m: Any
     words: Any
@@ -60,7 +60,7 @@ class Restoring(Protocol):
         """Wait until everything is done."""
 
     def release_dead(self) -> None:
-        """Release what nobody has any more."""
+        """Release storages that nobody has any more."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Restored:
 
 
 class Restorer:
-    """Issues Restores of one engine."""
+    """The issuer of Restores of one engine."""
 
     def __init__(self, vm: Restoring) -> None:
         self.vm = vm
@@ -159,7 +159,7 @@ class Restorer:
 
     @waiting
     def restore(self) -> Restored:
-        """Lift the poison of all that is whole, and wait for that."""
+        """Lift the poison of all whole storages, and wait for that."""
         self.vm.release_dead()
         self.vm.wait_idle()
         poison, torn = self._poisoned()
@@ -173,7 +173,7 @@ class Restorer:
         return Restored(int((after[whole] == 0).sum()), tuple(self._lost(after, torn)))
 
     def _lost(self, poison: Any, torn: Any) -> Iterator[Lost]:
-        """Tensors that somebody has and that are not whole."""
+        """Return the tensors in use that are not whole."""
         ids = set(np.flatnonzero((poison != 0) & (torn != 0) & (torn != NEVER)).tolist())
         if not ids:
             return
@@ -191,7 +191,7 @@ class Restorer:
     # --- both ---------------------------------------------------------------------------------
 
     def _poisoned(self) -> tuple[Any, Any]:
-        """STO.POISON and STO.TORN of all storages, now."""
+        """Return STO.POISON and STO.TORN of all storages, now."""
         count = self.vm.next_storage
         table = self.vm.m[STO.AT : STO.AT + count * STO.WORDS].reshape(count, STO.WORDS)
         return table[:, STO.POISON].copy(), table[:, STO.TORN].copy()
@@ -210,7 +210,7 @@ class Restorer:
 
 
 def _forget(lost: Callable[[int], bool]) -> None:
-    """Have whoever holds a tensor that never got a value let go of it."""
+    """Let holders of tensors that never got a value release them."""
     for thing, holder in list(holders()):
         if holder.forget is not None:
             holder.forget(thing, lambda operand: lost(storage_of(operand)))

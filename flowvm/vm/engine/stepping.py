@@ -1,4 +1,5 @@
-"""The debugger: instructions run at once on the thread that issues them, and stop in front of it.
+"""The debugger: instructions run at once on the thread that issues them, with stops in front of
+them.
 
     with flow.vm.step(op="matmul"):
         train(batch)
@@ -66,7 +67,7 @@ class Stop:
     frame: FrameType | None
 
     def __getitem__(self, name: str) -> StepOperand:
-        """The operand of that name.  ArgumentError: there is none."""
+        """Return the operand of this name; ArgumentError if there is none."""
         for operand in self.operands:
             if operand.name == name:
                 return operand
@@ -136,7 +137,7 @@ class Stepping(Switched):
         self._wish._undo()
 
     def run(self, drain: Callable[[], None]) -> None:
-        """Run what this thread has issued with `drain`, and stop where that was asked for."""
+        """Run the instructions that this thread has issued by `drain`, and stop at breakpoints."""
         if self.inside or threading.get_ident() != self.thread:
             return drain()
         self.inside = True
@@ -166,7 +167,7 @@ class Stepping(Switched):
         )
 
     def _found(self, seq: int) -> _Found | None:
-        """The instruction that is to run, if it is one to stop at."""
+        """Return the next instruction, if it is one to stop at."""
         m, slot = self.vm.words, seq & RING.SLOT_MASK
         record = RING.AT + slot * RING.WORDS
         if m[record + RING.MARK] != seq + 1:
@@ -192,7 +193,7 @@ class Stepping(Switched):
         )
 
     def _wanted(self, found: _Found) -> str:
-        """Why to stop in front of it; "": not."""
+        """Return the reason to stop in front of an instruction; "" if there is none."""
         if self.every:
             return "every instruction"
         if self.op is not None and found.name == self.op:
@@ -222,7 +223,9 @@ class Stepping(Switched):
         return tuple(shown)
 
     def value(self, operand: int, meta: TensorMeta) -> Array | None:
-        """A copy of the numbers of an operand; None where there is no memory yet, or a device's."""
+        """Return a copy of the numbers of an operand; None if it has no memory yet, or a
+        device's.
+        """
         address = self.vm.pointer(operand)
         at_start = address - (operand >> OPERAND.STORAGE_BITS)
         if meta.device.type != "cpu" or at_start == 0:

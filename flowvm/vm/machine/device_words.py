@@ -150,9 +150,9 @@ class SOURCE(Record):
 
 @record(words=24, by=PYTHON)
 class GRAPH(Record):
-    """Its worker's words.  Then follow, from LISTS on: for each operand where in the graph's memory
-    it is (-1: where it lies) and its bytes; the table that the graph was captured with; what the
-    places (..._AT) name.
+    """The words of a graph's worker.  From LISTS on follow: for each operand its offset in the
+    graph's memory (-1: it stays in place) and its bytes; the table with which the graph was
+    captured; the lists that the places (..._AT) name.
     """
 
     MODE = field("SETTLING, READY or DIRECT", by=WORKER)

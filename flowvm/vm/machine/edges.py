@@ -1,4 +1,5 @@
-"""The rule `[one writer]? readers*` over recorded operands: which instruction waits for which.
+"""The rule `[one writer]? readers*` over recorded operands, which gives the edges between
+instructions.
 
 The scheduler follows the same rule access by access (`machine.connect_read`, `connect_write`) and
 forgets an access when its instruction is done.  Here it is worked out from the operands of a whole
@@ -35,7 +36,7 @@ class Edges:
 
 
 def tensors_of(owner: Array, storage: Array, release: Array) -> Array:
-    """For each operand the number of its tensor: storages in order of appearance.
+    """Return the number of each operand's tensor: storages in order of appearance.
 
     A storage's id is used again after its ReleaseTensor; what comes then is another tensor.
     `owner` is each operand's instruction (ascending), `release` says which instructions release.
@@ -56,7 +57,9 @@ def tensors_of(owner: Array, storage: Array, release: Array) -> Array:
 
 
 def connect(owner: Array, tensor: Array, writes: Array) -> Edges:
-    """The edges of a run, given each operand's instruction (ascending), tensor, and access."""
+    """Return the edges of a run, given each operand's instruction (ascending), tensor, and
+    access.
+    """
     if not len(owner):
         none = np.zeros(0, np.int64)
         return Edges(none, none, none, none)

@@ -1,4 +1,4 @@
-"""The few primitives that the engine's logic needs beyond integer arrays, and how it is compiled.
+"""The few primitives that the engine's logic needs beyond integer arrays, and their compilation.
 
 The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
 int64 array.  They run as they are (under pdb, for coverage, in tests that play the workers), and
@@ -65,19 +65,21 @@ def _primitive(python: _Function) -> _Function:
 
 @_primitive
 def load_acquire(m: Words, i: int) -> int:
-    """Word `i` of `m`; what its writer wrote before a `store_release` is visible afterwards."""
+    """Return word `i` of `m`.  Words that its writer wrote before a `store_release` are visible
+    afterwards.
+    """
     return int(m[i])
 
 
 @_primitive
 def store_release(m: Words, i: int, value: int) -> None:
-    """Set word `i` of `m`, after everything written before."""
+    """Set word `i` of `m` after all earlier writes."""
     m[i] = value
 
 
 @_primitive
 def fetch_add(m: Words, i: int, value: int) -> int:
-    """Add `value` to word `i` of `m`; the word before.  A full fence."""
+    """Add `value` to word `i` of `m`; return the word before.  A full fence."""
     before = int(m[i])
     m[i] = before + value
     return before
@@ -85,7 +87,7 @@ def fetch_add(m: Words, i: int, value: int) -> int:
 
 @_primitive
 def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
-    """Set word `i` to `value` if it is `expected`; whether it was.  A full fence."""
+    """Set word `i` to `value` if it is `expected`; return True if it was.  A full fence."""
     if int(m[i]) != expected:
         return False
     m[i] = value
@@ -94,7 +96,7 @@ def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
 
 @_primitive
 def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """Call the kernel at `address` on work units [lo, hi); its status.
+    """Call the kernel at `address` on work units [lo, hi).  Return its status.
 
     A kernel without use for `arena` may be a function of the first four: on x86-64 and aarch64 the
     fifth goes through a register that it does not look at.
@@ -149,13 +151,13 @@ def aligned_alloc(alignment: int, size: int) -> int:
 
 @_primitive
 def advise_huge(address: int, size: int) -> int:
-    """Ask for huge pages behind memory that begins at a page; what the system answers."""
+    """Ask for huge pages behind memory that begins at a page.  Return the system's answer."""
     return int(_libc.madvise(int(address), int(size), MADV_HUGEPAGE))
 
 
 @_primitive
 def free(address: int) -> None:
-    """Give back what `aligned_alloc` gave."""
+    """Free memory of `aligned_alloc`."""
     _libc.free(int(address))
 
 
@@ -180,8 +182,8 @@ class Uncompiled:
 
 @_primitive
 def ticks() -> int:
-    """The recorder's clock, one for all threads: the processor's counter where the system keeps
-    its own time by it, else `clock()`.  Reading it takes half as long.
+    """Return the recorder's time, equal for all threads.  It is the processor's counter if the
+    system keeps its own time by it, else `clock()`.  Reading it takes half as long.
     """
     return Uncompiled.ticks()
 

@@ -117,7 +117,7 @@ def may_receive(m: Words) -> bool:
 
 
 def receive(m: Words) -> bool:
-    """Take one record, if it may be: build its edges; whether so."""
+    """Take one record, if allowed, and build its edges.  Return True if it was taken."""
     if not may_receive(m):
         return False
     seq = m[CTL.RECEIVED]
@@ -183,7 +183,7 @@ def connect_write(m: Words, slot: int, storage: int) -> None:
 
 
 def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
-    """A new access at the end of the storage's list; invariant: `[one writer]? readers*`."""
+    """Append an access to the storage's list; invariant: `[one writer]? readers*`."""
     index = m[CTL.FREE_ACCESS]
     if index >= 0:
         m[CTL.FREE_ACCESS] = m[ACC.AT + index * ACC.WORDS + ACC.NEXT]
@@ -208,7 +208,7 @@ def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
 
 
 def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
-    """`target` waits for `source`, once, unless stream order already says so."""
+    """Let `target` wait for `source`, once, unless stream order already ensures it."""
     src = INS.AT + source * INS.WORDS
     dst = INS.AT + target * INS.WORDS
     if m[src + INS.CONNECTED] == m[dst + INS.SEQ]:
@@ -239,7 +239,7 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
 
 
 def new_edge(m: Words) -> int:
-    """A node of EDG."""
+    """Return a node of EDG."""
     index = m[CTL.FREE_EDGE]
     if index >= 0:
         m[CTL.FREE_EDGE] = m[EDG.AT + index * EDG.WORDS + EDG.NEXT]
@@ -279,7 +279,7 @@ def note(m: Words, target: int, stream: int, place: int) -> None:
 
 
 def drop_notes(m: Words, slot: int) -> None:
-    """Free what `note` left for an instruction."""
+    """Free the notes of an instruction."""
     index = m[WAI.AT + slot] - 1
     m[WAI.AT + slot] = 0
     while index >= 0:
@@ -290,7 +290,7 @@ def drop_notes(m: Words, slot: int) -> None:
 
 
 def make_ready(m: Words, slot: int) -> None:
-    """Append to the ready list, first come first served."""
+    """Append the instruction to the ready list, first come first served."""
     m[INS.AT + slot * INS.WORDS + INS.STATE] = STATE.READY
     m[INS.AT + slot * INS.WORDS + INS.T_READY] = m[CTL.NOW]
     m[INS.AT + slot * INS.WORDS + INS.NEXT] = -1
@@ -303,7 +303,9 @@ def make_ready(m: Words, slot: int) -> None:
 
 
 def append_barrier(m: Words, slot: int) -> None:
-    """Append to the barriers: the first one runs when it is the oldest lively instruction."""
+    """Append the instruction to the barriers: the first one runs when it is the oldest lively
+    instruction.
+    """
     last = m[CTL.BARRIER_LAST]
     if last >= 0:
         m[INS.AT + last * INS.WORDS + INS.NEXT] = slot
@@ -313,7 +315,7 @@ def append_barrier(m: Words, slot: int) -> None:
 
 
 def satisfy(m: Words, at: int, stream: int, place: int) -> None:
-    """One edge fewer for every target of the edge list at word `at`, whose source is the
+    """Remove one edge from every target of the edge list at word `at`.  The source is the
     instruction at `place` of `stream`'s queue.
     """
     index = m[at]
@@ -334,7 +336,7 @@ def satisfy(m: Words, at: int, stream: int, place: int) -> None:
 
 
 def next_ready(m: Words) -> int:
-    """Take the first ready instruction off the list: its slot, or -1."""
+    """Take the first ready instruction off the list.  Return its slot, or -1."""
     slot = m[CTL.READY_FIRST]
     if slot >= 0:
         m[CTL.READY_FIRST] = m[INS.AT + slot * INS.WORDS + INS.NEXT]
@@ -344,7 +346,9 @@ def next_ready(m: Words) -> int:
 
 
 def dispatch(m: Words, slot: int) -> None:
-    """Hand a ready instruction to its stream's queue; let go what stream order takes care of."""
+    """Hand a ready instruction to its stream's queue, and satisfy the edges that stream order
+    covers.
+    """
     ins = INS.AT + slot * INS.WORDS
     m[ins + INS.STATE] = STATE.DISPATCHED
     m[ins + INS.T_DISPATCHED] = m[CTL.NOW]
@@ -359,7 +363,7 @@ def dispatch(m: Words, slot: int) -> None:
 
 
 def ready_barrier(m: Words) -> int:
-    """The first barrier's slot if everything before it is released, else -1."""
+    """Return the first barrier's slot if everything before it is released, else -1."""
     slot = m[CTL.BARRIER_FIRST]
     if slot < 0 or not is_oldest(m, slot):
         return -1
@@ -380,7 +384,7 @@ def is_oldest(m: Words, slot: int) -> bool:
 
 
 def complete(m: Words, slot: int) -> None:
-    """An instruction is done: let its dependents go and release it."""
+    """Complete an instruction: satisfy its dependents' edges and release it."""
     ins = INS.AT + slot * INS.WORDS
     entry = entry_of(m, slot)
     m[ins + INS.STATE] = STATE.DONE
@@ -433,7 +437,7 @@ def drop_accesses(m: Words, slot: int) -> None:
 
 
 def recycle_storages(m: Words, slot: int, entry: int) -> None:
-    """Ids that a ReleaseTensor has freed may name new storages: hand them back for issuing."""
+    """Hand ids freed by a ReleaseTensor back to issuing threads: they may name new storages."""
     freed = m[CTL.FREED]
     for k in range(m[INS.AT + slot * INS.WORDS + INS.COUNT]):
         m[FRE.AT + (freed & (STO.LENGTH - 1))] = (

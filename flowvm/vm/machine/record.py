@@ -32,7 +32,7 @@ class _Readable(Protocol):
 
 
 class Record:
-    """Words that lie behind each other, wherever the first one is."""
+    """Words in a row, at any address."""
 
     WORDS: int  # of one record, where all have the same
 
@@ -67,14 +67,14 @@ _Class = TypeVar("_Class", bound=Record)
 
 
 def field(meaning: str, *, by: str = "", words: int = 1, at: int | None = None) -> int:
-    """A field behind the one before, or `at` a number of words; written `by` whoever writes the
-    record, if nothing else is said.
+    """Declare a field behind the one before, or `at` a number of words.  It is written `by` the
+    record's writer by default.
     """
     return cast(int, _Declared(meaning, by, words, at, False))
 
 
 def line(meaning: str, *, by: str = "") -> int:
-    """A field that begins a cache line, which no other field is in."""
+    """Declare a field that begins a cache line and has it to itself."""
     return cast(int, _Declared(meaning, by, 1, None, True))
 
 

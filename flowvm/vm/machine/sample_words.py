@@ -30,7 +30,7 @@ class SEEN(Record):
 
 @record(by=PYTHON)
 class WATCHED(Record):
-    """A thread that is looked at."""
+    """A thread that the sampler looks at."""
 
     STATE = field("address of its state in the interpreter, 0: nobody", by="the thread")
     THREAD = field("its number in Python", by="the thread")

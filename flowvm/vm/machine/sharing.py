@@ -13,7 +13,7 @@ from __future__ import annotations
 
 
 def chunks_of(units: int, grain: int) -> int:
-    """Chunks of at most `grain` units, at least one."""
+    """Return the number of chunks of at most `grain` units, at least one."""
     return max(1, (units + grain - 1) // grain)
 
 

@@ -50,7 +50,9 @@ class Kind(enum.IntEnum):
 
 
 class Access(enum.IntEnum):
-    """The access to an operand: read, written, or written with a shape that only the kernel finds."""
+    """The access to an operand: read, written, or written with a shape that only the kernel
+    finds.
+    """
 
     CONST = 0
     MUT = 1
@@ -77,7 +79,7 @@ class KIND(Record):
 
 @record()
 class STATE(Record):
-    """`State` likewise."""
+    """`State` as numbers, for compiled code."""
 
     FREE, PENDING, READY, DISPATCHED, DONE, RELEASED = (int(s) for s in State)
 
@@ -432,7 +434,7 @@ class TSK(Region):
 
 @record(words=8, by=WORKER)
 class RAN(Record):
-    """One of them."""
+    """A task that a stream's worker ran: an element of TSK."""
 
     LAUNCH = field("the launch's sequence number")
     TASK = field("number of the task")
@@ -459,7 +461,7 @@ class HLP(Region):
 
 @record(words=8, by="the helper")
 class SHARE(Record):
-    """One of them."""
+    """A share that a helper had: an element of HLP."""
 
     LAUNCH = field("the instruction's sequence number")
     TASK = field("task of a launch or -1")
@@ -488,7 +490,7 @@ _MESSAGES = 1 << 12
 
 @region(_STREAMS, words=2 * LINE + _MESSAGES, by=WORKERS)
 class MBX(Region):
-    """A stream's mailbox: addresses of the actors that are to look whether they may act."""
+    """A stream's mailbox: addresses of the actors that must check if they may act."""
 
     TAIL = line("places claimed")
     HEAD = line("messages taken", by=WORKER)
@@ -526,7 +528,7 @@ class VEW(Region):
 
 @record()
 class ARRAY(Record):
-    """All of it."""
+    """The whole array `m`."""
 
     WORDS = _end
 

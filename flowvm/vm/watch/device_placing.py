@@ -1,4 +1,4 @@
-"""Instructions of devices: when they ran there, as well as that is known.
+"""Times of instructions on devices, as exactly as they are known.
 
 A device's worker *opens* an instruction, which hands it to the device, and *closes* it when it has
 seen that the device has passed it.  Its time on the device lies between, and is known in one of
@@ -61,7 +61,9 @@ def place_on_devices(
 def _at_the_earliest(
     stream: Array, on_device: Array, opened: Array, closed: Array, edges: Edges
 ) -> Array:
-    """When instructions can have begun: opened, with everything in front of them closed."""
+    """Return the earliest start of each instruction: it is opened, and all in front of it are
+    closed.
+    """
     began = opened.copy()
     real = on_device[edges.source] & on_device[edges.target]
     np.maximum.at(began, edges.target[real], closed[edges.source[real]])

@@ -15,7 +15,9 @@ elsewhere: list[Callable[[], list[str]]] = []  # lines about what is waited for 
 
 
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
-    """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
+    """Return a table of the oldest lively instructions, oldest first; `found` is the result of
+    `pending`.
+    """
     words = vm.words
     head, received = int(words[CTL.HEAD]), begun(vm)
     lines = [

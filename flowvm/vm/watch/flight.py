@@ -1,4 +1,4 @@
-"""The flight recorder's Python half: its level, what only Python knows, and looking at the ring.
+"""The flight recorder's Python half: its level, facts that only Python knows, and reading the ring.
 
 `flowvm.vm.machine.recorder` keeps what the scheduler and the workers know of the last RECORDS
 instructions. Here is added who issued them (the user's lines, copied every 256 instructions from
@@ -75,7 +75,9 @@ Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
-    """Return the number of instructions that an issuing thread may issue between two of its notes."""
+    """Return the number of instructions that an issuing thread may issue between two of its
+    notes.
+    """
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
 
 
@@ -84,7 +86,8 @@ def _no_devices(seqs: Array) -> DeviceTimes:
 
 
 class HostWait(NamedTuple):
-    """An issuing thread ran none of the user's Python from `begun` to `ended` (monotonic ns).
+    """A span from `begun` to `ended` (monotonic ns) in which an issuing thread ran none of the
+    user's Python.
 
     By then it had issued `seq`, and whatever has a lower number was issued too; -1: nothing known.
     `since` is not 0 where only the length is known: it was at some time from then to `ended`.
@@ -110,9 +113,9 @@ class Mark(NamedTuple):
 
 
 class DeviceTimes(NamedTuple):
-    """When devices ran instructions, by their own clocks: rows of began, ended (monotonic ns; 0 for
-    what they did not say), and by the device's name how well its clock is known: `within_ns` of the
-    host's, `drift_ppm`, over `apart_ns`.
+    """Times of instructions by the devices' own clocks: rows of began, ended (monotonic ns; 0 for
+    unknown).  By the device's name, the accuracy of its clock: `within_ns` of the host's,
+    `drift_ppm`, over `apart_ns`.
     """
 
     times: Array
@@ -188,7 +191,7 @@ class Flight:
     # --- level --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Called when the VM starts: from now on the clocks are compared."""
+        """Compare the clocks from now on; called when the VM starts."""
         if self.zero == (0, 0):
             self.zero = self.clocks()
 
@@ -204,7 +207,7 @@ class Flight:
         words[CTL.NOW] = 0
 
     def set_level(self, level: int) -> None:
-        """Record from now on what `level` says."""
+        """Set the level of recording."""
         vm = self.vm
         if vm.running:
             vm.wait_idle()  # afterwards no worker has a stamp in hand
@@ -221,7 +224,7 @@ class Flight:
         hot["limit"] = 0  # the next instruction looks whether each one's stack is wanted
 
     def at_least(self, level: int) -> reverting:
-        """Record at `level` or above inside."""
+        """Record at `level` or above inside the with statement."""
         before: list[int] = []
 
         def switch() -> None:
@@ -250,7 +253,7 @@ class Flight:
         return self.exact if level == 2 else every(level)
 
     def after_fork_in_child(self) -> None:
-        """This thread has another number."""
+        """Note this thread's new number in a forked child."""
         self.sampling.after_fork_in_child()
         self.scopes.after_fork_in_child()
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
@@ -289,7 +292,9 @@ class Flight:
                 self._keep_lines(seq)
 
     def _keep_lines(self, seq: int) -> None:
-        """Copy the lines of everything received, which is published, and so are its lines."""
+        """Copy the lines of all received instructions.  They are published, and so are their
+        lines.
+        """
         codes, lasts = hot["codes"], hot["lasts"]
         last = int(self.vm.words[CTL.RECEIVED])
         at = max(self.kept, last - REC.LENGTH)
@@ -318,12 +323,14 @@ class Flight:
             self.stacks.pop(next(iter(self.stacks)), None)
 
     def _lost(self, since: int, now: int, lost: int) -> None:
-        """The calling thread was kept from running for `lost` ns at some time since then."""
+        """Note that the calling thread was kept from running for `lost` ns at some time since
+        `since`.
+        """
         thread = threading.get_ident()
         self.waits.append(HostWait("gil", now - lost, now, thread, since=since))
 
     def begin_wait(self) -> int:
-        """An issuing thread begins to wait: when, for `waited`."""
+        """Note that an issuing thread begins to wait.  Return the time, for `waited`."""
         return self.offcpu.look() if self.vm.words[CTL.LEVEL] >= 2 else time.monotonic_ns()
 
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
@@ -345,7 +352,7 @@ class Flight:
     # --- looking ------------------------------------------------------------------------------
 
     def clocks(self) -> tuple[int, int]:
-        """`ticks` and nanoseconds of the monotonic clock at one moment.
+        """Return `ticks` and nanoseconds of the monotonic clock at one moment.
 
         The closest of a few readings: a thread may lose its core between the two clocks.
         """
@@ -404,7 +411,9 @@ class Flight:
         )
 
     def _times(self, seqs: Array, rows: Array) -> Array:
-        """The seven times in nanoseconds; of lively instructions, what the VM has by now."""
+        """Return the seven times in nanoseconds; for lively instructions, the times known by
+        now.
+        """
         stamps = rows[:, REC.ISSUED : REC.RELEASED + 1].copy()
         lively = np.flatnonzero(stamps[:, -1] == 0)
         stamps[lively, 2:] = 0
@@ -429,7 +438,7 @@ class Flight:
         return np.where(known, stamps, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
 
     def _tasks(self, first: int) -> Array:
-        """The tasks of launches `first` and later that are remembered."""
+        """Return the tasks of launches `first` and later that are remembered."""
         found = []
         for stream in range(self.vm.streams):
             at = TSK.AT + stream * TSK.WORDS
@@ -441,7 +450,7 @@ class Flight:
         return np.concatenate(found)
 
     def _shares(self, first: int) -> Array:
-        """The shares of helpers in instructions `first` and later that are remembered."""
+        """Return the shares of helpers in instructions `first` and later that are remembered."""
         found = [np.zeros((0, 7), np.int64)]
         for helper in range(STR.MAX_TEAM):
             at = HLP.AT + helper * HLP.WORDS

@@ -46,8 +46,8 @@ _ACCESS = {int(a): a.name.lower() for a in Access}
 
 
 class Waited(NamedTuple):
-    """A lively instruction that another waits for; `operand` is the number of the waiting one's
-    operand, -1 where it is not about an operand.
+    """A lively instruction for which another waits.  `operand` is the number of the waiting one's
+    operand, -1 if the wait is not about an operand.
     """
 
     seq: int
@@ -112,8 +112,8 @@ def pending(vm: Recorded) -> list[Lively]:
 
 
 def begun(vm: Recorded) -> int:
-    """The number behind the last instruction that the scheduler has received, or that, without
-    one, the thread that issued it has in hand.
+    """Return the number behind the last instruction that the scheduler, or the issuing thread in
+    its place, has received.
     """
     seq = int(vm.words[CTL.RECEIVED])
     at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
@@ -136,7 +136,7 @@ def fronts(vm: Recorded) -> dict[int, int]:
 
 
 def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
-    """For each slot, the sequence numbers that the scheduler lets it wait for."""
+    """Return the sequence numbers for which each slot waits, according to the scheduler."""
     words = vm.words
     waits: dict[int, list[int]] = {}
     for seq in range(head, received):
@@ -153,7 +153,9 @@ def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
 
 
 def _operands(vm: Recorded, seq: int) -> list[tuple[int, int]]:
-    """(storage, access) of an instruction's operands; none of one whose operands are elsewhere."""
+    """Return (storage, access) of an instruction's operands; nothing if its operands are
+    elsewhere.
+    """
     m, slot = vm.words, seq & RING.SLOT_MASK
     entry = entry_of(m, slot)
     if m[entry + ENT.OUTLINE]:  # the list may be gone by now: it is not looked at
@@ -165,7 +167,9 @@ def _operands(vm: Recorded, seq: int) -> list[tuple[int, int]]:
 
 
 def _wait(vm: Recorded, seq: int, source: int) -> Waited:
-    """Why `seq` waits for `source`: the first operand that they share and one of them writes."""
+    """Return the reason why `seq` waits for `source`: the first operand that they share and one of
+    them writes.
+    """
     theirs: dict[int, bool] = {}
     for storage, access in _operands(vm, source):
         theirs[storage] = theirs.get(storage, False) or access != OPERAND.CONST
@@ -205,7 +209,7 @@ def _lively(
 
 
 def running_for(vm: Recorded, ins: int) -> float:
-    """Seconds since the instruction at `ins`, which its worker has in hand, started; 0: unknown."""
+    """Return the seconds since the worker started the instruction at `ins`; 0 if unknown."""
     started, dispatched = int(vm.words[ins + INS.T_START]), int(vm.words[ins + INS.T_DISPATCHED])
     if not vm.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
         return 0.0  # the stamp is an earlier instruction's
@@ -215,7 +219,7 @@ def running_for(vm: Recorded, ins: int) -> float:
 
 
 def _callback_line(vm: Recorded) -> str:
-    """The line at which the callback that runs is, in its own function."""
+    """Return the present line of the running callback, in its own function."""
     host = [t.ident for t in vm.threads if t.name == HOST_THREAD]
     frame = sys._current_frames().get(host[0] or 0) if host else None
     own = None
@@ -242,7 +246,7 @@ def chain(found: list[Lively]) -> list[Lively]:
 
 
 def chain_text(found: list[Lively]) -> str:
-    """`chain` as lines, "" when nothing is lively."""
+    """Return `chain` as lines, "" if nothing is lively."""
     links = chain(found)
     if not links:
         return ""

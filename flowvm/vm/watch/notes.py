@@ -187,7 +187,7 @@ def _maker(vm: Recorded, seen: Snapshot, storage: int, before: int) -> str:
 
 
 def _first_poisoned(vm: Recorded, seen: Snapshot, at: int) -> str:
-    """The first instruction that needed something the failed one should have written."""
+    """Return the first instruction that needed a value of the failed one."""
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
     written = seen.storage[first:end][seen.access[first:end] & 3 != OPERAND.CONST]
     poisoned = np.flatnonzero(seen.status[at + 1 :] == INS.POISONED) + at + 1

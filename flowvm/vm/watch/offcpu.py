@@ -1,4 +1,4 @@
-"""When an issuing thread could have run and did not: the `gil` waits of the recorder.
+"""Times at which an issuing thread could have run and did not: the `gil` waits of the recorder.
 
 A thread's processor time falls behind the wall clock while another thread has the GIL, while the
 system runs something else on its core, and while it blocks: in a sleep, a lock, a read.  The first
@@ -110,12 +110,14 @@ class OffCpu:
         self.threads = threading.local()
 
     def restart(self) -> None:
-        """Forget what threads saw; the calling one begins now."""
+        """Forget all threads' clocks; the calling one begins now."""
         self.threads = threading.local()
         self.threads.clocks = _Clocks()
 
     def begin(self) -> None:
-        """Restart the calling thread's clocks after a wait: time lost in the wait does not count."""
+        """Restart the calling thread's clocks after a wait: time lost in the wait does not
+        count.
+        """
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:
@@ -127,7 +129,9 @@ class OffCpu:
             own.elsewhere(own.wall)
 
     def look(self) -> int:
-        """Find what the calling thread has lost since it looked last; the time."""
+        """Find the time that the calling thread has lost since its last look.  Return the present
+        time.
+        """
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:

@@ -1,4 +1,5 @@
-"""Looking at the VM without issuing anything: who is still to write a tensor, is a stream done.
+"""Questions to the VM that issue nothing: the pending writer of a tensor, the end of a stream's
+work.
 
 For readers that must not change what they look at: `repr`, which debuggers call on every local, and
 `Stream.query`.  They read the scheduler's arrays while it works.  "Done" is reliable: an
@@ -23,7 +24,7 @@ GRACE = 0.01  # seconds that the scheduler gets to take what was issued
 
 
 class Pending(NamedTuple):
-    """An instruction that is yet to write something."""
+    """An instruction that has yet to write an operand."""
 
     seq: int
     name: str
@@ -33,7 +34,7 @@ class Pending(NamedTuple):
 
 
 def issued() -> int:
-    """The sequence number that comes next: everything issued so far is below it."""
+    """Return the next sequence number: everything issued so far is below it."""
     CPYTHON.require("counter")
     return next_of(hot["counter"])
 

@@ -1,4 +1,6 @@
-"""The interface of an engine that watchers need.  The engine itself lies above, and is passed in."""
+"""The interface of an engine that watchers need.  The engine itself lies above, and is passed
+in.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 
 class VM(Protocol):
-    """An engine, as far as it is looked at (`flowvm.vm.engine.engine` says what its parts are)."""
+    """The interface of an engine for watchers (`flowvm.vm.engine.engine` describes its parts)."""
 
     base: int
     m: np.ndarray[Any, Any]

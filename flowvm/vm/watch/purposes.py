@@ -40,7 +40,7 @@ def storage_of(tensor: Any) -> int:
 
 
 def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
-    """Say what a tensor is for."""
+    """Note a tensor's purpose."""
     storage = storage_of(tensor)
     if storage:
         _living.add(

@@ -65,7 +65,7 @@ _Row = tuple[int, int, int, tuple[tuple[int, int, int], ...]]
 
 
 class _Issuing:
-    """In the locals of a thread that is looked at: goes with it."""
+    """An object in the locals of a sampled thread: it ends with the thread, and frees its slot."""
 
     def __init__(self, words: Any, free: list[int]) -> None:
         self.words, self.free = words, free
@@ -98,7 +98,7 @@ class Sampling:
     # --- beginning and ending -----------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look at the calling thread from now on, as long as it lives."""
+        """Sample the calling thread from now on, as long as it lives."""
         own = getattr(self.local, "own", None)
         if own is None:
             if not self.free:
@@ -123,7 +123,7 @@ class Sampling:
         say(1, f"started thread {NAME}")
 
     def _loop(self) -> Any:
-        """The native loop, ready to be entered; None where there is none, or not yet."""
+        """Return the native loop; None if there is none, or not yet."""
         if self.why:
             return None
         self.why = frames.why_not()
@@ -141,9 +141,7 @@ class Sampling:
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 
     def _fill(self) -> None:
-        """The memory that the loop works on.  It is never given back: the thread may outlive the
-        interpreter.
-        """
+        """Fill the loop's memory.  It is never freed: the thread may outlive the interpreter."""
         self.ring = np.zeros((SEEN.LENGTH, SEEN.WORDS), np.int64)
         call, spans = (ctypes.c_int64 * CALL.WORDS)(), (ctypes.c_int64 * (2 + 2 * SEEN.MOST))()
         window = (ctypes.c_int64 * (SAMPLING.WINDOW_BYTES // 8))()
@@ -176,7 +174,7 @@ class Sampling:
             self.thread = None
 
     def after_fork_in_child(self) -> None:
-        """The thread is not here, and threads have other numbers."""
+        """Forget the thread in a forked child: it is not there, and threads have other numbers."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
@@ -201,8 +199,8 @@ class Sampling:
     # --- looking ------------------------------------------------------------------------------
 
     def seen(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
-        """The samples from `since` to `until` that are remembered, the oldest first.  `more` are
-        code objects that may be alive and in no function.
+        """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
+        objects that may be alive and in no function.
         """
         found = [s for s in tuple(self.seldom) if since <= s.time <= until]
         rows = [row for row in tuple(self.rows) if since <= row[0] <= until]
@@ -232,7 +230,7 @@ class Sampling:
         return rows
 
     def _rows(self, since: int, until: int) -> Array:
-        """The rows of the ring that were whole while they were copied."""
+        """Return the rows of the ring that were whole while they were copied."""
         assert self.ring is not None
         count = int(self.words[SAMPLING.COUNT])
         number = np.arange(max(0, count - SEEN.LENGTH + 1), count)
@@ -342,7 +340,9 @@ def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
 
 
 def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
-    """As the native loop sees them: frame objects of a thread that runs are left alone."""
+    """Return the words of a running thread's frames, read as the native loop does, without frame
+    objects.
+    """
     found = frames.layout()
     stack = []
     for code, last in frames.walk(found, state, SEEN.MOST):
@@ -360,5 +360,5 @@ def _name(code: CodeType) -> int:
 
 
 def make() -> None:
-    """Have the loop in the cache: a helper's job."""
+    """Compile the loop into the cache: a helper's job."""
     address_of(sampler.sampler_loop, sampler.SIGNATURE)

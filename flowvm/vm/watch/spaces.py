@@ -15,8 +15,8 @@ HOST = "cpu"
 
 
 class Space(NamedTuple):
-    """A memory: bytes of tensors and running instructions, the most of them so far, and bytes that
-    the VM holds.
+    """A memory: the bytes of tensors and running instructions, their peak, and the bytes that the
+    VM holds.
     """
 
     name: str

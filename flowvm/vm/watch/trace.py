@@ -1,4 +1,4 @@
-"""A recorded run: the instruction DAG of what was issued while it lasted.
+"""A recorded run: the DAG of the instructions issued meanwhile.
 
 What the flight recorder has of the instructions (`flowvm.vm.watch.flight`), as objects to read.
 The edges are computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied
@@ -99,7 +99,7 @@ class Trace:
         return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges{lost}>"
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row an instruction, under the titles of `heads`.
+        """Return a row for each instruction, under the titles of `heads`.
 
         A tensor's dtype and shape stand where it is written (or first read); `waits for` names the
         instructions in front.
@@ -125,7 +125,7 @@ class Trace:
         return rows
 
     def heads(self) -> tuple[str, ...]:
-        """Titles of the columns of `rows`; the stream only where there are several."""
+        """Return the titles of the columns of `rows`; the stream only if there are several."""
         lanes = len({ins.stream for ins in self.instructions}) > 1
         stream = ("stream",) if lanes else ()
         return ("id", "op", "reads", "writes", "waits for", *stream, "us", "line")
@@ -195,7 +195,7 @@ class Traceable(Recorded, Protocol):
 
 
 class record(Switched):  # noqa: N801 - read as a part of the with statement
-    """Records every instruction issued inside; the trace is complete when the block is left."""
+    """Record every instruction issued inside; the trace is complete when the block is left."""
 
     def __init__(self, vm: Traceable) -> None:
         self.vm, self.found = vm, Trace()

@@ -1,4 +1,4 @@
-"""When launches that ran beside each other used what they share.
+"""Times at which parallel launches used the operands that they share.
 
 Launches of a Plan on several streams may be in flight together (`flowvm.vm.workers.actors`), so the
 times of the instruction as a whole say nothing of their order: that of the tasks that touch an
@@ -65,7 +65,7 @@ def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
 
 
 def _touched(task: Sequence[tuple[int, bool]]) -> list[tuple[int, bool]]:
-    """Each operand of a task, once, and whether it writes it."""
+    """Yield each operand of a task once, with True if the task writes it."""
     writes: dict[int, bool] = {}
     for k, changes in task:
         writes[k] = writes.get(k, False) or changes

@@ -1,4 +1,4 @@
-"""The schedule verifier: did a recorded run keep every order that its operands demand?
+"""The schedule verifier: a check that a recorded run kept every order that its operands demand.
 
 Independent of the engine's edges: for every tensor, every two accesses in program order of which
 one at least writes must not have overlapped, the earlier one ending before the later one started.

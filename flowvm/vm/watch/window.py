@@ -61,15 +61,15 @@ class _Begun(Protocol):
 
 
 class Shown(Recorded, Protocol):
-    """An engine, as far as its window shows it."""
+    """The interface of an engine that its window shows."""
 
     @property
     def failures(self) -> _BySeq:
-        """Its failed instructions."""
+        """The engine's failed instructions."""
 
     @property
     def watch(self) -> _Begun:
-        """Since when it runs."""
+        """The engine's watchdog, which knows the time of its start."""
 
     @property
     def uncompiled(self) -> bool:
@@ -81,7 +81,7 @@ def _name(pid: int) -> str:
 
 
 def listen() -> socket.socket:
-    """The socket of this process.  OSError where there can be none."""
+    """Return the socket of this process; OSError if there can be none."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(_name(os.getpid()))
@@ -202,7 +202,7 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
 
 
 def check_question(question: Any) -> None:
-    """ArgumentError for what `answer` is not to see."""
+    """Raise ArgumentError for a question that `answer` must not see."""
     if not isinstance(question, dict):
         wrong("a question", question, "a record")
     for name, value in question.items():

@@ -73,7 +73,7 @@ def nudge(m: Words, stream: int) -> None:
 
 
 def post(m: Words, actor: Words) -> None:
-    """Tell an actor to look whether it may act.
+    """Tell an actor to check if it may act.
 
     A mailbox has room for every actor of its stream, so nobody waits here for long.
     """
@@ -113,8 +113,8 @@ def serve(m: Words, stream: int) -> bool:
 
 
 def take(m: Words, stream: int) -> int:
-    """Take a message out of the mailbox: the address of its actor, which is to look now, and to
-    leave behind that; or 0.
+    """Take a message out of the mailbox.  Return the address of its actor, or 0.  The actor must
+    act now, and `leave` afterwards.
     """
     box = MBX.AT + stream * MBX.WORDS
     place = box + MBX.FIRST + m[box + MBX.HEAD] % MBX.MESSAGES
@@ -131,14 +131,16 @@ def take(m: Words, stream: int) -> int:
 
 
 def leave(actor: Words) -> None:
-    """A message is answered: the worker reads and writes nothing of the actor or its Plan until it
-    takes another.
+    """End a message: the worker reads and writes nothing of the actor or its Plan until it takes
+    another.
     """
     store_release(actor, ACTOR.LOOKING, 0)
 
 
 def look(m: Words, stream: int, actor: Words) -> bool:
-    """Let the actor act once if it may, or else end if no data will come; whether it has acted."""
+    """Let the actor act once if it may, or else end if no data will come.  Return True if it has
+    acted.
+    """
     plan = words_at(actor[ACTOR.PLAN], MOST)
     if may_act(plan, actor):
         act(m, stream, plan, actor)
@@ -150,18 +152,18 @@ def look(m: Words, stream: int, actor: Words) -> bool:
 
 
 def actor_of(plan: Words, number: int) -> Words:
-    """The words of an actor."""
+    """Return the words of an actor."""
     return words_at(address_in(plan, plan[RUNTIME.FIRST] + number * ACTOR.WORDS), ACTOR.WORDS)
 
 
 def tell(m: Words, plan: Words, actor: Words) -> None:
-    """A message to every consumer and producer."""
+    """Send a message to every consumer and producer."""
     for k in range(actor[ACTOR.TELLS]):
         post(m, actor_of(plan, plan[actor[ACTOR.TELL] + k]))
 
 
 def tell_sources(m: Words, plan: Words) -> None:
-    """A message to every actor that waits for no other."""
+    """Send a message to every actor that waits for no other."""
     for k in range(plan[RUNTIME.ACTORS]):
         actor = actor_of(plan, k)
         if actor[ACTOR.INS] == 0:
@@ -172,7 +174,9 @@ def tell_sources(m: Words, plan: Words) -> None:
 
 
 def may_act(plan: Words, actor: Words) -> bool:
-    """Return True if the actor's inputs are readable and its outputs writable for its next launch."""
+    """Return True if the actor's inputs are readable and its outputs writable for its next
+    launch.
+    """
     acted, times = actor[ACTOR.ACTED], actor[ACTOR.TIMES]
     if acted // times >= load_acquire(plan, RUNTIME.STARTED):
         return False
@@ -255,9 +259,9 @@ def poison_in_front(m: Words, slot: int, entry: int) -> int:
 def leave_undone(
     m: Words, slot: int, entry: int, plan: Words, actor: Words, ran: int, failed: bool
 ) -> None:
-    """An actor goes no further in a launch that has failed: poison what that leaves half written,
-    before anybody behind the actor may look at it.  `failed`: at its task `ran`, or, with 0, in
-    the place of repetitions that would have followed others.
+    """Stop an actor in a failed launch: poison its half written outputs, before others may look at
+    them.  `failed`: True at its failed task `ran`; False in the place of repetitions that would have
+    followed others.
     """
     poison_rest(
         m, slot, entry, actor[ACTOR.ACTED] // actor[ACTOR.TIMES], actor[ACTOR.TASK] + ran,
@@ -274,7 +278,9 @@ def ran_at(plan: Words, actor: Words, number: int) -> int:
 
 
 def may_end(plan: Words, actor: Words) -> bool:
-    """Return True if no more data will come: all launches are acted for, all producers have ended."""
+    """Return True if no more data will come: all launches are acted for, all producers have
+    ended.
+    """
     if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED] * actor[ACTOR.TIMES]:
         return False
     for k in range(actor[ACTOR.INS]):
@@ -359,7 +365,7 @@ def may_close(plan: Words) -> bool:
 
 
 def close_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> int:
-    """Give a launch's chunk back and report what came of it: its status."""
+    """Give a launch's chunk back and report the launch.  Return its status."""
     at = RUNTIME.WORDS + plan[RUNTIME.FINISHED] % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     status = load_acquire(plan, at + LAUNCH.STATUS)
     if plan[at + LAUNCH.CHUNK] != 0:

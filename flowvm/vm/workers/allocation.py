@@ -1,4 +1,4 @@
-"""Giving a storage its memory."""
+"""Allocation of a storage's memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OWNED = 1 << 40  # STO.CLASS of memory that came from the allocator; adopted mem
 
 
 def own(m: Words, stream: int, storage: int, size: int) -> bool:
-    """Give a storage memory of its own; whether there was any."""
+    """Give a storage memory of its own.  Return True if there was any."""
     at = STO.AT + storage * STO.WORDS
     pointer = allocate(m, stream, size)
     if pointer == 0:

@@ -127,8 +127,8 @@ def from_device(m: Words, at: int, size: int) -> int:
 
 
 def to_system(m: Words, at: int, by: int, memory: int) -> None:
-    """Give back what `from_system` gave the stream at `at`; the worker of the one at `by` calls,
-    which is of the same device.
+    """Give memory of `from_system` back, for the stream at `at`.  The calling worker is the one at
+    `by`, of the same device.
     """
     if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         free(memory)
@@ -165,13 +165,13 @@ def pop(m: Words, at: int, size_class: int) -> int:
 
 
 def lock(m: Words, at: int) -> None:
-    """Have the free blocks and the slabs of a device's stream for this thread alone."""
+    """Lock the free blocks and the slabs of a device's stream for this thread."""
     while not compare_exchange(m, at + STR.LOCK, 0, 1):
         sched_yield()
 
 
 def unlock(m: Words, at: int) -> None:
-    """Let others have them."""
+    """Unlock the free blocks and the slabs of a device's stream."""
     store_release(m, at + STR.LOCK, 0)
 
 
@@ -209,7 +209,7 @@ def take_zoned(m: Words, stream: int, size: int) -> int:
 
 
 def take_locked(m: Words, at: int, size_class: int) -> int:
-    """`take` of a device's stream."""
+    """Call `take` for a device's stream, with its lock."""
     lock(m, at)
     block = take(m, at, size_class)
     unlock(m, at)
@@ -264,7 +264,7 @@ def next_slab(m: Words, at: int) -> bool:
 
 
 def release(m: Words, stream: int, block: int, size_class: int) -> None:
-    """Give back a block that `allocate` of the same stream gave."""
+    """Free a block that `allocate` of the same stream returned."""
     at = STR.AT + stream * STR.WORDS
     rounded = size_of(size_class)
     if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
@@ -285,8 +285,8 @@ def release(m: Words, stream: int, block: int, size_class: int) -> None:
 
 
 def trim(m: Words, stream: int) -> None:
-    """Give what the stream keeps for reuse back to the system: large blocks, and a device's slabs
-    that are free.
+    """Give the stream's cached memory back to the system: large blocks, and a device's free
+    slabs.
     """
     at = STR.AT + stream * STR.WORDS
     trim_for(m, at, at)
@@ -320,7 +320,9 @@ def await_releases(m: Words, at: int) -> None:
 
 
 def trim_for(m: Words, at: int, by: int) -> int:
-    """`trim` of the stream at `at`, by the worker of the one at `by`: how many bytes."""
+    """Do `trim` for the stream at `at`, by the worker of the one at `by`.  Return the number of
+    bytes.
+    """
     if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         return give_back(m, at, by)
     lock(m, at)
@@ -331,7 +333,7 @@ def trim_for(m: Words, at: int, by: int) -> int:
 
 
 def give_back(m: Words, at: int, by: int) -> int:
-    """Give the stream's cached large blocks back: how many bytes."""
+    """Give the stream's cached large blocks back.  Return the number of bytes."""
     given = 0
     for size_class in range(LARGE_CLASS + 1, STR.N_CLASSES):
         while m[at + STR.CLASSES + size_class] != 0:

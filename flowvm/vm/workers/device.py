@@ -56,7 +56,7 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 def enter(m: Words, stream: int) -> Words:
-    """Make the device's context this thread's; the stream's block."""
+    """Make the device's context this thread's.  Return the stream's block."""
     block = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
     call_driver(block, DEV.F_SET_CONTEXT, block[DEV.CONTEXT], 0, 0, 0)
     m[ARG.AT + stream * ARG.WORDS + ARG.BLOCK] = address_in(block, 0)
@@ -76,7 +76,7 @@ def ignore_captures(block: Words) -> None:
 
 
 def open_next(m: Words, stream: int, block: Words) -> bool:
-    """Hand the next instruction of the queue to the device; whether there was one that could be."""
+    """Hand the next instruction of the queue to the device.  Return True if that was possible."""
     at = STR.AT + stream * STR.WORDS
     opened = m[at + STR.LAUNCHED]
     if opened == load_acquire(m, at + STR.TAIL):
@@ -136,8 +136,8 @@ def wait_on_device(m: Words, slot: int, block: Words) -> None:
 
 
 def event_for(m: Words, stream: int, place: int, block: Words) -> int:
-    """An event behind the queue of another stream up to `place`, for `block`'s to wait for; 0 where
-    that is done.
+    """Return an event behind the queue of another stream up to `place`, for `block`'s stream to
+    wait for; 0 if that is done.
 
     The stream's worker records one before whatever waits for others.  Where it has recorded none
     there is nothing of that kind yet, so one is recorded now; if it was faster, its own counts.
@@ -199,7 +199,7 @@ def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int)
 
 
 def record(block: Words, place: int) -> None:
-    """An event behind all that was launched so far: the queue up to `place`."""
+    """Record an event behind all launches so far: the queue up to `place`."""
     events = events_of(block, block[DEV.RECORDED])
     event = events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
     note_failure(block, call_driver(block, DEV.F_RECORD, event, block[DEV.STREAM], 0, 0))
@@ -209,7 +209,7 @@ def record(block: Words, place: int) -> None:
 
 
 def note_failure(block: Words, code: int) -> None:
-    """The first call that failed decides what all others fail with."""
+    """Note a failed call; the first one's result is the error of all later ones."""
     if code != 0 and block[DEV.FAILED] == 0:
         block[DEV.FAILED] = code
 
@@ -218,7 +218,7 @@ def note_failure(block: Words, code: int) -> None:
 
 
 def close_passed(m: Words, stream: int, block: Words) -> bool:
-    """Close all instructions before events that have passed; whether there were any."""
+    """Close all instructions before events that have passed.  Return True if there were any."""
     did = False
     while block[DEV.PASSED] < block[DEV.RECORDED]:
         events = events_of(block, block[DEV.PASSED])
@@ -249,8 +249,8 @@ def close_until(m: Words, stream: int, block: Words, place: int) -> None:
 
 
 def wait_for_closed(m: Words, slot: int) -> None:
-    """Let the workers close what the instruction's notes name: the device has passed it, or none of
-    it will ever pass.
+    """Wait until the workers have closed the instructions that the notes name.  The device has
+    passed them, or none of them will ever pass.
     """
     index = m[WAI.AT + slot] - 1
     while index >= 0:
@@ -295,7 +295,7 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
 
 
 def forget_poison(m: Words, slot: int, entry: int) -> None:
-    """The storages of a ReleaseTensor are as new."""
+    """Clear the poison of a ReleaseTensor's storages: they are as new."""
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
         m[STO.AT + storage * STO.WORDS + STO.POISON] = 0
@@ -303,7 +303,7 @@ def forget_poison(m: Words, slot: int, entry: int) -> None:
 
 
 def run_to_end(m: Words, stream: int, slot: int) -> int:
-    """Open, wait and close: what the sequential engine does.  The instruction's status."""
+    """Open, wait for and close an instruction, for the sequential engine.  Return its status."""
     block = enter(m, stream)
     open_instruction(m, stream, slot, block, 0)
     note_failure(block, call_driver(block, DEV.F_SYNCHRONIZE, block[DEV.STREAM], 0, 0, 0))

@@ -1,4 +1,4 @@
-"""Running one instruction: what a stream's worker does with a slot it was handed.
+"""Execution of one instruction: a worker's work for a slot.
 
 Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel,
 and says how it went.  An instruction with a poisoned operand is skipped and poisons what it writes;
@@ -36,12 +36,12 @@ CAPTURED = 12  # flowvm.errors.Status.CAPTURED; a test pins that they agree
 
 
 def seq_of(m: Words, slot: int) -> int:
-    """Sequence number of the record in `slot`."""
+    """Return the sequence number of the record in `slot`."""
     return m[RING.AT + slot * RING.WORDS + RING.MARK] - 1
 
 
 def execute(m: Words, stream: int, slot: int) -> int:
-    """Run the instruction in `slot` on `stream`: 0, a kernel's status, or INS.POISONED."""
+    """Run the instruction in `slot` on `stream`.  Return 0, a kernel's status, or INS.POISONED."""
     if m[CTL.LEVEL] != 0:
         stamp_start(m, stream, slot)
     entry = entry_of(m, slot)
@@ -81,7 +81,9 @@ def will_run(m: Words, slot: int, entry: int) -> bool:
 
 
 def poison_of(m: Words, slot: int, entry: int) -> int:
-    """Sequence number + 1 of the failed instruction that poisons an operand of this one, or 0."""
+    """Return the sequence number + 1 of the failed instruction that poisons an operand of this one,
+    or 0.
+    """
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
         if needs_value(m, slot, entry, k):
@@ -98,7 +100,9 @@ def needs_value(m: Words, slot: int, entry: int, k: int) -> bool:
 
 
 def poison(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison everything the instruction writes.  What it was to allocate has no value."""
+    """Poison all outputs of the instruction.  Outputs that were still to be allocated have no
+    value.
+    """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
         if access & 3 != OPERAND.CONST:
@@ -118,8 +122,8 @@ def tear(m: Words, slot: int, entry: int) -> None:
 
 
 def restore_storages(m: Words, slot: int, entry: int) -> int:
-    """Restore: lift the poison of storages whose bytes are whole; with a scalar, what instruction
-    number scalar - 1 has poisoned alone.
+    """Lift the poison of storages whose bytes are whole.  With a scalar, lift only the poison by
+    instruction number scalar - 1.
     """
     count = count_of(m, slot, entry)
     cause = m[RING.AT + slot * RING.WORDS + RING.OPERANDS - count]
@@ -139,7 +143,9 @@ def skip(m: Words, slot: int, entry: int, cause: int) -> int:
 
 
 def cancelled_by(m: Words, slot: int, entry: int) -> int:
-    """Number + 1 of the cancel that follows the instruction in `slot` and drops it, or 0."""
+    """Return the number + 1 of the cancel that follows the instruction in `slot` and drops it, or
+    0.
+    """
     by = load_acquire(m, CTL.CANCEL)
     kind = m[entry + ENT.KIND]
     if by > seq_of(m, slot) + 1 and (kind == KIND.OP_CALL or kind == KIND.LAUNCH):
@@ -177,8 +183,8 @@ def is_update(m: Words, slot: int, entry: int, k: int) -> bool:
 
 
 def may_stop(m: Words, slot: int, entry: int) -> int:
-    """Number + 1 of an instruction whose kernel a cancel may end between two chunks, else 0: it
-    leaves nothing half changed.
+    """Return the number + 1 of an instruction whose kernel a cancel may end between two chunks,
+    else 0.  It leaves nothing half changed.
     """
     if m[entry + ENT.KIND] != KIND.OP_CALL:
         return 0
@@ -190,7 +196,7 @@ def may_stop(m: Words, slot: int, entry: int) -> int:
 
 
 def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
-    """Report an error and poison what the instruction leaves without a value."""
+    """Report an error and poison the outputs that the instruction leaves without a value."""
     if m[entry + ENT.KIND] == KIND.LAUNCH:
         poison_launch(m, stream, slot, entry, seq_of(m, slot) + 1)
     else:
@@ -199,7 +205,7 @@ def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
 
 
 def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
-    """Let Python know of an instruction's error.  What it poisons is poisoned."""
+    """Report an instruction's error to Python.  Its outputs are already poisoned."""
     seq = seq_of(m, slot)
     if status != CAPTURED:  # which nobody did anything wrong for
         fetch_add(m, CTL.N_FAILED, 1)
@@ -207,7 +213,7 @@ def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) ->
 
 
 def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -> int:
-    """ReleaseTensor: give the memory back, and make the storages as new.
+    """Run a ReleaseTensor: give the memory back, and make the storages as new.
 
     Unless it is `over` with what uses them, and they can still be poisoned.
     """
@@ -286,7 +292,9 @@ def checked(m: Words, stream: int, slot: int, entry: int, scratch: int, status: 
 
 
 def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int:
-    """First call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail k."""
+    """Make the first call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail
+    k.
+    """
     kernel, layout = m[entry + ENT.KERNEL], m[entry + ENT.LAYOUT]
     status = call_kernel(
         kernel, address_in(m, args), layout, -1, -1, m[STR.AT + stream * STR.WORDS + STR.ARENA]

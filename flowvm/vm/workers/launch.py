@@ -1,4 +1,4 @@
-"""Replaying a Plan: what a worker does with a LaunchPlan instruction.
+"""Replay of a Plan: a worker's work for a LaunchPlan instruction.
 
 `flowvm.graph.plan.plan` writes the words that are read here.
 """
@@ -26,7 +26,9 @@ MOST = 1 << 40  # words_at wants a length; a Plan's lists know their own
 
 
 def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
-    """LaunchPlan: take memory, then run the Plan's tasks in their order, all on this stream."""
+    """Run a LaunchPlan: take memory, then run the Plan's tasks in their order, all on this
+    stream.
+    """
     plan = m[entry + ENT.LAYOUT]
     chunk = take_chunk(m, stream, slot, entry)
     if chunk == 0:
@@ -41,7 +43,8 @@ def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def take_chunk(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Memory for a launch's outputs, and its chunk: the chunk's address, or 0 when there is none.
+    """Take memory for a launch's outputs, and its chunk.  Return the chunk's address, or 0 if there
+    is none.
 
     Its table (`table_of`) has the addresses that the tasks' operands start from: the rest of the
     chunk, then each operand of the launch.
@@ -95,7 +98,7 @@ def scalars_of(m: Words, slot: int, entry: int) -> int:
 def run_tasks(
     m: Words, stream: int, at: int, task: int, count: int, chunk: int, scalars: int
 ) -> int:
-    """`count` tasks, the first of them number `task`, whose words are at address `at`."""
+    """Run `count` tasks.  The first is number `task`, and its words are at address `at`."""
     status, end = 0, task + count
     running = STR.AT + stream * STR.WORDS + STR.TASK
     while status == 0 and task < end:
@@ -133,7 +136,7 @@ def run_once(
 
 
 def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetition: int) -> int:
-    """One task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
+    """Run one task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
     args = ARG.AT + stream * ARG.WORDS
     count = load_word(at + 8 * TASK.COUNT)
     steps = load_word(at + 8 * TASK.STEPS)
@@ -177,8 +180,8 @@ def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetitio
 
 
 def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> None:
-    """Poison what a launch leaves without a value that failed at the stream's task (-1: before the
-    first): its outputs, and of its variables what `poison_rest` says.
+    """Poison the outputs of a launch that failed at the stream's task (-1: before the first), and
+    its variables as `poison_rest` does.
 
     On a device nobody stops at a task: what came of it is poisoned by `device_tasks.poison_behind`.
     """
@@ -191,7 +194,7 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
 
 
 def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison the memory that a launch takes for its outputs, which have no value."""
+    """Poison the memory of a launch's outputs, which have no value."""
     for k in range(count_of(m, slot, entry)):
         if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
@@ -235,8 +238,8 @@ def poison_rest(
 
 
 def tear_begun(m: Words, slot: int, entry: int, number: int, cause: int) -> None:
-    """Launch `number` by actors came to nothing, for one in front of it failed when some of its
-    actors had acted: note which variables that leaves half written.
+    """Mark the variables that launch `number` by actors leaves half written.  It ended because one
+    in front of it failed after some of its actors had acted.
     """
     plan = m[entry + ENT.LAYOUT]
     at, tasks = first_task(plan), load_word(plan + 8 * PLAN.TASKS)
@@ -263,7 +266,9 @@ def first_task(plan: int) -> int:
 
 
 def written_by(task: int, k: int) -> int:
-    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for none."""
+    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for
+    none.
+    """
     word = load_word(task + 8 * (TASK.OPERANDS + k))
     return word & TASK.SOURCE_MASK if (word >> TASK.SOURCE_BITS) & 1 != 0 else 0
 

@@ -1,4 +1,4 @@
-"""Sharing one kernel among a stream's worker and its helpers: phases, and chunks of each."""
+"""Division of one kernel among a stream's worker and its helpers: phases, and chunks of each."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_phases(
     m: Words, stream: int, args: int, kernel: int, layout: int, units: int, grain: int,
     phases: int, more: int,
 ) -> int:  # fmt: skip
-    """The first phase, and the `more` whose (units, grain) are at address `phases`."""
+    """Run the first phase, and the `more` phases whose (units, grain) are at address `phases`."""
     status = run_phase(m, stream, args, kernel, layout, 0, units, grain)
     for k in range(more):
         if status == 0:
@@ -41,7 +41,7 @@ def run_phases(
 def run_phase(
     m: Words, stream: int, args: int, kernel: int, layout: int, first: int, units: int, grain: int
 ) -> int:
-    """One phase: the units [first, first + units) in chunks of `grain`."""
+    """Run one phase: the units [first, first + units) in chunks of `grain`."""
     chunks = chunks_of(units, grain)
     at = STR.AT + stream * STR.WORDS
     if chunks == 1 or m[at + STR.TEAM] == 0:

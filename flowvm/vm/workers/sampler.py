@@ -1,4 +1,4 @@
-"""The sampler's loop: a thousand times a second, what the issuing threads are doing.
+"""The sampler's loop: samples of the issuing threads, a thousand times a second.
 
 It runs without the GIL and stops nobody.  What it looks at changes meanwhile and may be gone, so
 all of the interpreter's memory is read by the system, which answers where a load would fault; what
@@ -24,7 +24,7 @@ FRAME_BYTES = 96  # of a frame, in which its places are
 
 
 def sampler_loop(base: int) -> int:
-    """The sampler's thread: until STOP."""
+    """Run the sampler's thread until STOP."""
     w = words_at(base, SAMPLING.WORDS)
     while load_acquire(w, SAMPLING.STOP) == 0:
         for k in range(WATCHED.LENGTH):
@@ -38,7 +38,7 @@ def sampler_loop(base: int) -> int:
 
 
 def sample(w: Words, at: int, state: int) -> None:
-    """Write down what the thread of the WATCHED at `at` is doing."""
+    """Write a sample of the thread of the WATCHED at `at`."""
     number = w[SAMPLING.COUNT]
     place = number % SEEN.LENGTH
     row = words_at(w[SAMPLING.RING] + 8 * SEEN.WORDS * place, SEEN.WORDS)
@@ -57,7 +57,7 @@ def sample(w: Words, at: int, state: int) -> None:
 
 
 def used(w: Words, number: int) -> int:
-    """The processor time of the thread whose clock is `number`; 0 if it is over."""
+    """Return the processor time of the thread whose clock is `number`; 0 if it is over."""
     call = words_at(w[SAMPLING.CALL], 8)
     pair = words_at(w[SAMPLING.WINDOW], 2)
     call[0], call[1] = number, w[SAMPLING.WINDOW]
@@ -67,7 +67,9 @@ def used(w: Words, number: int) -> int:
 
 
 def read(w: Words, to: int, size: int, spans: int) -> int:
-    """Read the `spans` places behind the first of SPANS to `to`, which has `size`: bytes read."""
+    """Read the `spans` places behind the first of SPANS to `to`, which has `size` bytes.  Return
+    the bytes read.
+    """
     call = words_at(w[SAMPLING.CALL], 8)
     span = words_at(w[SAMPLING.SPANS], 2)
     span[0], span[1] = to, size
@@ -84,7 +86,9 @@ def read_some(w: Words, address: int, size: int) -> bool:
 
 
 def walked(w: Words, row: Words, state: int) -> int:
-    """Write the code and the place of each frame of a thread, from the innermost on: how many."""
+    """Write the code and the offset of each frame of a thread, from the innermost on.  Return their
+    number.
+    """
     window = words_at(w[SAMPLING.WINDOW], SAMPLING.WINDOW_BYTES // 8)
     if not read_some(w, state + w[SAMPLING.CURRENT], 8):
         return 0

@@ -1,4 +1,4 @@
-"""The thin shell around the machine: the loops that threads enter, and how they sleep and wake.
+"""The thin shell around the machine: the loops of threads, and their sleep and wake-up.
 
 Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing
 to do polls SPINS times, yielding its core each time, and then sleeps on a futex word; with more
@@ -78,7 +78,7 @@ GLANCE = 50  # microseconds between two looks at what a device is busy with
 
 
 def wake(m: Words, word: int) -> None:
-    """Wake whoever sleeps on `word`, after something was published."""
+    """Wake the threads that sleep on `word`, after something was published."""
     if fetch_add(m, word, 0) != 0:
         store_release(m, word, 0)
         futex_wake(m, word, EVERYBODY)
@@ -101,7 +101,7 @@ def keep_polling(m: Words, polls: int) -> bool:
 
 
 def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
-    """The worker at `at` has set its futex word and looked again: sleep, if all was `quiet`."""
+    """Sleep, if all was `quiet`: the worker at `at` has set its futex word and looked again."""
     if quiet:
         futex_wait(m, at + STR.SLEEPS, 1, microseconds)
     store_release(m, at + STR.SLEEPS, 0)
@@ -135,12 +135,12 @@ def outcome_of(m: Words, slot: int) -> int:
 
 
 def cell_of(m: Words, slot: int) -> int:
-    """The address of a waiter's cell; 0 where nobody waits."""
+    """Return the address of a waiter's cell; 0 if nobody waits."""
     return m[RING.AT + slot * RING.WORDS + RING.OPERANDS - m[entry_of(m, slot) + ENT.COUNT]]
 
 
 def notify(cell: int, outcome: int) -> None:
-    """Leave the outcome in a waiter's cell, and wake it."""
+    """Write the outcome into a waiter's cell, and wake the waiter."""
     if cell != 0:
         word = words_at(cell, 2)
         store_release(word, 0, outcome)
@@ -157,7 +157,7 @@ def finish_wait(m: Words, slot: int) -> None:
 
 
 def step(m: Words) -> int:
-    """One pass of the scheduler over everything there is to do; how much it did."""
+    """Run one pass of the scheduler over all its work.  Return the amount of work done."""
     did = 0
     level = m[CTL.LEVEL]
     for stream in range(m[CTL.USED_STREAMS]):
@@ -198,7 +198,7 @@ def step(m: Words) -> int:
 
 
 def scheduler_loop(base: int) -> int:
-    """The scheduler thread: until STOP."""
+    """Run the scheduler thread until STOP."""
     m = words_at(base, ARRAY.WORDS)
     idle = 0
     while True:
@@ -265,7 +265,7 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
 
 
 def finish(m: Words, stream: int) -> None:
-    """Count the stream's current instruction done, and tell the scheduler."""
+    """Count the stream's current instruction as done, and tell the scheduler."""
     at = STR.AT + stream * STR.WORDS
     store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
     if m[CTL.SCHEDULER_SLEEPS] == CTL.ASLEEP:
@@ -273,7 +273,7 @@ def finish(m: Words, stream: int) -> None:
 
 
 def worker_loop(base: int, stream: int) -> int:
-    """A stream's worker thread: until STOP."""
+    """Run a stream's worker thread until STOP."""
     m = words_at(base, ARRAY.WORDS)
     answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
     idle = 0
@@ -300,8 +300,8 @@ def worker_loop(base: int, stream: int) -> int:
 
 
 def run_window(m: Words, stream: int, runtime: int) -> None:
-    """Launches of a Plan on several streams, from the head of the queue on: open as many as may be
-    in flight, act, and close them in order; until none is left.
+    """Run launches of a Plan on several streams, from the head of the queue on.  Open as many as
+    may be in flight, act, and close them in order, until none is left.
 
     What Python drops between two launches makes a ReleaseTensor: it waits for its turn without
     keeping the launch behind it, for what it releases no later instruction names.
@@ -328,8 +328,8 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
 
 
 def open_next_launch(m: Words, stream: int, plan: Words, opened: int) -> bool:
-    """Open what comes at place `opened` of the queue, if it is one of the Plan's launches and may
-    be, or pass a ReleaseTensor by; whether it was.
+    """Open the launch at place `opened` of the queue, if it is the Plan's and allowed, or pass a
+    ReleaseTensor by.  Return True if so.
     """
     if opened >= load_acquire(m, STR.AT + stream * STR.WORDS + STR.TAIL):
         return False
@@ -346,8 +346,8 @@ def open_next_launch(m: Words, stream: int, plan: Words, opened: int) -> bool:
 
 
 def close_next(m: Words, stream: int, plan: Words) -> bool:
-    """Close the first launch in flight if all have acted for it, or run the ReleaseTensor whose
-    turn it is; whether it was.
+    """Close the first launch in flight if all actors have acted for it, or run the ReleaseTensor
+    whose turn it is.  Return True if so.
     """
     at = STR.AT + stream * STR.WORDS
     slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
@@ -366,7 +366,7 @@ def close_next(m: Words, stream: int, plan: Words) -> bool:
 
 
 def device_loop(base: int, stream: int) -> int:
-    """The worker thread of a device's stream: until STOP."""
+    """Run the worker thread of a device's stream until STOP."""
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
     block = enter(m, stream)
@@ -400,8 +400,8 @@ def device_loop(base: int, stream: int) -> int:
 
 
 def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
-    """Helper `number` of a stream's worker: takes chunks of large kernels, until STOP or until the
-    team is smaller.
+    """Run helper `number` of a stream's worker.  It takes chunks of large kernels, until STOP or
+    until the team is smaller.
     """
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
@@ -422,7 +422,7 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
 
 
 def close_plan(base: int, runtime: int) -> int:
-    """No launch of a Plan will follow: Eord starts at the sources."""
+    """End a Plan: no launch will follow, and Eord starts at the sources."""
     m = words_at(base, ARRAY.WORDS)
     plan = words_at(runtime, MOST)
     store_release(plan, RUNTIME.CLOSED, 1)
@@ -431,7 +431,7 @@ def close_plan(base: int, runtime: int) -> int:
 
 
 def wake_stream(base: int, stream: int) -> int:
-    """Let a stream's worker, and every helper of it, look whether it is still wanted."""
+    """Let a stream's worker and its helpers check if they are still wanted."""
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
     wake(m, at + STR.SLEEPS)
@@ -441,14 +441,14 @@ def wake_stream(base: int, stream: int) -> int:
 
 
 def wake_scheduler(base: int) -> int:
-    """Called by an issuing thread that saw the scheduler asleep."""
+    """Wake the scheduler; called by an issuing thread that saw it asleep."""
     m = words_at(base, ARRAY.WORDS)
     rouse(m)
     return 0
 
 
 def wait_cell(base: int, cell: int, microseconds: int) -> int:
-    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0.
+    """Wait at most `microseconds` for a waiter's cell to be filled.  Return its value, or 0.
 
     The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
     """
@@ -463,7 +463,9 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:
-    """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
+    """Wait at most `microseconds` until records below `seq` + 1 may be issued.  Return the limit
+    then.
+    """
     m = words_at(base, ARRAY.WORDS)
     rouse(m)
     return wait_while(m, m, CTL.LIMIT, seq, CTL.ROOM_SLEEPS, microseconds)
@@ -484,13 +486,15 @@ def publish_mark(base: int, seq: int) -> int:
 
 
 def host_next(base: int, stream: int, microseconds: int) -> int:
-    """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
+    """Return the next slot of a host stream, or -1.  A skipped (poisoned) instruction is finished
+    here.
+    """
     m = words_at(base, ARRAY.WORDS)
     return next_of(m, stream, microseconds, m[CTL.SPINS])
 
 
 def host_begin(base: int, stream: int, slot: int) -> int:
-    """Run the native part of a host instruction, whose kernel is a no-op: its status."""
+    """Run the native part of a host instruction, whose kernel is a no-op.  Return its status."""
     m = words_at(base, ARRAY.WORDS)
     return execute(m, stream, slot)
 
@@ -505,7 +509,7 @@ def host_fail(base: int, stream: int, slot: int, status: int) -> int:
 
 
 def host_end(base: int, slot: int) -> int:
-    """The Python part of a host instruction is over: it is recorded as ended only now."""
+    """End the Python part of a host instruction: only now is it recorded as ended."""
     m = words_at(base, ARRAY.WORDS)
     ins = INS.AT + slot * INS.WORDS
     if m[CTL.LEVEL] != 0:
@@ -515,7 +519,7 @@ def host_end(base: int, slot: int) -> int:
 
 
 def read_clocks(pair: int) -> int:
-    """Leave `ticks()` and the `clock()` of the same moment in the two words at `pair`."""
+    """Write `ticks()` and the `clock()` of the same moment into the two words at `pair`."""
     words = words_at(pair, 2)
     words[0] = ticks()
     words[1] = clock()
@@ -523,7 +527,7 @@ def read_clocks(pair: int) -> int:
 
 
 def stamp_some(base: int, count: int) -> int:
-    """Stamp `count` tasks: for measuring what that takes."""
+    """Stamp `count` tasks, to measure the cost of stamps."""
     m = words_at(base, ARRAY.WORDS)
     for k in range(count):
         stamp_task(m, 0, k)
@@ -531,14 +535,14 @@ def stamp_some(base: int, count: int) -> int:
 
 
 def host_finish(base: int, stream: int) -> int:
-    """Count a host stream's current instruction done."""
+    """Count a host stream's current instruction as done."""
     m = words_at(base, ARRAY.WORDS)
     finish(m, stream)
     return 0
 
 
 def drain(base: int) -> int:
-    """The sequential engine: run every marked record on this thread, in the order issued.
+    """Run every marked record on this thread, in the order issued: the sequential engine.
 
     The oracle: it builds no edges.
     Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers
@@ -576,7 +580,9 @@ def drain(base: int) -> int:
 
 
 def settle(base: int, slot: int) -> int:
-    """The sequential engine has run the instruction in `slot`: on to the next."""
+    """Finish the instruction in `slot`, which the sequential engine has run, and go on to the
+    next.
+    """
     m = words_at(base, ARRAY.WORDS)
     ins = INS.AT + slot * INS.WORDS
     entry = entry_of(m, slot)

@@ -1,4 +1,4 @@
-"""The memory check: what kernels do outside of what is theirs, found where it happens.
+"""The memory check: writes of kernels outside of their memory, found where they happen.
 
 With FLOWVM_CHECK=memory (`flow.config.check`), which is taken when flowvm is imported:
 
@@ -62,13 +62,13 @@ ZONE_BROKEN, WRITTEN_RELEASED = 20, 21
 
 
 def fill(address: int, nbytes: int) -> None:
-    """Put the pattern down; both are multiples of 8."""
+    """Fill memory with the pattern; both arguments are multiples of 8."""
     for at in range(address, address + nbytes, 8):
         store_word(at, PATTERN)
 
 
 def fill_from(address: int, end: int) -> None:
-    """Put it down from any byte to `end`, a multiple of 8."""
+    """Fill memory with the pattern from any byte to `end`, a multiple of 8."""
     within = address & 7
     if within != 0:
         kept = (1 << (8 * within)) - 1
@@ -79,8 +79,8 @@ def fill_from(address: int, end: int) -> None:
 
 
 def first_change(address: int, end: int) -> int:
-    """The address of the first byte from `address` to `end`, a multiple of 8, that is not the
-    pattern's; -1 if none is.
+    """Return the address of the first changed byte from `address` to `end`, a multiple of 8; -1 if
+    there is none.
     """
     within = address & 7
     at = address - within
@@ -124,12 +124,12 @@ def first_byte(word: int) -> int:
 
 
 def total_of(size: int) -> int:
-    """Bytes of the system's that a block of `size` bytes takes."""
+    """Return the bytes of the system that a block of `size` bytes takes."""
     return (BEFORE + size + RIGHT + 63) // 64 * 64
 
 
 def new_block(m: Words, stream: int, size: int) -> int:
-    """A block with zones, full of the pattern; 0 when the system has none."""
+    """Return a block with zones, full of the pattern; 0 if the system has none."""
     total = total_of(size)
     base = aligned_alloc(64, total)
     if base == 0:
@@ -144,7 +144,7 @@ def new_block(m: Words, stream: int, size: int) -> int:
 
 
 def entry_in(m: Words, slot: int) -> int:
-    """The place of the entry of the record in a slot."""
+    """Return the index of the entry of the record in a slot."""
     return ENT.AT + (m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK) * ENT.WORDS
 
 
@@ -167,7 +167,7 @@ def outside(block: int) -> int:
 
 
 def put_away(m: Words, stream: int, block: int) -> int:
-    """Take a block out of use, into the stream's quarantine: bytes that the system has back."""
+    """Move a block into the stream's quarantine.  Return the bytes given back to the system."""
     base = block - BEFORE
     at = outside(block)
     if at != 0:
@@ -187,7 +187,9 @@ def put_away(m: Words, stream: int, block: int) -> int:
 
 
 def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
-    """Give the oldest blocks in quarantine back until it has so much left: bytes given."""
+    """Free the oldest blocks in quarantine until it is within its bounds.  Return the bytes
+    freed.
+    """
     check, given = CHK.AT + stream * CHK.WORDS, 0
     while m[check + CHK.FIRST] != 0 and (
         m[check + CHK.BYTES] > most_bytes or m[check + CHK.BLOCKS] > most_blocks
@@ -219,7 +221,7 @@ def tell_maker(m: Words, stream: int, base: int, status: int, offset: int) -> No
 
 
 def begin_check(m: Words, stream: int, slot: int) -> None:
-    """The stream's worker begins with the instruction, or the launch, in `slot`."""
+    """Begin the check of the instruction, or the launch, in `slot`."""
     m[CHK.AT + stream * CHK.WORDS + CHK.SLOT] = slot
 
 
@@ -231,7 +233,7 @@ def fault(m: Words, stream: int, status: int, operand: int, offset: int, size: i
 
 
 def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Look at the zones of an instruction's operands: a status."""
+    """Check the zones of an instruction's operands.  Return a status."""
     for k in range(count_of(m, slot, entry)):
         at = storage_at(m, slot, entry, k)
         if m[at + STO.POINTER] != 0 and has_zones(m, at):
@@ -242,7 +244,9 @@ def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def has_zones(m: Words, at: int) -> bool:
-    """Return True if the storage at `at` has zones: from the allocator of host memory, or `zoned`."""
+    """Return True if the storage at `at` has zones: from the allocator of host memory, or
+    `zoned`.
+    """
     if m[at + STO.CLASS] <= ZONED:
         return m[at + STO.CLASS] == ZONED
     return on_host(m, m[at + STO.STREAM])
@@ -254,7 +258,7 @@ def on_host(m: Words, stream: int) -> bool:
 
 
 def check_scratch(m: Words, stream: int, scratch: int) -> int:
-    """Look at the zones of the memory that a kernel had for its call."""
+    """Check the zones of the memory that a kernel had for its call."""
     offset = outside(scratch)
     if offset == 0:
         return 0
@@ -262,7 +266,7 @@ def check_scratch(m: Words, stream: int, scratch: int) -> int:
 
 
 def check_arena(m: Words, stream: int, arena: int) -> int:
-    """Look at the zones of a thread's arena, if it has one."""
+    """Check the zones of a thread's arena, if it has one."""
     if arena == 0:
         return 0
     end = arena + ARG.ARENA_BYTES
@@ -288,7 +292,7 @@ def check_own_arena(m: Words, stream: int, status: int) -> int:
 
 
 def storage_at(m: Words, slot: int, entry: int, k: int) -> int:
-    """The place of the storage of an instruction's operand k."""
+    """Return the index of the storage of an instruction's operand k."""
     return STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
 
 
@@ -339,7 +343,7 @@ def describes_writes(m: Words, slot: int, entry: int, pointer: int, nbytes: int)
 
 
 def compare_copies(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Compare what `take_copies` took: a status."""
+    """Compare memory with the copies of `take_copies`.  Return a status."""
     check, status = CHK.AT + stream * CHK.WORDS, 0
     copy = m[check + CHK.COPIES]
     while copy != 0:
@@ -363,13 +367,15 @@ def compare_copies(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def view_of(m: Words, entry: int, k: int) -> int:
-    """The address of the view of an entry's operand k, as `views_of` writes it; 0 for none."""
+    """Return the address of the view of an entry's operand k, as `views_of` writes it; 0 for
+    none.
+    """
     table = m[VEW.AT + (entry - ENT.AT) // ENT.WORDS]
     return 0 if table == 0 else load_word(table + 8 * k)
 
 
 def renew(m: Words, slot: int, entry: int, j: int, copy: int, pointer: int, nbytes: int) -> None:
-    """Take the elements of operand j over into the copy of the bytes at `pointer`."""
+    """Copy the elements of operand j into the copy of the bytes at `pointer`."""
     view = view_of(m, entry, j)
     if view == 0:
         return
@@ -388,7 +394,7 @@ def renew(m: Words, slot: int, entry: int, j: int, copy: int, pointer: int, nbyt
 
 
 def difference(copy: int, pointer: int, nbytes: int) -> int:
-    """The first byte of so many in which the copy differs, -1 for none."""
+    """Return the first of `nbytes` bytes in which the copy differs, -1 for none."""
     rounded = (nbytes + 63) // 64 * 64
     now = aligned_alloc(64, rounded)
     if now == 0:
@@ -425,7 +431,9 @@ def begin_task(table: int, chunk: int, repetition: int) -> None:
 
 
 def check_task(m: Words, stream: int, table: int, chunk: int) -> int:
-    """Look at the zones of the blocks that a task used, and at its launch's operands: a status."""
+    """Check the zones of the blocks that a task used, and its launch's operands.  Return a
+    status.
+    """
     for k in range(load_word(table)):
         row = table + 8 + 24 * k
         begin, nbytes = chunk + load_word(row), load_word(row + 8)
@@ -467,7 +475,9 @@ def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
 
 
 def zoned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy of `array` in memory with zones, for memory that the allocator does not know."""
+    """Return a copy of `array` in memory with zones, for memory that the allocator does not
+    know.
+    """
     words = np.full(total_of(array.nbytes) // 8 + 8, PATTERN, np.int64)
     base = -words.ctypes.data % 64
     head = words[base // 8 :]
