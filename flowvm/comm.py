@@ -67,7 +67,7 @@ def _store(outs: Sequence[Tensor], values: Tensor) -> None:
 
 
 def all_reduce(tensor: Tensor) -> None:
-    """The sum of the ranks' tensors, in every rank's."""
+    """Sum the ranks' tensors into every rank's."""
     collectives.all_reduce_(tensor)
 
 

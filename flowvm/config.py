@@ -290,7 +290,7 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
 class Config:
-    """The settings in effect, as attributes to read and to set.
+    """The settings in effect, as attributes.
 
     >>> with flow.config(debug=0):
     ...     print(flow.config.debug)
@@ -359,7 +359,9 @@ class Config:
         return checked
 
     def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
-        """Return a context manager that sets `settings` for a block and restores them afterwards."""
+        """Return a context manager that sets `settings` for a block and restores them
+        afterwards.
+        """
         for name, value in settings.items():
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)
@@ -384,18 +386,18 @@ class Config:
         object.__setattr__(self, "_locked", reason)
 
     def on_change(self, name: str, function: Callable[[Any], None]) -> None:
-        """Call `function(value)` whenever setting `name` was set."""
+        """Call `function(value)` each time setting `name` is set."""
         self._listeners.append((name, function))
 
     _locked: str
     _listeners: list[tuple[str, Callable[[Any], None]]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every setting by name."""
+        """Return every setting by name."""
         return {name: getattr(self, name) for name in _BY_NAME}
 
     def overrides(self) -> dict[str, str]:
-        """The FLOWVM_* variables of the environment that are in effect."""
+        """Return the FLOWVM_* variables of the environment that are in effect."""
         return {v.env: os.environ[v.env] for v in VARIABLES if os.environ.get(v.env)}
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
-"""Ops of one's own: each has a schema, functions by dispatch key, maybe a gradient, and a name by
-which it is found.  See `flowvm.library`, which makes them.
+"""Custom ops: each has a schema, functions by dispatch key, maybe a gradient, and a name.  See
+`flowvm.library`, which makes them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class CustomOpDef:
             seen.add(id(out.storage()))
 
     def _recorded(self, given: dict[str, Any]) -> Any:
-        """The call with a Node of its own."""
+        """Make the call with a Node of its own."""
         op, leaves = self, tree_flatten(given)
         shape: list[Any] = []
 
@@ -186,7 +186,9 @@ class CustomOpDef:
         return fn
 
     def register_fake(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
-        """`fn` gives tensors of the right shapes and dtypes for tensors without values."""
+        """Register `fn`, which returns tensors of the right shapes and dtypes for tensors without
+        values.
+        """
         self.functions["Meta"] = fn
         return fn
 
@@ -202,15 +204,15 @@ class CustomOpDef:
         self.backward, self._setup = backward, setup_context
 
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
-        """Taken: vmap calls the op for each sample."""
+        """Accept and ignore: vmap calls the op for each sample."""
         return func if func is not None else lambda function: function
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
-        """In a region of autocast, floating point inputs become `cast_inputs`."""
+        """Convert floating point inputs to `cast_inputs` in a region of autocast."""
         self._casts[device_type] = cast_inputs
 
     def _cast(self, args: Any) -> Any:
-        """The arguments as autocast wants them."""
+        """Return the arguments converted for autocast."""
 
         def cast(x: Any) -> Any:
             to = self._casts.get(x.device.type) if isinstance(x, Tensor) else None
@@ -232,7 +234,9 @@ def defined(schema: Schema, outside: bool) -> CustomOpDef:
 
 
 def known(op: Any) -> CustomOpDef:
-    """The op of this name, or behind `torch.ops.space.name`; MissingNameError if there is none."""
+    """Return the op of this name, or behind `torch.ops.space.name`; MissingNameError if there is
+    none.
+    """
     if isinstance(op, CustomOpDef):
         return op
     name = op if isinstance(op, str) else getattr(op, "name", "")
@@ -243,10 +247,10 @@ def known(op: Any) -> CustomOpDef:
 
 
 def find(name: str) -> CustomOpDef | None:
-    """The op of this name, None if there is none."""
+    """Return the op of this name, None if there is none."""
     return _ops.get(name)
 
 
 def forget(op: CustomOpDef) -> None:
-    """There is no such op any more."""
+    """Remove an op."""
     _ops.pop(op.name, None)

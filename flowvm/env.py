@@ -1,4 +1,4 @@
-"""`flow.env`: where this process stands among those launched with it, under OneFlow's names.
+"""`flow.env`: this process's place among the launched ones, under OneFlow's names.
 
 A program that nobody launched is a world of one.  `flow.distributed` has PyTorch's names.
 """

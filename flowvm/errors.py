@@ -1,4 +1,4 @@
-"""Every exception flowvm raises, and the status codes by which a kernel says what went wrong.
+"""All exceptions of flowvm, and the status codes with which kernels report errors.
 
 A wrong shape, dtype or device is known when an op is issued and raises there.  What only a kernel
 can see (an index in the data, a zero divisor) comes back as a status code with up to six integers;
@@ -122,7 +122,8 @@ on_ranks_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is none of `known`: the one it is close to, if any.
+    """Return the end of a message about a name that is not in `known`: a similar name, if there is
+    one.
 
     >>> flow.errors.did_you_mean("rleu", ["relu", "gelu"])
     "; did you mean 'relu'?"
@@ -175,7 +176,7 @@ class AssertedError(ArgumentError, AssertionError):
 
 
 class ModeError(ArgumentError, NotImplementedError):
-    """A way of computing that there is not, or not for such a shape.
+    """A mode of computation that does not exist, or not for such a shape.
 
     >>> F.pad(flow.ones(1, 2), (1, 1), mode="mirror")
     Traceback (most recent call last):
@@ -291,7 +292,7 @@ class MissingNameError(FlowError, AttributeError):
 
 
 class CaptureError(FlowError, RuntimeError):
-    """Something in a graph's `build` that cannot be replayed, such as reading a value.
+    """An operation in a graph's `build` that cannot be replayed, such as reading a value.
 
     >>> @flow.compile
     ... def scaled(x):
@@ -304,7 +305,7 @@ class CaptureError(FlowError, RuntimeError):
 
 
 class GraphError(FlowError, RuntimeError):
-    """An edit of a `flow.fx` graph that cannot be, or a graph in which nodes do not fit.
+    """An impossible edit of a `flow.fx` graph, or a graph with nodes that do not fit.
 
     >>> graph = flow.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -317,7 +318,7 @@ class GraphError(FlowError, RuntimeError):
 
 
 class TraceError(FlowError, ValueError):
-    """Code that `flow.fx.symbolic_trace` cannot go through, for it asks for a value.
+    """Code that `flow.fx.symbolic_trace` cannot trace, because it needs a value.
 
     >>> try:
     ...     flow.fx.symbolic_trace(lambda x: x if x else -x)
@@ -328,7 +329,7 @@ class TraceError(FlowError, ValueError):
 
 
 class CheckError(FlowError, AssertionError):
-    """A graph's call that gave something else than eager code does (`graph.config.check`)."""
+    """A graph's call with another result than eager code (`graph.config.check`)."""
 
 
 class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
@@ -420,7 +421,7 @@ class LoaderError(FlowError, RuntimeError):
 
 
 class CommunicationError(FlowError, RuntimeError):
-    """Ranks that do not exchange the same, one that is gone or failed, or MPI itself.
+    """An error between ranks: different exchanges, a rank that is gone or failed, or MPI itself.
 
     >>> issubclass(flow.errors.CommunicationError, RuntimeError)
     True
@@ -643,8 +644,8 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
 
 
 def declare_status(code: int, exception: type[FlowError], message: str) -> int:
-    """Say what a user kernel's own status means: `code` >= Status.USER_STATUS, `message` with {0}
-    to {5}.
+    """Declare the meaning of a user kernel's own status: `code` >= Status.USER_STATUS, `message`
+    with {0} to {5}.
 
     Returns `code`, so that a kernel's constant and its meaning are one line:
 
@@ -668,7 +669,7 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
 
 
 def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str] = ()) -> FlowError:
-    """The exception that a kernel's status and details stand for; `names` are its operands'.
+    """Return the exception for a kernel's status and details; `names` are its operands'.
 
     >>> code = int(flow.errors.Status.USER_STATUS) + 901
     >>> _ = flow.errors.declare_status(code, flow.errors.InvalidValueError, "row {0} is empty")

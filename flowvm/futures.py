@@ -42,7 +42,7 @@ class Future(Generic[T]):
         return self.wait()
 
     def set_result(self, result: T) -> None:
-        """Set the value; concurrent.futures.InvalidStateError if there is one."""
+        """Set the value; concurrent.futures.InvalidStateError if it is set already."""
         self._own.set_result(result)
 
     def set_exception(self, result: BaseException) -> None:
@@ -50,7 +50,7 @@ class Future(Generic[T]):
         self._own.set_exception(result)
 
     def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
-        """Call `callback(self)` when it is done; at once if it is."""
+        """Call `callback(self)` when the future is done, at once if it is done already."""
         self._own.add_done_callback(lambda _: callback(self))
 
     def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
@@ -68,7 +68,7 @@ class Future(Generic[T]):
 
 
 def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
-    """A Future of the list of them, done when all are.
+    """Return a Future of the list of them, done when all are.
 
     >>> from flowvm.futures import Future, collect_all
     >>> futures = [Future(), Future()]
@@ -92,7 +92,7 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
 
 
 def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
-    """Their values; the first error, if there is one.
+    """Wait for all futures.  Return their values; raise the first error.
 
     >>> from flowvm.futures import Future, wait_all
     >>> future = Future()

@@ -43,12 +43,12 @@ class View:
 
     @staticmethod
     def of(meta: TensorMeta) -> View:
-        """The operand as it is."""
+        """Return the view of an operand as it is."""
         return View(meta.dtype, tuple(meta.shape), meta.stride)
 
     @staticmethod
     def optional(view: View | None, dtype: DType, ndim: int = 1) -> View:
-        """An operand that a call may lack; if this one does, `view` is None.
+        """Return the view of an operand that a call may lack; if this one does, `view` is None.
 
         Such operands come last, and their op has no dynamic scalars.
         """
@@ -56,7 +56,7 @@ class View:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Strides in elements."""
+        """The strides in elements."""
         return dense_stride(self.shape) if self.stride is None else self.stride
 
     @property

@@ -1,5 +1,5 @@
-"""`flow.library`: ops of one's own, under PyTorch's names: a schema, a function for each device or
-for all, one for tensors without values, a gradient.
+"""`flow.library`: custom ops under PyTorch's names: a schema, a function for each device or for
+all, a function for tensors without values, a gradient.
 
 An op here is a Python function that others find by its name, as `torch.ops.space.name` too
 (`flowvm.compat`).  What `custom_op` makes computes outside of the graph, as there: gradients are
@@ -63,8 +63,8 @@ class Library:
         return f"Library(kind={self.kind}, ns={self.ns}, dispatch_key={self.dispatch_key})>"
 
     def define(self, schema: str, alias_analysis: str = "", *, tags: Any = ()) -> str:
-        """Define an op; its name.  ArgumentError for one that there is, or a text that is no
-        schema.
+        """Define an op.  Return its name.  ArgumentError for an op that exists, or a text that is
+        no schema.
         """
         if self.kind == "IMPL":
             raise ArgumentError("a library of kind IMPL defines no ops; FRAGMENT does")
@@ -145,7 +145,7 @@ def impl(
 
 
 def fallthrough_kernel(*args: Any) -> Any:
-    """ModeError: a key without a function is passed over here.
+    """Raise ModeError: a key without a function is passed over here.
 
     >>> flow.library.fallthrough_kernel.__name__
     'fallthrough_kernel'
@@ -185,7 +185,7 @@ def custom_op(
 
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any = None) -> Any:
-    """See CustomOpDef.register_kernel.
+    """Register a kernel as CustomOpDef.register_kernel does.
 
     >>> flow.library.define("own::half", "(Tensor x) -> Tensor")
     >>> _ = flow.library.register_kernel("own::half", "cpu", lambda x: x / 2)
@@ -194,7 +194,7 @@ def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any
 
 
 def register_fake(op: Any, func: Any = None, /, *, lib: Any = None, **kwargs: Any) -> Any:
-    """`func` gives, for tensors without values, such as the op would give.
+    """Register `func`, which returns the op's results for tensors without values.
 
     >>> @flow.library.custom_op("own::same", mutates_args=())
     ... def same(x: flow.Tensor) -> flow.Tensor:
@@ -217,7 +217,7 @@ def register_autograd(
     setup_context: Callable[..., Any] | None = None,
     lib: Any = None,
 ) -> None:
-    """See CustomOpDef.register_autograd.
+    """Register a gradient as CustomOpDef.register_autograd does.
 
     >>> @flow.library.custom_op("own::tenfold", mutates_args=())
     ... def tenfold(x: flow.Tensor) -> flow.Tensor:
@@ -232,7 +232,7 @@ def register_autograd(
 
 
 def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
-    """Taken: vmap calls an op for each sample.
+    """Accept and ignore: vmap calls an op for each sample.
 
     >>> flow.library.define("own::kept", "(Tensor x) -> Tensor")
     >>> _ = flow.library.register_vmap("own::kept", lambda info, dims, x: (x, 0))
@@ -241,7 +241,7 @@ def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
 
 
 def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Any = None) -> None:
-    """See CustomOpDef.register_autocast.
+    """Register a dtype as CustomOpDef.register_autocast does.
 
     >>> @flow.library.custom_op("own::copied", mutates_args=())
     ... def copied(x: flow.Tensor) -> flow.Tensor:

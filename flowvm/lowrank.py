@@ -26,7 +26,8 @@ __dir__ = listing(globals())
 
 
 def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = None) -> Tensor:
-    """Orthonormal columns (*, m, q) that nearly span what the matrices A - M (*, m, n) map to.
+    """Return orthonormal columns (*, m, q) that nearly span the image of the matrices A - M (*, m,
+    n).
 
     niter   how often the space is refined, by products with the matrix and its adjoint
 
@@ -184,8 +185,8 @@ def _one_by_one(t: Any, batch: Any) -> list[Any]:
 
 
 def _of_one(a: Any, b: Any, x: Any, k: Any, niter: int, tol: float, largest: bool) -> Tensor:
-    """The vectors of one matrix: each step seeks the best in the space of the vectors, their
-    residuals and the step before.
+    """Return the vectors of one matrix.  Each step seeks the best in the space of the vectors,
+    their residuals and the step before.
     """
 
     def by_b(z: Any) -> Any:

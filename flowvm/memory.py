@@ -1,4 +1,4 @@
-"""Memory of tensors: how much there is, what it is for and who keeps it alive.
+"""Memory of tensors: its amount, its uses and its owners.
 
     print(flow.memory.summary())
 
@@ -41,22 +41,24 @@ def summary(device: Device | str | None = None) -> MemoryNow:
 
 
 def allocated() -> int:
-    """Bytes that tensors have now."""
+    """Return the bytes that tensors have now."""
     return stats()["live_bytes"]
 
 
 def max_allocated() -> int:
-    """The most that they had since the process began, or since `reset_peak()`."""
+    """Return the most bytes that tensors had since the process began, or since `reset_peak()`."""
     return stats()["peak_bytes"]
 
 
 def reserved() -> int:
-    """Bytes that flowvm has from the system; what tensors do not have of it is kept for others."""
+    """Return the bytes that flowvm has from the system.  The part that tensors do not use is kept
+    for others.
+    """
     return stats()["reserved_bytes"]
 
 
 def report(stream: int) -> str:
-    """The summary as the body of an out-of-memory error of a stream."""
+    """Return the summary as the body of an out-of-memory error of a stream."""
     lines = memory_now(space_of(stream)).screen(REPORT).plain().split("\n")
     first = lines[0].removeprefix(" memory  ")
     body = [INDENT + line.removeprefix(" ") for line in lines[1:]]

@@ -1,5 +1,5 @@
-"""PyTorch's functions that others are made of, which programs call by these names, too:
-`native_layer_norm`, `grid_sampler`, `feature_dropout` and so on.
+"""PyTorch's basic functions that programs also call by these names: `native_layer_norm`,
+`grid_sampler`, `feature_dropout` and so on.
 
 What they compute is that of the function which each docstring names; here are their arguments.
 """

@@ -1,4 +1,4 @@
-"""`flow.overrides`: calls that classes and modes take over, by `__torch_function__`.
+"""`flow.overrides`: calls that classes and modes override by `__torch_function__`.
 
 A class that defines `__torch_function__(cls, func, types, args, kwargs)` is asked in the place of a
 public function, method or property that is called with an instance of it; a `TorchFunctionMode`
@@ -186,8 +186,7 @@ def handle_torch_function(
 def wrap_torch_function(
     dispatcher: Callable[..., Iterable[Any]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of a function that gives way to what `dispatcher(*args, **kwargs)` gives of its
-    arguments.
+    """Decorate a function that allows overrides by the classes of `dispatcher(*args, **kwargs)`.
 
     >>> @flow.overrides.wrap_torch_function(lambda x: (x,))
     ... def twice(x):
@@ -213,7 +212,7 @@ def wrap_torch_function(
 
 
 class TorchFunctionMode(Region):
-    """Inside `with Mode():` each call of a public function on this thread is
+    """A mode of calls.  Inside `with Mode():` each call of a public function on this thread is
     `mode.__torch_function__(func, types, args, kwargs)`, which runs outside of the mode.
 
     >>> class Names(flow.overrides.TorchFunctionMode):
@@ -234,17 +233,17 @@ class TorchFunctionMode(Region):
         return modes, (*modes.now(), self), self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """NotImplementedError: a mode defines it."""
+        """Raise NotImplementedError: a mode defines this method."""
         raise NotImplementedError(f"{type(self).__name__} defines no __torch_function__")
 
     @classmethod
     def push(cls, *args: Any, **kwargs: Any) -> TorchFunctionMode:
-        """A mode made of the arguments."""
+        """Return a mode made of the arguments."""
         return cls(*args, **kwargs)
 
 
 class BaseTorchFunctionMode(TorchFunctionMode):
-    """A mode that makes each call as it is.
+    """A mode that leaves each call unchanged.
 
     >>> with flow.overrides.BaseTorchFunctionMode():
     ...     print(flow.ones(2) + 1)
@@ -252,7 +251,7 @@ class BaseTorchFunctionMode(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The call."""
+        """Make the call."""
         return func(*args, **(kwargs or {}))
 
 
@@ -318,7 +317,7 @@ def _names() -> dict[Any, str]:
 
 
 def resolve_name(f: Any) -> str | None:
-    """The name of a function that gives way, as a program writes it; None of others.
+    """Return the name of an overridable function, as a program writes it; None for others.
 
     >>> flow.overrides.resolve_name(flow.Tensor.shape.__get__)
     'flow.Tensor.shape.__get__'
@@ -327,7 +326,7 @@ def resolve_name(f: Any) -> str | None:
 
 
 def get_overridable_functions() -> dict[Any, list[Any]]:
-    """The functions that give way, by the module or class that has them.
+    """Return the overridable functions, by the module or class that has them.
 
     >>> flow.add in flow.overrides.get_overridable_functions()[flow]
     True
@@ -339,7 +338,7 @@ def get_overridable_functions() -> dict[Any, list[Any]]:
 
 
 def get_testing_overrides() -> dict[Any, Any]:
-    """For each function that gives way one of the same parameters, which gives -1.
+    """Return, for each overridable function, one of the same parameters that returns -1.
 
     >>> flow.overrides.get_testing_overrides()[flow.exp](flow.ones(2))
     -1
@@ -357,7 +356,7 @@ def get_testing_overrides() -> dict[Any, Any]:
 
 
 def get_ignored_functions() -> set[Any]:
-    """Public functions that ask nobody.
+    """Return public functions that cannot be overridden.
 
     >>> flow.is_tensor in flow.overrides.get_ignored_functions()
     True
@@ -368,7 +367,7 @@ def get_ignored_functions() -> set[Any]:
 
 
 def get_default_nowrap_functions() -> set[Any]:
-    """Functions whose results `Tensor.__torch_function__` leaves as they are.
+    """Return the functions whose results `Tensor.__torch_function__` leaves unchanged.
 
     >>> flow.Tensor.grad.__get__ in flow.overrides.get_default_nowrap_functions()
     True

@@ -1,4 +1,4 @@
-"""`flow.return_types`: what functions with several results return, a class for each function.
+"""`flow.return_types`: a class for each function with several results.
 
     >>> flow.tensor([3.0, 5.0]).max(0)
     flow.return_types.max(
@@ -54,7 +54,7 @@ class Results(tuple[Any, ...]):
         return f"flow.return_types.{type(self).__name__}(\n" + ",\n".join(parts) + ")"
 
     def into(self, outs: Iterable[Tensor]) -> Results:
-        """The results that were written to `outs`."""
+        """Return the results that were written to `outs`."""
         return (self._into or type(self))(outs)
 
 
@@ -286,7 +286,9 @@ class linalg_lu(_Triangles):
 
 
 class linalg_lu_factor(Results):
-    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows."""
+    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of
+    rows.
+    """
 
     __slots__ = ()
     LU: Tensor
@@ -332,7 +334,9 @@ class linalg_svd(Results):
 
 
 def _with_twins() -> list[type[Results]]:
-    """All classes, and for each the one that `out=` gives: its twin, and not a kind of it."""
+    """Return all classes, and for each the one of results with `out=`: its twin, which is no
+    subclass of it.
+    """
     found = []
     for name, kind in list(globals().items()):
         if isinstance(kind, type) and issubclass(kind, Results) and name[0] != "_":

@@ -140,7 +140,7 @@ def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> b
 
 
 def header_of(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file: of each tensor its dtype and shape."""
+    """Return the header of a safetensors file: the dtype and shape of each tensor."""
     size, where = path.stat().st_size, repr(os.fspath(path))
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -162,8 +162,8 @@ def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
 
 
 def structure_of(said: Any, tensors: Mapping[str, Any], where: str) -> Any:
-    """The object that such a structure describes, with whatever `tensors` has in the places of
-    tensors and arrays.
+    """Return the object of a structure, with the values of `tensors` in the places of tensors and
+    arrays.
     """
     if not isinstance(said, dict) or "tree" not in said:
         raise FileError(f"load: {where} is damaged: its structure has no tree")
@@ -281,12 +281,12 @@ def add_safe_globals(safe_globals: Sequence[Any]) -> None:
 
 
 def get_safe_globals() -> list[Any]:
-    """The classes that add_safe_globals was given."""
+    """Return the classes passed to add_safe_globals."""
     return list(_safe.values())
 
 
 def clear_safe_globals() -> None:
-    """Forget them."""
+    """Forget the classes passed to add_safe_globals."""
     _safe.clear()
 
 
@@ -304,7 +304,9 @@ _META = re.compile(r"\s*(?:shape\s*\{((?:\s*dim:\s*\d{1,15})*)\s*\}\s*)?data_typ
 
 
 def _read_folder(folder: Path) -> dict[str, Tensor]:
-    """The variables of a folder: each a folder of its own with `meta`, a text, and `out`."""
+    """Return the variables of a folder.  Each is a folder of its own with `meta`, a text, and
+    `out`.
+    """
     found = {}
     for entry in sorted(folder.iterdir()):
         meta, out = entry / "meta", entry / "out"
@@ -336,8 +338,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(name -> tensor to store, metadata).  `apart`: each tensor is stored under its name, also
-    where some share a storage.
+    """Return (name -> tensor to store, metadata).  `apart`: each tensor is stored under its name,
+    even if some share a storage.
     """
     check_tree(obj, lambda why: ArgumentError(f"flow.save: the object {why}"))
     writer = _Writer()
@@ -407,12 +409,14 @@ def _sharing_key(name: str, t: Tensor) -> Any:
 
 
 def _offset(t: Tensor) -> int:
-    """Bytes before a tensor's first element, in its storage."""
+    """Return the bytes before a tensor's first element, in its storage."""
     return t._ref >> OPERAND.STORAGE_BITS
 
 
 def _is_permuted(meta: TensorMeta) -> bool:
-    """Return True if the elements have no gaps, but the dimensions are in another order than C's."""
+    """Return True if the elements have no gaps, but the dimensions are in another order than
+    C's.
+    """
     if meta.contiguous or isinstance(meta, GlobalMeta):
         return False
     pairs = sorted(zip(meta.stride, meta.shape, strict=True), reverse=True)
@@ -640,7 +644,7 @@ _SHARED = options(
 
 
 def _check_structure(said: Any, where: str) -> None:
-    """FileError unless this flowvm reads such a structure."""
+    """Raise FileError unless this flowvm reads such a structure."""
     if (
         not isinstance(said, dict)
         or not {"version", "tree"} <= said.keys()
@@ -693,7 +697,7 @@ def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> 
 
 
 def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
-    """Make complex numbers of the tensors that were saved as pairs of parts."""
+    """Join pairs of parts, as which complex tensors were saved."""
     for name in names if isinstance(names, list) else [names]:
         pairs: Any = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):

@@ -1,4 +1,4 @@
-"""PyTorch's switches of the whole process that have one right answer here.
+"""PyTorch's switches of the whole process, which have one right value here.
 
 What is asked is answered truthfully, and what is set is remembered where it has no effect: every
 algorithm is deterministic, whoever asks for that; threads are those of `flow.set_num_threads`,
@@ -49,7 +49,7 @@ _state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Remember that deterministic algorithms are asked for: all are, whatever `mode` is."""
+    """Set if deterministic algorithms are asked for: all are, whatever `mode` is."""
     if not isinstance(mode, bool):
         raise ArgumentTypeError(
             f"use_deterministic_algorithms: mode is True or False, got {mode!r}"
@@ -83,7 +83,9 @@ def get_deterministic_debug_mode() -> int:
 
 
 def set_num_interop_threads(threads: int) -> None:
-    """Remember a number of threads for independent operations: the VM's streams need no pool."""
+    """Set a number of threads for independent operations; the VM's streams need no pool, so it is
+    only stored.
+    """
     if not isinstance(threads, int) or threads < 1:
         raise ArgumentError(f"set_num_interop_threads: a positive int, got {threads!r}")
     _state["interop"] = threads
@@ -100,7 +102,7 @@ def set_flush_denormal(mode: bool) -> bool:
 
 
 def set_warn_always(b: bool) -> None:
-    """Remember whether a warning is to be given each time: Python's filters decide that."""
+    """Set if a warning is given each time; Python's filters decide that, so it is only stored."""
     _state["warn"] = bool(b)
 
 
@@ -122,12 +124,12 @@ def is_autocast_enabled(device_type: str = "cuda") -> bool:
 
 
 def is_autocast_cpu_enabled() -> bool:
-    """`is_autocast_enabled("cpu")`."""
+    """Return `is_autocast_enabled("cpu")`."""
     return is_autocast_enabled("cpu")
 
 
 def is_autocast_cache_enabled() -> bool:
-    """True: a parameter is converted once, and again when it has changed."""
+    """Return True: a parameter is converted once, and again when it has changed."""
     return True
 
 
@@ -160,8 +162,8 @@ def set_autocast_enabled(device_type: str | bool, enabled: bool | None = None) -
 
 
 def set_autocast_dtype(device_type: str, dtype: DType) -> None:
-    """Set what `autocast` of the device type converts to where it is not told; where this thread is
-    in a region, what that converts to until it ends.
+    """Set the default dtype of `autocast` for the device type.  If this thread is in a region, set
+    the region's dtype until it ends.
 
     ArgumentError for another dtype than float16 and bfloat16.
 
@@ -191,7 +193,7 @@ def set_autocast_gpu_dtype(dtype: DType) -> None:
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
-    """Nothing for True; ArgumentError for False: a parameter that has changed is converted again
+    """Do nothing for True; ArgumentError for False: a parameter that has changed is converted again
     anyway.
     """
     if not enabled:
@@ -217,5 +219,5 @@ def get_autocast_gpu_dtype() -> DType:
 
 
 def is_vulkan_available() -> bool:
-    """False: there are the CPU and CUDA."""
+    """Return False: the devices are the CPU and CUDA."""
     return False

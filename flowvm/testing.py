@@ -1,4 +1,4 @@
-"""`flow.testing`: whether results are what they should be, and tensors to try things with."""
+"""`flow.testing`: comparison of results with expected ones, and tensors for tests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Message = str | Callable[[str], str] | None
 
 
 class _Comparison:
-    """One assert_close."""
+    """One comparison of assert_close."""
 
     def __init__(
         self,
@@ -251,7 +251,7 @@ def assert_close(
     check_stride: bool = False,
     msg: Message = None,
 ) -> None:
-    """AssertionError unless |actual - expected| <= atol + rtol * |expected| everywhere.
+    """Raise AssertionError unless |actual - expected| <= atol + rtol * |expected| everywhere.
 
     Of tensors, NumPy arrays, numbers, and sequences and mappings of them; shapes, and what the
     check_ flags name, must be the same.  Tolerances go by dtype, the larger of two (float32: 1.3e-6
@@ -302,8 +302,8 @@ def make_tensor(
     exclude_zero: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """A tensor of numbers drawn evenly from [low, high): [-9, 9) of floats, [-9, 10) of signed
-    integers, [0, 10) of others, [0, 2) of bools.
+    """Return a tensor of numbers drawn evenly from [low, high).  The defaults are [-9, 9) for
+    floats, [-9, 10) for signed integers, [0, 10) for others, [0, 2) for bools.
 
     noncontiguous   its elements do not lie behind each other
     exclude_zero    zeros become the smallest number, or 1

@@ -1,4 +1,4 @@
-"""`flow.xpu`: flowvm does not compute on Intel's GPUs; what asks hears so."""
+"""`flow.xpu`: flowvm does not compute on Intel's GPUs, and says so."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ def device_count() -> int:
 
 
 def current_device() -> NoReturn:
-    """DeviceError: there is none."""
+    """Raise DeviceError: such devices do not exist here."""
     _refuse()
 
 
 def synchronize(device: object = None) -> NoReturn:
-    """DeviceError: there is nothing to wait for."""
+    """Raise DeviceError: such devices do not exist here."""
     _refuse()
 
 
 def empty_cache() -> None:
-    """Nothing is cached."""
+    """Do nothing: nothing is cached."""
 
 
 def manual_seed(seed: int) -> None:
