@@ -98,9 +98,7 @@ class device(Region):  # noqa: N801 - PyTorch's name
 
 
 def get_device_properties(device: Any = None) -> Properties:
-    """Return the device's properties: name, total_memory, major, minor, multi_processor_count,
-    ...
-    """
+    """Return the device's properties: name, total_memory, major, minor and so on."""
     return runtimes.properties(index_of(device))
 
 

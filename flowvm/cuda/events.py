@@ -168,7 +168,7 @@ def stream(stream: Any) -> Iterator[None]:
         yield
 
 
-StreamContext = AbstractContextManager  # what `stream` gives
+StreamContext = AbstractContextManager  # the type of the result of `stream`
 
 
 def synchronize(device: Any = None) -> None:
@@ -224,7 +224,7 @@ class Event:
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)
         _handed_over(on.number, issued())
-        entry = _entry("record_event", on)  # as long as it is held, it is there
+        entry = _entry("record_event", on)  # the entry exists as long as this reference
         seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
         mark.recorded = on.number, seq
 

@@ -50,7 +50,7 @@ class _Lent(Storage):
                 used.enter()
                 used.driver.call("cuCtxSynchronize")
         except (FlowError, AttributeError, TypeError):
-            pass  # the device is lost, or Python ends: nobody will use the memory again
+            pass  # the device is lost, or Python ends: the memory will not be used again
         Storage.__del__(self)
 
 

@@ -37,11 +37,11 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.words import CTL
 
-PAIR_TAG = 32760  # of the message that brings a pair's identifier; groups have those below 32749
+PAIR_TAG = 32760  # of the message with a pair's identifier; groups have tags below 32749
 PAUSE = 0.001
 IN_PROGRESS = 7  # ncclInProgress
 
-# ncclDataType_t, of what is reduced
+# ncclDataType_t of reduced dtypes
 NUMBERS = {
     "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
     "float32": 7, "float64": 8, "bfloat16": 9,
@@ -52,7 +52,7 @@ class CudaLane(Lane):
     """A lane of a CUDA device."""
 
     def __init__(self, name: str, messages: bool, device: Device) -> None:
-        self.rows: set[int] = set()  # of the board, that show what it exchanges
+        self.rows: set[int] = set()  # rows of the board that show its exchanges
         self.pairs: dict[int, Joined] = {}
         self.sends = name.startswith("send")
         super().__init__(name, messages, device)

@@ -114,7 +114,7 @@ _PACKAGES = (
 )  # fmt: skip
 _MAGIC = b"flowvm.p"
 _DIGEST = hashlib.sha256().digest_size
-_lock = threading.RLock()  # guards what is in memory
+_lock = threading.RLock()  # guards the caches in memory
 _made: dict[str, tuple[str, str]] = {}
 
 

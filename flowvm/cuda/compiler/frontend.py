@@ -28,7 +28,7 @@ from flowvm.private.numba_cuda import (
     type_of,
 )
 
-# what is lowered is the same for all capabilities that flowvm supports
+# the lowered code is equal for all capabilities that flowvm supports
 LOWERED_FOR = (7, 0)
 
 

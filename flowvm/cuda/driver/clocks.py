@@ -90,11 +90,11 @@ class _Clock:
         return min(found, key=lambda moment: moment.within)
 
 
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the tables below
 _kept = engine.flight.level > 2  # whether workers keep times
 _attached: dict[int, tuple[Runtime, Array]] = {}  # by VM stream, with its block
 _clocks: dict[Runtime, _Clock] = {}
-_started: set[Runtime] = set()  # those whose clocks run since times are kept
+_started: set[Runtime] = set()  # runtimes whose clocks run since times are recorded
 _rings: dict[int, Array] = {}
 
 
@@ -175,7 +175,7 @@ def _look(seqs: Array) -> DeviceTimes:
         for runtime, clock in _clocks.items():
             last = clock.first
             if all(_idle(stream) for stream in clock.streams):
-                with contextlib.suppress(FlowError):  # it is lost: what is known stays
+                with contextlib.suppress(FlowError):  # the device is lost: the known times stay
                     last = clock.compare()
             first = clock.first
             apart = last.device - first.device

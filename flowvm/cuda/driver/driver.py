@@ -57,8 +57,8 @@ class Driver:
         self.version = 0
         self.functions: dict[str, Any] = {}
         self.table: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
-        self.missing: dict[str, str] = {}  # library -> what was tried in vain
-        self.kernels: dict[int, str] = {}  # handles of those that were loaded -> their names
+        self.missing: dict[str, str] = {}  # library -> the error of the vain search
+        self.kernels: dict[int, str] = {}  # handles of loaded kernels -> their names
         self.pid = os.getpid()
         self.add(addresses)
         _keep.append(self)  # native threads may call by its table at any time
@@ -87,10 +87,10 @@ class Driver:
 
 # drivers that need no GPU, by the name of the setting: each makes one of its options
 FAKES: Final[dict[str, Callable[[str], Driver]]] = {}
-# functions of ours that steps call, by their addresses: what a result other than 0 stands for
+# functions of flowvm that steps call, by their addresses: the exception for a result other than 0
 others: Final[dict[int, Callable[[int], FlowError]]] = {}
 _keep: list[Driver] = []
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the variables below
 _driver: Driver | None = None
 _failed: FlowError | None = None
 
@@ -171,7 +171,7 @@ def _after_fork_in_child() -> None:
     if _driver is not None:
         for name in _driver.functions:
             _driver.functions[name] = lambda *args: refuse()
-        engine.forget_entries()  # so that calls are lowered anew, which says what is wrong
+        engine.forget_entries()  # so that calls are lowered anew, which raises the right error
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

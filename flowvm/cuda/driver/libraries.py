@@ -25,7 +25,7 @@ class Library(NamedTuple):
 
 LIBRARIES = {
     "cublas": Library(
-        # nvidia-cublas-cu12's place and that of NVIDIA's wheels for CUDA 13; CuPy's
+        # the place of nvidia-cublas-cu12 and of NVIDIA's wheels for CUDA 13; CuPy's
         (
             "nvidia/cublas/lib/libcublas.so.1[0-9]",
             "nvidia/cu1[0-9]/lib/libcublas.so.1[0-9]",
@@ -42,7 +42,7 @@ LIBRARIES = {
             "nvidia/nccl/lib/libnccl.so.2",
             "cupy_backends/cuda/libs/nccl.*.so",
         ),
-        # what `python -m cupyx.tools.install_library --library nccl` leaves
+        # the output of `python -m cupyx.tools.install_library --library nccl`
         (".cupy/cuda_lib/{major}.*/nccl/*/lib/libnccl.so.2",),
         ("libnccl.so.2", "libnccl.so"),
     ),

@@ -65,7 +65,7 @@ _LOST = (
     "restart Python to use the GPU again"
 )
 
-# code -> what was wrong and what to do; a sticky code's text is followed by _LOST
+# code -> the error and the advice; a sticky code's text is followed by _LOST
 _TEXTS: Final[dict[int, str]] = {
     1: "an argument is wrong: of a kernel of your own, its grid, block or shared memory is larger "
     "than the device allows; else this is a bug of flowvm: please report it",
@@ -111,7 +111,7 @@ _TEXTS: Final[dict[int, str]] = {
 }
 
 
-# cuBLAS's results: its name, what was wrong and what to do
+# cuBLAS's results: name, error and advice
 _CUBLAS: Final = {
     1: ("NOT_INITIALIZED", "it cannot be set up: the device is full, or the library is newer than "
         "the driver; update the driver, or install the cuBLAS of its CUDA version"),
@@ -134,7 +134,7 @@ def cublas_error(status: int, doing: str) -> FlowError:
     return kind(f"cuBLAS failed at {doing}: {text} (CUBLAS_STATUS_{name})")
 
 
-# NCCL's results: its name, what was wrong and what to do
+# NCCL's results: name, error and advice
 _NCCL: Final = {
     1: ("ncclUnhandledCudaError", "a call of CUDA failed inside"),
     2: ("ncclSystemError", "the system refused something: the network, shared memory (/dev/shm), "
@@ -156,7 +156,7 @@ def nccl_error(result: int, doing: str, text: str = "", last: str = "") -> FlowE
     )
 
 
-# what is installed where a library is not found, for drivers of CUDA 12 and of later ones
+# packages that provide a missing library, for drivers of CUDA 12 and of later ones
 _PACKAGES: Final = {
     "cublas": ("matrix products and convolutions on CUDA need cuBLAS", "nvidia-cublas-cu12",
                "nvidia-cublas", "or CuPy with its libraries"),

@@ -53,14 +53,14 @@ class Streams:
     pinned: Words  # the same of page-locked memory that copies to the host go to
 
 
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the tables below
 _streams: dict[Runtime, Streams] = {}
 _blocks: dict[int, tuple[Runtime, Words]] = {}  # by VM stream
 _lanes: dict[Runtime, list[int]] = {}
 _events: dict[Runtime, list[int]] = {}
 _twins: list[
     tuple[Runtime, Words]
-] = []  # of those that run kernels: see flowvm.vm.workers.device_graph
+] = []  # of Plans with kernels: see flowvm.vm.workers.device_graph
 
 
 def streams(index: int) -> Streams:

@@ -101,6 +101,6 @@ class Exchanging:
 
 def _write(folder: Path, name: str, data: bytes) -> None:
     """Write a file atomically: a reader sees all of its bytes or no file."""
-    with contextlib.suppress(FileNotFoundError):  # the folder of one who has ended
+    with contextlib.suppress(FileNotFoundError):  # the folder of an ended rank
         (folder / f".{name}").write_bytes(data)
         os.replace(folder / f".{name}", folder / name)

@@ -32,7 +32,7 @@ Triple = tuple[int, int, int]
 
 WARP = 32
 _lock = threading.RLock()  # one launch at a time: kernels find `cuda` in their module's globals
-# what makes a thread wait for others
+# functions that make a thread wait for others
 _WAITS = {
     "syncthreads", "syncthreads_and", "syncthreads_or", "syncthreads_count", "syncwarp",
     "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync",
@@ -380,7 +380,7 @@ class _Block:
             module.current = strand = self.ready.pop()
             strand.greenlet.switch()
             if strand.greenlet.dead:
-                for where in (strand.warp, -1):  # nobody waits for it
+                for where in (strand.warp, -1):  # no thread waits for it
                     self.members[where] -= 1
                     if self.members[where]:
                         self._let_go(where)

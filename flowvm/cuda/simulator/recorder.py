@@ -42,7 +42,7 @@ class Call:
     name: str
     arguments: tuple[Any, ...]
     stream: int | None  # that it put something into
-    before: tuple[int, ...] = ()  # numbers of calls whose work is done when this one's begins
+    before: tuple[int, ...] = ()  # numbers of calls whose work is done when this call's work begins
     result: int = 0
     launch: Launch | None = None
     gemm: Gemm | None = None

@@ -89,7 +89,7 @@ class Simulator(Nccl):
         self.handles: dict[int, int] = {}  # of cuBLAS -> stream
         self.communicators: dict[int, Communicator] = {}
         self.texts_of_nccl: dict[str, Any] = {}
-        self.local = threading.local()  # .device: whose context is current
+        self.local = threading.local()  # .device: the device of the current context
         self.texts: dict[int, Any] = {}
         self._next = _FIRST_HANDLE
         self.callbacks = {n: function_type(n)(self._entry(n)) for n in FUNCTIONS}
@@ -146,9 +146,9 @@ class Simulator(Nccl):
     def _entry(self, name: str) -> Callable[..., int]:
         method = getattr(self, name)
 
-        @protected  # ctypes drops what is raised in a callback
+        @protected  # ctypes drops exceptions of a callback
         def call(*args: Any) -> int:
-            if os.getpid() != self.pid:  # a fork's child, in which nobody may hold the lock
+            if os.getpid() != self.pid:  # in a forked child, where the lock may be held for ever
                 return NOT_INITIALIZED
             with self.lock:
                 return self.called(name, method, tuple(0 if a is None else a for a in args))
@@ -192,7 +192,8 @@ class Simulator(Nccl):
 
     def _stream(self, handle: int) -> Stream:
         device = self._device()
-        # 1 is the default stream by another name, 2 that of the thread, which is the same here
+        # 1 is the default stream by another name, 2 the thread's default stream, which is the same
+        # here
         stream = self.streams.streams.get(-1 - device if handle <= 2 else handle)
         if stream is None:
             raise Fault(INVALID_HANDLE, f"{handle:#x} is no stream")

@@ -25,7 +25,7 @@ from flowvm.cuda.simulator.memory import Fault
 INVALID_VALUE, LAUNCH_TIMEOUT = 1, 702
 UNSUPPORTED, UNMATCHED, UNJOINED, ISOLATION = 900, 903, 904, 905
 BURST = 0.6  # how probably the stream that ran last runs again
-STEPS = 3  # a query lets at most so many run
+STEPS = 3  # the most tasks that run during a query
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Event:
     wanted: int = 0
     happened: int = 0
     seconds: float = 0.0
-    # recorded in a capture: of which stream, what that had done, and what came right before
+    # recorded in a capture: the graph, the stream, the stream's progress, and the numbers in front
     captured: tuple[Graph, int, int, frozenset[int]] | None = None
 
 
@@ -78,7 +78,7 @@ class Graph:
     handle: int
     origin: int = 0
     work: list[Work] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)  # by stream: what it did,
+    counts: dict[int, int] = field(default_factory=dict)  # by stream: its progress,
     joined: dict[int, int] = field(default_factory=dict)  # and how much of that others waited for
     last: dict[int, frozenset[int]] = field(default_factory=dict)
 
