@@ -31,7 +31,7 @@ __all__ = [
     "wait_tensor",
 ]
 __dir__ = listing(globals())
-_OPS = {"avg": "mean", "product": "prod"}  # PyTorch's words that flowvm's ops have not
+_OPS = {"avg": "mean", "product": "prod"}  # PyTorch's names that flowvm's ops do not use
 
 
 def _group(group: Any) -> Group:

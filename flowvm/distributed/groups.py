@@ -20,10 +20,10 @@ else:
     drivers = lazy("flowvm.cuda.driver.driver")
 
 MPI, NCCL = "mpi", "nccl"
-# what users may ask for: MPI exchanges tensors of the CPU and NCCL those of CUDA devices, whichever
+# the names for users: MPI exchanges tensors of the CPU and NCCL tensors of CUDA devices, whichever
 # is named
 BACKENDS = (MPI, NCCL, "cpu:mpi", "cuda:nccl", "cpu:mpi,cuda:nccl")
-default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of what is waited for at most
+default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of the longest wait
 ProcessGroup = Group
 
 

@@ -77,7 +77,7 @@ def recv(
     """
     among = members("recv", group)
     work = irecv(tensor, src, group, tag, group_src)
-    if engine.lending.holds(tensor._ref):  # who else has its memory cannot wait
+    if engine.lending.holds(tensor._ref):  # other owners of its memory cannot wait
         work.wait()
     return peer("recv", "src", among, src, group_src)
 

@@ -44,7 +44,7 @@ from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group, rank
 from flowvm.vm.machine.words import OPERAND
 
-# whose module's forward runs on this thread, the innermost
+# the group whose module's forward runs on this thread, the innermost
 _running: Mode[ParameterGroup | None] = Mode(None)
 
 
