@@ -36,7 +36,7 @@ class Lane:
     """
 
     order: Tensor
-    stream: Any  # that of the device, flow.Stream or flow.cuda.Stream
+    stream: Any  # the device's class: flow.Stream or flow.cuda.Stream
 
     def __init__(self, name: str, messages: bool, device: Device) -> None:
         self.name, self.device = name, device
@@ -67,7 +67,7 @@ class Lane:
         return group.joined(what, self.device)
 
 
-# who makes lanes of devices, by their type: of a name, whether for messages, a device
+# makers of lanes by device type, with arguments: name, True for messages, device
 makers["cpu"] = Lane
 
 

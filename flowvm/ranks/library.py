@@ -26,7 +26,7 @@ from flowvm.private.mpi4py import MPI4PY
 metadata = lazy("importlib.metadata")
 
 INSTALL = "pip install 'flowvm[mpi]' (mpi4py and MPICH's wheel), or mpi4py beside an MPI of yours"
-# flowvm's dtypes as MPI's: what is reduced
+# flowvm's dtypes as MPI's, for reductions
 NUMBERS = {
     "bool": "UINT8_T", "uint8": "UINT8_T", "uint16": "UINT16_T", "uint32": "UINT32_T",
     "uint64": "UINT64_T", "int8": "INT8_T", "int16": "INT16_T", "int32": "INT32_T",
@@ -34,7 +34,7 @@ NUMBERS = {
     "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
 }  # fmt: skip
 MOVED = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}
-STATUS_BYTES = 128  # that a kernel has for what MPI_Test leaves
+STATUS_BYTES = 128  # a kernel's room for the status of MPI_Test
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 BOOL_OPS = {"sum": "MAX", "prod": "MIN", "min": "MIN", "max": "MAX"}  # of 0 and 1
 
@@ -124,7 +124,7 @@ def address(function: str) -> int:
 
 def handle(thing: Any) -> int:
     """The handle of one of mpi4py's objects, as a word that C functions are given."""
-    return ctypes.c_int64(MPI4PY.handle_of(thing)).value  # it is told without a sign
+    return ctypes.c_int64(MPI4PY.handle_of(thing)).value  # it has no sign
 
 
 @functools.cache

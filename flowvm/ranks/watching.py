@@ -36,13 +36,13 @@ from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.watch.dumping import elsewhere
 
 TICK = 0.1
-LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
-# of files that a rank leaves for `flowvm launch`: it failed before all others; it has ended its
-# program, whose exit code is known when the process ends, after it has waited for the others; it
-# came to its end and nobody had looked at what an exchange could not give
+LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message may be on its way
+# suffixes of files that a rank leaves for `flowvm launch`.  FIRST: it failed before all others.
+# ENDED: it has ended its program after waiting for the others; the process's end gives its exit
+# code. BROKEN: it came to its end, and a failed exchange was never looked at
 FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
-DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
+DRAINED = 10.0  # seconds to wait, when Python ends, for instructions in flight
 DEAD, STOPPED = ("Z", "X"), ("T", "t")  # states of a process
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
 
@@ -117,7 +117,7 @@ class Watcher:
         self.place = place
         self.pid = os.getpid()
         self.others = [number for number in place.boards if number != place.rank]
-        self.since: dict[int, tuple[int, float]] = {}  # row -> (what it waits for, from when on)
+        self.since: dict[int, tuple[int, float]] = {}  # row -> (awaited exchange, since when)
         self.stopped = threading.Event()
         self.uncaught = False  # whether an exception ends the program
         self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
@@ -342,11 +342,12 @@ class Watcher:
         self.stopped.set()
         if any(not failure.seen for failure in [*engine.failures.by_seq.values()]):
             self._mark(BROKEN)
-        if self.uncaught:  # it has been printed; what it left unfinished says no more
+        if self.uncaught:  # the exception is printed already; unfinished exchanges add nothing
             engine.wait_idle(1.0)
             for failure in [*engine.failures.by_seq.values()]:
                 failure.seen = failure.seen or isinstance(failure.exception, CommunicationError)
-        # a launcher may tell by it that another rank has ended; who has no handler dies of it
+        # a launcher may signal by it that another rank has ended; without a handler it kills the
+        # process
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if not self.place.fault:
             for part in [*self.place.parts]:

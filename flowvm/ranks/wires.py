@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 makers: dict[str, Callable[..., Any]] = {}  # of lanes: name, for messages or not, device
-# What exchanges among a group's ranks on devices that MPI does not reach: made of the world, the
-# device, the group's size, this rank's number in it, and what sends bytes from the first to all.
+# Makers of exchanges among a group's ranks on devices that MPI does not reach.  Arguments: the
+# world, the device, the group's size, this rank's number in it, a function that sends bytes from
+# the first rank to all.
 wires: dict[str, Callable[..., Any]] = {}

@@ -47,13 +47,13 @@ class World:
         self.mpi: Any = None
         self.control: Any = None  # a communicator of all, which no collective uses
         self.fault = ""  # why nothing is exchanged any more
-        self.boards: dict[int, int] = {}  # rank -> address, of those on this host
+        self.boards: dict[int, int] = {}  # rank -> address, for ranks on this host
         self.kept: list[Any] = []
         self.rows = 0
         self.alert = np.zeros(ALERT.WORDS, np.int64)
         self.lock = _making
         self.joined: dict[int, Joined] = {}  # by the address of the row
-        # messages that name no group are of this one, which ranks need not meet for
+        # messages without a group belong to this one, for which ranks need not meet
         self.everybody: Joined | None = None
         self.lanes: list[Any] = []  # see `flowvm.ranks.lanes`
         self.parts: list[Part] = []
@@ -183,8 +183,8 @@ class Joined(NamedTuple):
     handle: int
     row: int  # the address of this rank's row
     rows: tuple[int, ...]  # of the others, 0 for one on another host
-    others: tuple[int, ...]  # whose they are, by numbers of the world
-    wire: Any = None  # what exchanges, where that is not MPI
+    others: tuple[int, ...]  # the owners of these rows, by numbers of the world
+    wire: Any = None  # the exchanging object, if it is not MPI
 
     @property
     def seen(self) -> list[tuple[int, int]]:
@@ -252,7 +252,7 @@ class Group:
         everybody = self.ranks == tuple(range(place.size))
         if place.everybody is not None and everybody and device is cpu:
             return place.everybody
-        # each rank has devices of its own, so what counts is how many it has used in this group
+        # each rank has devices of its own, so only their number in this group counts
         nth = 0 if device is cpu else 1 + sum(used is not cpu for used in self._joined)
         tag = zlib.crc32(repr((self.ranks, nth)).encode()) % 32749
         others = tuple(number for number in self.ranks if number != place.rank)
