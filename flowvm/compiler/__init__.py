@@ -24,7 +24,7 @@ __all__ = [
 ]
 __dir__ = listing(globals())
 
-captured: list[Callable[[], bool]] = []  # who knows whether this thread's calls are captured
+captured: list[Callable[[], bool]] = []  # return True during a capture
 
 
 def is_compiling() -> bool:

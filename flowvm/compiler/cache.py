@@ -148,7 +148,7 @@ def trouble(folder: Path) -> str:
     except PermissionError as error:
         return str(error.strerror)
     except OSError:
-        return ""  # no folder: who writes says so
+        return ""  # no folder: the writer raises the error
 
 
 @contextlib.contextmanager

@@ -41,14 +41,14 @@ else:  # when something is to be made, and not with flowvm
     subprocess = lazy("subprocess")
     tempfile = lazy("tempfile")
 
-GLANCE_S = 1.0  # between two looks whether the parent is there, whose pipe a fork of it may hold
+GLANCE_S = 1.0  # between two checks that the parent lives; a fork of it may hold its pipe
 # Under 20 busy processes the lowest priority was a hundredth of a core, and the VM of a program
 # that trained for minutes was never compiled.
 LOWEST, LOW = 19, 5  # of `nice`
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
 PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
-IDLE_S = 10.0  # after which who waits for more jobs ends
-AHEAD = "ahead"  # the lock of who does jobs that were sent: those are waited for, others give way
+IDLE_S = 10.0  # idle seconds after which a helper ends
+AHEAD = "ahead"  # the lock of helpers whose jobs were sent: these have waiters, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
 _MAIN = "flowvm.compiler.helpers:main"
 
@@ -63,7 +63,7 @@ class Helper:
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",
-            "FLOWVM_ENGINE": "sequential",  # what a job issues runs at once, on one thread
+            "FLOWVM_ENGINE": "sequential",  # a job's instructions run at once, on one thread
             "FLOWVM_CACHE_DIR": str(_folder()),
             "FLOWVM_CHECK": config.check,
             "FLOWVM_DEBUG": "0",
@@ -76,7 +76,7 @@ class Helper:
             stderr=subprocess.DEVNULL,
             env=environment,
             process_group=0,  # Ctrl-C is not meant for it; a session of its own, which Linux may
-            # schedule as one with what this one has (autogroup), would take no notice of `nice`
+            # schedule as one with this process's (autogroup), would ignore `nice`
         )
         _helpers.append(self)
 
@@ -183,7 +183,7 @@ def bury() -> None:
     """Let the system forget helpers that have ended; until then it lists them as defunct."""
     for helper in list(_helpers):
         if not helper.is_at_work():
-            with contextlib.suppress(ValueError):  # somebody else was here
+            with contextlib.suppress(ValueError):  # another thread was faster
                 _helpers.remove(helper)
 
 
@@ -266,7 +266,7 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
     clock = time.pthread_getcpuclockid(worker)
     began, used = time.monotonic(), time.clock_gettime(clock)
     closed = select.poll()
-    closed.register(0, 0)  # of what is written to it other than the end nothing is said
+    closed.register(0, 0)  # poll stdin for hang-up only; ignore data
     while os.getppid() == parent and not closed.poll(GLANCE_S * 1000):
         now, uses = time.monotonic(), time.clock_gettime(clock)
         if cache.queues or cache.taken(jit.cache_dir(), AHEAD):

@@ -65,7 +65,7 @@ metadata = lazy("importlib.metadata")
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
 USED_AFTER = 86400  # seconds after which an entry that is read is marked as used again
-SHIPPED = Path(__file__).parents[1] / "objects"  # what a wheel carries, a folder a level
+SHIPPED = Path(__file__).parents[1] / "objects"  # the object files of a wheel, a folder a level
 _MAGIC = b"flowvm.o"
 _DIGEST = hashlib.sha256().digest_size
 
@@ -96,7 +96,7 @@ class Lowered(NamedTuple):
 _lock = held_at_fork(threading.RLock(), Rank.COMPILER)  # guards all module state below
 _addresses: dict[str, int] = {}
 _counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
-# called with the name and the start (`time.monotonic_ns`) of what was compiled or loaded just now
+# called with the name and the start (`time.monotonic_ns`) of a function just compiled or loaded
 listeners: list[Callable[[str, int], None]] = []
 
 
@@ -445,7 +445,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
-        gc.collect(0)  # what typing made and nobody needs any more
+        gc.collect(0)  # the garbage of typing
         settle()  # or soon everything would be looked over, and Numba alone is a tenth of a second
     _counts["compiled"] += 1
     seconds = time.perf_counter() - start
@@ -513,7 +513,7 @@ def _optimize(module: Any, loops_only: bool) -> None:
     options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)
     options.loop_vectorization = True
     options.slp_vectorization = not loops_only
-    options.loop_unrolling = not loops_only  # interleaving does what unrolling would
+    options.loop_unrolling = not loops_only  # interleaving replaces unrolling
     builder = llvm.create_pass_builder(machine, options)
     manager = builder.getModulePassManager()
     manager.run(module, builder)

@@ -17,8 +17,8 @@ from typing import Any
 
 from flowvm.private.numba import overloads_of
 
-Find = Callable[[Any], Any]  # what lowers an operation, of the types of its arguments
-Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and what that is for flowvm
+Find = Callable[[Any], Any]  # a function from argument types to the lowering of an operation
+Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and flowvm's replacement
 
 
 def _is_line(kind: Any) -> bool:

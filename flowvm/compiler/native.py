@@ -196,7 +196,7 @@ class _Frontend:
         self.target = NUMBA.target
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
-        self.simplified = False  # what `lower` was told
+        self.simplified = False  # the argument of `lower`
         self.compiler = function_compiler(_flags, self._lowered)
         with NUMBA.lock, unloaded_scipy():
             self.target.target_context.refresh()
@@ -224,7 +224,7 @@ class _Frontend:
         def of_intrinsic(value: Any, c: Any) -> Any:
             known = "numba" in vars(value)
             compiled = value.numba
-            if not known:  # making it registered it, and the contexts look for news when told to
+            if not known:  # making it registered it; the contexts look for news on request
                 self.target.typing_context.refresh()
                 self.target.target_context.refresh()
             return self.target.typing_context.resolve_value_type(compiled)
@@ -267,7 +267,7 @@ class _Frontend:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
-        # nobody calls a program: what stays of it is what its callers have of it now
+        # nobody calls a program: only its callers' copies stay of it
         forget_function(self.target.target_context, compiled.entry_point)
         if not self._is_simplified(function, simplified):  # the program's entry has it inlined
             simplify(compiled.library)
@@ -304,8 +304,8 @@ class _Frontend:
         if self._is_simplified(function, self.simplified):
             simplify(compiled.library)
         # Numba keys a callee by its entry point, which must be a builtin method, and would finalize
-        # its library when a caller uses it.
-        # What it was lowered from is most of what it is, and nobody asks for it any more.
+        # its library when a caller uses it. The types and calls it was lowered from are most of its
+        # memory, and are not needed any more.
         compiled.fndesc.typemap, compiled.fndesc.calltypes = {}, {}
         compiled = compiled._replace(entry_point=[].append, type_annotation=None)
         never_finalized(compiled.library)

@@ -43,7 +43,7 @@ else:  # when a kernel is made, and not with flowvm
 AT_A_PROMPT = 0.5  # seconds that are felt there
 PATIENCE = 2.0  # seconds of a burst that show nothing in a script
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
-UNKNOWN = 1.0  # seconds of a kernel that nobody has made before
+UNKNOWN = 1.0  # seconds of a kernel without a measured time
 MEASURED = "seconds.json"  # in the cache: name of a kernel -> seconds, last measured last
 MOST_MEASURED = 500
 LONGEST = 200  # characters of a kernel's name: some are an expression
@@ -224,12 +224,12 @@ def remember(name: str, took: float) -> None:
     known.pop(name, None)
     known[name] = round(took, 2)
     last = dict(list(known.items())[-MOST_MEASURED:])
-    with contextlib.suppress(OSError):  # of a folder that cannot be written the cache has told
+    with contextlib.suppress(OSError):  # the cache has warned about the folder already
         cache.write(config.cache_dir, MEASURED, json.dumps(last, indent=0).encode())
 
 
 def _after_fork_in_child() -> None:
-    global _burst  # what compiled in the parent does not here
+    global _burst  # compilations of the parent do not run here
     _burst = _Burst()
 
 

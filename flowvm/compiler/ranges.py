@@ -70,7 +70,7 @@ def _range_found(plain: Find) -> Find:
                 else values
             )
             result = _structure(context, builder, signature.return_type, [start, stop, step])
-            result.flowvm_range = start, stop, step  # for who iterates it at once
+            result.flowvm_range = start, stop, step  # for a caller that iterates it at once
             return result
 
         return made

@@ -94,7 +94,7 @@ def reach(*roots: Any) -> frozenset[Fact]:
 
 # --- the walk -------------------------------------------------------------------------------
 
-_remembered: dict[Any, _Parts] = {}  # of what modules of flowvm reach
+_remembered: dict[Any, _Parts] = {}  # the parts that modules of flowvm reach
 _settled_keys: dict[Any, str] = {}
 
 
@@ -178,7 +178,7 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
         _told(wrapped, reached)
 
 
-# what Numba's front end asks the module of a function for
+# options that Numba's front end looks up in the module of a function
 _MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE"}
 
 
@@ -362,7 +362,7 @@ _OF_EVERY_CLASS = {
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic,
           np.dtype, enum.Enum, re.Pattern)  # fmt: skip
-_PLAINEST = {bool, int, float, str, bytes, type(None)}  # most there is
+_PLAINEST = {bool, int, float, str, bytes, type(None)}  # most values
 _CODE = (pytypes.FunctionType, pytypes.MethodType, pytypes.BuiltinFunctionType, np.ufunc)
 _ATTRIBUTES = (property, functools.cached_property, staticmethod, classmethod)
 
@@ -412,7 +412,7 @@ def _told_of_code(value: Any, reached: list[Any]) -> str:
     """
     kind = type(value)
     if isinstance(value, type):
-        # what is raised becomes a status, whatever else its class says
+        # raised exceptions become a status, whatever else their class defines
         if not _is_foreign(value.__module__) and not issubclass(value, BaseException):
             reached.append(value)
         return f"class {value.__module__}.{value.__qualname__}"

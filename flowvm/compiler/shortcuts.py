@@ -145,7 +145,7 @@ def _late_lifetimes(numba: Any) -> Callable[..., None]:
             plain(self, emit_dels, extend_lifetimes)
             return
         function.blocks = numba.transforms.canonicalize_cfg(function.blocks)
-        function.variable_lifetime = numba.VariableLifetime(function.blocks)  # finds out if asked
+        function.variable_lifetime = numba.VariableLifetime(function.blocks)  # computed on demand
         function.generator_info = None
 
     return run
