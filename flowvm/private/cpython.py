@@ -67,9 +67,9 @@ def _counting() -> str:
     return ""
 
 
-# What getrefcount says of an object that one local variable holds, that one list and one local
-# variable hold, and of a function's copied variables that nobody else has.  Where it says something
-# else than how many hold an object, far less: then no object is ever taken to be held once.
+# The results of getrefcount for an object that one local variable holds, for one that a list and a
+# local variable hold, and for a function's copied variables without other references.  If it counts
+# otherwise, the limit is far less: then no object ever counts as held once.
 _LESS: Final = -9 if _counting() else 0
 SOLE: Final = _SOLE + _LESS
 HELD: Final = _held() + _LESS
@@ -78,7 +78,7 @@ LOCALS: Final = _locals() + _LESS
 
 # --- counters ---------------------------------------------------------------------------------
 
-if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
+if sys.version_info < (3, 12):  # later versions deprecate this quicker way
 
     def next_of(counter: Any) -> int:
         """Return the number that an `itertools.count` hands out next; it stays the next."""
@@ -241,8 +241,8 @@ def _imports() -> str:
 
 # --- signals ----------------------------------------------------------------------------------
 
-# Behind these, CPython runs handlers of signals and may change threads; as of 3.12 behind those
-# calls as well that go to C.
+# Behind these, CPython runs handlers of signals and may change threads; as of 3.12 also behind
+# calls of C functions.
 _CHECKING: Final = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "YIELD_VALUE")
 
 

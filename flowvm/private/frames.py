@@ -55,7 +55,7 @@ class _Span(ctypes.Structure):
 @functools.cache
 def reader() -> Any:
     """The C function `process_vm_readv`; VMError where there is none."""
-    # which keeps the GIL: nobody goes on while this reads
+    # PyDLL keeps the GIL: no thread goes on while this reads
     function = getattr(ctypes.PyDLL(None, use_errno=True), "process_vm_readv", None)
     if function is None:
         raise VMError("the C library has no process_vm_readv")

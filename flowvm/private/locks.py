@@ -29,7 +29,7 @@ class Taken(NamedTuple):
     name: str
     owner: int
     release: Callable[[], Any]
-    users: tuple[str, ...]  # files whose frames on the owner's stack may have it rightly
+    users: tuple[str, ...]  # a frame of these files on the owner's stack may rightly hold the lock
 
 
 def foreign_locks() -> list[Any]:

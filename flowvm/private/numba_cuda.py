@@ -21,7 +21,7 @@ import numpy as np
 from flowvm.errors import DeviceError
 from flowvm.private.table import Package, Use
 
-TESTED = ("0.30.4",)  # those before cannot be imported beside Numba 0.68.1
+TESTED = ("0.30.4",)  # earlier versions cannot be imported beside Numba 0.68.1
 ARRAYS = "numba.cuda.np.arrayobj"
 
 

@@ -122,7 +122,7 @@ def _effect(step: dis.Instruction) -> int:
     """Return the number of values by which an instruction makes the stack longer, if it does not
     jump.
     """
-    if step.opname == "RETURN_GENERATOR":  # what is sent to it is there when it goes on
+    if step.opname == "RETURN_GENERATOR":  # the value sent to it is on the stack when it goes on
         return 1
     if sys.version_info < (3, 12) and step.opname in ("PRECALL", "CALL"):  # the former does nothing
         return 0 if step.opname == "PRECALL" else -1 - (step.arg or 0)

@@ -174,7 +174,7 @@ class Package:
                 return None, f"{', '.join(use.replaces)} reads otherwise"
             return place, use.probe() if use.probe is not None else ""
         except (MemoryError, RecursionError):
-            raise  # another time it is there
+            raise  # a later look may find it
         except Exception as error:  # a module that is imported may raise anything
             return None, f"{type(error).__name__}: {error}"
 
