@@ -28,8 +28,8 @@ from flowvm.private.locks import give_back, taken
 
 T = TypeVar("T")
 NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
-LOOK = 0.5  # seconds between two looks at what this thread has taken
-PATIENCE = 10.0  # seconds after which it is said what is waited for, if that waits itself:
+LOOK = 0.5  # seconds between two checks of the locks that this thread has taken
+PATIENCE = 10.0  # seconds after which the wait is reported, if the other thread waits itself:
 IDLE = 0.01  # it has used less than this part of a core
 MOST_FRAMES = 12
 
@@ -39,7 +39,7 @@ def apart(function: Callable[..., T], *args: Any) -> T:
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return function(*args)  # when Python ends no other thread runs any more
     answer: list[tuple[bool, Any]] = []
-    started: list[int] = []  # by one call of C: it has the thread's number if there is a thread
+    started: list[int] = []  # filled by one call of C: the thread's number, if one started
     over = threading.Lock()
     over.acquire()
     tasks: list[int] = []

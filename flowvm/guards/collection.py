@@ -10,6 +10,6 @@ def settle() -> None:
 
     To look over what an import made, again and again, would be an eighth of its time.
     """
-    if not gc.get_freeze_count():  # what a program has frozen stays so
+    if not gc.get_freeze_count():  # objects that a program has frozen stay frozen
         gc.freeze()
         gc.unfreeze()

@@ -55,7 +55,7 @@ class Kept:
         self.each: dict[Any, int] = {}  # bytes of every key of both
         # dropped, with their bytes; no callbacks: a tensor's death may run no Python code
         self.gone: dict[Any, tuple[weakref.ref[Any], int]] = {}
-        with _lock:  # or who goes through them would see their number change
+        with _lock:  # or an iteration over the caches would see their number change
             _all.add(self)
 
     def find(self, key: Any) -> Any:

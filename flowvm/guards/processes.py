@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     subprocess = lazy("subprocess")
 
-# flags of `sys.flags` that say what code means or what is imported; -I stands for three of them
+# flags of `sys.flags` that change the meaning of code or imports; -I stands for three of them
 _FLAGS = (
     ("dont_write_bytecode", "-B"), ("no_site", "-S"), ("optimize", "-O"), ("bytes_warning", "-b"),
 )  # fmt: skip

@@ -181,7 +181,7 @@ class _Exit:
                     raise RuntimeError(f"{region!r} was not entered")
                 entry, _ = mode._prepared(region, None, None)
                 _pending.entry = ref(entry)
-                entry.hold.__dict__["entry"] = entry  # nobody else keeps it yet
+                entry.hold.__dict__["entry"] = entry  # no other object keeps it yet
         hold, entry.hold = entry.hold, None
         return hold
 
@@ -275,7 +275,7 @@ class Switched:
     """
 
     _is_open = False
-    _gone: Any = None  # calls `_dropped` when nobody has the hold any more
+    _gone: Any = None  # calls `_dropped` when the hold has no owner any more
     __enter__ = _Open()
     __exit__ = _Close()
 
