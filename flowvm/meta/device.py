@@ -19,7 +19,7 @@ _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}
 
 
-# What a thread has chosen: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
+# The choices of a thread: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
 # device of new tensors.
 cuda_index: Final = Mode(0)
 _default: "Final[Mode[Device | None]]" = Mode(None)

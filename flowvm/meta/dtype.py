@@ -62,14 +62,14 @@ class DType:
     is_bool: bool
     is_floating_point: bool
     is_complex: bool
-    inexact: bool  # a float or complex: what has gradients
+    inexact: bool  # a float or complex: it has gradients
     is_signed: bool
     digits: int  # of a float's significand, in bits, with the one that is not stored; else 0
     reduced: bool  # a float of 16 bits, or of 8
     minifloat: bool  # a float of 8 bits
     real: "DType"  # of a complex number's parts; else itself
-    compute: "DType"  # what kernels compute in: float32 for those, else itself
-    storage: "np.dtype[Any]"  # what NumPy calls the elements as they lie in memory
+    compute: "DType"  # the dtype of kernels: float32 for reduced ones, else itself
+    storage: "np.dtype[Any]"  # NumPy's dtype of the elements in memory
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class DType:
         real: "DType | None" = None,
     ) -> None:
         dtype = np.dtype(scalar)
-        bits = dtype.kind == "u" and compute is not None  # those of a float NumPy does not know
+        bits = dtype.kind == "u" and compute is not None  # bits of a float unknown to NumPy
         form = FORMATS.get(name)
         kinds = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT, "c": COMPLEX}
         category = FLOAT if bits else kinds[dtype.kind]
@@ -186,7 +186,7 @@ REAL_DTYPES: Final = (
     bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64,
     float16, bfloat16, float32, float64,
 )  # fmt: skip
-ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)  # those that ops compute in
+ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)  # the dtypes in which ops compute
 MINIFLOATS: Final = (
     float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu,
 )  # fmt: skip

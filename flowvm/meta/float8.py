@@ -25,7 +25,7 @@ class Format(NamedTuple):
     digits: int  # bits of the significand behind the point
     bias: int  # of the exponent
     largest: int  # the code of the largest number
-    beyond: int  # what larger ones become
+    beyond: int  # the result of rounding larger numbers
     nan: int
     signed_zero: bool = True  # else 0x80 is NaN, and so are infinities
     eps: float = 0.0  # if PyTorch says another than 2**-digits

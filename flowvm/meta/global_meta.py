@@ -41,8 +41,8 @@ class GlobalMeta(TensorMeta):
     local: TensorMeta
     sbp: Sbps
     inside: bool  # whether this rank is one of the placement's
-    # of a copy in the place of a view: who writes to it writes to its base, so no entry that other
-    # tensors' calls have kept is for it
+    # True for a copy in the place of a view.  A write to it also writes to its base, so it shares
+    # no entry with other tensors' calls
     is_copy: bool
     bounds: tuple[tuple[int, int], ...]  # of the part that is here, in each dimension
     device: PlacedDevice

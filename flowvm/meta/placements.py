@@ -29,7 +29,7 @@ def _alone() -> tuple[int, int]:
     return 0, 1
 
 
-# who says this process's rank and how many there are; another is entered where there is transport
+# a function of this process's rank and the number of ranks; a transport appends its own
 world: list[Callable[[], tuple[int, int]]] = [_alone]
 # which device of a type is this process's, of all that its host has
 own_device: list[Callable[[str], Device]] = [Device]
