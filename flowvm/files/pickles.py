@@ -54,7 +54,7 @@ _DTYPES: Final = {
     "complex128": "complex128", "cdouble": "complex128",
     **{dtype.name: dtype.name for dtype in MINIFLOATS},
 }  # fmt: skip
-# what zipfile raises of an archive whose bytes are wrong
+# exceptions of zipfile for an archive with wrong bytes
 _BROKEN: Final = (
     LookupError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
     MemoryError, struct.error, zlib.error,

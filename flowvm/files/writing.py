@@ -26,7 +26,7 @@ from flowvm.errors import ArgumentTypeError
 
 _MOST_LINKS: Final = 40  # that are followed, as Linux does
 _DESCRIPTOR: Final = re.compile(r"/proc/(?P<pid>\d+)(?:/task/\d+)?/fd/(?P<fd>\d+)")
-_KERNEL: Final = ("/dev/", "/proc/", "/sys/")  # no file is made beside what is there
+_KERNEL: Final = ("/dev/", "/proc/", "/sys/")  # no file is made beside files in these folders
 _MEMORY: Final = "/dev/shm/"  # but here
 # errors that say: no file is made, moved or given away here
 _FIXED: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV}
@@ -120,7 +120,7 @@ def _place(path: str) -> tuple[str, int | None]:
         named = _DESCRIPTOR.fullmatch(path)
         if named is not None and int(named["pid"]) == os.getpid():
             return path, int(named["fd"])
-        if path.startswith("/proc/"):  # links there point to what no path names
+        if path.startswith("/proc/"):  # links there point to files without a path
             return path, None
         try:
             path = os.path.join(os.path.dirname(path), os.readlink(path))
