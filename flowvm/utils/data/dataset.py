@@ -225,7 +225,7 @@ def _sizes(total: int, lengths: Sequence[int] | Sequence[float]) -> list[int]:
         if any(not 0 <= fraction <= 1 for fraction in lengths):
             raise ArgumentError(f"random_split: fractions must be in [0, 1], got {list(lengths)}")
         sizes = [math.floor(total * fraction) for fraction in lengths]
-        for i in range(total - sum(sizes)):  # what rounding left over goes round robin
+        for i in range(total - sum(sizes)):  # the rest of rounding goes round robin
             sizes[i % len(sizes)] += 1
         return sizes
     if sum(lengths) != total or any(length != int(length) or length < 0 for length in lengths):

@@ -20,7 +20,7 @@ class Placed(NamedTuple):
 
     payload: bytes
     segment: int
-    size: int  # of the segment; 0: there is none
+    size: int  # of the segment; 0: none
     spans: tuple[tuple[int, int], ...]
 
 
@@ -29,8 +29,8 @@ class Task(NamedTuple):
 
     epoch: int  # which pass of the loader it belongs to
     number: int  # of the batch
-    back: list[int]  # segments that nobody uses any more
-    job: Any  # what `Recipe.maker` takes; None for a stream, of which the worker takes the next
+    back: list[int]  # segments that are not used any more
+    job: Any  # the argument of `Recipe.maker`; None for a stream, of which the next is taken
 
 
 class Answer(NamedTuple):

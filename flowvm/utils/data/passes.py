@@ -39,7 +39,7 @@ class Pass:
         self._keep = keep  # the pool, for the next pass
         self._issued = self._taken = 0
         self._over = False  # the jobs ran out
-        self._turns = deque(pool.workers)  # whose streams have not ended, the next first
+        self._turns = deque(pool.workers)  # workers whose streams have not ended, the next first
         self._ready: dict[int, tuple[str, Any, Any]] = {}
         self._issue()
 

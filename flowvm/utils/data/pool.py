@@ -34,7 +34,7 @@ from flowvm.utils.data.worker import PATIENCE_S, serve
 from flowvm.vm.engine.engine import engine
 
 LOOK_S: Final = 0.5  # between two looks whether a silent worker is alive
-SPARE: Final = 4  # segments of a worker beside those of the batches that it may be ahead
+SPARE: Final = 4  # segments of a worker beside the ones of its batches in advance
 
 _ends: dict[int, socket.socket] = {}  # this process's ends of its workers' sockets, by id
 
@@ -72,7 +72,7 @@ class Worker:
         self.channel = channel
         self.borrowed = Borrowed()
         self.unsent: deque[bytes] = deque()  # tasks for which its socket had no room
-        self.busy = 0  # tasks that it has not answered, of this pass or an earlier one
+        self.busy = 0  # unanswered tasks, of this pass or an earlier one
 
     def give(self, task: Task) -> None:
         """Send a task, or keep it until there is room: this never waits."""
@@ -122,7 +122,7 @@ class Pool:
         base_seed: int,
         init: Callable[[int], Any] | None,
     ) -> None:
-        engine.install_interrupt()  # for what ends the workers: it may run in a finalizer
+        engine.install_interrupt()  # for the worker's end, which may run in a finalizer
         self.recipe = recipe
         self.depth = count * ahead
         self.epoch = 0

@@ -142,7 +142,7 @@ class Segments:
             number = next(unused, ONCE)
         fd = os.memfd_create("flowvm-batch")
         try:
-            # what is never touched costs nothing, so that the next may be somewhat larger
+            # untouched memory costs nothing, so room for a somewhat larger next batch is free
             whole = max(_SMALLEST, 1 << (size - 1).bit_length())
             os.ftruncate(fd, whole)
             memory = Memory(fd, whole)

@@ -56,7 +56,7 @@ class _Work:
                 made: tuple[Any, BaseException | None] = (self._make(what), None)
             except BaseException as error:  # raised again by take(), on the consumer's thread
                 made = (None, _noted(error, number))
-            with held(self._lock):  # not the Condition, whose way in is Python code
+            with held(self._lock):  # not the Condition, whose `__enter__` is Python code
                 self._ready[number] = made
                 self._changed.notify_all()
             del job, what, made  # hold no batch while waiting for the next job
