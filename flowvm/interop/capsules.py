@@ -16,7 +16,7 @@ from typing import Any, Final
 from flowvm.private.cpython import capsule_pointer
 
 UNSIGNED: Final = 1  # DLPack's codes of dtypes
-CODES: Final = {  # of those that NumPy has not
+CODES: Final = {  # codes of dtypes that NumPy lacks
     "bfloat16": 4, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12,
     "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,
 }  # fmt: skip

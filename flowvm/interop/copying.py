@@ -32,7 +32,7 @@ def _whole(t: Tensor) -> Tensor:
     """All bytes of the storage that `t`, which has elements, lies in."""
     at = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
     if not engine.words[at + STO.POINTER]:
-        wait_for(t)  # whose writer gets the memory
+        wait_for(t)  # its writer allocates the memory
     meta = TensorMeta.of((int(engine.words[at + STO.BYTES]),), uint8, t._meta.device)
     return new_tensor(t._ref & OPERAND.STORAGE_MASK, meta, t.storage())
 
@@ -49,7 +49,7 @@ class _Shared:
         return _stored, (memory_of(self.bytes).copy(), str(self.bytes._meta.device))
 
 
-# by id of the storage; a pickler keeps what it has written, and so the entry
+# by id of the storage; a pickler keeps the objects it has written, and so the entry
 _shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
 
 
@@ -193,6 +193,6 @@ def _copied(t: Tensor, memo: dict[int, Any]) -> Tensor:
     if known is None:
         whole: Any = _whole(t)
         if meta.contiguous and meta.nbytes == whole._meta.nbytes:
-            whole = new_tensor(t._ref, meta, storage)  # its dtype's kernel is there already
+            whole = new_tensor(t._ref, meta, storage)  # its dtype's kernel exists already
         known = memo[id(storage)] = storage, whole.clone()  # kept: its id is its own
     return alias(known[1], meta, t._ref >> OPERAND.STORAGE_BITS)

@@ -272,7 +272,7 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
     return meta
 
 
-# what `repr` says of a global tensor, because it may be called on one rank alone
+# the text of a global tensor in `repr`, because `repr` may be called on one rank alone
 _APART = "<in parts on several ranks: print() puts them together, on all ranks>"
 
 

@@ -196,7 +196,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     if not array.flags.writeable:
         if producer.versioned:
             obstacle = obstacle or "the memory is read-only"
-        else:  # these capsules cannot say so: whoever gives one lets its memory be written
+        else:  # these capsules have no such flag: their givers allow writes
             array = _writeable(array)
     strides = zip(array.strides, array.shape, strict=True)
     if array.size and any(s <= 0 and d > 1 for s, d in strides):
