@@ -91,7 +91,7 @@ class _Build:
         self.graph, self.own = graph, trace.whole
         self.whole: dict[Buffer, tuple[Node, Operand]] = {}
         self.views: dict[tuple[Node, int, TensorMeta], Node] = {}
-        self.held: dict[str, Tensor] = {}  # what "get_attr" gives
+        self.held: dict[str, Tensor] = {}  # the values of "get_attr"
         for name, operand in zip(trace.names, trace.graph.inputs, strict=True):
             node = self.node(name, "placeholder", name, (), {}, _meta(operand.meta))
             self.whole[operand.buffer] = node, operand

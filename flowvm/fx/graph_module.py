@@ -69,7 +69,7 @@ class GraphModule(Module):
                 f"{type(root).__name__}"
             )
         paths = {n.target: None for n in graph.nodes if n.op in ("get_attr", "call_module")}
-        for path in sorted(paths, key=lambda path: path.count(".")):  # what is around it first
+        for path in sorted(paths, key=lambda path: path.count(".")):  # outer modules first
             self._take(path, _found(root, path))
         self.graph = graph
 
