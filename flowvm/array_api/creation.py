@@ -122,7 +122,7 @@ def eye(
     """A matrix with ones on its k-th diagonal (above the main one if positive), else zeros."""
     columns = n_rows if n_cols is None else n_cols
     down, right = ops.arange(n_rows, device=device), ops.arange(columns, device=device)
-    k = min(max(k, -n_rows), columns)  # what is further away shows nothing either
+    k = min(max(k, -n_rows), columns)  # diagonals further away are empty, too
     on = down.unsqueeze(1) + k == right
     made: Tensor = on.to(get_default_dtype() if dtype is None else dtype)
     return made

@@ -101,7 +101,7 @@ def cholesky(x: Tensor, /, *, upper: Any = False) -> Tensor:
 def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Cross products of vectors of 3 elements along `axis`."""
     first, second = paired("cross", x1, x2)
-    n = max(first.ndim, second.ndim)  # PyTorch wants as many dimensions of both
+    n = max(first.ndim, second.ndim)  # PyTorch needs equal numbers of dimensions
     first, second = (x.reshape((1,) * (n - x.ndim) + tuple(x.shape)) for x in (first, second))
     return linalg.cross(first, second, dim=axis)
 
