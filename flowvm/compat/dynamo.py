@@ -17,7 +17,7 @@ from flowvm.compiler import reset as reset
 
 TransformGetItemToIndex = nullcontext  # inside of vmap tensors index as they do elsewhere
 
-config = types.SimpleNamespace()  # what is set is kept, and read by nobody
+config = types.SimpleNamespace()  # settings are stored and never read
 
 
 def mark_static_address(t: Any, guard: bool = True) -> None:

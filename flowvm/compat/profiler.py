@@ -21,7 +21,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
 
 SORTED: dict[
     str, Callable[[FunctionEventAvg], float]
-] = {  # PyTorch's words for what a table is sorted by
+] = {  # PyTorch's names of the columns by which a table is sorted
     "count": lambda event: event.count,
     "cpu_time": lambda event: event.cpu_time,
     "cpu_memory_usage": lambda event: event.cpu_memory_usage,

@@ -30,7 +30,7 @@ from flowvm.vm.callers.tracebacks import border
 
 ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
-# modules of PyTorch whose names stand elsewhere in flowvm
+# modules of PyTorch whose names are elsewhere in flowvm
 _ELSEWHERE: Final = {
     "_C": "compat.native",
     "__config__": "compat.build",
