@@ -70,7 +70,7 @@ class Training:
     accuracy: float = 0.0
     seconds: float = 0.0  # of all epochs but the first, which compiles and captures
     images: int = 0  # seen in that time
-    peak_bytes: int = 0  # of tensors at once, beside those that were there before this training
+    peak_bytes: int = 0  # of tensors at once, beside tensors from before this training
 
     @property
     def speed(self) -> float:
@@ -340,7 +340,7 @@ def settle() -> bool:
     """
     until = time.monotonic() + SETTLE_S
     while not (compiled := is_compiled()) and time.monotonic() < until:
-        time.sleep(0.05)  # a core for who compiles
+        time.sleep(0.05)  # leave a core to the compiler
     return compiled
 
 

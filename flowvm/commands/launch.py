@@ -25,7 +25,7 @@ from flowvm.ranks.library import INSTALL, is_installed, wheel_file
 from flowvm.ranks.watching import BROKEN, ENDED, FIRST
 
 PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
-AT_ONCE = 3.0  # and after they were told to end
+AT_ONCE = 3.0  # and after a request to end
 LOOK = 0.05
 
 
@@ -70,7 +70,7 @@ def mpiexec(ranks: int) -> list[str]:
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"
         raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
     told = processes.output([path, "--version"])
-    if "HYDRA" in told:  # which else ends the others before they can say what they waited for
+    if "HYDRA" in told:  # otherwise it ends the other ranks before they can report their waits
         return [path, "-disable-auto-cleanup", "-n", str(ranks)]
     return [path, *(["--oversubscribe"] if "Open MPI" in told else []), "-n", str(ranks)]
 

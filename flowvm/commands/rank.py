@@ -36,7 +36,7 @@ def main(folder: str, command: list[str]) -> int:
     """Run the command to its end.  Return its exit code, 128 and more if a signal ended it."""
     rank = number()
     mark = f"[{rank}] ".encode()
-    # mpiexec tells ranks by this signal that another has ended, and whoever has no handler dies
+    # mpiexec signals by this that another rank has ended; without a handler it kills the process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # of the command, too
     # in a group of its own, or a Ctrl-C would come to it twice; but it ends with this process
     libc = ctypes.CDLL(None)

@@ -41,9 +41,9 @@ COMMON = (
 )
 
 
-NUMBERS = "numbers"  # what `with_numbers` does
-SIZES = "sizes"  # what `of_other_sizes` does
-CALLS = "calls"  # what native calls need
+NUMBERS = "numbers"  # the piece of `with_numbers`
+SIZES = "sizes"  # the piece of `of_other_sizes`
+CALLS = "calls"  # the piece of native calls
 SAMPLER = "sampler"  # the profiler's, of issuing threads
 
 
@@ -92,7 +92,7 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
 
 def processes(jobs: int) -> ProcessPoolExecutor:
     """Start `count` processes that die with this one, even on SIGKILL."""
-    # what a process imports before it has this one's path, it does not take from the current folder
+    # a process must not import modules from the current folder before it has this one's path
     os.environ["PYTHONSAFEPATH"] = "1"
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
@@ -104,7 +104,7 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         parent.join()
-        os._exit(1)  # what it compiles nobody waits for
+        os._exit(1)  # its compilation is not needed any more
 
     threading.Thread(target=watch, name="flowvm-parent", daemon=True).start()
 
