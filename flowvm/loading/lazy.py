@@ -19,8 +19,8 @@ from typing import Any
 
 from flowvm.guards.apart import apart
 
-# what a package shows that lies above it, by the package's name: {"amp": the module}; who answers
-# is entered by `flowvm.loading.providers`
+# modules of higher layers that a package shows, by the package's name: {"amp": the module};
+# `flowvm.loading.providers` fills it
 shown: dict[str, dict[str, Any]] = {"flowvm.cuda": {}}
 
 
