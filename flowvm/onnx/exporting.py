@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 else:
     onnx = lazy("onnx")
 
-OPSET, OLDEST = 18, 18  # what is written where nothing is asked for, and what can be
+OPSET, OLDEST = 18, 18  # the default opset, and the oldest
 MOST = (1 << 31) - (1 << 20)  # bytes of a file in one piece, which protobuf limits
 
 

@@ -61,7 +61,7 @@ def elementwise(
             scope[name] = bool(number) if dtype is bool_ else _as(number, dtype)
             continue
         value, meta = next(values)
-        # a bool has no arithmetic in ONNX: it is 0 or 1, and what is not 0 is true
+        # a bool has no arithmetic in ONNX: it is 0 or 1, and every number but 0 is true
         truth = dtype is bool_ and (op.types == "logical" or op.args[name] == "bool")
         wanted = dtype.compute if truth or dtype is not bool_ or op.types == "int" else int32
         scope[name] = Value(_cast(w, value, meta.dtype, wanted), wanted)

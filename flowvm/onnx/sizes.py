@@ -172,7 +172,7 @@ class Merged:
         self.examples = examples
         self.probe, self.writers, self.w, self.where = probe, writers, writers[0], where
         self._made: dict[Any, str] = {}
-        nodes, self.w.nodes = self.w.nodes, []  # what computes sizes comes in front
+        nodes, self.w.nodes = self.w.nodes, []  # nodes that compute sizes come in front
         self._merge(nodes)
         self.w.nodes += nodes
 
