@@ -25,5 +25,5 @@ FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its sl
 #                   not wanted
 hot: dict[str, Any] = {"__builtins__": builtins}
 
-# what else `flow.vm.stats()` shows, of rooms above
+# further counters of `flow.vm.stats()`, from rooms above
 counted: list[Callable[[], dict[str, int]]] = []

@@ -34,7 +34,7 @@ from flowvm.guards import regions
 from flowvm.private.cpython import enters_block
 from flowvm.vm.callers.lines import INTERNAL
 
-# CPython ignores what comes in their frames
+# CPython ignores exceptions in their frames
 _CALLBACKS = {weakref.__file__, sys.modules[weakref.WeakSet.__module__].__file__}
 # of finalizers in there the same is true where an object's end calls them, and not its own package
 _FINALIZING = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "util.py")
@@ -56,7 +56,7 @@ STUCK = 100  # so often it is put off at one place, a millisecond each, before t
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# By id, for code is compared by what it says, and two generated functions may say the same.
+# By id, because code is compared by its contents, and two generated functions may be equal.
 _protected: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 
@@ -97,8 +97,8 @@ class _LibraryFiles(dict[str, bool]):
 
 
 _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
-_TAKES = {contextlib.__file__: False, functools.__file__: False}  # whose methods take no lock
-raised = [0]  # so many Ctrl-C became a KeyboardInterrupt
+_TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
+raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
 _late: list[float] = []  # the moments at which it was put off in a finalizer of the program's
 _stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
 
@@ -157,7 +157,7 @@ def _puts_off(frame: FrameType) -> bool:
             return True
         generated = code.co_qualname.startswith("__create_fn__.")  # a dataclass's, anybody's
         if not (generated or INTERNAL[code.co_filename] or _LIBRARY[code.co_filename]):
-            break  # a user's function, called by those
+            break  # a user's function, called by flowvm's
         at = at.f_back
     while at is not None:
         if at.f_code.co_name == "__del__" or at.f_code in collecting:

@@ -21,8 +21,8 @@ from typing import Any
 
 from flowvm.files.printable import printable
 
-NO_ORIGIN = -1  # of what is no part of a gradient
-UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
+NO_ORIGIN = -1  # an instruction that is no part of a gradient
+UNKNOWN = -2  # part of a gradient whose forward call is unknown; lower ones are `behind(seq)`
 
 _root = str(Path(__file__).resolve().parents[2])
 _roots = tuple(
@@ -149,7 +149,7 @@ def expression(code: CodeType | None, last: int) -> tuple[str, int, int]:
     source = source_line(code.co_filename, line or code.co_firstlineno).rstrip()
     text = source.lstrip()
     if begin is None or end is None:
-        return text, 0, 0  # Python was told not to keep columns
+        return text, 0, 0  # Python runs without columns
     # columns are UTF-8 bytes; a reader counts characters
     encoded, indent = source.encode(), len(source) - len(text)
     first = max(0, len(encoded[:begin].decode(errors="replace")) - indent)

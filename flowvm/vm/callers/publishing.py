@@ -20,7 +20,7 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import RING
 
 begun: dict[int, int] = {}  # thread -> the number that it took last
-broken: list[str] = []  # what was done where nothing may be
+broken: list[str] = []  # forbidden actions inside an open record
 
 
 def publishing(words: Any) -> int:

@@ -94,7 +94,7 @@ class Scopes:
     """The calls of modules of one engine."""
 
     def __init__(self) -> None:
-        # each behind those inside of it
+        # each call is behind its inner calls
         self.calls: collections.deque[Call] = collections.deque(maxlen=CALLS)
         self.running: Callable[[], list[Call]] = list
         self.notes: Any = None  # NOTES, once calls are native
@@ -146,7 +146,7 @@ class Scopes:
         """
         if self.notes is None:
             return []
-        # one copy, which nobody else runs beside: a call is over or runs
+        # one copy, beside which no other thread runs: a call is over or runs
         whole = np.frombuffer(ctypes.string_at(self.notes, ctypes.sizeof(self.notes)), np.int64)
         rows = whole[NOTES.OVER :].reshape(CALLS, OVER.WORDS)
         count = int(whole[NOTES.COUNT])
@@ -170,7 +170,7 @@ class Scopes:
         at = np.where(origins < UNKNOWN, behind(origins), at)
         numbers: dict[str, int] = {"": 0}
         threads: dict[int, list[tuple[int, int, int]]] = {}
-        running = self.running()  # first: what ends meanwhile is there twice, and not never
+        running = self.running()  # first: a call that ends meanwhile is seen twice, and not never
         oldest = int(at[at >= 0].min(initial=NEVER))
         for first, last, thread, path in [*self.native(oldest), *self.calls, *running]:
             number = numbers.setdefault(path, len(numbers))
@@ -209,7 +209,7 @@ def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
     thread's, each behind its inner calls.
     """
     calls.reverse()
-    calls.sort(key=lambda call: (call[0], -call[1]))  # those around come first, also of no length
+    calls.sort(key=lambda call: (call[0], -call[1]))  # outer calls come first, also of no length
     found, around = [(-1, 0)], [(NEVER, 0)]
     for first, last, number in calls:
         while around[-1][0] <= first:

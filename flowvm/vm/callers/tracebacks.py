@@ -30,8 +30,8 @@ from flowvm.errors import FlowError, on_made
 from flowvm.private.cpython import traceback_slot
 from flowvm.vm.callers.lines import INTERNAL
 
-on_interrupted: list[Callable[[TracebackType | None], None]] = []  # a Ctrl-C that nobody handled
-NOTE = "flowvm: raised by "  # what the note of an asynchronous error begins with
+on_interrupted: list[Callable[[TracebackType | None], None]] = []  # called for an unhandled Ctrl-C
+NOTE = "flowvm: raised by "  # the beginning of the note of an asynchronous error
 
 P = ParamSpec("P")
 R = TypeVar("R")

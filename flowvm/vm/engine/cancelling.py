@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 else:
     lively = lazy("flowvm.vm.watch.lively")
 
-NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C says what it waits for
-PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was dropped
+NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C is named
+PATIENCE = 0.15  # seconds for running instructions to end, before a prompt counts the dropped ones
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Cancelled:
     """
 
     instructions: int
-    kept: int  # updates among what they would have written, of tensors that keep their values
+    kept: int  # updates among their writes, of tensors that keep their values
 
     def __bool__(self) -> bool:
         return self.instructions > 0
@@ -117,7 +117,7 @@ def _publish(
     vm.words[CTL.CANCEL] = seq + 1  # last: it makes the others count
 
 
-_named = [0]  # so many Ctrl-C were there when a wait was last named
+_named = [0]  # the number of Ctrl-C when a wait was last named
 
 
 def name_wait(vm: Any, begun: float) -> None:

@@ -78,8 +78,8 @@ CHECK_EVERY = 256  # records between two looks at the limit, the errors and the 
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
 REST_SECONDS = 0.1  # the longest that others are kept from the lock before all is tried again
-NAMES = 1 << 13  # entries dropped last whose names are remembered
-ADOPTED_BYTES = 1 << 26  # of others' memory that is taken between two looks for what can go
+NAMES = 1 << 13  # names of entries dropped last that are remembered
+ADOPTED_BYTES = 1 << 26  # bytes of adopted memory between two searches for releasable ones
 EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
@@ -118,7 +118,7 @@ def _helper(number: int) -> str:
     return f"flowvm-h:cpu.{number}"
 
 
-# what packing a record raises; in a debug build that is an assertion, too
+# exceptions of packing a record; in a debug build an assertion, too
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError) + (VMError,) * config.debug_calls
 _RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
 
@@ -145,7 +145,7 @@ def no_op(args: int, layout: int, lo: int, hi: int) -> int:
     return 0
 
 
-dead_entries: collections.deque[int] = collections.deque()  # numbers that nobody has any more
+dead_entries: collections.deque[int] = collections.deque()  # numbers without users
 
 
 def make_loop(name: str) -> None:
@@ -195,20 +195,20 @@ class Engine:
         self.failures.told_of = self.restorer.told
         self.threads: list[threading.Thread] = []
         self.running = False
-        self.uncompiled = False  # runs at once what is issued, until the threads are compiled
+        self.uncompiled = False  # instructions run at once, until the threads are compiled
         self.stopped = False  # for good: at exit
         self.broken = ""
         self.lock = held_at_fork(threading.RLock(), Rank.VM)
         self.lending = Lending(self)
         self.configured = False  # the settings that are taken at the start have been taken
-        self.sequential_for: set[object] = set()  # who wants it: see `run_sequentially`
+        self.sequential_for: set[object] = set()  # the objects that want it: see `run_sequentially`
         self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
         self.narrator = Narrator(self)
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
-        self.adopted_bytes = 0  # since the last look for what can go
+        self.adopted_bytes = 0  # since the last search for releasable memory
         # storage id -> stream that allocates it, when not CALL_STREAM
         self.stream_of: dict[int, int] = {}
         self.freed_seen = 0
@@ -221,8 +221,8 @@ class Engine:
         self.words[CTL.USED_STREAMS] = FIRST_USER_STREAM
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
-        # (instructions issued by then, number) of entries that are in no cache any more: those that
-        # may be in flight, and those whose number may be another's
+        # (instructions issued by then, number) of entries that are in no cache any more: ones that
+        # may be in flight, and ones whose number may be another's
         self._resting: collections.deque[tuple[int, int]] = collections.deque()
         self._nameless: collections.deque[tuple[int, int]] = collections.deque()
         self.entries_reused = 0
@@ -230,7 +230,7 @@ class Engine:
             shell, SIGNATURES, LARGE, LAST, self.flight.change_clock, f"{__name__}:make_loop"
         )
         self.draining = 0  # the thread on which uncompiled code runs instructions
-        self.at_once = False  # an issuing thread runs what it has issued
+        self.at_once = False  # an issuing thread runs its instructions itself
         self.keep: list[Any] = []
         self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
@@ -270,7 +270,7 @@ class Engine:
         self._release = [
             self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
         ]
-        # what native calls do the work of `release_dead` by
+        # native calls do the work of `release_dead` by these
         hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
         self._callback: dict[tuple[int, ...], int] = {}
         for stream in (CALL_STREAM, HOST_STREAM):
@@ -313,12 +313,12 @@ class Engine:
                 raise VMError(self.broken)
             self.install_interrupt()
             if self.words[CTL.DEVICES]:
-                self.need_threads()  # a device waits for nobody
+                self.need_threads()  # a device waits for no compilation
                 for name in DEVICES:
                     self.loops.compiled(name)
             elif not self.loops.ready(THREADED):
                 self.uncompiled = True
-                self.watch.start()  # the words say the same whoever runs what they say
+                self.watch.start()  # the words mean the same in Python and in native code
                 return
             self.flight.start()
             if self.uncompiled:
@@ -384,7 +384,7 @@ class Engine:
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-        self.threads.append(thread)  # first: whoever started is waited for
+        self.threads.append(thread)  # first: a started thread must be waited for
         thread.start()
         say(1, f"started thread {name}")
 
@@ -544,7 +544,7 @@ class Engine:
         if len(self._nameless) <= NAMES and len(self.entry_info) < ENT.LENGTH:
             self.entry_info.append((None, ()))
             return len(self.entry_info) - 1
-        if not self._nameless:  # all are taken: forget what caches hold
+        if not self._nameless:  # all numbers are taken: drop the caches' entries
             self.wait_idle()
             self.forget_entries()
             self._callback.clear()
@@ -612,7 +612,7 @@ class Engine:
         if hot["dead"]:
             self.release_dead()
         if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
-            listener.refuse()  # who listens has no word for this
+            listener.refuse()  # the listener has no word for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 
@@ -715,7 +715,7 @@ class Engine:
             try:
                 self.call("wake_scheduler")(self.base)
             except ctypes.ArgumentError as error:  # its word for a RecursionError on the way
-                raise RecursionError(str(error)) from None  # who waits wakes the scheduler
+                raise RecursionError(str(error)) from None  # a waiting thread wakes the scheduler
         elif self.stepping is not None:
             self.stepping.run(self._run_sequentially)
         else:  # also at interpreter exit, after the threads have left
@@ -832,7 +832,7 @@ class Engine:
                     ids.append(dead.pop())
             except IndexError:  # another thread took the rest
                 pass
-            if self.untouched:  # asked again: whoever used one of them had issued that by now
+            if self.untouched:  # checked again: a user of one of them has issued that by now
                 for storage in ids:
                     if storage not in self.adopted:
                         kept.append(storage)  # the VM's own, of before a fork
@@ -933,7 +933,7 @@ class Engine:
         """
         if (
             not self.configured and self.untouched
-        ):  # then it is there; a process that only loads data starts no threads
+        ):  # then it exists; a process that only loads data starts no threads
             at = [STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS for word in operands]
             if not any(self.words[one + STO.POISON] for one in at):
                 return
@@ -1031,7 +1031,7 @@ class Engine:
         at = ARG.AT + HOST_STREAM * ARG.WORDS + ARG.HEADER
         try:
             function(*self.m[at : at + count].tolist())
-        except BaseException as error:  # whatever it is, it belongs to whoever reads the result
+        except BaseException as error:  # any exception belongs to the reader of the result
             self.failures.raised[seq] = error
             self.call("host_fail")(self.base, HOST_STREAM, slot, 6)
         self.call("host_end")(self.base, slot)
@@ -1082,7 +1082,7 @@ class Engine:
 
     def _run_sequentially(self) -> None:
         if self.draining == threading.get_ident():
-            return  # what a finalizer issues in there is the next to run
+            return  # an instruction issued by a finalizer in there runs next
         failed = False
         with self.lock:
             self.words[CTL.STOP] = 0
@@ -1143,7 +1143,8 @@ class Engine:
                 text = f"flowvm: exit did not wait for {left} unfinished instructions"
                 print(text, file=sys.stderr)
             if not self.stop(2.0 if finished else 0.2) or not finished:
-                # a kernel is running still: what it may look at must outlive the interpreter
+                # a kernel is still running: the memory that it may read must outlive the
+                # interpreter
                 never_freed(self)
         self.stopped = True
         helpers.stop()

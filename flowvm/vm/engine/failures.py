@@ -54,10 +54,10 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
-    captured: bool = False  # no failure, as long as nobody wants what it did not make
+    captured: bool = False  # no failure, as long as its missing value is not needed
     scope: str = ""  # path of the module, of a graph's task
     info: Any = None  # the entry's
-    note: str = ""  # what was added to the exception
+    note: str = ""  # the text added to the exception
     traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
     forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
     last_told: Callable[[], BaseException | None] = lambda: None
@@ -70,7 +70,7 @@ class Failure:
         if error is None:
             error = self.exception
             self.exception = _another(error)
-            # of a built-in kind there is no weak reference, and each hears one of his own
+            # built-in exceptions have no weak references, so each waiter gets its own
             if type(error).__weakrefoffset__:
                 self.last_told = weakref.ref(error)
         return error
@@ -104,11 +104,11 @@ class Failures:
         self.vm = vm
         self.count = 0
         self.by_seq: dict[int, Failure] = {}
-        self.raised: dict[int, BaseException] = {}  # what host callbacks raised, by sequence number
+        self.raised: dict[int, BaseException] = {}  # of host callbacks, by sequence number
         self.lock = held_at_fork(threading.Lock())
-        # what an out-of-memory error says of memory; who knows is above the VM
+        # the memory report for an out-of-memory error; a higher layer sets it
         self.about_memory: Callable[[int], str] = lambda stream: ""
-        # told the numbers + 1 of what failed, as its error is about to be raised
+        # called with the numbers + 1 of failed instructions when their error is about to be raised
         self.told_of: Callable[[set[int]], None] = lambda causes: None
 
     def new(self) -> bool:
@@ -186,7 +186,7 @@ class Failures:
             )
         error = failure.told()
         failure.seen, failure.captured = True, False
-        # anew each time: by now more may be known of what it has poisoned
+        # anew each time: more poisoned instructions may be known by now
         note = note_of(self.vm, failure)
         notes = getattr(error, "__notes__", [])
         if failure.note in notes:
@@ -201,7 +201,7 @@ class Failures:
     def to_raise(self, seq: int) -> BaseException:
         """Return the exception of the failed instruction `seq`, to be raised now."""
         failure = self.by_seq.get(seq)
-        wanted = failure is None or not failure.captured  # what a capture left out is no failure
+        wanted = failure is None or not failure.captured  # left out by a capture: no failure
         error = self.exception(seq)
         if wanted:
             self._tell({seq + 1}, error)
@@ -298,7 +298,7 @@ def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
             co_qualname=entry.tb_frame.f_code.co_qualname,
             co_firstlineno=entry.tb_lineno,
         )
-        frame = FunctionType(code, {})().gi_frame  # of nobody's: it has no caller
+        frame = FunctionType(code, {})().gi_frame  # a frame without a caller
         found = TracebackType(found, frame, -1, entry.tb_lineno)
     return found
 

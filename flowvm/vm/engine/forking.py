@@ -56,7 +56,7 @@ class Gate:
             self.opened.wait()
         return self.counter
 
-    def __repr__(self) -> str:  # this and the next: what says how much was issued asks for them
+    def __repr__(self) -> str:  # the count of issued instructions reads this and the next
         return repr(self.counter)
 
     def __reduce__(self) -> Any:
@@ -134,7 +134,7 @@ class Forking:
                 if (self.held.take(True, until) and self._quiet()) or late:
                     break
             self._let_go()
-            time.sleep(0.001)  # whoever waits for a lock is to have it
+            time.sleep(0.001)  # another thread that waits for a lock must get it
         return self._quiet()
 
     def _quiet(self) -> bool:
@@ -168,7 +168,7 @@ class Forking:
         # half-written records of threads that are gone
         for seq in range(received, received + RING.SLOTS):
             words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK] = 0
-        self.gate = None  # those who wait at it are not here, nor is who has the lock in its event
+        self.gate = None  # the threads that wait at it do not exist here
         self.held.let_go(in_child=True)
         hot["counter"] = itertools.count(received)
         hot["limit"] = received

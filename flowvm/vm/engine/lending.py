@@ -140,7 +140,7 @@ class Lending:
         first = record + RING.OPERANDS
         if words[entry + ENT.OUTLINE]:
             block, count = words[first], words[first - 1]
-            if words[CTL.HEAD] > seq:  # asked behind: until then what was read is its own
+            if words[CTL.HEAD] > seq:  # checked behind the reads: until then they are its own
                 return set()
             operands = np.frombuffer(ctypes.string_at(block, 8 * count), np.int64).tolist()
         else:

@@ -46,10 +46,10 @@ class Loops:
         self.job = job  # in a helper, with a name behind it: makes that function
         self.on_clock = on_clock  # `ticks` of Python's functions is the native clock from now on
         self.signatures = signatures
-        self.first = tuple(first)  # those that take longest to make, one a helper
-        self.last = tuple(last)  # nobody waits for these; made when others are made, then loaded
+        self.first = tuple(first)  # functions that take longest to compile, one a helper
+        self.last = tuple(last)  # not waited for; compiled when others are, then loaded
         self.native: dict[str, Callable[..., int]] = {}
-        self.wanted: set[str] = set()  # being made, for somebody who wants them
+        self.wanted: set[str] = set()  # functions being compiled because they are needed
         self.makers: list[Helper] = []
         self.thread: threading.Thread | None = None
         self.looked = 0.0

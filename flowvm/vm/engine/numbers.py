@@ -32,7 +32,7 @@ class Numbers:
             try:
                 return make()
             except VMError:
-                gc.collect()  # owners may lie in cycles that nobody looked at yet
+                gc.collect()  # owners may be in cycles that are not collected yet
                 number = self._reused()
                 if number < 0:
                     raise

@@ -26,12 +26,10 @@ from flowvm.vm.engine.persistent import holders, persistent, storage_of
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND, STO
 from flowvm.vm.watch.pending import issued
 
-PATIENCE = (
-    0.15  # seconds that what was issued gets to end, before all that persists is looked after
-)
+PATIENCE = 0.15  # seconds for issued instructions to end, before persistent tensors are restored
 MOST = 24  # storages of one Restore
 SHOWN = 12  # tensors without a whole value that are printed
-NEVER = -(1 << 62)  # TORN of what no Restore is to touch, such as the order of exchanges
+NEVER = -(1 << 62)  # TORN of storages that no Restore may touch, such as the order of exchanges
 
 
 class Restoring(Protocol):
@@ -138,7 +136,7 @@ class Restorer:
             whole = kept.intersection(np.flatnonzero(ours & (torn == 0)).tolist())
             for cause in {int(poison[storage]) for storage in whole}:
                 self._issue([s for s in whole if poison[s] == cause], cause)
-        else:  # whatever is poisoned by what still runs
+        else:  # running instructions may still poison others
             for cause in causes:
                 self._issue(kept, cause)
 

@@ -79,7 +79,7 @@ def connect(owner: Array, tensor: Array, writes: Array) -> Edges:
     source = np.concatenate((index[overwritten], before[raw]))
     target = np.concatenate((after[overwritten], index[raw]))
     hazard = np.concatenate((np.where(w[overwritten], WAW, WAR), np.full(raw.sum(), RAW)))
-    # stable: of edges between the same two, those about writes come first
+    # stable: of edges between the same two, the ones about writes come first
     by_pair = np.lexsort((o[source], o[target]))
     source, target, hazard = source[by_pair], target[by_pair], hazard[by_pair]
     a, b = o[source], o[target]

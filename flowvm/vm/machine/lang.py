@@ -55,7 +55,7 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL.WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
-    name = python.__name__  # not `python` itself, of which compiled code has nothing
+    name = python.__name__  # not `python` itself, which compiled code does not have
 
     def define() -> Any:
         return getattr(intrinsics, name)

@@ -33,7 +33,7 @@ def stamp_start(m: Words, stream: int, slot: int) -> None:
     m[INS.AT + slot * INS.WORDS + INS.T_START] = (
         ticks_after() if m[at + STR.STAMP] == 0 else m[at + STR.STAMP]
     )
-    # looked at now: what the next one waits for was over long before the stamp at this one's end
+    # checked now: the next one's operands were ready long before the stamp at this one's end
     m[at + STR.STAMP] = 1 if load_acquire(m, at + STR.TAIL) > m[at + STR.DONE] + 1 else 0
     if m[CTL.LEVEL] > 1:
         m[at + STR.LAUNCH], m[at + STR.TASK] = m[RING.AT + slot * RING.WORDS + RING.MARK] - 1, -1

@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     TOUCH_TENSORS = 3
     CALLBACK = 4  # AccessBlobByCallback: Python code, on a host stream
     LAUNCH_PLAN = 5  # a captured graph, replayed: ENT.LAYOUT is the Plan's words
-    RESTORE = 6  # of storages whose bytes are whole: they are poisoned no more
+    RESTORE = 6  # lifts the poison of storages whose bytes are whole
 
 
 class Access(enum.IntEnum):
@@ -93,8 +93,8 @@ class OPERAND(Record):
     CONST, MUT, MUT2 = (int(a) for a in Access)
     ALLOCATE = 4  # with MUT or MUT2: the storage gets its memory from this instruction
     RETURNED = 8  # with MUT, of a launch: an output is a view of this variable
-    UNREAD = 8  # with CONST, of a launch: nobody looks at it, so it is no matter if it is poisoned
-    UPDATED = 8  # with MUT, of an op: what it writes is made of what was there
+    UNREAD = 8  # with CONST, of a launch: it is never read, so its poison does not matter
+    UPDATED = 8  # with MUT, of an op: the new value depends on the old one
     ACCESS_BITS = 4
     ACCESSES_PER_WORD = 15  # of 4 bits: the top bits stay clear, so the word is never negative
     MAX = 1 << 15  # operands of one instruction, out of line
@@ -279,7 +279,7 @@ class STR(Region):
     N_CLASSES = 168
     SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
     HOST_MEMORY, DEVICE_MEMORY, PINNED_MEMORY = 0, 1, 2  # MEMORY
-    STOPPED = 1 << 21  # what a kernel ends with that a cancel has stopped
+    STOPPED = 1 << 21  # the result of a kernel that a cancel has stopped
     MAX_TEAM = 255  # helpers of a stream
 
 
@@ -339,7 +339,7 @@ class DEP(Region):
     LAST = field("its last node + 1")
 
 
-# the worker whose instruction the edges let run; the issuing thread before a storage's first use
+# the worker whose instruction may run by the edges; the issuing thread before a storage's first use
 @region(_STORAGES, words=8, by=WORKER)
 class STO(Region):
     """A storage: memory of a tensor."""

@@ -11,7 +11,7 @@ from flowvm.vm.watch.lively import Lively, begun, pending
 
 MOST = 40
 
-elsewhere: list[Callable[[], list[str]]] = []  # lines about what is waited for outside this process
+elsewhere: list[Callable[[], list[str]]] = []  # lines about waits for other processes
 
 
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:

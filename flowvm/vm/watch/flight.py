@@ -67,7 +67,7 @@ from flowvm.vm.watch.sampling import Sampling
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
-READINGS = 4  # of two clocks, of which the closest is taken
+READINGS = 4  # readings of two clocks; the closest one counts
 # from level 2 on, instructions between two looks at the time they were issued at: the least; more
 # where looks would be less than two LEAST apart: less than one off the processor is no `gil`
 EXACT_EVERY = 32
@@ -182,7 +182,7 @@ class Flight:
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
-        # set by who drives devices: what is known of instructions of these numbers
+        # set by the device rooms: the known times of instructions of these numbers
         self.device_times: Callable[[Array], DeviceTimes] = _no_devices
         self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
         self.in_nanoseconds = 0  # the times of instructions below this one are
@@ -380,7 +380,7 @@ class Flight:
         ring = m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS].reshape(REC.LENGTH, REC.WORDS)
         place = seqs & REC.MASK
         before = ring[place, REC.SEQ]
-        released = ring[place, REC.RELEASED]  # written last: if it is there, so are the others
+        released = ring[place, REC.RELEASED]  # written last: if it is set, so are the others
         rows = ring[place]
         rows[:, REC.RELEASED] = released
         valid = (before == seqs + 1) & (rows[:, REC.SEQ] == before)
@@ -489,7 +489,7 @@ class Flight:
         outline = table[entries, ENT.OUTLINE] != 0
         spilled = (outline | (counts > INLINE)) & (counts > 0)
         written = int(self.vm.words[CTL.SPILLED])
-        # an eighth is left for what is written while this looks
+        # an eighth is left for writes during this look
         lost = spilled & (rows[:, REC.OPERANDS] < written - SPL.LENGTH * 7 // 8)
         counts[lost] = 0
         offsets = np.concatenate(([0], np.cumsum(counts)))

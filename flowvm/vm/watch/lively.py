@@ -240,7 +240,7 @@ def chain(found: list[Lively]) -> list[Lively]:
         links.append(at)
         ahead = [at.behind, *(wait.seq for wait in at.waits)]
         alive = [by_seq[seq] for seq in ahead if seq in by_seq]
-        # what runs is at the end of every chain: the shortest way there is by the youngest
+        # every chain ends at a running instruction: the shortest way there is by the youngest
         at = max(alive, key=lambda one: one.seq, default=None)
     return links
 

@@ -152,6 +152,6 @@ def _write(text: str) -> None:
         return
     if (sys.stderr.encoding or "ascii").lower().replace("-", "") != "utf8":
         text = text.replace("·", "|")
-    with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+    with suppress(OSError, ValueError):  # the output has no reader: that must not stop the program
         sys.stderr.write(printable(text, lines=True))
         sys.stderr.flush()

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 
 LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
-FRESH = 10_000_000  # ns: what happened elsewhere is read as often, or as takes a SHARE of the time
+FRESH = 10_000_000  # ns between looks at other threads; more if looks take over a SHARE of the time
 SHARE = 100
 _libc = ctypes.PyDLL(None)  # which keeps the GIL
 NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold the GIL

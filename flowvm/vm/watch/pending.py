@@ -20,7 +20,7 @@ from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STAT
 from flowvm.vm.watch.protocol import VM
 
 POLL = 0.0002  # seconds between two looks
-GRACE = 0.01  # seconds that the scheduler gets to take what was issued
+GRACE = 0.01  # seconds for the scheduler to receive issued instructions
 
 
 class Pending(NamedTuple):
@@ -52,7 +52,7 @@ def _writer(vm: VM, operand: int) -> Pending | None:
     while (index := words[first] - 1) >= 0:  # invariant: [one writer]? readers*
         node = ACC.AT + index * ACC.WORDS
         writes, slot = words[node + ACC.WRITES], words[node + ACC.SLOT]
-        if words[first] - 1 == index:  # else it left the list, and what was read is another's
+        if words[first] - 1 == index:  # else it left the list, and the words read belong to another
             seq = words[INS.AT + slot * INS.WORDS + INS.SEQ]
             return Pending(seq, _name(vm, slot)) if writes else None
     return None

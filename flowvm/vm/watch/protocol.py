@@ -21,7 +21,7 @@ class VM(Protocol):
     threads: list[threading.Thread]
     running: bool
     stopped: bool
-    at_once: bool  # an issuing thread runs what it has issued
+    at_once: bool  # an issuing thread runs its instructions itself
 
     @property
     def streams(self) -> int:

@@ -59,8 +59,8 @@ class Sample(NamedTuple):
     frames: tuple[tuple[CodeType | None, int], ...]
 
 
-# Time, thread and processor time of a sample; and of each frame the address of its code, where it
-# is in that, and by what the code is known again.
+# Time, thread and processor time of a sample; and for each frame the address of its code, the
+# address in the code, and the code's identity.
 _Row = tuple[int, int, int, tuple[tuple[int, int, int], ...]]
 
 
@@ -82,7 +82,7 @@ class Sampling:
 
     def __init__(self) -> None:
         self.on = False
-        self.native = False  # what the thread runs
+        self.native = False  # True if the thread runs the native loop
         self.why = ""  # it is Python's
         self.thread: threading.Thread | None = None
         self.local = threading.local()
@@ -102,7 +102,7 @@ class Sampling:
         own = getattr(self.local, "own", None)
         if own is None:
             if not self.free:
-                return  # as many as there is room for are looked at
+                return  # only as many threads as there is room for are sampled
             self.local.own = own = _Issuing(self.words, self.free)
             self.words[own.slot + WATCHED.THREAD] = threading.get_ident()
             self.words[own.slot + WATCHED.CLOCK] = (~threading.get_native_id() << 3) | 6
@@ -119,7 +119,7 @@ class Sampling:
         target, args = (loop, (ctypes.addressof(self.words),)) if loop else (self._look, ())
         self.thread = threading.Thread(target=target, args=args, name=NAME, daemon=True)
         self.thread.start()
-        self.on = True  # last: if an exception came, whoever issues next begins anew
+        self.on = True  # last: after an exception, the next issuing thread begins anew
         say(1, f"started thread {NAME}")
 
     def _loop(self) -> Any:
@@ -295,7 +295,7 @@ def _named(package: str = "") -> Iterator[CodeType]:
         if id(value) in known:
             continue
         known.add(id(value))
-        kind = type(value)  # not isinstance: what a module has may be made to say something else
+        kind = type(value)  # not isinstance: an attribute of a module may lie about its class
         if kind is FunctionType:
             yield value.__code__
             if value.__closure__:

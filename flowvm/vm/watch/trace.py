@@ -79,7 +79,7 @@ class Trace:
     edges: list[Edge] = field(default_factory=list)
     result: Any = None
     dropped: int = 0
-    streams: dict[int, str] = field(default_factory=dict)  # what they are called
+    streams: dict[int, str] = field(default_factory=dict)  # the streams' names
     # (instruction, tensor) -> when a launch that may run beside others read it, and wrote it: see
     # `flowvm.vm.watch.uses`
     uses: dict[tuple[int, int], list[Times]] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Trace:
         """The instructions on the longest path of dependences, each as long as it ran; a release is
         on none.
         """
-        best: list[tuple[int, int]] = []  # when each could have ended, and after whom
+        best: list[tuple[int, int]] = []  # the earliest end of each, and its predecessor
         front: dict[int, list[int]] = {}
         for e in self.edges:
             front.setdefault(e.target, []).append(e.source)
@@ -173,7 +173,7 @@ class Trace:
         padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
         return encodable("\n".join("  ".join(r).rstrip() for r in padded))
 
-    # the rows in colours, for so many columns: set by who knows screens (`flowvm` itself)
+    # the rows in colours, for so many columns: set by `flowvm` itself, which knows screens
     screen: ClassVar[Callable[[Trace, int], Any]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -50,7 +50,7 @@ def verify(trace: Trace) -> Verified:
     for tensor, uses in accesses.items():
         since_write: list[tuple[int, bool]] = []
         for index, writes in uses:
-            # earlier conflicting accesses; those before the last write are ordered through it
+            # earlier conflicting accesses; the ones before the last write are ordered through it
             for earlier, earlier_writes in since_write:
                 if writes or earlier_writes:
                     pairs += 1

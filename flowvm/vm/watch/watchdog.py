@@ -35,7 +35,7 @@ else:
     lively = lazy("flowvm.vm.watch.lively")
     window = lazy("flowvm.vm.watch.window")
 
-LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog waits for
+LOOK_S = 1.0  # seconds between two looks, or a quarter of the watchdog's patience
 
 
 class Watch:

@@ -38,10 +38,10 @@ from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import begun, fronts
 from flowvm.vm.watch.spaces import space_of, spaces
 
-SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
+SAMPLE = 1024  # instructions in an answer, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
 WAITS, MARKS, FRESH = 512, 64, 2048
-PATIENCE_S = 2  # for whoever asks to take the answer
+PATIENCE_S = 2  # for the asking process to take the answer
 MOST_HEADER = 1 << 26  # bytes of an answer's header
 PARTS: Check = several(row(integer(0, ARRAY.WORDS), integer(0, ARRAY.WORDS)), 1 << 10)
 _CREDENTIALS = struct.Struct("3i")
@@ -106,8 +106,8 @@ def serve(vm: Shown, listener: socket.socket) -> None:
     connection, _ = listener.accept()
     with connection:
         try:
-            # the kernel's timeouts: Python's would let go of the GIL once more at every call, and
-            # to take it back is what disturbs the threads that are watched
+            # the kernel's timeouts: Python's would release the GIL once more at every call, and
+            # taking it back disturbs the observed threads
             connection.setblocking(True)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(PATIENCE_S, 0))
@@ -130,7 +130,7 @@ def serve(vm: Shown, listener: socket.socket) -> None:
                     sent -= len(left.pop(0))
                 if left:
                     left[0] = left[0][sent:]
-        except Exception:  # whoever asked has gone, or asks nonsense: the next one is answered
+        except Exception:  # the asking process has gone, or asks nonsense: the next one is answered
             return
 
 

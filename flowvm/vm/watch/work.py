@@ -27,7 +27,7 @@ def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
     out, a, b = metas[:3]
     if name.lstrip("_").startswith(_PRODUCTS):
         batch = math.prod(b.shape[:-2])
-        # m n, m k and k n elements, or so many times each in a batch
+        # m n, m k and k n elements, or these times the size of a batch
         return 2 * math.isqrt(out.numel * a.numel * b.numel // max(1, batch))
     if name == "conv_weight":
         return 2 * a.numel * out.numel // max(1, out.shape[0])

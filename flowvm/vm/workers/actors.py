@@ -123,9 +123,9 @@ def take(m: Words, stream: int) -> int:
         store_release(m, place, 0)
         m[box + MBX.HEAD] += 1
         actor = words_at(address, ACTOR.WORDS)
-        # whoever frees the words reads these two in the other order
+        # the thread that frees the words reads these two in the other order
         store_release(actor, ACTOR.LOOKING, 1)
-        # before the look: what comes after it posts again
+        # before the look: an event after it posts again
         fetch_add(actor, ACTOR.QUEUED, -1)
     return address
 
@@ -230,7 +230,7 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
                 plan[at + LAUNCH.TASK] = task
                 for i in range(ARG.N_DETAILS):
                     plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
-        plan[own] = max(before, ran)  # in front of `leave_undone`, which asks what has run
+        plan[own] = max(before, ran)  # in front of `leave_undone`, which reads it
         if status != 0:
             leave_undone(m, slot, entry, plan, actor, ran, True)
     else:
@@ -260,8 +260,8 @@ def leave_undone(
     m: Words, slot: int, entry: int, plan: Words, actor: Words, ran: int, failed: bool
 ) -> None:
     """Stop an actor in a failed launch: poison its half written outputs, before others may look at
-    them.  `failed`: True at its failed task `ran`; False in the place of repetitions that would have
-    followed others.
+    them.  `failed`: True at its failed task `ran`; False in the place of repetitions that would
+    have followed others.
     """
     poison_rest(
         m, slot, entry, actor[ACTOR.ACTED] // actor[ACTOR.TIMES], actor[ACTOR.TASK] + ran,
@@ -348,7 +348,7 @@ def open_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> No
     plan[at + LAUNCH.ALONE] = 1 if writes_an_input(m, slot, entry) else 0
     plan[at + LAUNCH.SCALARS] = scalars_of(m, slot, entry)
     if CHECKED:
-        begin_check(m, stream, slot)  # whose memory it is
+        begin_check(m, stream, slot)  # its memory
     plan[at + LAUNCH.CHUNK] = take_chunk(m, stream, slot, entry)
     if plan[at + LAUNCH.CHUNK] == 0:
         plan[at + LAUNCH.STATUS], plan[at + LAUNCH.TASK] = OUT_OF_MEMORY, -1

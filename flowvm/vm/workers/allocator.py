@@ -57,7 +57,7 @@ SLAB = 2 << 20
 HUGE_PAGE = 2 << 20  # of x86-64, and of aarch64 with its usual page of 4 KiB
 LARGE_CLASS = 56  # the class of 1 MiB: larger classes come straight from the system
 PATIENCE, LOOK = 2000, 50  # looks at another worker that has memory to release; us between two
-KEEP = 256 << 20  # cached bytes that are never given back without being asked for
+KEEP = 256 << 20  # cached bytes that are given back only on request
 
 
 def class_of(size: int) -> int:
@@ -316,7 +316,7 @@ def await_releases(m: Words, at: int) -> None:
     for _ in range(PATIENCE):
         if load_acquire(m, at + STR.LAUNCHED) >= tail:
             return
-        futex_wait(m, at + STR.MEMORY, m[at + STR.MEMORY], LOOK)  # a sleep: nobody wakes it
+        futex_wait(m, at + STR.MEMORY, m[at + STR.MEMORY], LOOK)  # a sleep: no thread wakes it
 
 
 def trim_for(m: Words, at: int, by: int) -> int:

@@ -96,7 +96,7 @@ def open_next(m: Words, stream: int, block: Words) -> bool:
     most = BATCH if m[CTL.LEVEL] < 2 and block[DEV.EACH] == 0 else 1
     if block[DEV.SINCE] >= most or opened + 1 == load_acquire(m, at + STR.TAIL):
         record(block, opened + 1)
-    # at last: else an event that tells when it ended could be behind what waits for it
+    # at last: else an event that tells when it ended could be behind its waiters
     store_release(m, at + STR.LAUNCHED, opened + 1)
     return True
 
@@ -287,7 +287,7 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
             else:
                 tear(m, slot, entry)
         elif poison_of(m, slot, entry) != 0:
-            tear(m, slot, entry)  # it ran on what the failed one left
+            tear(m, slot, entry)  # it ran on the failed one's outputs
             status = skip(m, slot, entry, poison_of(m, slot, entry))
         m[ins + INS.STATUS] = status
     if m[CTL.LEVEL] != 0:

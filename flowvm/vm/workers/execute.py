@@ -207,7 +207,7 @@ def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
 def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
     """Report an instruction's error to Python.  Its outputs are already poisoned."""
     seq = seq_of(m, slot)
-    if status != CAPTURED:  # which nobody did anything wrong for
+    if status != CAPTURED:  # CAPTURED is no error of the instruction
         fetch_add(m, CTL.N_FAILED, 1)
     report(m, stream, seq, entry, status, m[STR.AT + stream * STR.WORDS + STR.TASK])
 

@@ -22,7 +22,7 @@ from flowvm.vm.workers.zones import (
     on_host,
 )
 
-MOST = 1 << 40  # words_at wants a length; a Plan's lists know their own
+MOST = 1 << 40  # words_at needs a length; a Plan's lists know their own
 
 
 def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:

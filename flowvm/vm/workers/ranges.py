@@ -20,7 +20,7 @@ from flowvm.vm.machine.stamps import stamp_share
 from flowvm.vm.machine.words import ARG, CTL, STR
 from flowvm.vm.workers.zones import CHECKED, check_arena
 
-LEADER = -1  # the stream's worker among those that share a kernel
+LEADER = -1  # the stream's worker among the threads that share a kernel
 
 
 def run_phases(
@@ -108,7 +108,7 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
             break
         lo, hi = k * grain, min((k + 1) * grain, units)
         status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
-        if CHECKED and status == 0 and who != LEADER:  # whose arena is looked at behind the kernel
+        if CHECKED and status == 0 and who != LEADER:  # its arena is checked behind the kernel
             status = check_arena(m, stream, arena)
         if status != 0:
             store_release(m, at + STR.STATUS, status)

@@ -97,11 +97,11 @@ def walked(w: Words, row: Words, state: int) -> int:
         if not read_some(w, frame + w[SAMPLING.THROUGH], 8):
             return 0
         frame = window[0]
-    low, high = 0, 0  # what of memory WINDOW has
+    low, high = 0, 0  # the part of memory in WINDOW
     depth = 0
     while frame > 0 and frame & 7 == 0 and depth < SEEN.MOST:
         if frame < low or frame + FRAME_BYTES > high:
-            # callers lie in front of what they call, most of them close by
+            # callers lie in front of their callees, most of them close by
             size = SAMPLING.WINDOW_BYTES
             low = frame + SAMPLING.AHEAD - size
             if low < 0 or not read_some(w, low, size):
@@ -143,14 +143,14 @@ def names(w: Words, row: Words, last: int) -> None:
     spans = words_at(w[SAMPLING.SPANS] + 16, 2 * SEEN.MOST)
     for k in range(news):
         code = row[SEEN.FRAMES + 3 * k]
-        if code == 0:  # a frame of C's: any memory that is there
+        if code == 0:  # a frame of C's: the memory is arbitrary
             code = w[SAMPLING.RING]
         spans[2 * k], spans[2 * k + 1] = code + first, size
     whole = max(read(w, w[SAMPLING.WINDOW], size * news, news), 0) // size
     window = words_at(w[SAMPLING.WINDOW], SAMPLING.WINDOW_BYTES // 8)
     for k in range(news):
         to = SEEN.FRAMES + 3 * k + 2
-        row[to] = 0  # what could not be read is no code object
+        row[to] = 0  # unreadable memory is no code object
         if k < whole:
             at = k * size
             row[to] = (

@@ -74,7 +74,7 @@ STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
-GLANCE = 50  # microseconds between two looks at what a device is busy with
+GLANCE = 50  # microseconds between two looks at a busy device
 
 
 def wake(m: Words, word: int) -> None:
@@ -229,7 +229,7 @@ def scheduler_loop(base: int) -> int:
         compare_exchange(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0)
         if m[CTL.ROOM_SLEEPS] != 0:
             wake(m, CTL.ROOM_SLEEPS)
-        idle = m[CTL.SPINS]  # who woke it has left something, or it sleeps on
+        idle = m[CTL.SPINS]  # the waking thread has left something, or this one sleeps on
 
 
 def has_news(m: Words) -> bool:
@@ -354,7 +354,7 @@ def close_next(m: Words, stream: int, plan: Words) -> bool:
     entry = entry_of(m, slot)
     if m[entry + ENT.KIND] == KIND.RELEASE:
         execute(m, stream, slot)
-        m[at + STR.STAMP] = 0  # what comes next may have been received since
+        m[at + STR.STAMP] = 0  # the next record may have been received since
     elif may_close(plan):
         close_launch(m, stream, slot, entry, plan)
         if m[CTL.LEVEL] != 0:

@@ -48,7 +48,7 @@ BEFORE = HEAD + LEFT
 CHUNK_ZONE = 64 if CHECKED else 0  # bytes behind each block of a chunk, and in front of the first
 QUARANTINE = 32 << 20  # bytes of a stream's released blocks
 MOST_BLOCKS = 4096  # of them
-MOST_COMPARED = 4 << 20  # bytes: what is larger is not compared with what it was
+MOST_COMPARED = 4 << 20  # bytes: larger memory is not compared with its copy
 ARENA_ZONE = 4096 if CHECKED else 0  # bytes on both sides of an arena
 ARENA_LOOK = 256  # bytes of it that are looked at each time
 
