@@ -36,7 +36,7 @@ __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 __dir__ = listing(globals())
 
 PREFIX = "FLOWVM_"
-TESTS = "FLOWVM_TEST_"  # what the tests are told, which is no setting
+TESTS = "FLOWVM_TEST_"  # variables for the tests, which are no settings
 
 
 class Variable(NamedTuple):
@@ -443,5 +443,5 @@ config = _of_this_process()
 def say(level: int, text: str) -> None:
     """Print a line to stderr if `config.debug` is at least `level`."""
     if config.debug >= level and sys.stderr:
-        with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+        with suppress(OSError, ValueError):  # no reader: that must not stop the program
             sys.stderr.write(f"flowvm: {text}\n")

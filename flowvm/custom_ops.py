@@ -97,7 +97,7 @@ class CustomOpDef:
         for p in self.schema.parameters:
             if p.written and given[p.name] is not None:
                 for x in tree_flatten(given[p.name])[0]:
-                    x.bump()  # what was done by NumPy was counted by nobody
+                    x.bump()  # writes by NumPy are not counted
         return result
 
     def _run(self, function: Callable[..., Any], given: dict[str, Any]) -> Any:

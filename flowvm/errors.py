@@ -115,9 +115,9 @@ __dir__ = listing(globals())
 
 
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
-# what a device's driver makes of the details of DEVICE_FAILED, if one is loaded
+# a device's exception for the details of DEVICE_FAILED, if a driver is loaded
 on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
-# likewise who knows the ranks, of the details of RANKS_FAILED
+# the ranks' exception for the details of RANKS_FAILED
 on_ranks_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
@@ -142,8 +142,8 @@ class FlowError(Exception):
     ShapeError
     """
 
-    # class and path of the layer it came from, the module it left last, the note that says so:
-    # for `flowvm.nn.module`
+    # for `flowvm.nn.module`: class and path of the layer that raised it, the last module it left,
+    # its note
     layer: tuple[str, str, object, str] | None = None
 
     def __init__(self, *args: object) -> None:
@@ -537,7 +537,7 @@ class Status(IntEnum):
     NOT_POSITIVE_DEFINITE = 11
     CAPTURED = 12
     DEVICE_FAILED = 13
-    OUTSIDE_OPERAND = 14  # this and those below: the memory check
+    OUTSIDE_OPERAND = 14  # this and the ones below: the memory check
     BETWEEN_ELEMENTS = 15
     WROTE_INPUT = 16
     OUTSIDE_SCRATCH = 17

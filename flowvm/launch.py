@@ -126,7 +126,7 @@ class Launch:
     blocks: tuple[int, ...] = ()
     stream: int = 0  # that it goes to, if not the caller's: see `flowvm.ranks.world.Lane`
     stand_in: Callable[..., Any] | None = None
-    plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
+    plan: Any = None  # for a rule of another device: more facts than metas and attrs
 
 
 def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:

@@ -107,7 +107,7 @@ class Library:
         self._made.clear()
 
 
-_kept = Library("", "FRAGMENT")  # what functions here define
+_kept = Library("", "FRAGMENT")  # the ops that functions here define
 
 
 def define(qualname: str, schema: str, *, lib: Library | None = None, tags: Any = ()) -> Any:

@@ -80,7 +80,7 @@ def svd_lowrank(
     count = min(6 if q is None else q, m, n)
     if count <= 0:
         raise ArgumentError(f"svd_lowrank: q and the matrices' sizes are positive, got {q}, {m, n}")
-    turned = m < n  # the basis is that of the longer side, so the small matrix is thin
+    turned = m < n  # the basis is of the longer side, so the small matrix is thin
     x = x.mH if turned else x
     basis = get_approximate_basis(x, count, niter)
     u, s, vh = svd(matmul(basis.mH, x), full_matrices=False)

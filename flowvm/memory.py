@@ -19,7 +19,7 @@ from flowvm.vm import empty_cache, reset_peak, stats
 __all__ = ["allocated", "empty_cache", "max_allocated", "reserved", "reset_peak", "summary"]
 __dir__ = listing(globals())
 
-REPORT = 86  # columns of what stands in an error
+REPORT = 86  # columns of a report in an error
 INDENT = " " * 14
 
 

@@ -52,7 +52,7 @@ __all__ = [
 __dir__ = listing(globals())
 
 _flow: Final = sys.modules["flowvm"]
-# what asks nobody: of the library, not of a tensor
+# functions without overrides: of the library, not of a tensor
 _IGNORED: Final = frozenset({
     "default_generator", "elementwise", "from_dlpack", "get_rng_state", "initial_seed",
     "is_storage", "is_tensor", "manual_seed", "op", "samples", "seed", "set_default_tensor_type",

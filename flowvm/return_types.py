@@ -30,7 +30,7 @@ class Results(tuple[Any, ...]):
     n_fields: ClassVar[int] = 0
     n_sequence_fields: ClassVar[int] = 0
     n_unnamed_fields: ClassVar[int] = 0
-    _into: ClassVar[type[Results] | None] = None  # the class of what went into out=
+    _into: ClassVar[type[Results] | None] = None  # the class of results written into out=
 
     def __init_subclass__(cls) -> None:
         names = tuple(vars(cls).get("__annotations__", ()))

@@ -21,7 +21,7 @@ _NUMBERS: Final = {
     "Scalar": (int, float, bool, complex), "ScalarType": (DType,), "Device": (Device, str),
     "Tensor": (Tensor,),
 }  # fmt: skip
-# what an annotation comes to, by its text without spaces
+# the schema type of an annotation, by its text without spaces
 _ANNOTATED: Final = {
     Tensor: "Tensor", int: "SymInt", float: "float", bool: "bool", str: "str", DType: "ScalarType",
     Device: "Device",

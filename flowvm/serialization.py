@@ -93,7 +93,7 @@ __dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION, _VERSION_OF_SHARED = 1, 2
-DEFAULT_PROTOCOL = 2  # of pickles, as PyTorch has it: what is written here is none
+DEFAULT_PROTOCOL = 2  # of pickles, as in PyTorch; files written here are none
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -610,7 +610,7 @@ _DTYPES = {
     "F64": 8, "C64": 8, "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
     "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1,
 }  # fmt: skip
-_UNKNOWN = {  # those that NumPy has no dtype for
+_UNKNOWN = {  # dtypes that NumPy lacks
     "BF16": bfloat16, "F8_E4M3": float8_e4m3fn, "F8_E5M2": float8_e5m2,
     "F8_E4M3FNUZ": float8_e4m3fnuz, "F8_E5M2FNUZ": float8_e5m2fnuz, "F8_E8M0": float8_e8m0fnu,
 }  # fmt: skip
