@@ -219,7 +219,8 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Let the event happen when everything issued to the stream so far is done.
 
-        Waits until all of that was handed to the device: what the host has yet to compute, first.
+        Wait until these instructions were handed to the device; before that, the host must compute
+        its part.
         """
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)

@@ -114,7 +114,8 @@ class CudaLane(Lane):
 class Communicator:
     """NCCL's communicator of some ranks on a device; this rank is number `rank` of them.
 
-    `brings` gives all of them what the first one has: the bytes by which they find each other.
+    `brings` sends the first rank's bytes to all ranks: the identifier by which they find each
+    other.
     """
 
     def __init__(

@@ -147,8 +147,8 @@ class LibraryStep:
     arguments are integers and addresses; a float64 or float32 that is passed by address is
     ("&f64", value) or ("&f32", value), which stays where it is.
 
-    Any result but 0 fails the instruction.  `address` is that of a function which no library of
-    NVIDIA's has; `others` of `flowvm.cuda.driver.driver` says what its results mean.
+    Any result but 0 fails the instruction.  `address` is the address of a function outside of
+    NVIDIA's libraries; `others` of `flowvm.cuda.driver.driver` has its exceptions.
     """
 
     name: str
@@ -165,11 +165,11 @@ class CudaLaunch:
     """The answer of an op's CUDA rule: `rule(launch, metas, attrs) -> CudaLaunch`.  `metas` and
     `attrs` are the call's.
 
-    `launch` is what the op's infer function answered for the CPU: its `outputs` hold for CUDA too.
-    `scratch` is bytes of device memory that live from the first step to the last.  `stream` is the
-    VM stream that it goes to, 0 for the device's compute stream.  `begins` are taken before the
-    steps, and in a graph before each launch, even if the driver has all other steps captured: they
-    put nothing into the stream.
+    `launch` is the infer function's answer for the CPU; its `outputs` hold for CUDA, too.
+    `scratch` is a number of bytes of device memory that live from the first step to the last.
+    `stream` is the VM stream of the instruction, 0 for the device's compute stream.  `begins` are
+    issued before the steps, and in a graph before each launch, even if the driver has captured all
+    other steps.  They put nothing into the stream.
     """
 
     outputs: tuple[TensorMeta, ...]

@@ -7,8 +7,8 @@
 Switches of PyTorch that could change nothing here (cudnn.benchmark, deterministic, enabled) are
 kept as they are set: convolutions are deterministic always.
 
-Calls are lowered once and remembered; so a switch that changes forgets what is remembered, and the
-next calls are lowered anew.  A Plan keeps what it was captured with.
+Calls are lowered once and cached.  A change of a switch clears the cache, so the next calls are
+lowered anew.  A Plan keeps the switches of its capture.
 """
 
 from __future__ import annotations

@@ -145,10 +145,10 @@ _PTX_OF_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 def readable(text: str, version: int) -> str:
     """PTX as a driver of CUDA `version` (12040 is 12.4) reads it.
 
-    A toolkit declares the newest PTX that it knows, and a driver refuses what is newer than itself,
-    whatever is in it.  What kernels here consist of is older than all drivers that flowvm takes, so
-    the driver's own version is declared where the toolkit is ahead of it; what it cannot read all
-    the same its compiler names.
+    A toolkit declares the newest PTX that it knows, and a driver refuses PTX newer than itself,
+    whatever it contains.  Kernels here use only PTX that is older than all supported drivers.  So
+    the driver's own version is declared if the toolkit is ahead of it.  The driver's compiler names
+    anything that it cannot read all the same.
     """
     declared = _VERSION.search(text)
     major, minor = version // 1000, version % 1000 // 10

@@ -164,8 +164,8 @@ class Runtime:
     def cublas(self, stream: int) -> int:
         """A new cuBLAS handle for `stream`.  DeviceError where cuBLAS is not there.
 
-        It has memory of its own to compute with: what cuBLAS takes by itself while a stream is
-        captured would become a part of the graph, which could then not be updated.
+        It has its own workspace.  Memory that cuBLAS allocates itself during a capture would become
+        a part of the graph, which could not be updated then.
         """
         drivers.require("cublas")
         self.enter()

@@ -4,9 +4,9 @@
     streams(0).h2d          that of copies from the host; .d2h: to the host
     new_stream(0, "mine")   one more compute stream
 
-They are numbers of the VM, each with a worker that hands instructions to a CUDA stream of its own
-(`flowvm.vm.workers.device`).  What the worker needs is a *block* of words, which is made here: the
-driver's functions by address, handles, page-locked lines for what kernels report.  Blocks, and what
+They are numbers of the VM.  Each has a worker that hands instructions to a CUDA stream of its own
+(`flowvm.vm.workers.device`).  The worker reads a *block* of words, which is made here: the driver's
+functions by address, handles, page-locked lines for kernels' reports.  Blocks, and the memory that
 they point at, stay for ever: worker threads outlive the interpreter.
 
 The first use of a device makes its three streams.

@@ -1,9 +1,9 @@
 """Exchanges of simulated NCCL between processes: files in a folder that lives as long as the
 communicator.
 
-What a rank sends it writes to a file of its own when its stream comes there; what it waits for is
-ready when the files of the others are there.  So streams wait for each other as on GPUs, and those
-that do not wait go on.  The n-th exchange of a communicator belongs to the n-th of the others.
+A rank writes the data that it sends to a file, when its stream comes to the exchange.  The exchange
+is ready when the other ranks' files exist.  So streams wait for each other as on GPUs, and other
+streams go on.  The n-th exchange of a communicator belongs to the n-th of the other ranks.
 """
 
 from __future__ import annotations

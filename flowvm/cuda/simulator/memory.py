@@ -1,7 +1,7 @@
 """Memory of simulated devices: host memory whose bounds are remembered.
 
-A block has guard bytes on both sides, which are looked at when it is freed, and begins filled with
-bytes of ones, which are NaN as floats.  Whoever touches memory asks `Memory.check` first, so an
+A block has guard bytes on both sides, which are checked when it is freed.  It begins filled with
+bytes of ones, which are NaN as floats.  Code that touches memory calls `Memory.check` first.  So an
 access outside any block, to freed memory or past a block's end is a Fault that says so.
 """
 

@@ -14,8 +14,8 @@ late       streams run what is in them only when somebody asks, in an order that
 devices    how many there are (2)
 memory     of each device (1G)
 
-As with a GPU, what goes wrong while a stream runs is sticky, and comes out of later calls; `why`
-says what it was.  Every callback holds `lock`, so native threads may call at any time.
+As with a GPU, an error while a stream runs is sticky, and later calls return it; `why` returns its
+reason.  Every callback holds `lock`, so native threads may call at any time.
 
 Long because a method stands for each function.
 """

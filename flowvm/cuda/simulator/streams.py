@@ -6,8 +6,8 @@ happened.  At once: what may run runs while it is enqueued.  Late: it stays in i
 somebody asks (query, synchronize), and a seed chooses whose turn it is, in bursts, so that whatever
 the events allow will happen some day; a wait that is missing gives wrong numbers.
 
-Work that waits for other processes has a `poll`, and whoever waits for it lets others call in the
-meantime.
+Work that waits for other processes has a `poll`.  A thread that waits for such work lets others
+call in the meantime.
 
 Nothing here touches memory; `Work.run` does.
 """
