@@ -34,8 +34,8 @@ class DeviceMesh(Region):
     mesh_dim_names   one for each dimension of the array; `mesh["data"]` are then the ranks along it
                      that this rank stands with
 
-    `flow_placement` is the same as a `flow.placement`.  ArgumentError: ranks there are not, other
-    numbers of names; ArgumentTypeError for what is no array of ranks.
+    `flow_placement` is this mesh as a `flow.placement`.  ArgumentError for ranks that do not exist
+    or a wrong number of names; ArgumentTypeError if `mesh` is no array of ranks.
 
     >>> from flowvm.distributed.device_mesh import DeviceMesh
     >>> mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=("data", "model"))

@@ -1,9 +1,9 @@
 """Collectives that answer new tensors and have gradients, by the names of PyTorch's
 `torch.distributed._functional_collectives`.
 
-`group` is a group of `new_group`, a `DeviceMesh` of one dimension, a mesh and one of its
-dimensions in a tuple, ranks in a list, or None for all.  Answers are there when somebody reads
-them, so `wait_tensor` gives what it is given.
+`group` is a group of `new_group`, a `DeviceMesh` of one dimension, a mesh and one of its dimensions
+in a tuple, ranks in a list, or None for all.  A reader of a result waits for it, so `wait_tensor`
+returns its argument.
 """
 
 from __future__ import annotations

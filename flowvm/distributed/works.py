@@ -16,7 +16,7 @@ from flowvm.vm.watch.pending import issued, lively_on
 class Work:
     """An issued exchange.
 
-    Nothing needs to wait for it: whoever reads the tensors does.  While a graph is captured,
+    Waiting is optional: a reader of the tensors waits anyway.  During the capture of a graph,
     waiting does nothing.
     """
 

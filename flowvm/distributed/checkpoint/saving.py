@@ -68,9 +68,9 @@ def save(
 ) -> None:
     """Write a state dict into a folder; all ranks call it together.
 
-    Each part of a global tensor is written once, by the first rank that has it; local tensors and
-    everything else are the first rank's.  A `Stateful` value is saved by its state dict.  Whoever
-    reads the folder finds what was there before or all that is there now.
+    Each part of a global tensor is written once, by the first rank that has it.  Local tensors and
+    all other values are the first rank's.  A `Stateful` value is saved by its state dict.  A reader
+    of the folder finds either the old checkpoint or the whole new one.
 
     checkpoint_id    the folder, made if it is not there
     storage_writer   another form: `HuggingFaceStorageWriter`
@@ -145,9 +145,9 @@ def load(
 ) -> None:
     """Read what a state dict names into it; all ranks call it together, however many had saved.
 
-    Tensors are written in place: global ones stay where they are and held as they are, each rank
-    reading what it holds, and dtypes stay.  Other values are replaced; a `Stateful` value loads its
-    state dict.  What the checkpoint has besides is left alone.
+    Tensors are written in place.  Global ones keep their placement and layout, and each rank reads
+    its part; dtypes stay.  Other values are replaced; a `Stateful` value loads its state dict.
+    Other entries of the checkpoint are ignored.
 
     planner   `DefaultLoadPlanner(allow_partial_load=True)`: what the checkpoint lacks stays
 

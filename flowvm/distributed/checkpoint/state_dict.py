@@ -165,8 +165,8 @@ def get_optimizer_state_dict(
 ) -> dict[str, Any]:
     """Return the state of a model's optimizers, by parameters' names instead of numbers.
 
-    An optimizer that has not stepped yet gets the state that a first step makes, with its
-    parameters unchanged, so that there is something to load into.
+    An optimizer that has not stepped yet gets the state that a first step makes, without a change
+    of its parameters.  So there is a state to load into.
 
     >>> from flowvm.distributed.checkpoint.state_dict import get_optimizer_state_dict
     >>> model = nn.Linear(1, 1)

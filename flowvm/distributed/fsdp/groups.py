@@ -1,14 +1,15 @@
 """Parameters that lie cut among ranks, and are whole while a module uses them.
 
-A *group* is what one call of `fully_shard` cuts: its parameters are gathered by one exchange, and
-their gradients averaged by one.  What a module shows under a parameter's name is the whole local
-tensor while its forward runs, and from the beginning of its backward until its gradients are there;
-its table of parameters has the cut ones all the time, which optimizers and state dicts see.
+A *group* is the set of parameters that one call of `fully_shard` cuts.  One exchange gathers them,
+and one averages their gradients.  A module's attribute for a parameter is the whole local tensor
+while its forward runs.  It is also whole from the beginning of its backward until its gradients are
+complete.  The module's table of parameters always has the cut ones, which optimizers and state
+dicts see.
 
 Whole tensors come from the cut ones through a node (`_Gather`), whose gradient function averages
-and cuts: it is reached when the gradients of all parameters of the group are there.  With `reshard`
-nothing keeps the whole tensors between forward and backward: what nodes save of them is replaced by
-where it lies in them, and the first who asks has them gathered again.
+and cuts.  It runs when the gradients of all parameters of the group are complete.  With `reshard`
+nothing keeps the whole tensors between forward and backward.  Nodes save only places in whole
+tensors, and the first reader gathers them again.
 
 Invariants
 - all ranks run the same modules in the same order, so they issue the same exchanges;

@@ -314,11 +314,11 @@ def fully_shard(
 ) -> Any:
     """Cut a module's parameters among ranks.  Return the module, which is an `FSDPModule` then.
 
-    Of its parameters those are cut that no module below was sharded with, so it is called for the
-    layers first and for the whole model last; what one call cuts is gathered and averaged by one
-    exchange.  All ranks have the same values in the beginning, and each trains on inputs of its
-    own: gradients are the mean of the ranks'.  Optimizers, gradient clipping and state dicts see
-    global tensors.
+    Parameters of inner modules that are sharded already are left out.  So call it for the layers
+    first and for the whole model last.  One exchange gathers the parameters of one call, and one
+    averages their gradients.  All ranks have equal values in the beginning, and each trains on
+    inputs of its own: gradients are the mean of the ranks'.  Optimizers, gradient clipping and
+    state dicts see global tensors.
 
     module                 a module, or several that are used together
     mesh                   ranks in one dimension, all by default; of two dimensions, parameters are
@@ -331,9 +331,9 @@ def fully_shard(
     offload_policy         is taken: the parameters of a mesh of CPUs lie in their memory
     ignored_params         parameters that stay as they are: each rank's own
 
-    Parameters that `parallelize_module` has made global on another dimension of the same mesh are
-    cut further, and while the module runs they are what it had made of them; their placement then
-    has that dimension first.
+    `parallelize_module` may have made parameters global on another dimension of the same mesh.
+    They are cut further; their placement then has that dimension first.  While the module runs they
+    have the layout of `parallelize_module`.
 
     ArgumentError for a module that is sharded already, a mesh of three dimensions, parameters that
     are global on other ranks, have gradients or are 0-d.  Zhao et al., "PyTorch FSDP", 2023.

@@ -129,7 +129,7 @@ def _redistribute(
 ) -> Tensor:
     """Return a tensor of equal values with other placements; `to_global` by PyTorch's names.
 
-    `async_op` is taken: whoever reads waits.  ArgumentTypeError for a local tensor.
+    `async_op` is accepted and ignored: a reader waits.  ArgumentTypeError for a local tensor.
 
     >>> import flowvm.distributed.tensor as dt
     >>> x = dt.ones(2, device_mesh=dt.init_device_mesh("cpu", (1,)))

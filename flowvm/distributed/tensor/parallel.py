@@ -1,7 +1,7 @@
 """Tensor parallel modules: `parallelize_module(model, mesh, {"up": ColwiseParallel(), ...})`.
 
-Each style makes the parameters of one module global and says how what goes in and comes out is
-held; the ops between follow by themselves.  With local inputs and outputs at both ends a model
+Each style makes the parameters of one module global, and sets the layouts of its inputs and
+outputs.  The layouts of the ops between follow.  With local inputs and outputs at both ends a model
 needs no other change.  The idea and the splits: Shoeybi et al., Megatron-LM, 2019,
 arXiv:1909.08053.
 """
