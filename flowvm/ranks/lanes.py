@@ -1,7 +1,7 @@
 """Lanes: a stream for exchanges, and the tensor that keeps them in order.
 
-There is one for collectives of a device, and one for messages to and from each other rank.  Those
-of a device that is not the CPU are made by who is entered in `makers`.
+There is one lane for collectives of a device, and one for messages to and from each other rank.
+The entries of `makers` make the lanes of devices other than the CPU.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The watcher of a rank: a thread that checks that the other ranks are alive.
 
-Ten times a second it looks at the board.  A rank that has failed, that has died, that has left
-while this one waits for it, or a wait that is too long raises the alert: workers that wait for
-others look at it, and end with an error that says what the watcher found.  What fails here is shown
-to the others.
+It looks at the board ten times a second.  It raises the alert for a failed or dead rank, for an
+ended rank that this one waits for, or for a wait that is too long.  Workers that wait for other
+ranks look at the alert, and end with an error that names the watcher's finding.  The board shows
+failures of this rank to the others.
 
 A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears nothing;
 there the launcher ends the others when one dies, and the timeout does when one is late.

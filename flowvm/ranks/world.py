@@ -5,8 +5,8 @@ collective.
     g.joined()              its communicator and its rows of the board, made when first asked for
     lane(...)               a stream for what is exchanged, and the tensor that keeps it in order
 
-One rank without MPI is a world, too.  MPI is initialized when somebody first asks in a process that
-was launched, or by `start`.
+One rank without MPI is a world, too.  MPI is initialized at the first question in a launched
+process, or by `start`.
 """
 
 from __future__ import annotations
