@@ -1,9 +1,9 @@
 """The files of compiled code, in a folder that only its owner may write.
 
-An entry is native code, and who reads one runs it; its checksum says that it is whole, and not who
-wrote it.  So a folder is used only if it is this user's and neither its group nor others may write
-it, and an entry only if it is a regular file of this user's, likewise; links are not followed.
-Whoever else could put an entry there could run code as this user.
+An entry is native code, and a process that reads it runs it.  Its checksum says that it is whole,
+and not who wrote it.  So a folder is used only if it is this user's and neither its group nor
+others may write it.  An entry must be a regular file of this user's, not writable by others,
+either; links are not followed.  Otherwise other users could run code as this user.
 
 Everything goes through a descriptor of the folder that was looked at, so another folder cannot be
 put in its place in between.  A folder that is made is made with mode 0700.
@@ -75,7 +75,8 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
     """Exclude other processes from this folder and name inside the with statement.  The value is
     True if another process was waited for.  Without file locks, nothing is excluded.
 
-    The lock is a file, which goes with who made something under it: whoever comes then finds that.
+    The lock is a file.  It is removed by the process that made an entry under it; a later process
+    then finds the entry.
     """
     global queues
     waits = False

@@ -98,8 +98,8 @@ def ahead(job: str) -> None:
     """Let a helper do `job`, if there can be one.  It compiles what this process will probably need
     next.
 
-    It does so where there is a second core, and leaves it to others where the cache may not be
-    written, for then this process would not find what was made.
+    A helper needs a second core.  Nothing is done if the cache may not be written, because this
+    process would not find the result.
     """
     global _assistant
     if not can_help():

@@ -17,8 +17,8 @@ Guarantees
   compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
   set).
 
-What may be compiled, and how it becomes LLVM's, is in `flowvm.compiler.native`; what a key covers,
-in `flowvm.compiler.reach`.
+`flowvm.compiler.native` says which functions may be compiled, and turns them into LLVM's modules;
+`flowvm.compiler.reach` says what a key covers.
 
 Long because it is one path: key, cache entry, linking, optimizing, code, loading.
 """
@@ -105,9 +105,9 @@ def native(
 ) -> int:
     """Return the address of a C function that does the work of `function`, a plain Python function.
 
-    `signature` is Numba's ("int32(uint64, int64)").  `facts` are what code depends on that no
-    source says: of this machine, or of this process.  `reassociate` lets LLVM reorder sums, which
-    vectorizes them and changes their rounding.
+    `signature` is Numba's ("int32(uint64, int64)").  `facts` are facts that the code depends on and
+    no source names: of this machine, or of this process.  `reassociate` lets LLVM reorder sums,
+    which vectorizes them and changes their rounding.
     """
 
     return load(_maker(function, signature, reassociate), function.__qualname__, facts)
@@ -147,8 +147,8 @@ def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
     """Return the address of the C function of `make()`.  `make` is called only if the cache lacks
     the function.
 
-    The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
-    `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
+    The cache has it if nothing that `make` reaches has changed, its closure included, nor any of
+    `facts`.  `name` is its name for FLOWVM_DEBUG=1.
     """
     key = _key(make, facts)
     address = _addresses.get(key)
@@ -310,8 +310,8 @@ def prune(folder: Path, limit: int) -> int:
     """Remove the entries of `folder` that were not used for longest until a quarter of `limit`
     bytes is free; the number removed.
 
-    Does nothing below `limit`, nor in a folder that is not this user's.  What another process has
-    loaded stays loaded.
+    Do nothing below `limit`, nor in a folder that is not this user's.  Code that another process
+    has loaded stays loaded.
     """
     if cache.trouble(folder):
         return 0

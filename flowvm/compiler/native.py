@@ -52,10 +52,10 @@ from flowvm.private.numba import (
 class Intrinsic:
     """A function that is `python` where Python runs it, and `define()`'s code where it is compiled.
 
-    `define` is called at most once, on the first compilation, and returns what
-    `numba.extending.intrinsic` takes or, for a C function, a `numba.types.ExternalFunction`.
-    `cuda` is what CUDA kernels have for `define`: another such function, or `python` itself where
-    that can be compiled.
+    `define` is called at most once, at the first compilation.  It returns the argument of
+    `numba.extending.intrinsic` or, for a C function, a `numba.types.ExternalFunction`.  `cuda`
+    replaces `define` for CUDA kernels: another such function, or `python` itself if that can be
+    compiled.
     """
 
     def __init__(

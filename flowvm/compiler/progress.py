@@ -1,16 +1,16 @@
 """Progress lines on the terminal while kernels are compiled, and a table of the seconds that each
 kernel took.
 
-A line says what is being made, how long that will take, and that it is once: at a prompt when it
-will be felt, in a script once it takes more than two seconds; the next when twice as long has
-passed, so there are few.  Lines stay: one that was taken back would take with it what somebody
-typed meanwhile, or what the program had begun to print.  There are none while somebody else owns
-the terminal's lines: rich's displays, which replace `sys.stderr`, and who is `telling` of kernels
-in a line of its own.
+A line names the kernel being compiled and the expected time, and says that it happens once.  At a
+prompt it comes if the delay is noticeable, in a script once it takes more than two seconds.  The
+next line comes when twice as long has passed, so there are few.  Lines stay: removing one would
+also remove text that the user typed or the program printed meanwhile.  There are no lines while
+another owner has the terminal: rich's displays, which replace `sys.stderr`, and `telling`, which
+shows kernels in a line of its own.
 
-How long a kernel takes is what it took when it was last made with this cache, else what it took
-elsewhere (`flowvm.compiler.seconds`), scaled by what others took here and there.  It is processor
-time of the thread that compiles, so it is the kernel's and not that of what else ran.
+The expected time is the kernel's last time with this cache, else its time elsewhere
+(`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is processor time of
+the compiling thread, so other programs do not change it.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ and keeps each number in a structure in memory of its own.  Nearly every step is
 number, so the way is known here, and nothing is left but a subtraction; a step that is known only
 where the code runs is Numba's.
 
-The next number is said not to overflow.  It is used only if it is within the range, so that is
-true; and with it LLVM knows that x[i] has no negative i where the range begins at 0 or above, which
-it has to know to vectorize the loop.
+The next number is declared not to overflow.  It is used only within the range, so that is true.
+Then LLVM knows that x[i] has no negative i if the range begins at 0 or above.  It must know that to
+vectorize the loop.
 """
 
 from __future__ import annotations

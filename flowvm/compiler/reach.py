@@ -1,9 +1,10 @@
 """The cache key of compiled code: a text that changes when any source that the code depends on
 changes.
 
-`source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
-attributes of modules, modules imported late (`lazy`) and imports inside functions.  What is
-compiled and what generates the code are followed alike, so nobody lists files.
+`source_key(make)` follows `make` to all objects that it reaches.  It goes through globals,
+closures, defaults, attributes of modules, modules imported late (`lazy`) and imports inside
+functions.  It follows compiled code and code generators alike, so there is no list of files to
+maintain.
 
 - Of a function, the digest of the file it is written in counts, and which function it is.  Code
   that never had a file (a prompt, text that was executed) counts by itself.  A file that cannot be
@@ -18,11 +19,12 @@ compiled and what generates the code are followed alike, so nobody lists files.
   of every key.  A flowvm module whose first level imports Numba or llvmlite, and which is imported
   late, is not imported for its key: it counts by its file, and so does what it reaches.
 
-Invariants: nothing here imports Numba; a key is the same in every process and whatever was imported
-or compiled before.  Each file is read once a process.  What modules of flowvm hold is taken not to
-change once it was reached, so what they reach is remembered; what users write is looked at anew.
+Invariants: nothing here imports Numba.  A key is equal in every process, whatever was imported or
+compiled before.  Each file is read once a process.  Contents of flowvm's modules are taken not to
+change once they were reached, so the parts that they reach are cached.  Users' code is looked at
+anew.
 
-Long because what is walked and how it is told are one: each value told may have more to walk.
+Long because the walk and the text of a value are one: each value may have more to walk.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Shortcuts in Numba's front end: answers that it computes again and again, computed once.
 
-A cold start spends most of its time in Numba, and much of that on the same few questions: which of
-twenty templates types `int64 + int64`, what a set of flags hashes to, which variables a statement
-names, how large an LLVM type is; and on counting references to memory that kernels never own.  What
-LLVM gets means the same, with and without all this.
+A cold start spends most of its time in Numba, and much of that on the same few questions.  Which of
+twenty templates types `int64 + int64`?  What is the hash of a set of flags?  Which variables does a
+statement name?  How large is an LLVM type?  It also counts references to memory that kernels never
+own.  LLVM gets code of equal meaning with and without the shortcuts.
 
 Invariants
 - Answers are Numba's own: what is remembered is a function of what it is remembered by.
@@ -17,7 +17,7 @@ Invariants
 Private to Numba are the shortcuts in the table of `flowvm.private.numba`, the attributes that are
 replaced here, and `_impl_keys` and `_values` of what they are replaced on.
 
-Long because each shortcut says what Numba does and why that is not needed.
+Long because each shortcut says what Numba does and why kernels do not need it.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ def _late_lifetimes(numba: Any) -> Callable[..., None]:
     """Return a replacement of Numba's pass that follows each change of a function.  It leaves out
     the lifetimes of variables, which only written deletions need.
 
-    Nor are deletions, which are half of all statements: references are not counted, and nobody
-    reads what was deleted, so all that they come to is that LLVM forgets what it has just read.
+    Deletions are left out, too; they are half of all statements.  References are not counted, and
+    nothing reads a deleted variable.  So a deletion would only make LLVM forget a value that it has
+    just read.
     """
     plain = numba.PostProcessor.run
 
@@ -234,8 +235,8 @@ def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _prune_phis(self: Any, runner: Any) -> None:
     """Find the possible values of each phi in use, and the states they come from.
 
-    Numba joins the sites of every phi, used or not, to those of others until nothing changes.
-    Where it finds several values of one state, any of them is taken; here it is the nearest.
+    Numba joins the sites of every phi, used or not, until nothing changes.  If it finds several
+    values of one state, it takes any of them; here it is the nearest.
     """
     phis: set[str] = set()
     wanted: set[str] = set()

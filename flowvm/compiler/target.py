@@ -1,9 +1,9 @@
 """The processor for which code is made: this one, or a level of its family, which many processors
 have.
 
-A kernel that is compiled when it is first used is made for the processor that uses it.  What lies
-in a wheel is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor that has the level
-runs it.  Vectors are as wide as the target's.
+A kernel that is compiled at its first use is made for the processor that uses it.  Code in a wheel
+is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor of that level runs it.  Vectors
+are as wide as the target's.
 
 Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 """
