@@ -1,10 +1,10 @@
 """Offsets in CPython's memory: a thread's innermost frame, and a frame's code, position and caller.
 
-Nothing is assumed of these places: they are looked for, by comparing words of memory with what
-`sys._getframe` says, and a walk by what was found is compared with the frames there are.  Memory
-that is no object's is read by the system (`process_vm_readv` of this very process), which answers
-"no such address" where a load would end the process.  So a thread may be looked at while it runs
-(`flowvm.vm.watch.sampling`), at worst with a wrong answer.
+No offsets are assumed: they are found by comparing words of memory with `sys._getframe`.  Then a
+walk by these offsets is compared with the real frames.  Memory that may be no object's is read by
+the system (`process_vm_readv` of this very process).  It answers "no such address" where a load
+would end the process.  So a running thread may be sampled (`flowvm.vm.watch.sampling`), at worst
+with a wrong answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Locks of other packages: their list, their owners, and their release.
 
-A fork waits for some of them (`flowvm.guards.forks`).  And any of them may be left taken: where a
-package takes a lock by Python code, an exception of a signal handler may come between that and what
-would give it back.  Who waits then says who has what, and a thread gives back what it has left
-taken (`flowvm.guards.apart`).
+A fork waits for some of them (`flowvm.guards.forks`).  Any of them may be left taken: if a package
+takes a lock by Python code, an exception of a signal handler may come before its release.  A
+waiting thread then reports the owners, and a thread releases the locks that it has left taken
+(`flowvm.guards.apart`).
 """
 
 from __future__ import annotations

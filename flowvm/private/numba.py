@@ -364,8 +364,8 @@ def simplify(library: Any) -> None:
 def free_passes(manager: Any) -> None:
     """Free a pass manager of llvmlite, which has run.
 
-    Nobody else does: its class finds the `_dispose` of another base first, which does nothing, so
-    30 to 60 KB would stay of each.
+    Numba never frees it: its class finds the `_dispose` of another base first, which does nothing.
+    So 30 to 60 KB would stay of each.
     """
     if NUMBA.usable("pass_manager"):
         NUMBA.pass_manager._dispose(manager)

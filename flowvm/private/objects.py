@@ -1,7 +1,7 @@
 """Objects of CPython as memory: the offsets of their references, and its C API by name.
 
-Of how objects are laid out nothing is assumed, but that `id` is an object's address: what one
-refers to is looked for in it.  Used by native calls (`flowvm.eager.native`).
+The only assumption about the layout of objects is that `id` is an object's address: references are
+searched in the object's memory.  Used by native calls (`flowvm.eager.native`).
 """
 
 from __future__ import annotations

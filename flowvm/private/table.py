@@ -1,12 +1,12 @@
 """Tables of private names: each with its purpose, its tested versions, and a check that it exists.
 
-A `Package` is such a table.  Its names are looked for when one is first used, `NUMBA.cgutils`, and
-then remembered.  A name that is gone is an error that says which package in which version has it no
-more, and which versions have it.
+A `Package` is such a table.  Its names are looked up at the first use, `NUMBA.cgutils`, and then
+cached.  A missing name raises an error with the package, its version, and the versions that have
+the name.
 
-A *shortcut* is code of ours in the place of the package's own, for speed alone.  It is taken only
-where what it replaces is, to the letter, what it was written for; else `usable` leaves it out, with
-one warning for all of them.  Compiled code is the same with and without it.
+A *shortcut* is flowvm's code in the place of the package's own, for speed alone.  It is used only
+if the replaced code is, to the letter, the tested one; else `usable` leaves it out, with one
+warning for all.  Compiled code is equal with and without it.
 
 `report` says of every name how it stands, for `flowvm doctor`.
 """
@@ -35,8 +35,8 @@ class Use(NamedTuple):
     purpose.  `holds` lists the attributes in use of the object there.
 
     A shortcut has `replaces`, the functions whose meaning it relies on, and `sources`, the digests
-    (`digest_of`) of the texts of all of them that are known to mean the same.  A `probe` answers
-    why a thing does not do what is expected of it, or ""; `prepare` is called before the look.
+    (`digest_of`) of all their texts with a known equal meaning.  A `probe` returns the reason why
+    the object does not work as expected, or ""; `prepare` is called before the look-up.
     """
 
     name: str
@@ -66,8 +66,8 @@ class Standing(NamedTuple):
 class Package:
     """The private names of one package, which are its attributes.
 
-    `distribution` is what is installed, `tested` the versions that were tried, oldest first.
-    `error` is raised where a name is gone.
+    `distribution` is the package's name for installers, `tested` the tested versions, oldest
+    first.  `error` is raised for a missing name.
     """
 
     def __init__(
