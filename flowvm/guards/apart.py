@@ -1,15 +1,15 @@
 """Work that no signal handler's exception may interrupt: compiling, and importing modules that
 compile.
 
-Signal handlers run on the main thread, so what that one asks for is done by another, and it waits.
-Numba and llvmlite are not written for an exception between any two bytecodes: a module is left half
-imported, a destructor finds its object half made.  What comes meanwhile is raised when the work is
-done, which is kept.
+Signal handlers run on the main thread, so another thread does the main thread's work while it
+waits.  Numba and llvmlite are not written for an exception between any two bytecodes: a module
+stays half imported, a destructor finds its object half made.  An exception that comes meanwhile is
+raised after the work, whose result is kept.
 
-The main thread may have left a lock taken that the work needs: an exception came between an import,
-a line of `logging` or a call of Numba taking it and giving it back.  Nobody else can give it back,
-so the main thread does while it waits.  It says what it waits for when that has hardly run for
-`PATIENCE`: compiling may take longer.
+The main thread may have left a lock taken that the work needs.  An exception came after an import,
+a line of `logging` or a call of Numba had taken it.  No other thread can release it, so the main
+thread does while it waits.  It reports a wait if the other thread has hardly run for `PATIENCE`;
+compiling may take longer.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import gc
 def settle() -> None:
     """Move all objects to the oldest generation without a collection, by a freeze and an unfreeze.
 
-    To look over what an import made, again and again, would be an eighth of its time.
+    Repeated collections over the objects of an import would take an eighth of its time.
     """
     if not gc.get_freeze_count():  # objects that a program has frozen stay frozen
         gc.freeze()

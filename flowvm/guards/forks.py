@@ -1,10 +1,10 @@
 """Locks that a fork takes, so that a child finds nothing half done.
 
-A child has one thread, and memory as it was at one moment, in the middle of whatever the other
-threads did: a lock that one of them had is never free again, and what it guards is half written.
-So who makes a lock says here that a fork is to wait for it: the forking thread takes all of them,
-in the order of their ranks, and lets go in the parent and in the child.  Numba's and llvmlite's are
-taken with them.
+A child has one thread, and memory as of one moment, in the middle of other threads' work.  A lock
+that one of them had is never free again, and the data that it guards is half written.  So the maker
+of a lock declares here that a fork must wait for it.  The forking thread takes all these locks in
+the order of their ranks, and releases them in the parent and in the child.  Numba's and llvmlite's
+locks are taken with them.
 
 A lock is taken in the order of ranks elsewhere, too; within a rank no thread takes a second one.
 """

@@ -1,18 +1,18 @@
 """Caches by shape, bounded by bytes: the entries unused for longest are dropped first.
 
-Every new shape leaves something behind: metas, the entries of calls.  Such a cache is a `Kept`, two
-dicts: what is asked for goes to `young`, a plain dict in which nothing is noted at a hit.  When all
-`young` together have more than half of `config.kept_bytes`, what is in them becomes `old`, and what
-was old and unused since is dropped; a miss that finds its key in `old` moves it back.  So what is
-used is never dropped, and hits cost what a lookup in a dict costs.
+Every new shape leaves entries behind: metas, the entries of calls.  Such a cache is a `Kept`, two
+dicts.  Look-ups go to `young`, a plain dict in which a hit records nothing.  When all `young`
+together exceed half of `config.kept_bytes`, their entries become `old`, and the old ones unused
+since are dropped.  A miss that finds its key in `old` moves it back.  So used entries are never
+dropped, and a hit costs a look-up in a dict.
 
 Functions of shapes that give no more than a few numbers use `remembered`: an LRU cache of Python's
 with so many places that their bytes do not matter.
 
-Bytes are estimates of what the objects of a kind take; `flow.vm.stats()` shows them.  Who uses what
-was dropped keeps it alive by a reference of its own; nothing here frees anything.  Where a second
-object for the same key would be another one (`one_each`: metas are compared by identity), what was
-dropped and somebody still uses is found again.
+Bytes are estimates by the kind of object; `flow.vm.stats()` shows them.  A user of a dropped entry
+keeps it alive by its own reference; nothing here frees anything.  Some keys must not have two
+objects (`one_each`: metas are compared by identity): there, a dropped entry that is still in use is
+found again.
 """
 
 from __future__ import annotations

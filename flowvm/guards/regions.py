@@ -11,11 +11,11 @@ switch behind.  So neither the switch nor what undoes it is Python code here:
   its frame drops the hold, and a weak reference to that, whose callback is written in C too, is the
   undoing.  `__exit__` itself does nothing.
 
-A `Mode` is what a thread's with statements say of one thing; the innermost that is open counts.
-Whether any thread is in one is `inside`, which the same holds keep: there is no count beside it.
+A `Mode` is one value that a thread's with statements set; the innermost open one counts.  `inside`
+says if any thread has set it: the holds keep it, without a count beside it.
 
-`Switched` is for what takes several steps: its `_undo` is Python code, which runs as `__exit__`
-and, if an exception came in it, from its beginning again when the hold is dropped.
+`Switched` is for switches in several steps.  Its `_undo` is Python code, which runs as `__exit__`.
+If an exception came in it, it runs from its beginning again when the hold is dropped.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _exit(region: Any, *error: Any) -> Any:
 class Region:
     """The base class of objects that switch a mode in a with statement.
 
-    Who calls `__enter__` and `__exit__` by themselves gets what they do, without the guarantee.
+    Direct callers of `__enter__` and `__exit__` get their effect without the guarantee.
     """
 
     __slots__ = ()
@@ -270,8 +270,8 @@ class Switched:
     """The base class of objects that switch in several steps.  `_undo()` runs however the block is
     left.
 
-    It must be one that may be called twice, from its beginning, and also where `_switch` has not
-    come to its end. An object is for one with statement at a time.
+    `_undo` must allow a second call from its beginning, and a call before the end of `_switch`.
+    An object is for one with statement at a time.
     """
 
     _is_open = False
