@@ -1,9 +1,9 @@
 """Devices on which tensors live.
 
 A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
-compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
-by `require`, which says what is missing.  Who knows is in `backends`, and is asked when a device is
-first needed: asking for a CUDA device loads the driver; nothing else here does.
+compares.  Any well-formed name can be parsed; `require` checks if the device can be used, and says
+what is missing.  The functions that know are in `backends`, and are called at a device's first
+use.  The one for CUDA loads the driver; nothing else here does.
 """
 
 import os

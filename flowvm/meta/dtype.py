@@ -16,7 +16,7 @@ A complex number is two floats of `real`, one behind the other.  Only the CPU ha
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
 
-Long because what a dtype is, what two become and what each can hold are one table.
+Long because the dtypes, their promotion and their limits are one table.
 """
 
 import functools

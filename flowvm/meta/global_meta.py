@@ -1,8 +1,8 @@
 """Metadata of a global tensor: its logical shape, its placement, and the meta of the local part.
 
-A `GlobalMeta` is a TensorMeta that no local tensor has, so whatever is kept by metas (the entries
-of calls, views) never takes a global tensor for a local one, and asks nobody.  `local` is the meta
-of the tensor's memory on this rank.
+A `GlobalMeta` is a TensorMeta that no local tensor has.  So no cache by metas (the entries of
+calls, views) takes a global tensor for a local one, and no check is needed.  `local` is the meta of
+the tensor's memory on this rank.
 
 Invariants
 - a tensor's meta is of C order: strides are of its local part alone, and what is computed with the

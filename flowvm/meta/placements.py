@@ -5,10 +5,10 @@ dimension of that array a tensor has one *sbp*: `split(d)` cuts its dimension d 
 there, `broadcast` gives each of them all of it, `partial_sum` gives each a summand of it.
 
 A dimension of n that is cut for k ranks gives the first n % k of them one more than the others;
-some may get nothing.  Dimensions of the placement cut one after the other: what the second
-`split(0)` cuts is the part that the first one left.
+some may get nothing.  Dimensions of the placement cut one after the other: the second `split(0)`
+cuts the part that the first one left.
 
-Nothing here communicates.  Who this process is, is asked of `world`.
+Nothing here communicates.  `world` has the number of this process.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
     for a tuple of one.  An object with a method `as_sbp(ndim)` counts as an sbp, as PyTorch's
     `Shard` of `flowvm.distributed.tensor`.
 
-    ArgumentError where there are too many, or where a dimension is split that a tensor of `ndim`
-    has not.
+    ArgumentError for too many, or for a split dimension that a tensor of `ndim` does not have.
     """
     listed = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     listed = tuple(one.as_sbp(ndim) if hasattr(one, "as_sbp") else one for one in listed)
@@ -156,7 +155,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     shape   of the array of ranks
     flat    the ranks in C order
 
-    ArgumentError: another type, or what is no array of ranks.
+    ArgumentError for another type, or if `ranks` is no array of ranks.
 
     >>> flow.placement("cpu", ranks=[0])
     flow.placement(type="cpu", ranks=[0])
@@ -253,9 +252,8 @@ _placements: dict[Any, placement] = {}
 class PlacedDevice(Device):
     """The device of global tensors: its `placement`, as `rank` sees it.
 
-    What is made on it is a global tensor there, which every rank holds whole unless `sbp` says how:
-    whoever makes a tensor beside another one, on its device, need not know that there are global
-    ones.
+    A tensor made on it is a global tensor there, which every rank holds whole unless `sbp` says
+    how.  So code that makes a tensor on another one's device need not know about global tensors.
     """
 
     __slots__ = ("local", "placement", "rank", "sbp")
