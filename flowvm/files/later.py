@@ -1,7 +1,7 @@
 """Folders of global tensors that are written in the background.
 
-What ranks do together comes first; afterwards nothing is exchanged: a rank that has written its
-file leaves a mark in the folder, and the first rank waits for the marks before it puts the index in
+The ranks' common work comes first; afterwards nothing is exchanged.  A rank that has written its
+file leaves a mark in the folder.  The first rank waits for the marks before it puts the index in
 its place.
 """
 

@@ -1,10 +1,10 @@
 """Checks of the form of data from outside, before anything uses it.
 
-A `Check` is a function (value, where) that raises ArgumentError where the value is not as it says;
-checks are put together as the data is.  `where` names the place: "nodes[3].offset".  JSON is read
-by `read_json` alone, which refuses what one reader would take one way and the next another (a key
-that stands twice), what is no number (NaN, Infinity, unless they are asked for) and what is nested
-so deep that reading it would end the process.
+A `Check` is a function (value, where) that raises ArgumentError for a value of another form; checks
+are combined as the data is.  `where` names the place: "nodes[3].offset".  JSON is read only by
+`read_json`.  It refuses text that readers may understand differently (a repeated key), numbers that
+are none (NaN, Infinity, unless they are asked for) and nesting so deep that reading it would end
+the process.
 """
 
 from __future__ import annotations

@@ -5,12 +5,12 @@
     <token>-00000.safetensors       the parts that rank 0 wrote, and the local tensors it had
     <token>-00001.safetensors       ...
 
-A part that several ranks hold is written by the first of them; summands are added first.  Files
-have names of their own, and the index is moved into place when all of them are there; what the old
-index named is removed behind that.  So whoever reads finds the old object or the new one, whole,
-whenever writing ends.  All ranks save together, and load together; an error on one is one on all.
+The first rank that has a part writes it; summands are added first.  Files have unique names, and
+the index is moved into place when all of them exist.  Then the old index's files are removed.  So a
+reader finds the whole old object or the whole new one, whenever writing ends.  All ranks save
+together, and load together; an error on one is an error on all.
 
-Long because what is written and what is read stand together.
+Long because writing and reading stand together.
 """
 
 from __future__ import annotations
