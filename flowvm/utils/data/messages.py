@@ -1,7 +1,7 @@
 """Messages between a DataLoader and its worker processes, over a socket.
 
-A socket keeps messages apart (SOCK_SEQPACKET) and has little room; what is longer than LONGEST goes
-into a file of memory, whose descriptor is sent.
+A socket keeps messages apart (SOCK_SEQPACKET) and has little room.  A message longer than LONGEST
+goes into a file of memory, whose descriptor is sent.
 """
 
 from __future__ import annotations

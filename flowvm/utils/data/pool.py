@@ -1,11 +1,11 @@
 """A Pool: the worker processes of a DataLoader, from their start to their end.
 
-Each has a socket, over which small messages go (`flowvm.utils.data.worker` has the other end); what
-is large goes through shared memory (`flowvm.utils.data.segments`).
+Each worker has a socket for small messages (`flowvm.utils.data.worker` has the other end); large
+data goes through shared memory (`flowvm.utils.data.segments`).
 
-Workers end when their sockets do: with the last reference to the Pool, at exit, after an interrupt.
-Those that then do not within PATIENCE_S are terminated, and killed.  A forked child closes what it
-has inherited of the sockets, so that it keeps no worker from seeing that its parent has gone.
+Workers end when their sockets do: with the last reference to the Pool, at exit, after an
+interrupt.  A worker that does not end within PATIENCE_S is terminated, and killed.  A forked child
+closes the sockets that it has inherited, so that workers still see their parent's end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Samplers: the order in which a DataLoader reads.
 
-Random ones take their numbers from the generator in __iter__ itself, on the thread that starts the
-pass, so the order depends on the seed and on nothing that runs at the same time.  What they draw is
-as much as is asked for: the first part at once, each further one when the pass gets there.
+Random samplers draw from the generator in `__iter__` itself, on the thread that starts the pass.
+So the order depends on the seed and on nothing that runs at the same time.  They draw only the
+numbers needed: the first part at once, each further one when the pass gets there.
 """
 
 from __future__ import annotations
@@ -229,9 +229,8 @@ class DistributedSampler(Sampler[int]):
     """The share of one rank: every num_replicas-th index from `rank` on.  `seed` and `set_epoch`
     give the order of a shuffle: PyTorch's order, index by index.
 
-    num_replicas and rank are those of the ranks that were launched together, where they are not
-    given.  The shares are of one size: the first indices come again to fill them, or with drop_last
-    the last are left out.
+    By default num_replicas and rank are the launched ranks'.  The shares are of one size: the first
+    indices come again to fill them, or with drop_last the last are left out.
 
     >>> DistributedSampler = flow.utils.data.distributed.DistributedSampler
     >>> list(DistributedSampler(range(6), num_replicas=2, rank=1, shuffle=False))
