@@ -4,8 +4,8 @@ have set, which results of calls do not have.
 Tensors that share a storage share one again in a copy.deepcopy, and in a pickle, of an object that
 has them; all of the storage goes with each, as in PyTorch: clone a small view first.
 
-Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
-not trust.  Files of others are for `flow.load`, which opens no pickle.
+Unpickling runs the code in a pickle, beside the tensors: never unpickle data that you do not
+trust.  For files of others use `flow.load`, which opens no pickle.
 """
 
 from __future__ import annotations
