@@ -27,8 +27,8 @@ _files = itertools.count()
 class GraphModule(Module):
     """GraphModule(root, graph, class_name="GraphModule"): a module that runs a graph.
 
-    What the nodes name is taken from `root`, a module or a dict of paths: parameters are the same
-    tensors, not copies.  After the graph was changed, `recompile()`.
+    Attributes that the nodes name are taken from `root`, a module or a dict of paths.  Parameters
+    are the same tensors, not copies.  Call `recompile()` after a change of the graph.
 
     graph   may be set, which recompiles
     code    the `forward` that was made of it

@@ -58,7 +58,7 @@ class Interpreter:
     ) -> Any:  # fmt: skip
         """The results for these arguments.  `initial_env` has values of nodes that do not run.
 
-        Of what `make_fx` gave: ArgumentError unless the arguments are like the examples.
+        For a graph of `make_fx`: ArgumentError unless the arguments are like the examples.
         """
         self.env = dict(initial_env or {})
         process = enable_io_processing or kwargs

@@ -19,8 +19,8 @@ __dir__ = listing(globals())
 class Proxy:
     """An unknown value: it stands for the result of `node`.
 
-    Its methods, attributes and operators are recorded; what needs the value itself (an `if`, a loop
-    over it, `len`) is a TraceError.
+    Its methods, attributes and operators are recorded.  Code that needs the value itself (an `if`,
+    a loop over it, `len`) raises TraceError.
 
     >>> def sign(x):
     ...     return 1 if x.sum() > 0 else -1

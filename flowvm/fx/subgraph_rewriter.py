@@ -71,10 +71,10 @@ def replace_pattern_with_filters(
 ) -> list[ReplacedPatterns]:
     """Replace each match of `pattern` that all filters accept by `replacement`.
 
-    A function is traced; its parameters stand for whatever is found in their place, and both have
-    as many.  A call matches a call of the same function, method or module, whose arguments match.
-    Nothing but the results of what is found may be named outside of it, and of overlapping places
-    the first is taken.
+    A function is traced; its parameters stand for any values in their place, and both functions
+    have equally many.  A call matches a call of the same function, method or module, whose
+    arguments match.  Outside of a match only its results may be used.  Of overlapping matches the
+    first is taken.
 
     match_filters         filter(match, graph, pattern's graph) -> whether it is one
     ignore_literals       numbers and other values that are no nodes match any others
