@@ -1,7 +1,8 @@
 """`torch.ops`: operators by the names of PyTorch's registry, `torch.ops.aten.add.Tensor`.
 
-An overload's name is taken: functions here find out by themselves.  Programs use these as keys of
-tables, and call them; what flowvm has no function for is an AttributeError when it is called.
+An overload's name is accepted and ignored: functions here dispatch by themselves.  Programs use
+these objects as keys of tables, and call them.  A call raises AttributeError if flowvm has no such
+function.
 """
 
 from __future__ import annotations

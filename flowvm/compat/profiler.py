@@ -1,9 +1,9 @@
 """`torch.profiler` and `torch.autograd.profiler`, over `flow.profiler`.
 
-A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
-flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
-the last recording, with all its screens.  Arguments about shapes, stacks and modules are taken:
-they are always recorded.  Names that are not PyTorch's are those of `flow.profiler`.
+A program's `profile`, `schedule` and `record_function` work as they are called.  The records are
+flowvm's: instructions, their times, and their waits.  `profile.run` is the whole Profile of the
+last recording, with all its screens.  Arguments about shapes, stacks and modules are accepted and
+ignored: they are always recorded.  Names beyond PyTorch's are names of `flow.profiler`.
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@
     import torch                      # flowvm under that name, submodules too
     from torch.utils.data import DataLoader
 
-What a program asks for and flowvm has not is an AttributeError or ModuleNotFoundError as ever, and
-is listed on stderr when Python ends: a list of what is missing for that program.  Names are looked
-up in flowvm when they are asked for; nothing is copied, so `torch.nn.Module is flowvm.nn.Module`.
-`torch.__version__` is that of the PyTorch whose names these are.
+A name that flowvm lacks raises AttributeError or ModuleNotFoundError as ever.  It is also listed on
+stderr when Python ends, as a list of missing names for that program.  Names are looked up in flowvm
+at their use; nothing is copied, so `torch.nn.Module is flowvm.nn.Module`.  `torch.__version__` is
+the version of the PyTorch with these names.
 """
 
 from __future__ import annotations
