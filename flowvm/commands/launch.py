@@ -1,8 +1,8 @@
 """`flowvm launch -n 4 train.py`: a program on several ranks of this machine, by mpiexec.
 
 Each rank gets its part of the cores, each line of output the number of its rank.  When a rank
-fails, the others hear of it (`flowvm.ranks.watching`), say what they waited for and end; those that
-do not are ended.  The exit code is that of the rank that failed first.
+fails, the others hear of it (`flowvm.ranks.watching`), report their waits and end; the rest are
+ended.  The exit code is the first failed rank's.
 """
 
 import argparse
@@ -125,8 +125,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path) -> int:
 def failed(folder: Path) -> list[tuple[float, int, int]]:
     """Return (when, rank, exit code) of the ranks that have failed, the first one first.
 
-    A rank whose program came to its end has failed, too, if it says so: nobody may have read what
-    an exchange could not give.
+    A rank whose program came to its end has failed, too, if it says so: the program may not have
+    read the result of a failed exchange.
     """
     ranks = []
     for path in folder.iterdir():

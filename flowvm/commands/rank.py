@@ -3,7 +3,7 @@
     python rank.py FOLDER COMMAND...
 
 It is run as a file, so it imports nothing of flowvm.  It starts the command as a process of its own
-and hands over what that prints, a line at a time; when it ends, a file in FOLDER says how.
+and passes its output on, a line at a time.  When the process ends, a file in FOLDER says how.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 """`flowvm warmup`: compile ahead what a session would otherwise compile at its first use of an op.
 
-The usual set is what the demo and the self-test run, and the ops that most models are made of, in
-float32, forward and backward; or those ops that are named.  `--all` runs every sample that every
-op, or every named one, declares for its tests.
+The usual set is the kernels of the demo and the self-test, and the ops of most models, in float32,
+forward and backward; or the named ops.  `--all` runs every sample that every op, or every named
+one, declares for its tests.
 
 Compiling is spread over processes that share the cache folder.  Of two that need the same kernel at
 the same moment one compiles it, and the other waits.
