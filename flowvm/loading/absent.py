@@ -1,8 +1,8 @@
 """Names of PyTorch or OneFlow that flowvm lacks, each with a sentence that says what to use
 instead.
 
-`import flowvm.sparse` works and any name of it is an AttributeError that says this; so a program
-finds out where it uses such a thing, and not where it imports it.
+`import flowvm.sparse` works, and any name of it raises an AttributeError with this sentence.  So a
+program fails where it uses such a name, and not where it imports it.
 """
 
 from __future__ import annotations
