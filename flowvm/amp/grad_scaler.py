@@ -1,7 +1,7 @@
 """GradScaler: the loss is scaled up, so that small gradients survive float16, and steps whose
 gradients overflowed are skipped.
 
-Scale and growth count are tensors that instructions read and write; what is waited for is the one
+Scale and growth count are tensors that instructions read and write.  The only wait is for the
 decision whether to step.  In a graph (`graph.set_grad_scaler`) that decision ends a segment.
 
 A dynamic scale halves when an infinity was found and doubles after 2,000 steps without one
