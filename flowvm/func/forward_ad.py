@@ -1,9 +1,9 @@
 """Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through all computations.
 
-A dual is a Tensor of a class of its own, which takes calls over (`flowvm.eager.overriding`): each
-public function that is called with one gives `flow.func.jvp` of itself, two backwards.  So a
-function has a tangent where it can be differentiated twice, and a function with several steps is
-one call.  What a program's own `autograd.Function` gives has no tangent.
+A dual is a Tensor of a class of its own, which overrides calls (`flowvm.eager.overriding`).  Each
+public function called with a dual computes `flow.func.jvp` of itself, by two backwards.  So a
+function has a tangent if it can be differentiated twice, and a function with several steps is one
+call.  Results of a program's own `autograd.Function` have no tangent.
 
     with forward_ad.dual_level():
         y = f(forward_ad.make_dual(x, t))

@@ -28,8 +28,8 @@ def functional_call(
     tie_weights   a tensor goes to every name that its parameter has
     strict        every parameter and buffer is given, and no other name
 
-    The module is as it was when this returns; what it does in place to a buffer is done to the
-    tensor given for it.
+    The module is unchanged afterwards.  A change in place of a buffer changes the tensor given for
+    it.
 
     >>> layer = nn.Linear(2, 1)
     >>> others = {"weight": flow.ones(1, 2), "bias": flow.zeros(1)}

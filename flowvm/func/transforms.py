@@ -1,8 +1,8 @@
 """Functions that compute derivatives of functions.
 
 Each call makes leaves of the arguments to differentiate by, runs the function, and goes back.  A
-result is in the graph only where a transform around it, or an argument that requires grad, wants
-it: then the leaves are views of what was given.
+result is in the graph only if a transform around it, or an argument that requires grad, needs it.
+Then the leaves are views of the arguments.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def jvp(
     """Return (func(*primals), its derivative in the direction `tangents`, a tree like the
     primals).  With `has_aux`, `aux` is third.
 
-    The gradient of vjp by what it weighs with: two backwards, whatever the sizes.
+    It is the gradient of vjp by its weights: two backwards, whatever the sizes.
 
     >>> x = flow.tensor([1.0, 2.0])
     >>> flow.func.jvp(lambda x: x * x, (x,), (flow.ones(2),))
