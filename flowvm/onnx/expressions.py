@@ -1,8 +1,8 @@
 """ONNX nodes of an elementwise op, from the expression that declares it.
 
-One walk over the expression's syntax tree serves every op of `Elementwise`: arguments are cast to
-the dtype that the op computes in, and each operator and function of the expression is a node or
-some.  A function that ONNX has not, and that is not made of others here, is an Untranslated.
+One walk over the expression's syntax tree serves every op of `Elementwise`.  Arguments are cast to
+the dtype in which the op computes.  Each operator and function of the expression becomes one or
+more nodes.  A function without an ONNX form, direct or composed, is an Untranslated.
 
 Long because it lists every function that an expression may name.
 """

@@ -1,8 +1,8 @@
 """Memory: the contents of each buffer of a LogicalGraph, as values of ONNX, which has no memory.
 
 A buffer's contents are one value in the order of the storage.  An operand is a view of it:
-reshaped, cut, transposed, expanded; or gathered, where no such way leads to it.  A write in place
-makes a new value, of which views are taken from then on.
+reshaped, cut, transposed, expanded; or gathered, if these steps cannot make it.  A write in place
+makes a new value, from which later views are taken.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Files for inputs of any size, computed from a few translations with chosen sizes.
 
 A LogicalGraph has numbers for sizes.  So the model is captured and translated with several values
-of each named size, and what is written is compared node by node.  An integer that differs is a
-formula of the sizes, which is found from those values, held against others, and computed in the
-file from the inputs' shapes.  What differs in any other way hangs on the size, and is an error.
+of each named size, and the results are compared node by node.  An integer that differs is a formula
+of the sizes: it is found from some values, checked with others, and computed in the file from the
+inputs' shapes.  Any other difference depends on the size, and is an error.
 """
 
 from __future__ import annotations
