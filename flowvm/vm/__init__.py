@@ -154,13 +154,14 @@ def sync() -> None:
 def cancel() -> Cancelled:
     """Drop all issued instructions that have not started, whichever thread issued them.
 
-    What that would have written is poisoned: reading it is a CancelledError that names this line.
-    Tensors that persist (those that gradients go to, buffers of modules, states of optimizers) keep
-    the values they had where a dropped instruction would only have updated them.  Kernels that run
-    stop between two chunks if they write new memory only, and launches of graphs that have begun
-    run to their end, as does what was handed to a GPU.
+    The outputs of dropped instructions are poisoned: reading them is a CancelledError that names
+    this line.  Persistent tensors (with gradients, buffers of modules, states of optimizers) keep
+    their values if a dropped instruction would only have updated them.  Running kernels stop
+    between two chunks if they write only new memory.  Launches of graphs that have begun run to
+    their end, as do instructions handed to a GPU.
 
-    Waits at most 0.15 s for what runs; prints as what was dropped until then.
+    Wait at most 0.15 s for running instructions.  The result prints the instructions dropped until
+    then.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()
@@ -174,14 +175,14 @@ def cancel() -> Cancelled:
 def restore() -> Restored:
     """Restore the last whole value of each tensor that an error or a cancel has poisoned.
 
-    An error poisons what was not computed because of it.  Where that would have been written in
-    place, nothing was: the bytes are as they were, and reading them is no error any more.  What
-    persists (parameters, gradients, buffers, states of optimizers, variables of graphs) needs no
-    call: it is restored as soon as the error is raised.  This restores all other tensors, and what
-    errors have poisoned that nobody has heard of; these are still raised by the next `sync()`.
+    An error poisons the outputs that it prevented.  If such an output would have been written in
+    place, its bytes are unchanged, and it can be restored.  Persistent tensors (parameters,
+    gradients, buffers, states of optimizers, variables of graphs) need no call: they are restored
+    as soon as the error is raised.  This call restores all other tensors.  It also restores after
+    errors that nobody has seen; the next `sync()` still raises these.
 
-    Waits for everything.  What has no whole value stays poisoned and is named: `lost` has tensors
-    that an instruction was writing to as it failed, and those that were never computed.
+    Wait for everything.  A tensor without a whole value stays poisoned and is listed in `lost`: an
+    instruction was writing to it as it failed, or it was never computed.
 
     >>> total = flow.zeros(2)
     >>> total += flow.ones(4)[flow.tensor([1, 9])]  # there is no element 9

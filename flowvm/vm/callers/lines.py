@@ -57,8 +57,8 @@ class Backward:
 def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
     """Return code object, offset and origin from the two values that issuing remembers.
 
-    An origin below UNKNOWN is `behind(seq)`: of a node whose forward call issued nothing (a view),
-    run after that of forward call `seq`.
+    An origin below UNKNOWN is `behind(seq)`: the node's forward call issued nothing (a view), and
+    the node ran after the one of forward call `seq`.
     """
     if code.__class__ is Backward:
         return code.code, code.last, last

@@ -2,16 +2,15 @@
 module.
 
 From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
-instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
-the module of an instruction looks for the innermost call around it, among those that are over and
-those that still run.
+next instructions at its beginning and its end.  Issuing knows nothing of it.  The module of an
+instruction is the innermost call around it, among finished and running ones.
 
 Calls that are native (`flowvm.eager.native.modules`) note it in NOTES, all others in `calls`, and
 of these `running`, which `flowvm.nn.module_calls` knows, says which still run.
 
-Instructions do not say which thread issued them.  Where modules run in several threads at once,
-what was issued meanwhile is nobody's; what a thread without modules issues while another runs one
-counts as that module's.
+Instructions do not say which thread issued them.  If modules run in several threads at once,
+instructions issued meanwhile belong to none.  Instructions of a thread without modules, issued
+while another thread runs one, count as that module's.
 """
 
 from __future__ import annotations
@@ -163,7 +162,7 @@ class Scopes:
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
         """Return the number of each instruction's module in a list of paths, whose first is "".
 
-        What is a part of a gradient belongs to the module of the forward call.
+        An instruction of a gradient belongs to the module of the forward call.
         """
         at = np.where(origins >= 0, origins, seqs)
         at = np.where(origins == UNKNOWN, -1, at)

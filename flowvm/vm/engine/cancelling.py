@@ -1,11 +1,12 @@
 """Cancels of issued instructions: `flow.vm.cancel()`, and unhandled Ctrl-C.
 
-A cancel is an instruction that does nothing, with a number of its own.  What is in front of it and
-has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
-and memory stay what they are.  Kernels that only write memory of their own stop between two chunks.
+A cancel is an instruction that does nothing, with a number of its own.  An instruction in front of
+it that has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`).  So
+order, edges and memory stay valid.  Kernels that only write memory of their own stop between two
+chunks.
 
-What persists (`flowvm.vm.engine.persistent`: tensors that gradients go to, buffers of modules,
-states of optimizers) keeps its value where a dropped instruction would only have updated it.
+Persistent tensors (`flowvm.vm.engine.persistent`: with gradients, buffers of modules, states of
+optimizers) keep their values if a dropped instruction would only have updated them.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ class Engine:
     def start(self) -> None:
         """Start the threads, if they are not running, are wanted, and are compiled.
 
-        Until they are compiled, what is issued runs at once on the thread that issues it; as
-        nothing is in flight then, the threads take over between two instructions.
+        Until they are compiled, an instruction runs at once on the thread that issues it.  Nothing
+        is in flight then, so the threads take over between two instructions.
         """
         with self.lock:
             if not self.configured:
@@ -337,8 +337,8 @@ class Engine:
     def need_threads(self) -> None:
         """Compile the functions of the threads now, if that is still to be done.
 
-        For instructions that wait for another process: until then each would run on the thread that
-        issues it, and keep from the others what they wait for.
+        For instructions that wait for another process.  Until then each would run on the issuing
+        thread, and keep it from issuing the instructions that the other process waits for.
         """
         for name in THREADED:
             self.loops.compiled(name)
@@ -500,7 +500,7 @@ class Engine:
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
-        entry.  `phases` are the (units, grain) of those after the first.
+        entry.  `phases` are the (units, grain) of the phases after the first.
         """
         with self.lock:
             number = self._entry_number()
@@ -537,8 +537,8 @@ class Engine:
     def _entry_number(self) -> int:
         """Return a number for a new entry: the number of one dropped long ago, or the next one.
 
-        What was dropped keeps its memory until all that was issued by then is done, and its name,
-        for the recorder, until so many others were dropped; then its number is another's.
+        A dropped entry keeps its memory until all instructions issued by then are done.  It keeps
+        its name, for the recorder, until NAMES others were dropped.  Then its number is used again.
         """
         self._let_entries_go()
         if len(self._nameless) <= NAMES and len(self.entry_info) < ENT.LENGTH:
@@ -590,7 +590,7 @@ class Engine:
     ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
-        `heard`: who listens to this thread's calls was told of it.
+        `heard`: the listener to this thread's calls was told of it.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
@@ -644,8 +644,8 @@ class Engine:
     ) -> int:
         """Publish a record now.  Return its sequence number.
 
-        `batch` is `left` from then on: just before, since what raises behind the store must not
-        find in it what was released already.  One lost is memory, one freed twice is another's.
+        `batch` becomes `left` just before the store.  An exception behind the store must not find
+        released ids in it: a lost id leaks memory, and an id freed twice frees another's.
         """
         if config.debug_calls:
             assert_none(self.words, "something was issued")
@@ -908,8 +908,8 @@ class Engine:
     ) -> int:
         """Issue a waiter and wait for it.  Return 0 when it is done.
 
-        If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
-        passed first.  `heard` as `issue` has it.
+        If an operand is poisoned, return the sequence number + 1 of the instruction that poisoned
+        it.  Return -1 when `seconds` passed first.  `heard` as in `issue`.
         """
         if config.debug_calls:
             assert_none(self.words, "something was waited for")
@@ -1043,8 +1043,8 @@ class Engine:
         """Run each instruction at once on the thread that issues it, and raise its errors there,
         inside the with statement.
 
-        Other threads may issue meanwhile: what the VM has begun it ends, what it has not taken runs
-        in the order issued, once, on one of the threads.
+        Other threads may issue meanwhile.  The VM ends the instructions that it has begun.  The
+        ones that it has not taken run in the order issued, once, on one of the threads.
         """
         wish = object()
 

@@ -1,12 +1,12 @@
 """Failures of instructions, kept until somebody sees them.
 
-Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
-`Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
-when its exception was raised at a sync point; what nobody saw is reported at exit.
+Workers push (sequence number, status, details) to the ERR ring.  `collect` turns them into
+`Failure`s while the issuing frame is still remembered.  A failure is *seen* when its exception was
+raised at a sync point; unseen ones are reported at exit.
 
-What is kept of a failure are words and lines.  An exception that is raised has a traceback, whose
-frames have locals, which are tensors: so an exception that is raised is given away, another one of
-the same words is kept in its place, and of a callback's frames only files, names and lines.
+A failure keeps only words and lines.  A raised exception has a traceback, whose frames have locals,
+which are tensors.  So a raised exception is given away, and an equal one is kept in its place.  Of
+a callback's frames only files, names and lines are kept.
 """
 
 from __future__ import annotations

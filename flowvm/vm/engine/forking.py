@@ -1,14 +1,14 @@
 """Forks: the parent's VM comes to rest; the child has the memory and starts threads of its own.
 
-What a fork waits for, up to `PATIENCE_S`: that all that was issued is done; that no other thread is
-in the middle of issuing, compiling or anything else that `flowvm.guards.forks` guards.  While it
-happens a `Gate` stands in the place of the counter of sequence numbers, so that nobody gets a
-number: a thread that issues waits there until the fork is over.  What did not come to rest in time
-leaves a child in which computing is a VMError; the parent goes on in any case.
+A fork waits, up to `PATIENCE_S`, until all issued instructions are done.  It also waits until no
+other thread is in the middle of issuing, compiling or other work that `flowvm.guards.forks`
+guards.  Meanwhile a `Gate` replaces the counter of sequence numbers, so that no thread gets a
+number: an issuing thread waits there until the fork is over.  If something does not come to rest in
+time, computing in the child is a VMError; the parent goes on in any case.
 
-Threads that had their number when the gate was closed publish their records, and are waited for,
-since the barrier that is waited for comes behind them.  The threads of callbacks pass the gate,
-or what they are in the middle of would never be done.
+Threads that had a number when the gate was closed publish their records.  The fork waits for them,
+because its barrier comes behind them.  The threads of callbacks pass the gate, or their work would
+never be done.
 
 CPython calls what was registered last first.  `logging` registers that a fork takes its lock, and
 who compiles needs that lock while it has the compiler's: so logging is imported here, in front of

@@ -1,10 +1,9 @@
 """Lent memory: storages that Python reads and writes without the VM, as NumPy arrays do.
 
-The VM knows nothing of what is done to such memory from outside, so it is ordered here, as PyTorch
-has it: an instruction that accesses a storage that is lent is done before the call that issued it
-returns (`settle`).  So an array shows what was issued before, and what is issued after a write to
-it sees the write.  Storages that are not lent are as asynchronous as ever; while none is, a call
-looks at one word.
+The VM does not see accesses to such memory from outside.  So it is ordered here, as in PyTorch: an
+instruction that accesses a lent storage is done before its call returns (`settle`).  An array shows
+the results of earlier calls, and later calls see a write to the array.  Storages that are not lent
+stay asynchronous; while none is lent, a call looks at one word.
 
 Two ways of lending:
 

@@ -1,8 +1,8 @@
 """The VM's native functions, and their replacements until they are compiled.
 
-Compiling them takes some ten seconds, once on a machine.  Nobody waits for that: what is not in the
-cache is made by helper processes (`flowvm.compiler.helpers`), and until then the same functions run
-as the Python that they are written in, on the thread that issues (`Engine.start`).
+Compiling them takes some ten seconds, once on a machine.  Nothing waits for that: helper processes
+make the missing ones (`flowvm.compiler.helpers`).  Until then the functions run as Python, on the
+thread that issues (`Engine.start`).
 
 Where there can be no processes, or they fail, a thread of this one compiles.
 """

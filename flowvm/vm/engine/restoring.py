@@ -1,9 +1,10 @@
 """Last whole values: the work of `flow.vm.restore()`, and of each error when it is raised.
 
-A failure poisons what was not computed, so that nobody takes an old value for a new one.  The bytes
-of what would only have been updated are as they were: STO.TORN is 0.  A Restore, an instruction
-like all others, lifts their poison.  What was issued in front of it still meets the poison, what
-comes behind it the last whole value: so it says from where on the program knows of the error.
+A failure poisons values that were not computed, so that no old value is taken for a new one.  If
+such a value would only have been updated, its bytes are unchanged: STO.TORN is 0.  A Restore, an
+instruction like all others, lifts this poison.  Instructions issued in front of it still meet the
+poison; the ones behind it see the last whole value.  So it marks the point from which the program
+knows of the error.
 
     an error is raised   what persists (`flowvm.vm.engine.persistent`) and was poisoned by what
                          failed is restored.  A gradient or an optimizer's state that got no first

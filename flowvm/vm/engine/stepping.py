@@ -4,10 +4,10 @@ them.
     with flow.vm.step(op="matmul"):
         train(batch)
 
-At a *stop* the instruction has been issued and not begun: `on` is called with it, by default a
-prompt (`flowvm.vm.engine.prompt`).  With nan=True it stops behind an instruction that made a NaN
-of operands that had none.  What other threads issue meanwhile runs without stops; whatever is
-issued while a stop lasts comes behind the instruction, which then runs first.
+At a *stop* the instruction has been issued and not begun.  `on` is called with it, by default a
+prompt (`flowvm.vm.engine.prompt`).  With nan=True the machine stops behind an instruction that made
+a NaN of operands that had none.  Other threads' instructions run without stops.  Instructions
+issued during a stop come behind the stopped one, which then runs first.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Stop:
     """A stop of the machine at instruction `seq`, issued at `line`.  `over` is True behind the
     instruction.
 
-    `why` says what asked for the stop, `frame` is the user's, whose locals may be looked at.
+    `why` is the reason for the stop.  `frame` is the user's; its locals may be looked at.
     """
 
     seq: int

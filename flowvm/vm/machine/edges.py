@@ -38,8 +38,8 @@ class Edges:
 def tensors_of(owner: Array, storage: Array, release: Array) -> Array:
     """Return the number of each operand's tensor: storages in order of appearance.
 
-    A storage's id is used again after its ReleaseTensor; what comes then is another tensor.
-    `owner` is each operand's instruction (ascending), `release` says which instructions release.
+    A storage's id is used again after its ReleaseTensor, for another tensor.  `owner` is each
+    operand's instruction (ascending), `release` says which instructions release.
     """
     if not len(storage):
         return np.zeros(0, np.int64)

@@ -1,10 +1,9 @@
 """The few primitives that the engine's logic needs beyond integer arrays, and their compilation.
 
 The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
-int64 array.  They run as they are (under pdb, for coverage, in tests that play the workers), and
-compiled by Numba, where nothing takes the GIL. What plain Python has no word for is here twice: as
-a Python function with the same meaning on one thread, and as LLVM code in
-`flowvm.vm.machine.intrinsics`.
+int64 array.  They run as Python (under pdb, for coverage, in tests that play the workers), and
+compiled by Numba, where nothing takes the GIL.  Primitives that Python lacks are here twice: as a
+Python function of equal meaning on one thread, and as LLVM code in `flowvm.vm.machine.intrinsics`.
 
 Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
 `compare_exchange` are sequentially consistent, and thereby full fences.
@@ -109,8 +108,9 @@ def call_address(address: int, arguments: int) -> int:
     """Call the C function at `address` with the CALL.WORDS int64 at `arguments`.  Return its int32
     result.
 
-    One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
-    each argument has a register or eight bytes of the stack, and the caller clears the stack.
+    A function with fewer arguments, or with int32 ones, reads only its own.  On x86-64 and on
+    aarch64 under Linux each argument has a register or eight bytes of the stack, and the caller
+    clears the stack.
     """
     words = (ctypes.c_int64 * CALL.WORDS).from_address(int(arguments))
     return int(_FUNCTION(int(address))(*words))

@@ -24,8 +24,7 @@ When an edge is satisfied depends on whom it is between:
                          in its queue.  Only a ReleaseTensor waits for done: its block goes to
                          whoever asks next
 
-What an instruction did when is noted by `flowvm.vm.machine.recorder`, in a time that is given:
-m[NOW].
+`flowvm.vm.machine.recorder` records the instructions' times, by a clock that is passed in: m[NOW].
 
 Only the scheduler thread calls these functions (tests call them in its place and play the workers,
 in any order).
@@ -450,8 +449,8 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
 def set_limit(m: Words) -> None:
     """Set the limit of issuing: in instructions, and in bytes once something is in flight.
 
-    It stops at half of the bytes, since threads look at the limit now and then; `may_receive` holds
-    what they issue in the meantime to the whole.
+    It stops at half of the bytes, since threads read the limit only now and then.  `may_receive`
+    holds the instructions issued in the meantime to the whole.
     """
     if 2 * m[CTL.IN_FLIGHT_BYTES] > m[CTL.BYTES_HIGH] and m[CTL.RECEIVED] > m[CTL.HEAD]:
         store_release(m, CTL.LIMIT, m[CTL.HEAD])

@@ -5,15 +5,15 @@
         MARK = field("number of the row + 1, written last")
         TIMES = field("when it began and ended", words=2)
 
-Numbers follow from the order.  `line` begins a cache line, which the field then has to itself, so
-that what one thread writes does not take the line away from another; `at` leaves words free.
-Attributes that are no fields are constants that belong to the record.
+Numbers follow from the order.  `line` begins a cache line, which the field has to itself: writes of
+one thread do not take the line away from another.  `at` leaves words free.  Attributes that are no
+fields are constants of the record.
 
-What becomes of the class is a module of its name, for of modules Numba and the keys of compiled
-code take attributes as constants, each by itself, and Python looks them up fastest.  Type checkers
-see the class, and know all of its names.
+The class becomes a module of its name.  Numba and the keys of compiled code take attributes of
+modules as constants, each by itself, and Python looks them up fastest.  Type checkers see the
+class, and know all of its names.
 
-`fields_of(ROW)` are the fields with what was said of them, `shown(ROW, m, at)` what is in them.
+`fields_of(ROW)` are the fields with their descriptions, `shown(ROW, m, at)` their contents.
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ so recording moves no cache line between threads that did not move before, and n
     stamp_start, stamp_end  (`stamps`) a worker's
     end          the instruction is completed: all other stamps
 
-Operands are kept as storage ids, three to a word; those of instructions with more than INLINE, or
-whose accesses are no matter of the entry, are in the ring SPL, a word each.  Edges are not kept:
-they follow from the operands by the rule itself (`flowvm.vm.machine.edges`), so they are complete,
-also where the producer had finished long before.
+Operands are kept as storage ids, three to a word.  Instructions with more than INLINE operands, or
+with accesses outside of the entry, have theirs in the ring SPL, a word each.  Edges are not kept:
+they follow from the operands by the rule itself (`flowvm.vm.machine.edges`).  So they are complete,
+also if the producer had finished long before.
 
 A record is valid if REC.SEQ is the same before and after it was read: it is 0 while being written.
 

@@ -4,8 +4,8 @@ One array, because a compiled function then takes one argument, and because a de
 profiler can read the whole state of the VM from outside (`name_of`, `shown`).  The memory is
 reserved, not used: the system hands out pages as they are touched.
 
-Each record says below who may write it, and each field that is somebody else's says whose; nobody
-else ever does.  Words that are not in `m` are in `plan_words` and `device_words`.
+Each record names its writer, and each field with another writer names that one; no other thread
+writes it.  Words that are not in `m` are in `plan_words` and `device_words`.
 
 Long because every word of the VM's array is named here, once.
 """
@@ -196,8 +196,8 @@ class RING(Region):
 
         ... scalar 1, scalar 0, operand n-1, ..., operand 1, operand 0, ENTRY, MARK
 
-    What is the same at every call (kernel, access kinds, sizes, layout) is in the record's *entry*,
-    made once per (operator, metas, attributes).
+    Words that are equal for all calls (kernel, access kinds, sizes, layout) are in the record's
+    *entry*, made once per (operator, metas, attributes).
     """
 
     OPERANDS = field("operand k is word OPERANDS - k; scalars follow", at=29)

@@ -336,7 +336,8 @@ class Flight:
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
         """Record that an issuing thread has waited from `begun`, of `time.monotonic_ns`, until now.
 
-        From level 2 on: if what it waited for was there at `over`, it has waited for the GIL since.
+        From level 2 on: if the awaited value existed at `over`, the thread has waited for the GIL
+        since.
         """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:

@@ -1,8 +1,8 @@
 """Lanes: instructions drawn as version control draws histories.
 
 A tree cannot show an instruction that waits for several others.  So a row's mark stands in its
-stream's lane, and what it waited for in other streams comes in from their lanes; edges within a
-lane are its order.
+stream's lane, and lines come in from the lanes of the other streams that it waited for.  Edges
+within a lane are its order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def draw_lanes(
     """Draw a line of spans for each row.  `lanes[r]` has row r's mark; lines come in from
     `sources[r]`.
 
-    `access[r]` (0 const, 1 mut, 2 mut2) says how those look.  Three columns a lane.
+    `access[r]` (0 const, 1 mut, 2 mut2) sets the look of these lines.  Three columns a lane.
     """
     count = max(lanes, default=-1) + 1
     first, last = [len(lanes)] * count, [-1] * count

@@ -1,8 +1,8 @@
 """The lively instructions and the waits of each, as values.
 
-Looks at the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of date;
-on one that hangs, which is what it is for, it is exact.  `chain` follows the waits from what Python
-waits for down to what runs: the one thing that would have to move.
+It reads the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of
+date.  On a VM that hangs, which is its purpose, it is exact.  `chain` follows the waits from the
+instruction for which Python waits down to a running one: the one that would have to move.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Waited(NamedTuple):
 class Lively:
     """An instruction that is issued and not released yet.
 
-    `state` is that of `flowvm.vm.machine.words.State`, in small letters, or "running".  `behind`
-    is what its stream runs while it is in the queue, else -1.  `seconds` is how long it has been
-    running, 0 where it is not.  `python` is the line at which a callback is.
+    `state` is a `flowvm.vm.machine.words.State` in small letters, or "running".  `behind` is the
+    stream's present instruction while this one is in the queue, else -1.  `seconds` is the running
+    time so far, 0 if it is not running.  `python` is the present line of a callback.
     """
 
     seq: int

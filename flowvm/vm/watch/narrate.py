@@ -8,9 +8,9 @@ done, for which the thread waits a moment: so lines come in the order issued, an
 hangs or crashes the last line is the one to look at.  What takes longer than PATIENCE, or waits for
 something else, is left behind as "not done yet".
 
-Level 3 adds what the instruction waited for, by the rule that the scheduler follows (`[one writer]?
-readers*`), whether or not the ones in front had finished.  Level 4 adds the source and the types of
-each kernel when it is first needed (`kernel_text`), and what LLVM made of those compiled.
+Level 3 adds the instructions waited for, by the scheduler's rule (`[one writer]? readers*`), even
+if they had finished.  Level 4 adds the source and the types of each kernel at its first use
+(`kernel_text`), and LLVM's result for compiled ones.
 """
 
 from __future__ import annotations

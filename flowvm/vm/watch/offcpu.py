@@ -8,9 +8,9 @@ how long a thread was ready to run without a core is counted by Linux.  So what 
 the sum of those two; another thread that computes without the GIL while this one sleeps, or waits
 for what that computes, is taken to have had it.
 
-A `look` compares the two clocks of the calling thread since its last one, in which it was in no
-wait of the VM's.  It says how much was lost, not when: `flowvm.profiler.run.collect` puts that
-where nothing was issued.  What is less than LEAST is not looked into, so a look is one system call.
+A `look` compares the two clocks of the calling thread since its last look, in which it was in no
+wait of the VM's.  It gives the amount lost, not the time: `flowvm.profiler.run.collect` puts that
+where nothing was issued.  Amounts below LEAST are not looked into, so a look is one system call.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold t
 def _ready(thread: int) -> int:
     """Nanoseconds that a thread of this process was ready to run and had no core; 0: not known.
 
-    Read without letting the GIL go, as Python's own functions do three times: with others that want
-    it, each would take 5 ms, and what looks for that would be what takes the time.
+    The file is read without releasing the GIL; Python's own functions release it three times.  With
+    other threads that want the GIL, each release would take 5 ms, and the measurement would cause
+    the loss.
     """
     file = _libc.open(b"/proc/self/task/%d/schedstat" % thread, os.O_RDONLY | os.O_CLOEXEC)
     if file < 0:

@@ -1,9 +1,9 @@
 """Questions to the VM that issue nothing: the pending writer of a tensor, the end of a stream's
 work.
 
-For readers that must not change what they look at: `repr`, which debuggers call on every local, and
-`Stream.query`.  They read the scheduler's arrays while it works.  "Done" is reliable: an
-instruction leaves these arrays only after its writes.  "Not yet" may be a moment out of date.
+For readers that must not change the VM: `repr`, which debuggers call on every local, and
+`Stream.query`.  They read the scheduler's arrays while it works. "Done" is reliable: an instruction
+leaves these arrays only after its writes. "Not yet" may be a moment out of date.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Samples of the issuing threads, a thousand times a second: they show where host time goes.
 
-From level 2 on a thread of its own (`flowvm.vm.workers.sampler`), native and without the GIL, looks
-at every thread that issues.  What it sees are addresses; `seen` finds the code objects among those
-that are alive, each known by more than its address, so what is gone is left out and not mistaken.
+From level 2 on a native thread without the GIL (`flowvm.vm.workers.sampler`) looks at every thread
+that issues.  It sees addresses.  `seen` finds the live code objects of these addresses, each
+identified by more than its address.  So a freed one is left out and not mistaken.
 
 Until the loop is compiled a thread of Python does the same, ten times as seldom.  Where CPython's
 places are not found, or nothing may read memory by the system, that thread asks for frame objects

@@ -1,9 +1,9 @@
 """A recorded run: the DAG of the instructions issued meanwhile.
 
-What the flight recorder has of the instructions (`flowvm.vm.watch.flight`), as objects to read.
-The edges are computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied
-from the engine: so they are complete, also where the producer had finished long before, and
-`verify` can hold the engine to them.
+The flight recorder's instructions (`flowvm.vm.watch.flight`) as objects to read.  The edges are
+computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied from the
+engine.  So they are complete, also if the producer had finished long before, and `verify` can check
+the engine by them.
 """
 
 from __future__ import annotations

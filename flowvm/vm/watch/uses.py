@@ -1,8 +1,9 @@
 """Times at which parallel launches used the operands that they share.
 
 Launches of a Plan on several streams may be in flight together (`flowvm.vm.workers.actors`), so the
-times of the instruction as a whole say nothing of their order: that of the tasks that touch an
-operand does, and whether they write it: what one launch reads at last another may read already.
+times of the whole instructions do not show their order.  The times of the tasks that touch an
+operand do, with their kind of access.  One launch may read an operand that another already reads
+for the last time.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def in_wrong_order(earlier: Times, later: Times) -> bool:
 def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
     """Return rows (instruction, flat operand, writes, started, ended) for launches of Plans.
 
-    `infos` has what the VM's entries are about, for each instruction.  An operand has a row for the
-    tasks that write it and one for those that only read it: the times of the first and the last,
-    UNUSED where none ran or was remembered.
+    `infos` has the objects of the VM's entries, for each instruction.  An operand has a row for
+    tasks that write it and one for tasks that only read it, with the times of the first and the
+    last.  They are UNUSED if none ran or is remembered.
     """
     rows = []
     launches = {

@@ -1,10 +1,10 @@
 """The thread that looks at the VM while nobody else can: a watchdog, and a window for other
 processes.
 
-`flowvm-watch` starts with the VM and sleeps.  Once a second it looks whether anything was done; if
-instructions are pending and nothing was for `config.watchdog` seconds, it prints who waits for whom
-down to what runs, once, whatever the other threads are stuck in.  And whoever asks by its socket
-(`flowvm top PID`) is answered by it, see `flowvm.vm.watch.window`.
+`flowvm-watch` starts with the VM and sleeps.  Once a second it checks if anything was done.  If
+instructions are pending and nothing was done for `config.watchdog` seconds, it prints the chain of
+waits down to a running one.  It does so once, wherever the other threads are stuck.  It also
+answers questions at its socket (`flowvm top PID`), see `flowvm.vm.watch.window`.
 
 `kill -USR1 PID` prints the same, on the main thread, unless the program has a handler of its own.
 Nothing here ever ends or interrupts anything.

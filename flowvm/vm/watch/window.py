@@ -1,10 +1,10 @@
 """A window into a running VM, for `flowvm top` in another process.
 
-The process listens on a Unix socket of the abstract namespace, named by its user and number, so
-there is no file to clean up, and one that is gone cannot be found.  It answers nobody but its own
-user and root: the kernel says who asks.  An answer is words of the VM as they are (`socket.send`
-copies them without the GIL), the names that only Python knows, and nothing of any tensor's values;
-whoever asked does all counting and formatting.
+The process listens on a Unix socket of the abstract namespace, named by its user and number.  So
+there is no file to clean up, and an ended process cannot be found.  It answers only its own user
+and root: the kernel names the asking user.  An answer is words of the VM as they are (`socket.send`
+copies them without the GIL), and the names that only Python knows.  It has no tensor's values.  The
+asking process does all counting and formatting.
 
 Reading from outside was weighed against this: a shared mapping would be shared with children that
 were forked, too, and the VM's words must not be; reading another process's memory needs a
@@ -213,9 +213,9 @@ def check_question(question: Any) -> None:
 def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
     """Return the VM's state: names and numbers, and the parts of its words that belong to them.
 
-    Of the question: `since` (instructions below were seen), `most` (instructions wanted), `entries`
-    (of which the asker knows the names), `waits` (the asker has those that ended by then),
-    `dump` (the text of `flow.vm.dump()` is wanted).
+    The question has `since` (instructions below were seen), `most` (instructions wanted), `entries`
+    (number of entries whose names are known), `waits` (waits that ended by then are known), `dump`
+    (the text of `flow.vm.dump()` is wanted).
     """
     words, flight = vm.words, vm.flight
     received, head = begun(vm), int(words[CTL.HEAD])

@@ -14,7 +14,7 @@ def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
     """Return the operations of a matrix product, convolution or attention, 2 a multiplication; 0
     for anything else.  The masked half of a causal attention counts, too.
 
-    `metas` are those of the operands, outputs first.
+    `metas` are the operands' metas, outputs first.
     """
     if len(metas) < 3:
         return 0

@@ -97,8 +97,8 @@ def has_mail(m: Words, stream: int) -> bool:
 def serve(m: Words, stream: int) -> bool:
     """Take one message, and let its actor act while it may.  Return True if there was a message.
 
-    One of repeated tasks acts once, and asks again behind those that it has told: where a forward
-    and a backward actor may both act they take turns, which is 1F1B.
+    An actor of repeated tasks acts once, and posts itself again behind the actors that it has
+    told.  If a forward and a backward actor may both act they take turns, which is 1F1B.
     """
     address = take(m, stream)
     if address == 0:
@@ -295,9 +295,9 @@ def may_end(plan: Words, actor: Words) -> bool:
 def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
     """Return True if a launch may run beside the launches in flight, which come before it.
 
-    Same-stream order does not hold it back here, so what it shares with them must be what the
-    actors' own edges order: variables.  An input that one of them makes, or that a launch writes
-    as a variable, is not.
+    Same-stream order does not hold it back here.  So memory shared with them must be ordered by the
+    actors' own edges: variables.  An input that one of them makes, or that a launch writes as a
+    variable, is not.
     """
     if not will_run(m, slot, entry):
         return False  # it never runs: `worker_loop` skips it when nothing is in flight

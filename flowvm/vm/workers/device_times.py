@@ -1,13 +1,13 @@
 """Times of a device's instructions by its own clock, from level 3 of the recorder on.
 
-An instruction that does anything there has an event in front of it and one behind it, which is the
-one that its worker asks for anyhow; so it costs one event more.  Both have happened when the worker
-closes the instruction, and only then are they looked at: nobody waits for a device.
+An instruction that does anything there has an event in front of it and one behind it.  Its worker
+records the second anyhow, so it costs one event more.  Both have happened when the worker closes
+the instruction, and only then are they read: nothing waits for a device.
 
-What the driver tells is a time between two events, in ms as a float, whose grain is finer the
-shorter it is.  Times count from the stream's base, an event: it is replaced by the last one where
-that is FRESH ns later, and DEV.BASE_NS goes on by as much.  What they are on the host's clock is
-worked out by whoever reads (`flowvm.cuda.driver.clocks`), which also makes the events and the ring.
+The driver tells the time between two events, in ms as a float; its grain is finer for shorter
+times.  Times count from the stream's base, an event.  If the last event is FRESH ns later it
+becomes the base, and DEV.BASE_NS goes on by as much.  The reader converts the times to the host's
+clock (`flowvm.cuda.driver.clocks`); it also makes the events and the ring.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ and says how it went.  An instruction with a poisoned operand is skipped and poi
 one in front of a cancel is dropped, if it has not started; ReleaseTensor and Restore always run.
 The sequential engine calls the same functions on the issuing thread.
 
-Poison says that a storage has not the value that the program gives it; STO.TORN says that it has no
-whole value at all.  Who is skipped or dropped writes nothing, so what it would have written in
-place is poisoned and whole, and a Restore lifts that.
+Poison says that a storage does not have the value that the program gives it.  STO.TORN says that it
+has no whole value at all.  A skipped or dropped instruction writes nothing.  So its outputs in
+place are poisoned and whole, and a Restore lifts that.
 """
 
 from __future__ import annotations
@@ -215,7 +215,8 @@ def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) ->
 def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -> int:
     """Run a ReleaseTensor: give the memory back, and make the storages as new.
 
-    Unless it is `over` with what uses them, and they can still be poisoned.
+    Clear the poison only if it is `over`: all users of the storages are done.  Until then they can
+    still be poisoned.
     """
     for k in range(count_of(m, slot, entry)):
         storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS

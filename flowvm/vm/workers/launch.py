@@ -183,7 +183,8 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
     """Poison the outputs of a launch that failed at the stream's task (-1: before the first), and
     its variables as `poison_rest` does.
 
-    On a device nobody stops at a task: what came of it is poisoned by `device_tasks.poison_behind`.
+    On a device no task stops at an error; `device_tasks.poison_behind` poisons the failed task's
+    results.
     """
     poison_outputs(m, slot, entry, cause)
     task = m[STR.AT + stream * STR.WORDS + STR.TASK]
@@ -212,7 +213,7 @@ def poison_rest(
     So a variable has the value that a whole launch gives it, or is poisoned; and then it is whole,
     as if the step had not been, if it was not begun.
 
-    `number` is that of a launch by actors, or -1: then the tasks in front have run.
+    `number` is the number of a launch by actors, or -1: then the tasks in front have run.
     """
     plan = m[entry + ENT.LAYOUT]
     at, behind = first_task(plan), task

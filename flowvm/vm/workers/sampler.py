@@ -1,8 +1,8 @@
 """The sampler's loop: samples of the issuing threads, a thousand times a second.
 
-It runs without the GIL and stops nobody.  What it looks at changes meanwhile and may be gone, so
-all of the interpreter's memory is read by the system, which answers where a load would fault; what
-was seen is numbers, and `flowvm.vm.watch.sampling` finds out under the GIL which code they mean.
+It runs without the GIL and stops no thread.  The memory that it reads changes meanwhile and may be
+freed.  So the system reads all of the interpreter's memory, and answers where a load would fault.
+The samples are numbers, and `flowvm.vm.watch.sampling` finds their code under the GIL.
 """
 
 from __future__ import annotations

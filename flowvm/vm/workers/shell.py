@@ -111,7 +111,7 @@ def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most
     """Wait at most `most_us` microseconds while word `word` is from 0 to `most`.  Return its value
     then.
 
-    Word `sleepers` counts who went to sleep: it is woken by whoever changes `word`.
+    Word `sleepers` counts the sleeping threads; a thread that changes `word` wakes them.
     """
     polls = 0
     while 0 <= load_acquire(words, word) <= most:
@@ -303,8 +303,8 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
     """Run launches of a Plan on several streams, from the head of the queue on.  Open as many as
     may be in flight, act, and close them in order, until none is left.
 
-    What Python drops between two launches makes a ReleaseTensor: it waits for its turn without
-    keeping the launch behind it, for what it releases no later instruction names.
+    Tensors that Python drops between two launches make a ReleaseTensor.  It waits for its turn
+    without keeping the launch behind it, because no later instruction names the released storages.
     """
     plan = words_at(runtime, MOST)
     at = STR.AT + stream * STR.WORDS

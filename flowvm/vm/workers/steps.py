@@ -8,11 +8,11 @@ stream's block; `layout` describes the steps (`STEP` of `flowvm.vm.machine.devic
     call of a function   cuBLAS's, or the driver's own (a copy, a fill); its arguments, as int64
 
 Both are templates with *patches*: which word is the address of which operand, and so on.  Nothing
-here waits for the device, but a mut2 instruction's first call (lo = -1), which takes the steps that
-count, waits for them and leaves the rows in the details.
+here waits for the device, except for a mut2 instruction's first call (lo = -1).  It runs the
+counting steps, waits for them and leaves the rows in the details.
 
-What a kernel finds wrong it writes to the instruction's line, which is read when the device has
-passed the instruction (`flowvm.vm.workers.device`).
+A kernel writes its errors to the instruction's line, which is read when the device has passed the
+instruction (`flowvm.vm.workers.device`).
 """
 
 from __future__ import annotations

@@ -9,19 +9,19 @@ With FLOWVM_CHECK=memory (`flow.config.check`), which is taken when flowvm is im
                      it only reads, and between the elements of a view that it writes
     a chunk          has zones between its blocks, put there when a block's life begins
 
-The pattern is NaN as float64, float32, float16 and bfloat16, and far out of range as an index; so
-what is read of it shows in what is computed.
+The pattern is NaN as float64, float32, float16 and bfloat16, and far out of range as an index.  So
+a read of it shows in the results.
 
-Zones and what is compared are looked at when an instruction, or a task of a launch, is done: it
-then fails with a BoundsError.  Zones are looked at again when a block is released, and a block
-itself when it leaves the quarantine: what is found then is reported of the instruction that the
-block was made by, since nobody knows who wrote.
+Zones and copies are checked when an instruction, or a task of a launch, is done: it then fails with
+a BoundsError.  Zones are checked again when a block is released, and a block itself when it leaves
+the quarantine.  An error found then is reported for the instruction that made the block, since the
+writer is unknown.
 
 Without the setting CHECKED is a constant that is False, and compiled code has nothing of this.
 
 A block of the check:  HEAD words, LEFT bytes of pattern, its bytes, pattern up to its end.
 
-Long because it is the whole of it: what is put down, looked at and told.
+Long because it is the whole check: patterns, copies, comparisons and reports.
 """
 
 from __future__ import annotations
