@@ -1,7 +1,7 @@
 """`flow.comm`: collectives under OneFlow's names; `flow.distributed` has PyTorch's.
 
-They need no `init_process_group`: a program that `flowvm launch` or mpiexec started is a world, and
-one that nobody launched is a world of one.
+They need no `init_process_group`: a program started by `flowvm launch` or mpiexec is a world, and
+any other is a world of one.
 """
 
 from __future__ import annotations
