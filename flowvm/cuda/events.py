@@ -88,9 +88,7 @@ class Stream:
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
-        """Wait until all instructions issued to this stream so far are done.  Raise an error that
-        nobody has seen.
-        """
+        """Wait for all instructions issued to this stream so far; raise an error not seen yet."""
         _wait_for([self.number])
 
     def record_event(self, event: Event | None = None) -> Event:
@@ -104,9 +102,7 @@ class Stream:
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let instructions issued to this stream from now on wait for everything issued to `stream`
-        so far.
-        """
+        """Let later instructions of this stream wait for all that `stream` has got so far."""
         self.wait_event(stream.record_event())
 
     def __eq__(self, other: object) -> bool:
@@ -219,8 +215,7 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Let the event happen when everything issued to the stream so far is done.
 
-        Wait until these instructions were handed to the device; before that, the host must compute
-        its part.
+        Wait until these instructions were handed to the device, after the host's part of them.
         """
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)
@@ -302,9 +297,7 @@ def _new_mark(runtime: Runtime, timing: bool) -> _Mark:
 
 
 def _drop(mark: _Mark, spare: list[_Mark]) -> None:
-    """Drop a mark whose event is gone.  Its storage is released like a tensor's, its handle is used
-    again.
-    """
+    """Drop a mark whose event is gone: release its storage, and keep its handle for reuse."""
     hot["dead"].append(mark.storage)
     spare.append(mark)
 
