@@ -63,10 +63,9 @@ def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`flow.compile(func)`, called once with the example (a tensor, or a tuple of arguments, or
-    the keyword example_kwarg_inputs).  What check_trace and its tolerances ask is so by
-    construction: a replay's results are the eager ones, and a call of another kind is captured
-    anew.
+    """Return `flow.compile(func)`, called once with the example (a tensor, a tuple of arguments, or
+    the keyword example_kwarg_inputs).  The checks of check_trace hold by construction: a replay's
+    results are the eager ones, and a call of another kind is captured anew.
 
     >>> doubled = flow.jit.trace(lambda x: 2 * x, flow.ones(2))
     >>> doubled(flow.tensor([1.0, 3.0]))

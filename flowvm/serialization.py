@@ -187,9 +187,9 @@ def load(
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Read back what save wrote, or any safetensors file as a flat dict of tensors, or what
-    torch.save wrote of tensors, numbers, texts and containers (.pt, .pth, both formats), or a
-    folder of variables that OneFlow wrote, as a dict of tensors by name.
+    """Load a file that save wrote, or any safetensors file as a flat dict of tensors.  Also load
+    files of torch.save with tensors, numbers, texts and containers (.pt, .pth, both formats).  A
+    folder of variables that OneFlow wrote gives a dict of tensors by name.
 
     map_location is the device the tensors go to, the CPU by default.  Files do not say where
     tensors were, so of a dict it is that for "cpu", and a function is taken and not called.

@@ -1,5 +1,5 @@
-"""The main job: train a small CNN on real handwritten digits, eagerly and again as a graph, then
-show what the virtual machine did for it, and last where a graph matters.
+"""The main job: train a small CNN on real handwritten digits, eagerly and again as a graph.  Then
+show the virtual machine's work for it, and last a case where a graph matters.
 
 Both trainings begin with the same weights and see the same images, so they must come to the same
 losses.  Its kernels are large, so a graph saves little there, and a network of small kernels is

@@ -134,8 +134,8 @@ def get_per_process_memory_fraction(device: Any = None) -> float:
 
 
 def empty_cache() -> None:
-    """Give memory that the VM keeps for reuse back to the devices: blocks that nobody uses, and
-    what small ones were cut from where none of them is in use.
+    """Give cached memory back to the devices: unused blocks, and slabs whose blocks are all
+    unused.
     """
     if runtimes():
         vm.sync()

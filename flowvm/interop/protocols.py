@@ -164,8 +164,8 @@ class _Given:
 
 
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, or a
-    capsule of one, on the CPU or on a CUDA device.
+    """Return a tensor on the memory of `obj`, on the CPU or on a CUDA device.  `obj` is an array or
+    tensor of any library with DLPack, or a capsule of one.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
     False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies

@@ -1,5 +1,5 @@
-"""The value stack of a frame that is traced: the operands of the instruction that is to run next,
-and the function that the frame runs.
+"""The value stack of a traced frame: the operands of its next instruction, and the function that
+the frame runs.
 
 Nothing is assumed of where CPython keeps them: a sample function is traced, and its locals, its
 stack and its function are looked for in its frame.  A frame may be looked at only while a trace

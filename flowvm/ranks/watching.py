@@ -100,7 +100,7 @@ class Part(Protocol):
 
 
 class Wait(NamedTuple):
-    """An exchange in progress: its name, its duration so far, the ranks that have not begun it, and
+    """An exchange in progress: its name and its duration so far; the ranks that have not begun it;
     (rank, row) of the ones on this host.
     """
 

@@ -194,8 +194,8 @@ def error(code: int, doing: str, more: str = "") -> FlowError:
 
 
 def too_old(needed: int, actual: int) -> FlowError:
-    """The exception for a driver of CUDA version `found` where `needed` is the oldest that will
-    do, both as the driver counts: 1000 * major + 10 * minor.
+    """Return the exception for a driver of CUDA version `found`, older than the oldest one
+    supported, `needed`.  Versions count as the driver's: 1000 * major + 10 * minor.
     """
     return DeviceError(
         f"CUDA is not available: the NVIDIA driver is too old: it supports CUDA {_dotted(actual)}, "

@@ -102,8 +102,9 @@ def block_of(stream: int) -> Words:
 
 
 def lanes(index: int, count: int) -> list[int]:
-    """The addresses of `count` blocks, always the same, to capture branches of graphs with: beside
-    the twin of the device's compute stream, whose worker alone may use them.
+    """Return the addresses of `count` blocks, always the same, on which branches of graphs are
+    captured.  They stand beside the twin of the device's compute stream; only that stream's worker
+    may use them.
     """
     with _lock:
         runtime = streams(index).runtime

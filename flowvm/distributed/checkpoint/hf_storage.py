@@ -1,5 +1,5 @@
-"""Checkpoints as folders of safetensors files that Hugging Face's libraries read: whole tensors
-with an index, or each rank's parts, which say in their metadata where they begin.
+"""Checkpoints as folders of safetensors files that Hugging Face's libraries read.  They have whole
+tensors with an index, or each rank's parts, whose metadata says where they begin.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class Placement:
 
 @dataclass(frozen=True)
 class Shard(Placement):
-    """Dimension `dim` is cut among the ranks; where it does not come out even, the first ranks have
-    one more (PyTorch cuts 5 for 4 ranks as 2, 2, 1, 0, flowvm as 2, 1, 1, 1).
+    """A cut of dimension `dim` among the ranks.  The first ranks may have one element more.
+    PyTorch cuts 5 for 4 ranks as 2, 2, 1, 0, flowvm as 2, 1, 1, 1.
 
     >>> from flowvm.distributed.tensor import Shard
     >>> Shard(1)

@@ -28,9 +28,9 @@ AT_ONCE = 1 << 16  # independent draws
 def _drawn(
     wanted: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
 ) -> Iterator[int]:
-    """`wanted` indices, of calls `draw(count, generator)` that give `most` each, the last of them
-    fewer: the first call is made now, the others when they are needed, with the numbers that they
-    would have now.
+    """Return `wanted` indices from calls of `draw(count, generator)`, of `most` each; the last call
+    draws the rest.  The first call is made now, the others when they are needed.  All of them draw
+    the numbers that they would draw now.
     """
     calls = -(-wanted // most)
     reserved = (default_generator if generator is None else generator).reserve(calls)

@@ -7,8 +7,8 @@ from typing import Any
 
 
 class WorkerInfo:
-    """The record of a worker: its number, the count of workers, the seed of its random numbers, and
-    its dataset (in a process, the worker's own copy).
+    """The record of a worker: its number, the count of workers and the seed of its random numbers.
+    `dataset` is the dataset; in a process, the worker's own copy.
 
     >>> def number(sample):
     ...     return flow.utils.data.get_worker_info().num_workers

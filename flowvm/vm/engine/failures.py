@@ -162,7 +162,7 @@ class Failures:
             self.by_seq.pop(next(iter(self.by_seq)))
 
     def awaited(self, seq: int, seconds: float) -> Failure | None:
-        """Return the failure of instruction `seq`.  Wait up to `seconds` for a worker's report: a
+        """Return the failure of instruction `seq`.  Wait up to `seconds` for a worker's report.  A
         launch by actors poisons its outputs when a task fails, and reports after all actors have
         acted.
         """

@@ -1,6 +1,6 @@
-"""Words of a device's stream: what its worker calls and with what, its events and their times, the
-steps that its instructions take, and a Plan's graph.  They lie outside the VM's array, in memory
-that Python makes and whose address STR.BLOCK, or an instruction's layout, says.
+"""Words of a device's stream: the functions that its worker calls, their arguments, its events and
+their times, its instructions' steps, and a Plan's graph.  They lie outside the VM's array, in
+memory that Python makes.  STR.BLOCK, or an instruction's layout, has its address.
 
 Python writes them before the stream's first instruction, and the stream's worker after that, if
 nothing else is said.

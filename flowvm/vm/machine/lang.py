@@ -190,8 +190,8 @@ def ticks() -> int:
 
 @_primitive
 def ticks_after() -> int:
-    """`ticks`, read after every load before it: plain `ticks` may be read some 50 ns ahead of a
-    load that is still on its way from another core.
+    """Return `ticks`, read after every load before it.  Plain `ticks` may be read some 50 ns before
+    an earlier load from another core is complete.
     """
     return Uncompiled.ticks()
 

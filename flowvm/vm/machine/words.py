@@ -191,8 +191,8 @@ class CTL(Region):
 # until its MARK is stored; read by the scheduler, then by the slot's worker
 @region(_SLOTS, words=32, by=ISSUER)
 class RING(Region):
-    """A slot with an instruction's record, which is written upwards and ends with its MARK, so that
-    a single `struct.pack_into` writes it and its last store publishes it:
+    """A slot with an instruction's record.  It is written upwards and ends with its MARK: a single
+    `struct.pack_into` writes it, and its last store publishes it:
 
         ... scalar 1, scalar 0, operand n-1, ..., operand 1, operand 0, ENTRY, MARK
 

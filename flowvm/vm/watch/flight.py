@@ -466,8 +466,8 @@ class Flight:
         return np.concatenate(found)
 
     def _rows(self, count_at: int, at: int, most: int, words: int, mark: int) -> Array:
-        """The rows of a ring at word `at`, the oldest first, that were whole while they were
-        copied: each is marked with its number + 1; their count is at `count_at`.
+        """Return the rows of a ring at word `at`, the oldest first, that were whole while they were
+        copied.  Each is marked with its number + 1; their count is at `count_at`.
         """
         count = int(self.vm.words[count_at])
         number = np.arange(max(0, count - most), count)
