@@ -1,4 +1,4 @@
-"""`flow.return_types`: what functions with several results return, a class for each function.
+"""`flow.return_types`: a class for each function with several results.
 
     >>> flow.tensor([3.0, 5.0]).max(0)
     flow.return_types.max(
@@ -23,14 +23,14 @@ from flowvm.loading.listing import listing
 
 
 class Results(tuple[Any, ...]):
-    """A tuple whose elements have names: those that a class of these annotates."""
+    """A tuple with named elements; a subclass annotates the names."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
     n_fields: ClassVar[int] = 0
     n_sequence_fields: ClassVar[int] = 0
     n_unnamed_fields: ClassVar[int] = 0
-    _into: ClassVar[type[Results] | None] = None  # the class of what went into out=
+    _into: ClassVar[type[Results] | None] = None  # the class of results written into out=
 
     def __init_subclass__(cls) -> None:
         names = tuple(vars(cls).get("__annotations__", ()))
@@ -54,7 +54,7 @@ class Results(tuple[Any, ...]):
         return f"flow.return_types.{type(self).__name__}(\n" + ",\n".join(parts) + ")"
 
     def into(self, outs: Iterable[Tensor]) -> Results:
-        """The results that were written to `outs`."""
+        """Return the results that were written to `outs`."""
         return (self._into or type(self))(outs)
 
 
@@ -90,67 +90,67 @@ class _Counted(Results):
 
 
 class cummax(_Located):
-    """Of `flow.cummax`."""
+    """The result of `flow.cummax`."""
 
     __slots__ = ()
 
 
 class cummin(_Located):
-    """Of `flow.cummin`."""
+    """The result of `flow.cummin`."""
 
     __slots__ = ()
 
 
 class kthvalue(_Located):
-    """Of `flow.kthvalue`."""
+    """The result of `flow.kthvalue`."""
 
     __slots__ = ()
 
 
 class max(_Located):
-    """Of `flow.max` along a dimension."""
+    """The result of `flow.max` along a dimension."""
 
     __slots__ = ()
 
 
 class median(_Located):
-    """Of `flow.median` along a dimension."""
+    """The result of `flow.median` along a dimension."""
 
     __slots__ = ()
 
 
 class min(_Located):
-    """Of `flow.min` along a dimension."""
+    """The result of `flow.min` along a dimension."""
 
     __slots__ = ()
 
 
 class mode(_Located):
-    """Of `flow.mode`."""
+    """The result of `flow.mode`."""
 
     __slots__ = ()
 
 
 class nanmedian(_Located):
-    """Of `flow.nanmedian` along a dimension."""
+    """The result of `flow.nanmedian` along a dimension."""
 
     __slots__ = ()
 
 
 class sort(_Located):
-    """Of `flow.sort`."""
+    """The result of `flow.sort`."""
 
     __slots__ = ()
 
 
 class topk(_Located):
-    """Of `flow.topk`."""
+    """The result of `flow.topk`."""
 
     __slots__ = ()
 
 
 class aminmax(Results):
-    """Of `flow.aminmax`."""
+    """The result of `flow.aminmax`."""
 
     __slots__ = ()
     min: Tensor
@@ -158,7 +158,7 @@ class aminmax(Results):
 
 
 class frexp(Results):
-    """Of `flow.frexp`: mantissa * 2 ** exponent."""
+    """The result of `flow.frexp`: mantissa * 2 ** exponent."""
 
     __slots__ = ()
     mantissa: Tensor
@@ -166,19 +166,19 @@ class frexp(Results):
 
 
 class histogram(_Counted):
-    """Of `flow.histogram`."""
+    """The result of `flow.histogram`."""
 
     __slots__ = ()
 
 
 class histogramdd(_Counted):
-    """Of `flow.histogramdd`."""
+    """The result of `flow.histogramdd`."""
 
     __slots__ = ()
 
 
 class geqrf(Results):
-    """Of `flow.geqrf`: R with reflectors below it, and their factors."""
+    """The result of `flow.geqrf`: R with reflectors below it, and their factors."""
 
     __slots__ = ()
     a: Tensor
@@ -186,25 +186,25 @@ class geqrf(Results):
 
 
 class lu_unpack(_Triangles):
-    """Of `flow.lu_unpack`."""
+    """The result of `flow.lu_unpack`."""
 
     __slots__ = ()
 
 
 class qr(_Factors):
-    """Of `flow.qr`."""
+    """The result of `flow.qr`."""
 
     __slots__ = ()
 
 
 class slogdet(_LogDeterminant):
-    """Of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
+    """The result of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
 
     __slots__ = ()
 
 
 class svd(Results):
-    """Of `flow.svd`: U @ diag(S) @ V.T."""
+    """The result of `flow.svd`: U @ diag(S) @ V.T."""
 
     __slots__ = ()
     U: Tensor
@@ -213,7 +213,7 @@ class svd(Results):
 
 
 class triangular_solve(Results):
-    """Of `flow.triangular_solve`."""
+    """The result of `flow.triangular_solve`."""
 
     __slots__ = ()
     solution: Tensor
@@ -221,7 +221,7 @@ class triangular_solve(Results):
 
 
 class linalg_cholesky_ex(Results):
-    """Of `flow.linalg.cholesky_ex`."""
+    """The result of `flow.linalg.cholesky_ex`."""
 
     __slots__ = ()
     L: Tensor
@@ -229,7 +229,7 @@ class linalg_cholesky_ex(Results):
 
 
 class linalg_eig(Results):
-    """Of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
+    """The result of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
 
     __slots__ = ()
     eigenvalues: Tensor
@@ -237,7 +237,7 @@ class linalg_eig(Results):
 
 
 class linalg_eigh(Results):
-    """Of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
+    """The result of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
 
     __slots__ = ()
     eigenvalues: Tensor
@@ -245,7 +245,7 @@ class linalg_eigh(Results):
 
 
 class linalg_inv_ex(Results):
-    """Of `flow.linalg.inv_ex`."""
+    """The result of `flow.linalg.inv_ex`."""
 
     __slots__ = ()
     inverse: Tensor
@@ -253,7 +253,7 @@ class linalg_inv_ex(Results):
 
 
 class linalg_ldl_factor(Results):
-    """Of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
+    """The result of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
 
     __slots__ = ()
     LD: Tensor
@@ -261,7 +261,7 @@ class linalg_ldl_factor(Results):
 
 
 class linalg_ldl_factor_ex(Results):
-    """Of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
+    """The result of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
 
     __slots__ = ()
     LD: Tensor
@@ -270,7 +270,7 @@ class linalg_ldl_factor_ex(Results):
 
 
 class linalg_lstsq(Results):
-    """Of `flow.linalg.lstsq`; empty is what the driver does not find."""
+    """The result of `flow.linalg.lstsq`.  Fields that the driver does not compute are empty."""
 
     __slots__ = ()
     solution: Tensor
@@ -280,13 +280,15 @@ class linalg_lstsq(Results):
 
 
 class linalg_lu(_Triangles):
-    """Of `flow.linalg.lu`: P @ L @ U."""
+    """The result of `flow.linalg.lu`: P @ L @ U."""
 
     __slots__ = ()
 
 
 class linalg_lu_factor(Results):
-    """Of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows."""
+    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of
+    rows.
+    """
 
     __slots__ = ()
     LU: Tensor
@@ -294,7 +296,7 @@ class linalg_lu_factor(Results):
 
 
 class linalg_lu_factor_ex(Results):
-    """Of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
+    """The result of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
 
     __slots__ = ()
     LU: Tensor
@@ -303,19 +305,19 @@ class linalg_lu_factor_ex(Results):
 
 
 class linalg_qr(_Factors):
-    """Of `flow.linalg.qr`."""
+    """The result of `flow.linalg.qr`."""
 
     __slots__ = ()
 
 
 class linalg_slogdet(_LogDeterminant):
-    """Of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
+    """The result of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
 
     __slots__ = ()
 
 
 class linalg_solve_ex(Results):
-    """Of `flow.linalg.solve_ex`."""
+    """The result of `flow.linalg.solve_ex`."""
 
     __slots__ = ()
     result: Tensor
@@ -323,7 +325,7 @@ class linalg_solve_ex(Results):
 
 
 class linalg_svd(Results):
-    """Of `flow.linalg.svd`: U @ diag(S) @ Vh."""
+    """The result of `flow.linalg.svd`: U @ diag(S) @ Vh."""
 
     __slots__ = ()
     U: Tensor
@@ -332,7 +334,9 @@ class linalg_svd(Results):
 
 
 def _with_twins() -> list[type[Results]]:
-    """All classes, and for each the one that `out=` gives: its twin, and not a kind of it."""
+    """Return all classes, and for each the one of results with `out=`: its twin, which is no
+    subclass of it.
+    """
     found = []
     for name, kind in list(globals().items()):
         if isinstance(kind, type) and issubclass(kind, Results) and name[0] != "_":
