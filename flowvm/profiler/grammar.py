@@ -39,9 +39,11 @@ CAUSES: dict[str, tuple[str, str, str]] = {
     "sched": ("▏", "sched", "waits for the VM"),
     "host": ("·", "host", "nothing issued yet: Python"),
     "sync": ("╳", "sync", "Python waits for a value"),
-    "credit": ("$", "credit", "issuing waits for room"),
+    "credit": ("$", "credit", "issuing waits for room in the queue"),
+    "memory": ("▥", "memory", "waits for memory in flight"),
     "jit": ("▒", "jit", "a kernel is compiled or loaded"),
-    "gil": ("▓", "gil", "Python waits for the GIL or a core"),
+    "gil": ("▓", "gil", "Python waits for the GIL"),
+    "core": ("▚", "core", "Python is ready and has no core"),
 }
 # access -> (line of an edge, glyph of an operand, style)
 ACCESS: dict[int, tuple[str, str, str]] = {
@@ -52,8 +54,8 @@ ACCESS: dict[int, tuple[str, str, str]] = {
 # of rich; a name that is not here is no style
 STYLES: dict[str, str] = {
     "run": "green", "dep": "bright_blue", "queue": "blue", "sched": "bright_black", "host": "dim",
-    "sync": "magenta", "credit": "yellow", "jit": "bright_yellow", "gil": "bright_magenta",
-    "const": "cyan",
+    "sync": "magenta", "credit": "yellow", "memory": "yellow", "jit": "bright_yellow",
+    "gil": "bright_magenta", "core": "bright_black", "const": "cyan",
     "mut": "yellow", "mut2": "magenta", "critical": "bold red", "head": "dim", "id": "bold",
     "verdict": "bold", "advice": "bold", "line": "dim", "bad": "red", "good": "green",
 }  # fmt: skip
@@ -69,6 +71,7 @@ _CSS = {
     )
     for name, style in STYLES.items()
 }  # fmt: skip
+HEAD = 11  # columns of a name in front of what is said
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -210,6 +213,13 @@ def advised(advice: Sequence[str], width: int) -> list[Line]:
             head = f"next  {k}. " if k == 1 and not n else " " * 6 + ("   " if n else f"{k}. ")
             lines.append([(head, "advice"), (part, "")])
     return lines
+
+
+def headed(name: str, text: str, width: int) -> list[Line]:
+    """A name and its text, broken where it does not fit; none for "" to say."""
+    room = max(20, width - HEAD)
+    parts = textwrap.wrap(printable(text), room, break_on_hyphens=False)
+    return [[(("" if k else name).ljust(HEAD), "head"), (part, "")] for k, part in enumerate(parts)]
 
 
 def flowed(parts: Iterable[Span], width: int, gap: str = "   ", indent: str = " ") -> list[Line]:

@@ -35,6 +35,7 @@ from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
+from flowvm.vm.watch import cores
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
@@ -253,9 +254,10 @@ class Profile:
         """
         return tree.tree(self)
 
-    def summary(self, by: str = "op", sort: str = "path") -> Summary:
-        """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream",
-        sorted by "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
+    def summary(self, by: str = "", sort: str = "path") -> Summary:
+        """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream", by
+        default by "op", or by "line" where it is Python that took the time; sorted by "path",
+        "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
         "name" or "hottest".  ArgumentError: neither.
         """
         if sort not in SORTS:
@@ -496,6 +498,7 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
         engine.flight.begin_wait()  # what was lost until now is not the run's
+        self._cores = cores.reading()
         self._begun = time.monotonic_ns()
         return self
 
@@ -511,14 +514,16 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         engine.flight.begin_wait()  # what is lost from now on is not the run's
         left = time.monotonic_ns()
         engine.wait_idle()
-        self.run = _collected(self._since, self._begun, left)
+        issuing = engine.flight.issuing
+        load = cores.between(self._cores, cores.reading(), issuing)
+        self.run = _collected(self._since, self._begun, left, load)
         if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
 
 
-def _collected(since: int, begun: int, left: int) -> Run:
+def _collected(since: int, begun: int, left: int, load: dict[str, Any] | None = None) -> Run:
     """The run from `since` on, without the wait that came after the moment `left`.
 
     Where the recorder has lost instructions, it begins with the first that is left: of the time
@@ -527,7 +532,8 @@ def _collected(since: int, begun: int, left: int) -> Run:
     flight = engine.flight
     seen = flight.look(since)
     first = begun or int(seen.times[:1, 0].min(initial=left))
-    run = collect(seen, begun, flight.sampling.seen(first - BEFORE, left, set(seen.codes)))
+    samples = flight.sampling.seen(first - BEFORE, left, set(seen.codes))
+    run = collect(seen, begun, samples, load)
     run.info["held"] = held_of(run, seen)
     run.info["purposes"] = purposes_of(run, seen)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:
