@@ -3,132 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from flowvm.profiler.analysis.bounds import crowded, short_of_memory, stalls
-from flowvm.profiler.analysis.hosting import Spent
 from flowvm.profiler.analysis.lacking import machine
-from flowvm.profiler.analysis.paths import Floor, Segment
-from flowvm.profiler.analysis.tables import Row
-from flowvm.profiler.analysis.waits import Lane
-from flowvm.profiler.grammar import ms, percent, size
-from flowvm.profiler.run.roof import Roofline
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.grammar import percent, size
+from flowvm.profiler.views.facts import Facts, Said, roof_share
 from flowvm.profiler.views.verdict import Part
 
 LITTLE = 0.02  # of the wall time: what brings less is not worth a word
 OFTEN = 2  # values that are read on the path, below which nothing can be read less often
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
-
-
-class Summed(Protocol):
-    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
-
-    run: Run
-
-    @property
-    def bound(self) -> dict[str, float]:
-        """Shares of the wall time by cause."""
-
-    @property
-    def busy(self) -> dict[str, float]:
-        """The share of the wall time in which each stream ran something."""
-
-    @property
-    def host(self) -> list[Spent]:
-        """What the host's part of the path went to."""
-
-    @property
-    def recording(self) -> float | None:
-        """The share that recording took."""
-
-    @property
-    def observed(self) -> list[Segment]:
-        """The path that sums to the wall time."""
-
-    @property
-    def floor(self) -> Floor:
-        """The longest path through the data dependences."""
-
-    @property
-    def lanes(self) -> list[Lane]:
-        """What each stream did at every moment."""
-
-    def table(self, by: str = ...) -> list[Row]:
-        """Its rows by operator, line, module or stream."""
-
-    def __len__(self) -> int: ...
-
-
-def roof_share(roof: Roofline | None, row: Row) -> float:
-    """The row's share of the roofline; 0 where that is not known."""
-    known = roof is not None and not row.devices  # it is of the host
-    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
-
-
-class Gain(NamedTuple):
-    """Nanoseconds that doing something brings at best, and how that is said."""
-
-    time: float
-    text: str
-
-
-class Said(NamedTuple):
-    """A piece of advice, and its gain: nothing where that cannot be known."""
-
-    text: str
-    gain: float | None = None
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What advice follows from: `parts` is what the path consists of, most first."""
-
-    p: Summed
-    by: str
-    parts: list[Part]
-    rows: list[Row]
-    roof: Roofline | None
-
-    def without(self, nanoseconds: float) -> Gain:
-        """How long the run would take without so much of the host's time, and what that gains: no
-        less than the busiest stream ran, for streams go on meanwhile.
-        """
-        return self.to(max(self.p.run.wall - nanoseconds, self.ran))
-
-    def at_line(self, part: Part) -> Gain:
-        """Without what the host spent at the line that had most of a part, on a core or without."""
-        lines = self.p.run.lines
-        without = sum(
-            one.time for one in self.p.host
-            if one.state == "core" and one.line >= 0 and lines[one.line] == part.line
-        )  # fmt: skip
-        return self.without(part.there + without)
-
-    def to(self, left: float) -> Gain:
-        """If the run took so many nanoseconds."""
-        wall = self.p.run.wall
-        return Gain(wall - left, f"{ms(wall)} → {ms(left)} ms")
-
-    @property
-    def ran(self) -> float:
-        """How long the busiest stream ran."""
-        return max(self.p.busy.values(), default=0.0) * self.p.run.wall
-
-    @property
-    def heavy(self) -> Row | None:
-        """The row with most of the path, if that is an operator."""
-        row = max(self.rows, key=lambda r: r.path, default=None)
-        known = row is not None and row.path and row.name in self.p.run.names
-        return row if known else None
-
-    def issued(self, row: Row) -> bool:
-        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
-        return self.p.run.names.index(row.name) in self.p.run.op
 
 
 def _uncompiled(f: Facts) -> Said | None:
@@ -256,7 +143,7 @@ def _imported(f: Facts, part: Part) -> Said:
 
 
 def _kept(f: Facts, part: Part) -> Said:
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.to(f.p.run.wall * (1 - part.share))
     at = f"{part.where} " if part.where else "another Python thread "
     return Said(
         f"{at}had the GIL or a core {percent(part.share)} of the path: do it before, or in another "
@@ -268,7 +155,7 @@ def _crowded_out(f: Facts) -> Said | None:
     part = next((part for part in f.parts if part.cause == "core"), None)
     if part is None or part.share < LITTLE:
         return None
-    gain = f.without(part.share * f.p.run.wall)
+    gain = f.to(f.p.run.wall * (1 - part.share))
     return Said(
         f"{machine(f.p.run) or 'no core was free'}, {percent(part.share)} of the path: record "
         f"again when they are done; without them {gain.text}", gain.time,

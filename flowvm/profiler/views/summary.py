@@ -37,7 +37,8 @@ from flowvm.profiler.grammar import (
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.advice import LITTLE, Facts, Summed, advice, roof_share
+from flowvm.profiler.views.advice import LITTLE, advice
+from flowvm.profiler.views.facts import Facts, Summed, roof_share
 from flowvm.profiler.views.verdict import WORDS, Part, mostly, parts
 from flowvm.vm.machine.words import INS, KIND
 

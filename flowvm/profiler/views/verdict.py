@@ -182,7 +182,7 @@ def _part(
     spot = int(run.spot[example[line, op]]) if len(run.spot) else -1
     return Part(
         cause, share, run.lines[line] if line >= 0 else "", text_of(run, line, spot),
-        run.names[op] if cause == "run" else "", total[line, op],
+        run.names[op] if cause == "run" else "", min(total[line, op], round(share * run.wall)),
     )  # fmt: skip
 
 

@@ -15,7 +15,8 @@ from flowvm.profiler import Profile, profile
 from flowvm.profiler.grammar import Column, Screen, table
 from flowvm.profiler.run.columns import CAUSES, COLUMNS
 from flowvm.profiler.run.roof import Roofline
-from flowvm.profiler.views.advice import Facts, advice
+from flowvm.profiler.views.advice import advice
+from flowvm.profiler.views.facts import Facts
 from flowvm.profiler.views.summary import Steps
 from flowvm.profiler.views.verdict import Part
 from flowvm.vm.machine.words import KIND, OPERAND
