@@ -16,12 +16,15 @@ import dataclasses
 import html
 import io
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
+from flowvm.files.writing import put
 from flowvm.profiler import markup, terminal
 from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 
@@ -363,6 +366,34 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         screen = self.screen(min(options.max_width, WIDE))
         yield screen if options.encoding.lower().replace("-", "") == "utf8" else screen.ascii()
+
+
+Node = tuple[str, str, str, bool]  # id, text, stream, critical
+Link = tuple[str, str, str, str]  # ids, access, hazard
+
+
+class Drawn(View):
+    """A view that shows a graph, which other programs draw: `p.graph().save("x.svg")`."""
+
+    # by ending: the text of a file, of nodes and links; entered by who can write them
+    writers: ClassVar[dict[str, Callable[[list[Node], list[Link]], str]]] = {}
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """Its nodes and edges."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> Path:
+        """Write what it shows: the name ends in .svg, .dot (Graphviz) or .mmd (Mermaid).  All of a
+        run, and every other format, is `p.export(path)`.  ArgumentError: another ending.
+        """
+        target = Path(path)
+        if target.suffix not in self.writers:
+            known = ", ".join(self.writers)
+            raise ArgumentError(
+                f"save({str(path)!r}): the ending says the format: {known}; p.export has more"
+            )
+        put(target, self.writers[target.suffix](*self.drawn()), "save")
+        return target
 
 
 def _plain(value: Any) -> Any:

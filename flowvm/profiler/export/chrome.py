@@ -41,7 +41,7 @@ Array = np.ndarray[Any, Any]
 EDGES = ("gating", "all", "none")
 PID = 1  # the host; device k is PID + 1 + k
 # track numbers: one group each, so that they stand together
-PATH, PYTHON, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 1000, 3000, 4000, 5000
+PATH, PYTHON, SPANS, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 500, 1000, 3000, 4000, 5000
 BESIDE = 20  # tracks of one stream
 
 
@@ -92,6 +92,7 @@ class _Trace:
         self._helpers()
         self._gaps()
         self._python()
+        self._spans()
         self._path()
         self._counters()
         if edges != "none":
@@ -276,6 +277,27 @@ class _Trace:
             synced = begin[real & (run.wait_cause[own] == CAUSES.index("sync"))]
             self.points(
                 synced, [f'"ph":"i","s":"t",{track}"name":"sync","args":{{}}'] * len(synced)
+            )
+
+    def _spans(self) -> None:
+        """What the user named, a track each thread; a moment that was marked is a point."""
+        run = self.run
+        threads = list(dict.fromkeys(run.wait_thread.tolist()))  # in the order of their tracks
+        threads += [t for t in dict.fromkeys(m[3] for m in run.marks) if t not in threads]
+        for k, thread in enumerate(threads):
+            own = [m for m in run.marks if m[3] == thread]
+            if not own:
+                continue
+            track = self.track(SPANS + k, f"spans {thread}" if k else "spans")
+            spans = [m for m in own if m[2] > m[1]]
+            times = np.array([m[1:3] for m in spans], np.int64).reshape(-1, 2)
+            begin, end = np.clip(times, run.begun, run.ended).T
+            args = (f'"instructions":{last - first}' for *_, first, last in spans)
+            self.slices(track, _quoted(m[0] for m in spans), begin, end, args)
+            points = [m for m in own if m[2] == m[1]]
+            self.points(
+                np.array([m[1] for m in points], np.int64),
+                [f'"ph":"i","s":"t",{track}"name":{json.dumps(m[0])},"args":{{}}' for m in points],
             )
 
     def _path(self) -> None:

@@ -18,8 +18,8 @@ from typing import Any
 from xml.sax import saxutils
 
 from flowvm.files.printable import printable
-from flowvm.profiler.export.drawings import COLOURS, Link, Node, by_instruction, by_line
-from flowvm.profiler.grammar import ms
+from flowvm.profiler.export.drawings import COLOURS, by_instruction, by_line
+from flowvm.profiler.grammar import Link, Node, ms
 
 MOST = 300  # instructions; more are no picture any more
 SWEEPS = 12
@@ -182,16 +182,21 @@ def svg(profile: Any) -> str:
     if len(nodes) > MOST:
         nodes, links = by_line(profile)
         what = "lines"
+    return svg_of(nodes, links, f"{len(nodes)} {what}, {ms(profile.run.wall)} ms")
+
+
+def svg_of(nodes: list[Node], links: list[Link], title: str = "") -> str:
+    """A graph as an SVG picture, as it is, however large."""
+    title = title or f"{len(nodes)} nodes"
     drawing = layout(nodes, links)
     width, height = drawing.width, drawing.height
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
-        f"<title>flowvm: {len(nodes)} {what}</title><style>{_CSS}</style>",
+        f"<title>flowvm: {escape(title)}</title><style>{_CSS}</style>",
         f"<defs>{''.join(_marker(name, colour) for name, colour in COLOURS.items())}</defs>",
         f'<rect class="bg" width="{width:.0f}" height="{height:.0f}"/>',
-        f'<text class="name" x="{MARGIN}" y="22">{len(nodes)} {what}, '
-        f"{ms(profile.run.wall)} ms</text>",
+        f'<text class="name" x="{MARGIN}" y="22">{escape(title)}</text>',
         *_legend(drawing.left_out),
     ]
     for stream, left, right in drawing.bands:

@@ -5,17 +5,16 @@ Long because whatever one may ask is a method of `Profile`, each a few lines tha
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowvm.errors import ArgumentError, ConfigError
+from flowvm.errors import ArgumentError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.analysis import hosting, paths, tables
@@ -26,6 +25,7 @@ from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
+from flowvm.profiler.grammar import Drawn, Link, Node
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
     from flowvm.profiler.analysis import verifying
+    from flowvm.profiler.export import tabular
     from flowvm.profiler.front import widget as widgets
     from flowvm.profiler.front.widget import Widget
     from flowvm.profiler.views import (
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 else:
     exporting = lazy("flowvm.profiler.export")
     widgets = lazy("flowvm.profiler.front.widget")
+    tabular = lazy("flowvm.profiler.export.tabular")
     verifying = lazy("flowvm.profiler.analysis.verifying")
     collapsed = lazy("flowvm.profiler.views.collapsed")
     critical = lazy("flowvm.profiler.views.critical")
@@ -94,6 +96,14 @@ else:
 
 Array = np.ndarray[Any, Any]
 WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part
+
+
+def _drawing(ending: str, nodes: list[Node], links: list[Link]) -> str:
+    """The file of a view's graph."""
+    return exporting.WRITERS[ending](nodes, links)
+
+
+Drawn.writers |= {ending: partial(_drawing, ending) for ending in (".svg", ".dot", ".mmd")}
 
 
 class Part(NamedTuple):
@@ -333,16 +343,25 @@ class Profile:
         """
         return query.columns_of(self)
 
-    def to_pandas(self) -> Any:
-        """The same as a DataFrame of pandas.  ConfigError where that is not installed."""
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise ConfigError(
-                "to_pandas needs pandas, which is not installed: pip install pandas; "
-                "p.to_columns() has the same as NumPy arrays"
-            ) from error
-        return pandas.DataFrame(self.to_columns())
+    def to_edges(self) -> dict[str, Array]:
+        """Every edge as columns: `source` and `target` (numbers of instructions), `hazard`,
+        `access`, `tensor`, `gating`.
+        """
+        return tabular.edges_of(self)
+
+    def to_pandas(self, of: str = "instructions") -> Any:
+        """The "instructions" of `to_columns()`, or the "edges" of `to_edges()`, as a DataFrame of
+        pandas.  ConfigError where that is not installed, ArgumentError: of neither.
+        """
+        if of not in ("instructions", "edges"):
+            raise ArgumentError(f'to_pandas({of!r}): of "instructions" or "edges"')
+        return tabular.pandas(self, of)
+
+    def to_networkx(self) -> Any:
+        """The DAG as a DiGraph of networkx, with the columns of both as attributes.  ConfigError
+        where that is not installed.
+        """
+        return tabular.networkx(self)
 
     @property
     def instr(self) -> Instrs:
@@ -425,7 +444,7 @@ class Profile:
     ) -> Path:
         """Write it for another program; the name's ending says which: .html (one page,
         offline), .json or .json.gz (Perfetto), .speedscope.json (flame graphs), .svg, .dot, .mmd,
-        .flowtrace.
+        .graphml, .csv, .edges.csv, .flowtrace.
 
         edges     of a Chrome trace: "gating", "all" or "none"
         against   an earlier run, which an .html page shows beside this one

@@ -15,7 +15,18 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, Status
 from flowvm.profiler.analysis.waits import by_device
-from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
+from flowvm.profiler.grammar import (
+    ACCESS,
+    Column,
+    Drawn,
+    Link,
+    Node,
+    Screen,
+    Span,
+    flowed,
+    ms,
+    table,
+)
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
@@ -56,7 +67,7 @@ class DagRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Dag(View):
+class Dag(Drawn):
     """See the module."""
 
     lanes: tuple[str, ...]
@@ -64,6 +75,21 @@ class Dag(View):
     hidden: int
     hint: str
     devices: str = ""  # what times of devices are, where there are any
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """See Drawn."""
+        nodes = [
+            (f"i{row.seq}", f"#{row.seq} {row.op}\n{ms(row.run)} ms  {row.line}",
+             self.lanes[row.lane], row.critical)
+            for row in self.rows
+        ]  # fmt: skip
+        links = [
+            (f"i{edge.source}", f"i{row.seq}", ACCESS[edge.access][2], edge.hazard)
+            for row in self.rows
+            for edge in row.edges
+            if edge.row >= 0
+        ]
+        return nodes, links
 
     def screen(self, width: int) -> Screen:
         """See View."""
