@@ -92,10 +92,16 @@ def what_if_text(run: Run, what: str, factor: float, now: int, then: int) -> Wha
     changed = f"{100 * abs(now - then) / max(1, now):.0f} % {'less' if then <= now else 'more'}"
     said = WhatIf(then)
     said.text = (
-        f"if {what} {took}, the floor would be {then / 1e6:.3g} ms instead of {now / 1e6:.3g} "
-        f"({changed}); the run took {run.wall / 1e6:.3g} ms"
+        f"if {what} {took}, the floor would be {_ms(then)} ms instead of {_ms(now)} "
+        f"({changed}); the run took {_ms(run.wall)} ms"
     )
     return said
+
+
+def _ms(nanoseconds: float) -> str:
+    """Three digits, and all in front of the point."""
+    value = nanoseconds / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def what_if(run: Run, chosen: Callable[[str], bool], factor: float = 0.0) -> int:

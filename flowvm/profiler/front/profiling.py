@@ -30,7 +30,7 @@ from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.terminal import terminal_width
+from flowvm.profiler.terminal import WIDE
 from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
@@ -415,7 +415,7 @@ class Profile:
         lanes   names of the lanes to show
         follow  the number of an instruction to mark
         """
-        return timeline.timeline(self, t, lanes, follow, terminal_width())
+        return timeline.timeline(self, t, lanes, follow, WIDE)
 
     def memory(self, device: str | Device | None = None) -> MemoryView:
         """Bytes over time, who had them at the peak, what waits to be released, what lives on.

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.grammar import Column, Screen, View, counted, ms, table
+from flowvm.profiler.grammar import ACCESS, Column, Drawn, Link, Node, Screen, counted, ms, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.dag import near
 from flowvm.profiler.views.spots import spot_of
@@ -57,7 +57,7 @@ class Group:
 
 
 @dataclass(frozen=True, repr=False)
-class Collapsed(View):
+class Collapsed(Drawn):
     """See the module."""
 
     by: str
@@ -101,6 +101,21 @@ class Collapsed(View):
         screen.add((legend, "head"),
                    (more if self.hidden else "", "head"))  # fmt: skip
         return screen
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """See Drawn."""
+        nodes = [
+            (f"g{r}", f"{row.name}\n{counted(row.count, 'instruction')}", self.lanes[row.lane],
+             row.critical)
+            for r, row in enumerate(self.rows)
+        ]  # fmt: skip
+        links = [
+            (f"g{need.row}", f"g{r}", ACCESS[need.access][2], "/".join(need.hazards))
+            for r, row in enumerate(self.rows)
+            for need in row.needs
+            if need.row != r
+        ]
+        return nodes, links
 
     def _cells(self, r: int) -> list[Any]:
         row = self.rows[r]

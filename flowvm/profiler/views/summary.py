@@ -193,7 +193,7 @@ class Summary(View):
             rows.append([
                 r.name or NAMELESS.get(self.by, "-"), f"{r.count:,}", ms(r.run), f"{share:.1%}",
                 (bar(share, 5), "run"),
-                "·".join(ms(t) for t in (r.dep, r.sched)),
+                ms(r.dep), ms(r.sched),
                 ms(r.host) if r.host else "-",
                 rate(r.gigabytes) if r.nbytes else "-", rate(r.gigaflops) if r.flops else "-",
                 percent(roof) if roof else "-", r.hottest or "-", self.code[k],
@@ -203,7 +203,8 @@ class Summary(View):
             Column("n", right=True, drop=1),
             Column("run ms", right=True),
             Column("on path", right=True), Column(""),
-            Column("dep·sched ms", drop=2), Column("host ms", right=True),
+            Column("dep ms", right=True, drop=2), Column("sched ms", right=True, drop=2),
+            Column("host ms", right=True),
             Column("GB/s", right=True, drop=5),
             Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
             Column("hottest line", style="line", grow=True, where=True),

@@ -101,9 +101,9 @@ def test_the_text(small):
             "mostly     train.py:44 has 43 %: matmul, running",
             "floor      4.00 ms by data alone, if Python took no time (1.8x headroom) · "
             "host on the path 2.00 ms",
-            " op      n  run ms  on path       dep·sched ms  GB/s  GFLOP/s  hottest line",
-            " matmul  1    3.00    42.9%  ██▏  0.000·0.000   10.0      2.0  train.py:44",
-            " relu    1    1.00    14.3%  ▊    0.000·0.000   64.0        -  model.py:21",
+            " op      n  run ms  on path       dep ms  sched ms  GB/s  GFLOP/s  hottest line",
+            " matmul  1    3.00    42.9%  ██▏   0.000     0.000  10.0      2.0  train.py:44",
+            " relu    1    1.00    14.3%  ▊     0.000     0.000  64.0        -  model.py:21",
             " 1 more: p.table() has all",
             "next  1. matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms; "
             "p.what_if('matmul')",
