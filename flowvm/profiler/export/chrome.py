@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ class _Trace:
         self._counters()
         if edges != "none":
             self._flows(edges)
+            self._messages()
 
     def lines(self) -> list[str]:
         """All events in their order, names of tracks first."""
@@ -331,6 +332,24 @@ class _Trace:
         head = f'"ph":"C","pid":{pid},"tid":0,"name":"{name}","args":{{"{of}":'
         self.points(moments[last], [f"{head}{n}}}" for n in values[last].tolist()])
 
+    def _messages(self) -> None:
+        """What an actor of a graph told another: from its last task of a launch to the first task
+        of who waited for that.
+        """
+        run, number = self.run, len(self.run.source)
+        for name, plan in run.info.get("plans", {}).items():
+            for (a, a_end), (b, b_begin) in messages(run, name, plan):
+                number += 1
+                about = f'"cat":"message","name":"message","id":{number}'
+                for head, task, moment in (
+                    ('"ph":"s"', a, max(int(run.task_times[a, 0]), a_end - 1)),
+                    ('"ph":"f","bp":"e"', b, b_begin),
+                ):
+                    stream = int(run.task_stream[task])
+                    pid = PID + 1 + device_of(run.streams[stream])
+                    where = f'"pid":{pid},"tid":{TASKS + stream}'
+                    self.points(np.array([moment]), [f"{head},{where},{about}"])
+
     def _flows(self, edges: str) -> None:
         run, place = self.run, self.place
         started, ended = run.time("started"), run.time("ended")
@@ -357,6 +376,31 @@ class _Trace:
             tids = place[of].tolist()
             texts = [f"{head},{where[t]},{b}" for t, b in zip(tids, both, strict=True)]
             self.points(moments, texts)
+
+
+def messages(run: Run, name: str, plan: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Of a Plan's launches, each message between actors: a row of tasks and when it ended, a row of
+    tasks and when it began.
+    """
+    if name not in run.names:
+        return
+    mine = np.flatnonzero(run.op[run.task_launch] == run.names.index(name))
+    counts = [actor[2] for actor in plan["actors"]]
+    of_task = np.repeat(np.arange(len(counts)), counts)
+    firsts: dict[tuple[int, int], int] = {}
+    lasts: dict[tuple[int, int], int] = {}
+    begun, over = run.task_times.T.tolist()
+    for k in mine.tolist() if len(counts) else ():
+        key = int(run.task_launch[k]), int(of_task[run.task_number[k]])
+        if key not in firsts or begun[k] < begun[firsts[key]]:
+            firsts[key] = k
+        if key not in lasts or over[k] > over[lasts[key]]:
+            lasts[key] = k
+    for launch, target in sorted(firsts):
+        for source in plan["actors"][target][3]:
+            a, b = lasts.get((launch, source)), firsts[launch, target]
+            if a is not None and over[a] <= begun[b]:
+                yield (a, over[a]), (b, begun[b])
 
 
 def _reduced(run: Run) -> Array:
