@@ -2,8 +2,9 @@
 
 A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
 flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
-the last recording, with all its screens.  Arguments about shapes, stacks and modules are taken:
-they are always recorded.  Names that are not PyTorch's are those of `flow.profiler`.
+the last recording, with all its screens.  `with_stack` records every call's stack, `record_shapes`
+what its operands were like; modules and operations are always recorded.  Names that are not
+PyTorch's are those of `flow.profiler`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,13 @@ import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import flowvm.profiler as own
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
+from flowvm.files.writing import put
+from flowvm.profiler.run.collect import shapes_of
+from flowvm.vm.machine.words import KIND
 
 SORTED: dict[
     str, Callable[[FunctionEventAvg], float]
@@ -99,13 +103,70 @@ class FunctionEventAvg:
         return self.cpu_time_total / max(1, self.count)
 
     @property
+    def name(self) -> str:
+        """The same as key."""
+        return self.key
+
+    @property
     def self_cpu_time_total(self) -> float:
         """The same as cpu_time_total: instructions have no children."""
         return self.cpu_time_total
 
 
-class EventList(list[FunctionEventAvg]):
-    """Operators, and a table of them."""
+@dataclass(frozen=True)
+class Interval:
+    """Microseconds from the start of the recording."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """How long it lasted."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class FunctionEvent:
+    """One call of an operator.  `stack` are lines of the user's, the innermost first: that which
+    issued it, and with `with_stack` all around; `input_shapes` are there with `record_shapes`.
+    """
+
+    id: int
+    name: str
+    time_range: Interval
+    input_shapes: list[list[int]]
+    stack: list[str]
+    cpu_memory_usage: int
+    flops: int
+    thread: str  # the stream
+    count: int = 1
+
+    @property
+    def key(self) -> str:
+        """The same as name."""
+        return self.name
+
+    @property
+    def cpu_time(self) -> float:
+        """How long it ran, in microseconds."""
+        return self.time_range.elapsed_us()
+
+    @property
+    def cpu_time_total(self) -> float:
+        """The same as cpu_time: it is one call."""
+        return self.cpu_time
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The same as cpu_time: instructions have no children."""
+        return self.cpu_time
+
+
+Event = TypeVar("Event", FunctionEvent, FunctionEventAvg)
+
+
+class EventList(list[Event], Generic[Event]):
+    """Operators or calls of them, and a table of them."""
 
     def table(
         self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
@@ -128,6 +189,19 @@ class EventList(list[FunctionEventAvg]):
             name = e.key[:max_name_column_width]
             lines.append(f"{name:{wide}}  {share:>7}  {times}  {e.count:>10}")
         return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
+        """The operators, each with all its calls."""
+        found: dict[str, list[Event]] = {}
+        for event in self:
+            found.setdefault(event.key, []).append(event)
+        return EventList(
+            FunctionEventAvg(
+                key, sum(e.count for e in own), sum(e.cpu_time_total for e in own),
+                sum(e.cpu_memory_usage for e in own), sum(e.flops for e in own),
+            )
+            for key, own in found.items()
+        )  # fmt: skip
 
     def total_average(self) -> FunctionEventAvg:
         """All of them as one."""
@@ -154,6 +228,8 @@ class profile:  # noqa: N801 - PyTorch's name
     ) -> None:  # fmt: skip
         self.enabled = activities if isinstance(activities, bool) else enabled
         self._schedule = schedule
+        self._shapes, self._level = record_shapes, 3 if with_stack else 2
+        self._known_shapes: dict[int, list[list[int]]] = {}
         self.on_trace_ready = on_trace_ready
         self.step_num = 0
         self.run: own.Profile | None = None
@@ -176,7 +252,7 @@ class profile:  # noqa: N801 - PyTorch's name
         """Record, if the step that begins is to be recorded."""
         wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if wanted and self._open is None:
-            self._open = own.profile()
+            self._open = own.profile(self._level)
             self._open.__enter__()
         if self._schedule is not None:
             self._step = own.span(f"ProfilerStep#{self.step_num}")
@@ -188,6 +264,7 @@ class profile:  # noqa: N801 - PyTorch's name
         if recording is not None:
             recording.__exit__(None, None, None)
             self.run = recording
+            self._known_shapes = shapes_of(recording.run) if self._shapes else {}
             if self.on_trace_ready is not None:
                 self.on_trace_ready(self)
 
@@ -220,7 +297,7 @@ class profile:  # noqa: N801 - PyTorch's name
             raise ArgumentError("torch.profiler.profile: nothing has been recorded yet")
         return self.run
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> EventList:
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
         """The operators of the last recording, each with all its calls."""
         return EventList(
             FunctionEventAvg(row.name, row.count, row.run / 1000, row.nbytes, row.flops)
@@ -228,9 +305,39 @@ class profile:  # noqa: N801 - PyTorch's name
             if row.name != "release"
         )
 
-    def events(self) -> EventList:
-        """See key_averages: instructions are many, and added up by operator."""
-        return self.key_averages()
+    def events(self) -> EventList[FunctionEvent]:
+        """The calls of the last recording, in the order that they were issued."""
+        p = self._recorded()
+        run = p.run
+        stacks = {stack[0]: [run.lines[line] for line in stack[1:]] for stack in run.stacks}
+        begun, over = ((run.time(name) - run.begun) / 1000 for name in ("started", "ended"))
+        return EventList(
+            FunctionEvent(
+                seq, run.names[run.op[i]], Interval(float(begun[i]), float(over[i])),
+                self._known_shapes.get(seq, []),
+                stacks.get(i, [run.lines[run.line[i]]] if run.line[i] >= 0 else []),
+                int(run.nbytes[i]), int(run.flops[i]), run.streams[run.stream[i]],
+            )
+            for i, seq in enumerate(run.seq.tolist())
+            if run.kind[i] != KIND.RELEASE and over[i] >= begun[i] >= 0
+        )  # fmt: skip
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Write what was spent below each stack, for flame graphs: a line of its lines, the
+        outermost first, and microseconds.  ModeError without `with_stack`, ArgumentError: another
+        metric.
+        """
+        if metric not in ("self_cpu_time_total", "self_cuda_time_total"):
+            raise ArgumentError(f"export_stacks: metric={metric!r} is no self_cpu_time_total")
+        if self._level < 3:
+            raise ModeError("export_stacks: say profile(with_stack=True)")
+        spent: dict[str, float] = {}
+        for event in self.events():
+            lines = [line.replace(";", ",").replace(" ", "_") for line in event.stack[::-1]]
+            key = ";".join([*lines, event.name])
+            spent[key] = spent.get(key, 0.0) + event.self_cpu_time_total
+        rows = [f"{stack} {round(time)}" for stack, time in spent.items() if round(time)]
+        put(Path(path), "\n".join([*rows, ""]), "export_stacks")
 
     def table(self, *args: Any, **kwargs: Any) -> str:
         """The table of `key_averages()`."""
@@ -298,9 +405,6 @@ class emit_nvtx:  # noqa: N801 - PyTorch's name
 
     def __exit__(self, *error: object) -> None:
         """Never reached."""
-
-
-FunctionEvent = FunctionEventAvg
 
 
 def kineto_available() -> bool:

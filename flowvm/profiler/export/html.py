@@ -259,7 +259,10 @@ class _Page:
         self.put("release", "b", np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER)))
         critical = np.zeros(len(run), np.uint8)
         critical[[s.instruction for s in profile.observed if s.cause == "run"]] = 1
-        self.put("critical", "b", critical)
+        self.put("observed", "b", critical)
+        longest = np.zeros(len(run), np.uint8)
+        longest[profile.floor.path] = 1
+        self.put("longest", "b", longest)
 
     def _plans(self) -> list[dict[str, Any]]:
         """What each graph's launches ran, by task; of a device's nobody knows each task's time."""

@@ -301,6 +301,7 @@ class Profile:
         releases: bool = False,
         limit: int | None = 60,
         collapse: str | None = None,
+        path: str = "observed",
     ) -> Dag | Collapsed:
         """The instruction DAG as lanes.
 
@@ -309,11 +310,14 @@ class Profile:
         limit      rows at most, None for all
         collapse   "line" or "module": one row for all instructions of a line, or of a module (at
                    level 1, and outside of modules: of the function that the line is in)
-        ArgumentError: no such instruction, or another `collapse`.
+        path       which is marked as critical: "observed", what the run waited for, or "longest",
+                   the longest chain of data, which is the floor
+        `.save("x.svg")` writes what it shows; so do .dot and .mmd.
+        ArgumentError: no such instruction, or another `collapse` or `path`.
         """
         if collapse is not None:
-            return collapsed.collapsed(self, collapse, around, depth, limit)
-        return dag.dag(self, around, depth, releases, limit)
+            return collapsed.collapsed(self, collapse, around, depth, limit, path)
+        return dag.dag(self, around, depth, releases, limit, path)
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain values, for JSON."""

@@ -181,6 +181,8 @@ class Flight:
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.alike: dict[Any, Any] = {}  # each stack that was kept
+        self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
         # set by who drives devices: what is known of instructions of these numbers
@@ -312,11 +314,19 @@ class Flight:
     def _keep_stack(self, seq: int) -> None:
         frames = []
         frame: Any = sys._getframe(2)
+        outside = self.outside
         while frame is not None:
-            if not is_internal(frame.f_code.co_filename):
-                frames.append((frame.f_code, frame.f_lasti))
+            code = frame.f_code
+            known = outside.get(code)
+            if known is None:
+                known = outside[code] = not is_internal(code.co_filename)
+            if known:
+                frames.append((code, frame.f_lasti))
             frame = frame.f_back
-        self.stacks[seq] = tuple(frames)
+        stack = tuple(frames)  # a loop's are alike: one is kept
+        self.stacks[seq] = self.alike.setdefault(stack, stack)
+        if len(self.alike) > REC.LENGTH:
+            self.alike.clear()
         if len(self.stacks) > REC.LENGTH:
             self.stacks.pop(next(iter(self.stacks)), None)
 

@@ -111,7 +111,9 @@ def test_what_failed_is_on_the_page(tmp_path):
     if CHROMIUM:
         failed = int(np.flatnonzero(status)[0])
         page = html(p).replace(
-            "</body>", f"<script type='module'>flowvm.select({failed})</script></body>"
+            "</body>",
+            "<script type='module'>while (!window.flowvm) await new Promise((done) => "
+            f"setTimeout(done, 5)); flowvm.select({failed})</script></body>",
         )
         dom = dumped(page, tmp_path)
         assert "failed     #" in dom

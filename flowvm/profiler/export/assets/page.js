@@ -2,6 +2,7 @@
 
 const D = JSON.parse(document.getElementById("data").textContent);
 const C = columnsOf(D, await inflated(D)), E = edgesOf(C), N = C.seq.length;
+C.critical = C.observed; // or C.longest: the graph has a switch
 const { into, outStart, outEdges } = E;
 const ACCESS = ["const", "mut", "mut2"];
 const $ = (id) => document.getElementById(id);
