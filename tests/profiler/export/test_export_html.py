@@ -136,7 +136,7 @@ def test_whoever_wasted_the_time_is_on_the_page(tmp_path):
         assert "bound by asleep" in dom
         assert "mostly test_export_html.py:" in dom
         asleep = next(row for row in data["tables"]["line"] if row["name"] == first.line)
-        assert asleep["host"] > 40_000_000
+        assert asleep["host"] > 25_000_000  # the rest: kept from waking
         assert re.search(r'class="heat" style="--heat: ?100%;?">time\.sleep\(0\.05\)', dom)
 
 
