@@ -34,8 +34,10 @@ from flowvm.profiler.terminal import WIDE
 from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.words import CTL, KIND
+from flowvm.vm.machine.words import CTL, KIND, REC
 from flowvm.vm.watch import cores
+from flowvm.vm.watch.flight import Snapshot
+from flowvm.vm.watch.keeping import Keeping
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
@@ -499,9 +501,10 @@ class Profile:
 class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTorch's is
     """`with flow.profiler.profile() as p:` records what is issued inside.
 
-    `level` (1 to 3) is what to record, at least; see `flowvm.vm.watch.flight`.  Leaving the block
-    waits until everything inside has run; that wait is not part of the run.  ArgumentError: another
-    level.
+    `level` (1 to 3) is what to record, at least (see `flowvm.vm.watch.flight`), `record` how many
+    instructions to remember, by default the 65,536 that the recorder has; with more, what it has is
+    taken out before it is overwritten.  Leaving the block waits until everything inside has run;
+    that wait is not part of the run.  ArgumentError: another level, or fewer than 1.
 
     >>> with flow.profiler.profile() as p:
     ...     x = flow.ones(2) + 1
@@ -509,23 +512,31 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     ['fill', 'add']
     """
 
-    def __init__(self, level: int = 2) -> None:
+    def __init__(self, level: int = 2, record: int | None = None) -> None:
         super().__init__()
+        if record is not None and record < 1:
+            raise ArgumentError(f"record={record!r}: how many instructions to remember, 1 or more")
+        self._most = record or 0
         if level not in (1, 2, 3):
             raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
         self._level = engine.flight.at_least(level)
+        self._keeping: Keeping | None = None
 
     def _switch(self) -> profile:
         engine.wait_idle()
         self._uncompiled = engine.uncompiled
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
+        if self._most > REC.LENGTH:
+            self._keeping = engine.flight.keeping = Keeping(engine.flight, self._since, self._most)
         engine.flight.begin_wait()  # what was lost until now is not the run's
         self._cores = cores.reading()
         self._begun = time.monotonic_ns()
         return self
 
     def _undo(self) -> None:
+        if engine.flight.keeping is self._keeping:
+            engine.flight.keeping = None
         self._level._undo()
 
     def _left(
@@ -539,21 +550,28 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         engine.wait_idle()
         issuing = engine.flight.issuing
         load = cores.between(self._cores, cores.reading(), issuing)
-        self.run = _collected(self._since, self._begun, left, load)
+        seen = self._keeping.whole() if self._keeping is not None else None
+        self.run = _collected(self._since, self._begun, left, load, seen)
         if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
 
 
-def _collected(since: int, begun: int, left: int, load: dict[str, Any] | None = None) -> Run:
+def _collected(
+    since: int,
+    begun: int,
+    left: int,
+    load: dict[str, Any] | None = None,
+    seen: Snapshot | None = None,
+) -> Run:
     """The run from `since` on, without the wait that came after the moment `left`.
 
     Where the recorder has lost instructions, it begins with the first that is left: of the time
     before nothing is known.
     """
     flight = engine.flight
-    seen = flight.look(since)
+    seen = seen or flight.look(since)
     first = begun or int(seen.times[:1, 0].min(initial=left))
     samples = flight.sampling.seen(first - BEFORE, left, set(seen.codes))
     run = collect(seen, begun, samples, load)

@@ -60,6 +60,7 @@ from flowvm.vm.machine.words import (
     STR,
     TSK,
 )
+from flowvm.vm.watch.keeping import Keeping
 from flowvm.vm.watch.offcpu import LEAST, OffCpu, Ran
 from flowvm.vm.watch.protocol import VM
 from flowvm.vm.watch.sampling import Sampling
@@ -181,6 +182,7 @@ class Flight:
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.keeping: Keeping | None = None  # of a profile that wants more than the ring holds
         self.alike: dict[Any, Any] = {}  # each stack that was kept
         self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
@@ -292,6 +294,8 @@ class Flight:
         if seq - self.kept >= EVERY and not self.lock.locked():
             with self.lock:
                 self._keep_lines(seq)
+        if self.keeping is not None and not self.lock.locked():
+            self.keeping.look(seq)
 
     def _keep_lines(self, seq: int) -> None:
         """Copy the lines of everything received, which is published, and so are its lines."""
