@@ -176,10 +176,10 @@ class EventList(list[Event], Generic[Event]):
         """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top."""
         word = (sort_by or "").removeprefix("self_").replace("cuda", "cpu").replace("device", "cpu")
         by = SORTED.get(word, lambda event: event.cpu_time_total)
-        rows = sorted(self, key=by, reverse=True)[:row_limit]
+        rows: list[Any] = sorted(self, key=by, reverse=True)[:row_limit]
         total = sum(event.cpu_time_total for event in self) or 1.0
         wide = max([4, *(len(e.key[:max_name_column_width]) for e in rows)])
-        lines = [header] if header else []
+        lines: list[str] = [header] if header else []
         lines.append(
             f"{'Name':{wide}}  {'CPU %':>7}  {'CPU total':>12}  {'CPU mean':>12}  # of Calls"
         )

@@ -303,7 +303,8 @@ class _Page:
             about = {
                 key: known[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
             }
-            about["drawing"] = svg_of(*view.drawn(), name) if view.actors else ""
+            nodes, links = view.drawn()
+            about["drawing"] = svg_of(nodes, links, name) if view.actors else ""
         return {
             "name": name,
             "launches": len(launches),
