@@ -11,13 +11,15 @@ a kind have in common is a pattern, and what differs are columns; only order is 
 are there.
 
 The format: "Trace Event Format", Google, 2016.
+
+Long because every kind of track is made here, of one table of events.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,11 @@ from flowvm.errors import ArgumentError
 from flowvm.files.writing import put
 from flowvm.profiler.analysis.sharing import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
+from flowvm.profiler.export.arrows import messages, reduced
 from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import distinct
-from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS
@@ -353,7 +355,7 @@ class _Trace:
     def _flows(self, edges: str) -> None:
         run, place = self.run, self.place
         started, ended = run.time("started"), run.time("ended")
-        chosen = _reduced(run) if edges == "all" else np.arange(len(run.source))
+        chosen = reduced(run) if edges == "all" else np.arange(len(run.source))
         source, target = run.source[chosen], run.target[chosen]
         shown = (place[source] >= 0) & (place[target] >= 0)
         if edges == "gating":
@@ -376,41 +378,3 @@ class _Trace:
             tids = place[of].tolist()
             texts = [f"{head},{where[t]},{b}" for t, b in zip(tids, both, strict=True)]
             self.points(moments, texts)
-
-
-def messages(run: Run, name: str, plan: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Of a Plan's launches, each message between actors: a row of tasks and when it ended, a row of
-    tasks and when it began.
-    """
-    if name not in run.names:
-        return
-    mine = np.flatnonzero(run.op[run.task_launch] == run.names.index(name))
-    counts = [actor[2] for actor in plan["actors"]]
-    of_task = np.repeat(np.arange(len(counts)), counts)
-    firsts: dict[tuple[int, int], int] = {}
-    lasts: dict[tuple[int, int], int] = {}
-    begun, over = run.task_times.T.tolist()
-    for k in mine.tolist() if len(counts) else ():
-        key = int(run.task_launch[k]), int(of_task[run.task_number[k]])
-        if key not in firsts or begun[k] < begun[firsts[key]]:
-            firsts[key] = k
-        if key not in lasts or over[k] > over[lasts[key]]:
-            lasts[key] = k
-    for launch, target in sorted(firsts):
-        for source in plan["actors"][target][3]:
-            a, b = lasts.get((launch, source)), firsts[launch, target]
-            if a is not None and over[a] <= begun[b]:
-                yield (a, over[a]), (b, begun[b])
-
-
-def _reduced(run: Run) -> Array:
-    """Edges that do not follow from two others: the rest is implied for the eye."""
-    before: dict[int, set[int]] = {}
-    for a, b in zip(run.source.tolist(), run.target.tolist(), strict=True):
-        before.setdefault(b, set()).add(a)
-    kept = [
-        e
-        for e, (a, b) in enumerate(zip(run.source.tolist(), run.target.tolist(), strict=True))
-        if not any(a in before.get(c, ()) for c in before[b] if c != a)
-    ]
-    return np.array(kept, np.int64)

@@ -233,27 +233,6 @@ def _ran(run: Run, seen: Snapshot, lines: _Lines) -> list[list[Any]]:
     return [[*at, n] for at, n in sorted(total.items(), key=lambda item: -item[1])[:MOST_RAN]]
 
 
-def shapes_of(run: Run) -> dict[int, list[list[int]]]:
-    """Shapes of what each instruction of a run reads, by its number; of this process, while the VM
-    remembers what it called.
-    """
-    seen = engine.flight.look(int(run.seq[0]), int(run.seq[-1]) + 1) if len(run) else None
-    if seen is None:
-        return {}
-    known: dict[int, list[list[int]]] = {}
-    firsts = seen.offsets.tolist()
-    constant = (seen.access & 3 == OPERAND.CONST).tolist()
-    for i, (seq, entry) in enumerate(zip(seen.seq.tolist(), seen.entry.tolist(), strict=True)):
-        info = engine.entry_info[entry][0] if entry < len(engine.entry_info) else None
-        metas = getattr(info, "metas", ())
-        reads = constant[firsts[i] : firsts[i + 1]]
-        if len(reads) == len(metas):
-            known[seq] = [
-                list(meta.shape) for meta, is_read in zip(metas, reads, strict=True) if is_read
-            ]
-    return known
-
-
 def _add_modules(run: Run, seen: Snapshot, modules: _Table) -> None:
     """The modules of eager instructions; a release belongs to none, whoever found it due."""
     number_of = np.array([modules.number(path) for path in seen.modules], np.int32)

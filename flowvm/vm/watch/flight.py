@@ -60,7 +60,6 @@ from flowvm.vm.machine.words import (
     STR,
     TSK,
 )
-from flowvm.vm.watch.keeping import Keeping
 from flowvm.vm.watch.offcpu import LEAST, OffCpu, Ran
 from flowvm.vm.watch.protocol import VM
 from flowvm.vm.watch.sampling import Sampling
@@ -162,6 +161,13 @@ class Snapshot:
     devices: DeviceTimes
 
 
+class Looking(Protocol):
+    """Who is told now and then what is about to be issued (`flowvm.vm.watch.keeping`)."""
+
+    def look(self, seq: int) -> None:
+        """Called by issuing threads."""
+
+
 class Flight:
     """The recorder of one engine."""
 
@@ -182,7 +188,7 @@ class Flight:
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
-        self.keeping: Keeping | None = None  # of a profile that wants more than the ring holds
+        self.keeping: Looking | None = None  # of a profile that wants more than the ring holds
         self.alike: dict[Any, Any] = {}  # each stack that was kept
         self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()

@@ -8,14 +8,12 @@ milliseconds each time, of the thread that issues.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from flowvm.vm.machine.words import CTL, REC
-
-if TYPE_CHECKING:
-    from flowvm.vm.watch.flight import Flight, Snapshot
+from flowvm.vm.watch.flight import Flight, Snapshot
 
 OFTEN = REC.LENGTH // 4  # instructions between two copies
 _ROWS = ("seq", "entry", "stream", "status", "times", "storage", "access", "bare")
