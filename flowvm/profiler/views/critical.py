@@ -65,7 +65,7 @@ class Critical(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        shares = [(f"{c} {percent(s)}", "") for c, s in self.shares if s >= 0.005]
+        shares = [(f"{WORDS[c][0]} {percent(s)}", "") for c, s in self.shares if s >= 0.005]
         screen.lines += flowed(
             [(" observed path", "verdict"), (f"{ms(self.wall)} ms =", ""), *shares], width, "  ", ""
         )
@@ -77,7 +77,7 @@ class Critical(View):
                 ms(p.begin), ms(p.end - p.begin),
                 (bar((p.end - p.begin) / max(1, self.wall), 8), CAUSES[p.cause][1]),
                 # of the host's time what was seen, which says more than that it was
-                (p.op if p.op and p.first < 0 else p.cause, CAUSES[p.cause][1]),
+                (p.op if p.op and p.first < 0 else WORDS[p.cause][0], CAUSES[p.cause][1]),
                 _named(p),
                 p.stream, p.line,
             ]
