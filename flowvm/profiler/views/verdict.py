@@ -11,11 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from flowvm.profiler.analysis.hosting import HOSTED, Spent, spent, text_of
 from flowvm.profiler.analysis.lacking import lack, takers
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.words import KIND
 
+ISSUING = ("host", "flowvm")  # what issuing took: by instructions, where it was not seen
 LEAST = 4  # of the host's time on the path a share 1/LEAST must have been seen, to be told apart
 # what had the time -> (how a list calls it, how it is called where it comes first, what it is)
 WORDS: dict[str, tuple[str, str, str]] = {
@@ -155,6 +159,19 @@ def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
     return found
 
 
+def _issued(run: Run, cause: str, share: float) -> Part:
+    """Of issuing that nobody saw the line with most of the instructions, and so many's share."""
+    own = run.line[(run.kind != KIND.RELEASE) & (run.line >= 0)]
+    if not len(own):
+        return Part(cause, share, "", "", "", 0)
+    counts = np.bincount(own)
+    line = int(counts.argmax())
+    first = int(np.flatnonzero((run.line == line) & (run.kind != KIND.RELEASE))[0])
+    spot = int(run.spot[first]) if len(run.spot) else -1
+    there = round(share * run.wall * counts[line] / len(own))
+    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", there)
+
+
 def _part(
     run: Run, cause: str, share: float, most: dict[str, Spent], ran: dict[str, dict[int, int]]
 ) -> Part:
@@ -165,6 +182,8 @@ def _part(
         return Part(
             cause, share, run.lines[line] if line >= 0 else "", where, "", round(share * run.wall)
         )
+    if cause in ISSUING and not (cause in most and most[cause].line >= 0):
+        return _issued(run, cause, share)
     if cause in most and cause not in ran:
         one = most[cause]
         name = run.lines[one.line] if one.line >= 0 else ""
