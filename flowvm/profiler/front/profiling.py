@@ -63,6 +63,8 @@ if TYPE_CHECKING:
         tree,
         why,
     )
+    from flowvm.profiler.views import edges as edging
+    from flowvm.profiler.views import sql as sqling
     from flowvm.profiler.views.collapsed import Collapsed
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
+    from flowvm.profiler.views.sql import Rows
     from flowvm.profiler.views.timeline import Timeline
     from flowvm.profiler.views.tree import ModuleTree
     from flowvm.profiler.views.why import Why
@@ -94,6 +97,8 @@ else:
     replays = lazy("flowvm.profiler.views.replays")
     timeline = lazy("flowvm.profiler.views.timeline")
     tree = lazy("flowvm.profiler.views.tree")
+    edging = lazy("flowvm.profiler.views.edges")
+    sqling = lazy("flowvm.profiler.views.sql")
     why = lazy("flowvm.profiler.views.why")
 
 Array = np.ndarray[Any, Any]
@@ -343,6 +348,13 @@ class Profile:
         """
         return query.query(self, text, limit)
 
+    def sql(self, text: str) -> Rows:
+        """The rows of a query over two tables: `instructions`, with the columns of `to_columns()`,
+        and `edges`, with those of `to_edges()`; a point in a name is an underscore, `wait_dep`.  It
+        prints as a table; `.rows` are tuples.  ArgumentError: SQLite does not understand it.
+        """
+        return sqling.sql(self, text)
+
     def to_columns(self) -> dict[str, Array]:
         """Every instruction as columns: NumPy arrays by the names of `flowvm.profiler.views.query`,
         times in milliseconds; behind them the tasks of graphs' replays.
@@ -353,7 +365,7 @@ class Profile:
         """Every edge as columns: `source` and `target` (numbers of instructions), `hazard`,
         `access`, `tensor`, `gating`.
         """
-        return tabular.edges_of(self)
+        return edging.edges_of(self)
 
     def to_pandas(self, of: str = "instructions") -> Any:
         """The "instructions" of `to_columns()`, or the "edges" of `to_edges()`, as a DataFrame of

@@ -99,3 +99,21 @@ def test_spans_are_a_track_of_the_trace(run):
     assert spans["outer"]["ts"] <= spans["inner"]["ts"]
     assert spans["inner"]["args"]["instructions"] >= 2
     assert [e["name"] for e in events if e.get("tid") == track and e["ph"] == "i"] == ["half"]
+
+
+def test_sql_over_both_tables(run):
+    rows = run.sql("select op, count(*) n, sum(run) from instructions group by op order by op")
+    assert rows.columns == ("op", "n", "sum(run)")
+    columns = run.to_columns()
+    for op, n, took in rows:
+        own = columns["op"] == op
+        assert n == own.sum()
+        assert took == pytest.approx(columns["run"][own].sum())
+    joined = run.sql(
+        "select source, wait_dep from edges join instructions on target = seq where gating"
+    )
+    assert len(joined) == run.to_edges()["gating"].sum()
+    text = rows.screen(80).plain()
+    assert text.split()[:2] == ["op", "n"]
+    with pytest.raises(ArgumentError, match="no such column: duration"):
+        run.sql("select duration from instructions")
