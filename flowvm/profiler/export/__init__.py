@@ -58,7 +58,7 @@ def _csv(profile: Any, path: Path, edges: str) -> None:
 
 
 def _edges(profile: Any, path: Path, edges: str) -> None:
-    put(path, tabular.table(tabular.edges_of(profile)), "export")
+    put(path, tabular.table(profile.to_edges()), "export")
 
 
 def _graphml(profile: Any, path: Path, edges: str) -> None:
