@@ -1,9 +1,10 @@
 """`torch.profiler` and `torch.autograd.profiler`, over `flow.profiler`.
 
-A program's `profile`, `schedule` and `record_function` work as they are called.  The records are
-flowvm's: instructions, their times, and their waits.  `profile.run` is the whole Profile of the
-last recording, with all its screens.  Arguments about shapes, stacks and modules are accepted and
-ignored: they are always recorded.  Names beyond PyTorch's are names of `flow.profiler`.
+A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
+flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
+the last recording, with all its screens.  `with_stack` records every call's stack, `record_shapes`
+what its operands were like; modules and operations are always recorded.  Names that are not
+PyTorch's are those of `flow.profiler`.
 """
 
 from __future__ import annotations
@@ -12,20 +13,15 @@ import enum
 import functools
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import flowvm.profiler as own
+from flowvm.compat.profiler_events import EventList, FunctionEvent, FunctionEventAvg, Interval
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
-
-SORTED: dict[
-    str, Callable[[FunctionEventAvg], float]
-] = {  # PyTorch's names of the columns by which a table is sorted
-    "count": lambda event: event.count,
-    "cpu_time": lambda event: event.cpu_time,
-    "cpu_memory_usage": lambda event: event.cpu_memory_usage,
-}
+from flowvm.files.writing import put
+from flowvm.profiler.run.shapes import shapes_of
+from flowvm.vm.machine.words import KIND
 
 
 class ProfilerActivity(enum.Enum):
@@ -84,60 +80,6 @@ def schedule(
     return action
 
 
-@dataclass(frozen=True)
-class FunctionEventAvg:
-    """All calls of an operator.  Times are microseconds, as in PyTorch."""
-
-    key: str
-    count: int
-    cpu_time_total: float
-    cpu_memory_usage: int
-    flops: int
-
-    @property
-    def cpu_time(self) -> float:
-        """The mean time of a call."""
-        return self.cpu_time_total / max(1, self.count)
-
-    @property
-    def self_cpu_time_total(self) -> float:
-        """The value of cpu_time_total: instructions have no children."""
-        return self.cpu_time_total
-
-
-class EventList(list[FunctionEventAvg]):
-    """Operators, and a table of them."""
-
-    def table(
-        self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
-        max_name_column_width: int = 55, header: str | None = None,
-        top_level_events_only: Any = False, time_unit: str | None = None,
-    ) -> str:  # fmt: skip
-        """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top."""
-        word = (sort_by or "").removeprefix("self_").replace("cuda", "cpu").replace("device", "cpu")
-        by = SORTED.get(word, lambda event: event.cpu_time_total)
-        rows = sorted(self, key=by, reverse=True)[:row_limit]
-        total = sum(event.cpu_time_total for event in self) or 1.0
-        wide = max([4, *(len(e.key[:max_name_column_width]) for e in rows)])
-        lines = [header] if header else []
-        lines.append(
-            f"{'Name':{wide}}  {'CPU %':>7}  {'CPU total':>12}  {'CPU mean':>12}  # of Calls"
-        )
-        for e in rows:
-            share = f"{100 * e.cpu_time_total / total:.2f}%"
-            times = f"{e.cpu_time_total:>10.3f}us  {e.cpu_time:>10.3f}us"
-            name = e.key[:max_name_column_width]
-            lines.append(f"{name:{wide}}  {share:>7}  {times}  {e.count:>10}")
-        return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
-
-    def total_average(self) -> FunctionEventAvg:
-        """Return the sum of all operators."""
-        return FunctionEventAvg(
-            "Total", sum(e.count for e in self), sum(e.cpu_time_total for e in self),
-            sum(e.cpu_memory_usage for e in self), sum(e.flops for e in self),
-        )  # fmt: skip
-
-
 class profile:  # noqa: N801 - PyTorch's name
     """Records while its block runs, or as a schedule says at each `step()`.
 
@@ -155,6 +97,8 @@ class profile:  # noqa: N801 - PyTorch's name
     ) -> None:  # fmt: skip
         self.enabled = activities if isinstance(activities, bool) else enabled
         self._schedule = schedule
+        self._shapes, self._level = record_shapes, 3 if with_stack else 2
+        self._known_shapes: dict[int, list[list[int]]] = {}
         self.on_trace_ready = on_trace_ready
         self.step_num = 0
         self.run: own.Profile | None = None
@@ -177,7 +121,7 @@ class profile:  # noqa: N801 - PyTorch's name
         """Begin a recording if the schedule wants the coming step recorded."""
         wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if wanted and self._open is None:
-            self._open = own.profile()
+            self._open = own.profile(self._level)
             self._open.__enter__()
         if self._schedule is not None:
             self._step = own.span(f"ProfilerStep#{self.step_num}")
@@ -189,6 +133,7 @@ class profile:  # noqa: N801 - PyTorch's name
         if recording is not None:
             recording.__exit__(None, None, None)
             self.run = recording
+            self._known_shapes = shapes_of(recording.run) if self._shapes else {}
             if self.on_trace_ready is not None:
                 self.on_trace_ready(self)
 
@@ -221,7 +166,7 @@ class profile:  # noqa: N801 - PyTorch's name
             raise ArgumentError("torch.profiler.profile: nothing has been recorded yet")
         return self.run
 
-    def key_averages(self, *args: Any, **kwargs: Any) -> EventList:
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
         """The operators of the last recording, each with all its calls."""
         return EventList(
             FunctionEventAvg(row.name, row.count, row.run / 1000, row.nbytes, row.flops)
@@ -229,9 +174,39 @@ class profile:  # noqa: N801 - PyTorch's name
             if row.name != "release"
         )
 
-    def events(self) -> EventList:
-        """Return `key_averages()`: instructions are many, so they are added up by operator."""
-        return self.key_averages()
+    def events(self) -> EventList[FunctionEvent]:
+        """The calls of the last recording, in the order that they were issued."""
+        p = self._recorded()
+        run = p.run
+        stacks = {stack[0]: [run.lines[line] for line in stack[1:]] for stack in run.stacks}
+        begun, over = ((run.time(name) - run.begun) / 1000 for name in ("started", "ended"))
+        return EventList(
+            FunctionEvent(
+                seq, run.names[run.op[i]], Interval(float(begun[i]), float(over[i])),
+                self._known_shapes.get(seq, []),
+                stacks.get(i, [run.lines[run.line[i]]] if run.line[i] >= 0 else []),
+                int(run.nbytes[i]), int(run.flops[i]), run.streams[run.stream[i]],
+            )
+            for i, seq in enumerate(run.seq.tolist())
+            if run.kind[i] != KIND.RELEASE and over[i] >= begun[i] >= 0
+        )  # fmt: skip
+
+    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
+        """Write what was spent below each stack, for flame graphs: a line of its lines, the
+        outermost first, and microseconds.  ModeError without `with_stack`, ArgumentError: another
+        metric.
+        """
+        if metric not in ("self_cpu_time_total", "self_cuda_time_total"):
+            raise ArgumentError(f"export_stacks: metric={metric!r} is no self_cpu_time_total")
+        if self._level < 3:
+            raise ModeError("export_stacks: say profile(with_stack=True)")
+        spent: dict[str, float] = {}
+        for event in self.events():
+            lines = [line.replace(";", ",").replace(" ", "_") for line in event.stack[::-1]]
+            key = ";".join([*lines, event.name])
+            spent[key] = spent.get(key, 0.0) + event.self_cpu_time_total
+        rows = [f"{stack} {round(time)}" for stack, time in spent.items() if round(time)]
+        put(Path(path), "\n".join([*rows, ""]), "export_stacks")
 
     def table(self, *args: Any, **kwargs: Any) -> str:
         """The table of `key_averages()`."""
@@ -299,9 +274,6 @@ class emit_nvtx:  # noqa: N801 - PyTorch's name
 
     def __exit__(self, *error: object) -> None:
         """Never reached."""
-
-
-FunctionEvent = FunctionEventAvg
 
 
 def kineto_available() -> bool:

@@ -94,6 +94,11 @@ class Helper:
             return False
 
 
+def at_work() -> list[int]:
+    """The processes that compile for this one now, by their numbers."""
+    return [h.process.pid for h in list(_helpers) if h.is_at_work()]
+
+
 def ahead(job: str) -> None:
     """Let a helper do `job`, if there can be one.  It compiles what this process will probably need
     next.

@@ -16,7 +16,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.loading.lazy import lazy, shown
 from flowvm.meta import device
 from flowvm.meta.device import Device
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.meta import TensorMeta, about_memory
 from flowvm.ranks.wires import makers, wires
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.trace import Trace
@@ -83,6 +83,12 @@ def _about_memory(stream: int) -> str:
     return memory.report(stream)
 
 
+def _holders() -> str:
+    """Who has the host's memory, for a tensor that can be nowhere: lines behind what was said."""
+    text = memory.report(0) if engine.running else ""
+    return f"\n{text}" if text else ""
+
+
 def _give_way() -> None:
     """Let public functions ask for overrides."""
     overrides.surface_gives_way()
@@ -113,5 +119,6 @@ lowerings["meta"] = _lower_for_meta
 makers["cuda"] = _cuda_lane
 wires["cuda"] = _communicator
 engine.failures.about_memory = _about_memory
+about_memory.append(_holders)
 Trace.screen = _trace_screen
 shown["flowvm.cuda"]["amp"] = amp

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex, overload
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
@@ -91,6 +91,7 @@ def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
 
 _kept = Kept("metas", one_each=True)
 _interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
+about_memory: list[Callable[[], str]] = []  # what an error says of who has memory, see providers
 _META_BYTES = 900  # of a meta of some dimensions, with its key
 _MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -194,7 +195,7 @@ def _make(
         raise OutOfMemoryError(
             f"a tensor of shape {tuple(size)} and dtype {dtype.name} takes "
             f"{meta.span / 2**30:.4g} GiB; "
-            f"this machine has {_MEMORY / 2**30:.4g} GiB"
+            f"this machine has {_MEMORY / 2**30:.4g} GiB" + "".join(said() for said in about_memory)
         )
     if contiguous:
         meta = _put((size, dtype, device, None), meta)

@@ -16,12 +16,15 @@ import dataclasses
 import html
 import io
 import textwrap
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
+from flowvm.files.writing import put
 from flowvm.profiler import markup, terminal
 from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 
@@ -39,9 +42,11 @@ CAUSES: dict[str, tuple[str, str, str]] = {
     "sched": ("▏", "sched", "waits for the VM"),
     "host": ("·", "host", "nothing issued yet: Python"),
     "sync": ("╳", "sync", "Python waits for a value"),
-    "credit": ("$", "credit", "issuing waits for room"),
+    "credit": ("$", "credit", "issuing waits for room in the queue"),
+    "memory": ("▥", "memory", "waits for memory in flight"),
     "jit": ("▒", "jit", "a kernel is compiled or loaded"),
-    "gil": ("▓", "gil", "Python waits for the GIL or a core"),
+    "gil": ("▓", "gil", "Python waits for the GIL"),
+    "core": ("▚", "core", "Python is ready and has no core"),
 }
 # access -> (line of an edge, glyph of an operand, style)
 ACCESS: dict[int, tuple[str, str, str]] = {
@@ -49,26 +54,23 @@ ACCESS: dict[int, tuple[str, str, str]] = {
     1: ("━━", "━", "mut"),
     2: ("══", "═", "mut2"),
 }
-# of rich; a name that is not here is no style
+# of rich, and of HTML; a name that is not here is no style.  Each colour has a contrast of 4.5 : 1
+# or more on white and on black (WCAG's AA), since nobody says which a terminal has; `gil` is blue
+# enough to be told from `critical` by who sees no red
 STYLES: dict[str, str] = {
-    "run": "green", "dep": "bright_blue", "queue": "blue", "sched": "bright_black", "host": "dim",
-    "sync": "magenta", "credit": "yellow", "jit": "bright_yellow", "gil": "bright_magenta",
-    "const": "cyan",
-    "mut": "yellow", "mut2": "magenta", "critical": "bold red", "head": "dim", "id": "bold",
-    "verdict": "bold", "advice": "bold", "line": "dim", "bad": "red", "good": "green",
+    "run": "#138830", "dep": "#1870ec", "queue": "#118097", "sched": "#757575", "host": "#757575",
+    "sync": "#cf25b3", "credit": "#937008", "memory": "#6b7d0e", "jit": "#458417",
+    "gil": "#8b56e7", "core": "#577992", "const": "#0b837f", "mut": "#af6209", "mut2": "#cf25b3",
+    "critical": "bold #e12b2b", "head": "#757575", "id": "bold", "verdict": "bold",
+    "advice": "bold", "line": "#757575", "bad": "#e12b2b", "good": "#138830",
 }  # fmt: skip
-# the same for HTML, in colours that are readable on light and dark
 _CSS = {
     name: ";".join(
-        {"dim": "opacity:.65", "bold": "font-weight:bold"}.get(word)
-        or "color:" + {"red": "#d33", "green": "#2a9134", "yellow": "#b8860b", "blue": "#3b6ef5",
-                       "magenta": "#b04ad0", "cyan": "#1594a8", "bright_blue": "#5a8cff",
-                       "bright_black": "#888", "bright_yellow": "#c9a227",
-                       "bright_magenta": "#d6589f"}[word]
-        for word in style.split()
+        "font-weight:bold" if word == "bold" else f"color:{word}" for word in style.split()
     )
     for name, style in STYLES.items()
-}  # fmt: skip
+}
+HEAD = 11  # columns of a name in front of what is said
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -212,6 +214,13 @@ def advised(advice: Sequence[str], width: int) -> list[Line]:
     return lines
 
 
+def headed(name: str, text: str, width: int) -> list[Line]:
+    """A name and its text, broken where it does not fit; none for "" to say."""
+    room = max(20, width - HEAD)
+    parts = textwrap.wrap(printable(text), room, break_on_hyphens=False)
+    return [[(("" if k else name).ljust(HEAD), "head"), (part, "")] for k, part in enumerate(parts)]
+
+
 def flowed(parts: Iterable[Span], width: int, gap: str = "   ", indent: str = " ") -> list[Line]:
     """The parts side by side, each whole, in as many lines as they need."""
     lines: list[Line] = [[]]
@@ -353,6 +362,34 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         screen = self.screen(min(options.max_width, WIDE))
         yield screen if options.encoding.lower().replace("-", "") == "utf8" else screen.ascii()
+
+
+Node = tuple[str, str, str, bool]  # id, text, stream, critical
+Link = tuple[str, str, str, str]  # ids, access, hazard
+
+
+class Drawn(View):
+    """A view that shows a graph, which other programs draw: `p.graph().save("x.svg")`."""
+
+    # by ending: the text of a file, of nodes and links; entered by who can write them
+    writers: ClassVar[dict[str, Callable[[list[Node], list[Link]], str]]] = {}
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """Its nodes and edges."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> Path:
+        """Write what it shows: the name ends in .svg, .dot (Graphviz) or .mmd (Mermaid).  All of a
+        run, and every other format, is `p.export(path)`.  ArgumentError: another ending.
+        """
+        target = Path(path)
+        if target.suffix not in self.writers:
+            known = ", ".join(self.writers)
+            raise ArgumentError(
+                f"save({str(path)!r}): the ending says the format: {known}; p.export has more"
+            )
+        put(target, self.writers[target.suffix](*self.drawn()), "save")
+        return target
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 
-NARROW, USUAL, WIDE = 40, 100, 160  # columns that screens are made for
+NARROW, USUAL, WIDE = 40, 100, 240  # columns that screens are made for
 _ASCII = str.maketrans({
     "█": "#", "▇": "#", "▆": "#", "▅": "+", "▄": "+", "▃": "-", "▂": "_", "▁": "_", "▉": "#",
     "▊": "#", "▋": "+", "▌": "+", "▍": "-", "▎": "-", "▏": "|", "░": ".", "▒": "J", "▓": "%",
@@ -14,7 +14,7 @@ _ASCII = str.maketrans({
     "╰": "`", "└": "`", "┐": "+", "┘": "+", "┌": "+", "╭": ",", "╮": ".", "╯": "'", "┤": "+",
     "◆": "*", "○": "o", "◄": "<", "←": "<", "→": ">", "▲": "^", "▼": "v", "↩": "<", "–": "-",
     "≈": "~", "≥": ">", "≤": "<", "×": "x", "µ": "u", "…": "~", "┼": "+", "┴": "+", "┬": "+",
-    "►": ">", "•": "*", "↑": "^", "▞": "/", "▤": "=", "✗": "!", "∅": "0",
+    "►": ">", "•": "*", "↑": "^", "▞": "/", "▚": "\\", "▤": "=", "▥": "$", "✗": "!", "∅": "0",
 })  # fmt: skip
 
 
@@ -24,7 +24,7 @@ def to_ascii(text: str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of what is printed to: the terminal's, 40 to 160, or 100 where there is none."""
+    """Columns of what is printed to: the terminal's, 40 to 240, or 100 where there is none."""
     if not sys.stdout.isatty():
         return USUAL
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)

@@ -9,6 +9,7 @@ import pytest
 import flowvm as flow
 from flowvm.compat import profiler
 from flowvm.compat.torch import _counterpart
+from flowvm.errors import ArgumentError, ModeError
 
 
 def work():
@@ -52,6 +53,38 @@ def test_a_schedule_says_when(tmp_path):
     with profiler.profile(on_trace_ready=handler):
         work()
     assert os.listdir(tmp_path / "logs") == ["me.0.pt.trace.json"]
+
+
+def test_calls_have_names_times_shapes_and_stacks(tmp_path):
+    x = flow.rand(8, 4)
+
+    def inner():
+        return x @ x.T
+
+    with (
+        profiler.profile(record_shapes=True, with_stack=True) as prof,
+        profiler.record_function("m"),
+    ):
+        inner().relu()
+    matmul, relu = [e for e in prof.events() if e.name in ("matmul", "relu")]
+    assert matmul.input_shapes == [[8, 4], [4, 8]]
+    assert relu.input_shapes == [[8, 8]]
+    assert matmul.stack[1:] == relu.stack  # the innermost first
+    assert matmul.time_range.elapsed_us() == pytest.approx(matmul.cpu_time)
+    assert relu.time_range.start >= matmul.time_range.end
+    grouped = {e.key: e.cpu_time_total for e in prof.events().key_averages()}
+    assert grouped["matmul"] == pytest.approx(matmul.self_cpu_time_total)
+    prof.export_stacks(tmp_path / "stacks.txt")
+    for line in (tmp_path / "stacks.txt").read_text().splitlines():
+        stack, _, spent = line.rpartition(" ")
+        assert relu.stack[0].replace(" ", "_") in stack.split(";")
+        assert int(spent) > 0
+    with pytest.raises(ArgumentError, match="metric='calls'"):
+        prof.export_stacks(tmp_path / "stacks.txt", "calls")
+    with profiler.profile() as plain:
+        inner()
+    with pytest.raises(ModeError, match="with_stack=True"):
+        plain.export_stacks(tmp_path / "stacks.txt")
 
 
 @pytest.mark.parametrize("numbers", [(1, 1, 2, 2, 0, 0), (0, 2, 1, 0, 3, 0), (2, 0, 1, 1, 1, 1)])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from flowvm.nn.graph.watchers import MISSING, is_same, items_of, restore, value_text
+from flowvm.nn.graph.watchers import MISSING, change_text, is_same, items_of, restore
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda self: "an error"})()  # asking raised
 
@@ -54,7 +54,7 @@ class Guard:
 
     def difference(self) -> str:
         """The change in words."""
-        return f"{self.label} {value_text(self.then)} -> {value_text(self.now())}"
+        return change_text(self.label, self.then, self.now())
 
 
 class Attribute(Guard):

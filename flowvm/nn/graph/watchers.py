@@ -25,6 +25,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import get_default_dtype
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.notes import writer_of
 
 ITEMS = 256  # a container of more is watched by its length alone
 MISSING: Any = type("Missing", (), {})()
@@ -158,7 +160,7 @@ class Others:
             differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
         for name, cell, then in self.cells.values():
             if not is_same(now := content_of(cell), then):
-                differences.append(f"{name} {value_text(then)} -> {value_text(now)}")
+                differences.append(change_text(name, then, now))
         for label, container, items in self.contents.values():
             if not unchanged(container, items):
                 differences.append(f"the contents of {label} changed")
@@ -263,11 +265,28 @@ def _all_hold(asked: list[Asked]) -> bool:
 
 def _view_differences(views: Iterable[View]) -> list[str]:
     return [
-        f"{view.text(name)} {value_text(then)} -> {value_text(view.mapping.get(name, MISSING))}"
+        change_text(view.text(name), then, view.mapping.get(name, MISSING))
         for view in views
         for name, then in view.then.items()
         if not is_same(view.mapping.get(name, MISSING), then)
     ]
+
+
+SOON = 0.05  # seconds: a capture takes as long
+
+
+def change_text(label: str, then: Any, now: Any) -> str:
+    """What was, and what is; of two that look alike, that it is another, and who wrote it."""
+    before, after = value_text(then), value_text(now)
+    if before != after:
+        return f"{label} {before} -> {after}"
+    if not isinstance(now, Tensor):
+        return f"{label} is another {after}"
+    engine.wait_idle(SOON)  # what was issued a moment ago is in the record then
+    writer = writer_of(engine, now._ref)
+    return f"{label} was replaced by another tensor {now._meta!r}" + f" (of {writer})" * bool(
+        writer
+    )
 
 
 def value_text(value: Any) -> str:

@@ -16,7 +16,8 @@ from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run
 
 Array = np.ndarray[Any, Any]
-HOSTED = ("host", "gil")  # causes of the path that samples tell apart
+HOSTED = ("host", "gil", "core")  # causes of the path that samples tell apart
+KEPT = ("gil", "core")  # of these: a thread could have run
 OWN = (
     "python",
     "asleep",
@@ -42,7 +43,7 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
     """What the path's time of `causes` went to, most first.  Empty where nothing was sampled.
 
     How long a thread was kept from running is known, and when only nearly: where the path says so,
-    what a sample takes for running is `gil`.
+    what a sample takes for running is `gil` or `core`.
     """
     every = np.arange(len(run.sample_line))
     found: dict[tuple[str, int], Spent] = {}
@@ -51,8 +52,11 @@ def spent(run: Run, path: list[Segment], causes: tuple[str, ...] = HOSTED) -> li
         if not len(every) or not len(begin):
             continue
         for one in _summed(run, every, overlaps(run.sample_times, begin, end)):
-            kept = cause == "gil" and one.state not in ("asleep", "loader", "capture", "import")
-            state = "gil" if kept else one.state
+            own: tuple[str, ...] = ("loader", "capture", "import")
+            # who waits for a thread that computes waits for who has the GIL, which is named
+            own = own if cause == "gil" and run.info.get("ran") else (*own, "asleep")
+            kept = cause in KEPT and one.state not in own
+            state = cause if kept else one.state
             before = found.get((state, one.line))
             spot = one.spot if before is None or before.time < one.time else before.spot
             time = one.time + (before.time if before else 0)

@@ -8,7 +8,8 @@ The *observed path* walks back from the end of the run.  An instruction that ran
 ended last of what it had to wait for: its producer, what was in front of it in its stream, or its
 own issue.  From an issue on the path follows the issuing thread, back to the last time that it
 waited; a `sync` leads to the instruction that was waited for, a `credit` to the one whose end made
-room.  The segments tile the run: they sum to its wall time.
+room.  An instruction that was not received until others had given memory back (`memory`) leads to
+the last of these.  The segments tile the run: they sum to its wall time.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.profiler.analysis.beside import launches, uses
-from flowvm.profiler.analysis.waits import Order, order
+from flowvm.profiler.analysis.waits import Order, held_back, order
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
 
 Array = np.ndarray[Any, Any]
-PATH = ("run", "sched", "host", "sync", "credit", "jit", "gil")
+PATH = ("run", "sched", "host", "sync", "credit", "memory", "jit", "gil", "core")
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,16 @@ def what_if_text(run: Run, what: str, factor: float, now: int, then: int) -> Wha
     changed = f"{100 * abs(now - then) / max(1, now):.0f} % {'less' if then <= now else 'more'}"
     said = WhatIf(then)
     said.text = (
-        f"if {what} {took}, the floor would be {then / 1e6:.3g} ms instead of {now / 1e6:.3g} "
-        f"({changed}); the run took {run.wall / 1e6:.3g} ms"
+        f"if {what} {took}, the floor would be {_ms(then)} ms instead of {_ms(now)} "
+        f"({changed}); the run took {_ms(run.wall)} ms"
     )
     return said
+
+
+def _ms(nanoseconds: float) -> str:
+    """Three digits, and all in front of the point."""
+    value = nanoseconds / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def what_if(run: Run, chosen: Callable[[str], bool], factor: float = 0.0) -> int:
@@ -138,7 +145,8 @@ class _Walk:
         )
         self.producer, self.produced = before.producer.tolist(), before.produced.tolist()
         self.front, self.freed = before.front.tolist(), before.freed.tolist()
-        self.done = before.done
+        self.done, self.held = before.done, held_back(run).tolist()
+        self.received = run.time("received").tolist()
         self.passed: set[int] = set()
         late = np.argsort(run.wait_times[:, 1], kind="stable")
         self.waits = run.wait_times[late].tolist()
@@ -175,6 +183,11 @@ class _Walk:
         self.passed.add(i)
         self.emit(self.started[i], "run", i)
         gate = max(self.produced[i], self.freed[i], self.issued[i])
+        if self.held[i] and self.received[i] > gate:
+            self.emit(self.received[i], "sched", i)
+            last = self._last(self.by_release, self.release_times, gate)
+            self.emit(self.ended[last] if last >= 0 else gate, "memory", i)
+            return last
         self.emit(gate, "sched", i)
         if self.producer[i] >= 0 and self.produced[i] == gate:
             return int(self.producer[i])
@@ -189,7 +202,7 @@ class _Walk:
         while self.next_wait >= 0:
             begun, ended = self.waits[self.next_wait]
             cause = CAUSES[self.causes[self.next_wait]]
-            if cause == "gil":
+            if cause in ("gil", "core"):
                 ended = min(ended, self.at)
             if ended > self.at:  # the path has come here from inside this wait, or from before it
                 self.next_wait -= 1
@@ -198,7 +211,7 @@ class _Walk:
             self.emit(ended, "host", -1)
             if cause == "sync":
                 last = self._last(self.waiters, self.waiters_ended, begun)
-            elif cause == "credit":
+            elif cause in ("credit", "memory"):
                 last = self._last(self.by_release, self.release_times, begun)
             else:
                 last = -1

@@ -7,11 +7,12 @@ gap* is the time in which the stream ran nothing, with one cause at each moment:
 
     host    nothing was issued yet: Python was running
     jit     nor could it be: a kernel was being compiled, or loaded from the cache
-    credit  nor could it be: issuing waited for room
+    credit  nor could it be: issuing waited for room in the queue
+    memory  nor could it be: issuing waited for what is in flight to give memory back
     sync    nor could it be: an issuing thread waited for a value
     gil     nor could it be: an issuing thread could have run, but another Python thread had the
-            GIL, or the system ran something else (`flowvm.vm.watch.offcpu`; recorded from level 2
-            on)
+            GIL (recorded from level 2 on, as `core` is: `flowvm.vm.watch.offcpu`)
+    core    nor could it be: an issuing thread was ready and had no core
     dep     what ran next was issued and waited for a producer, on another stream or a callback
     sched   what ran next waited for the VM
 
@@ -32,13 +33,14 @@ import numpy as np
 
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine.words import KIND
+from flowvm.vm.machine.words import KIND, OPERAND
 
 Array = np.ndarray[Any, Any]
-GAPS = ("host", "jit", "credit", "sync", "gil", "dep", "sched")
+HELD = 2_000  # ns between issued and received that are of the scheduler's own pace
+GAPS = ("host", "jit", "credit", "memory", "sync", "gil", "core", "dep", "sched")
 STATES = ("run", *GAPS)
 # where waits of several threads overlap, the first that applies
-_FIRST = ("jit", "credit", "sync", "gil")
+_FIRST = ("jit", "credit", "memory", "sync", "gil", "core")
 _HERE = (KIND.TOUCH, KIND.BARRIER)  # kinds that run on the scheduler, in no stream
 _ASIDE = (*_HERE, KIND.RELEASE)  # no stream stands still for these: what is ready goes first
 
@@ -87,6 +89,26 @@ def order(run: Run) -> Order:
         where = np.maximum.accumulate(np.where(ended[of] == latest, np.arange(len(of)), 0))
         front[of[1:]], freed[of[1:]] = of[where[:-1]], latest[:-1]
     return Order(done, producer, produced, front, freed)
+
+
+def held_back(run: Run) -> Array:
+    """Which instructions the scheduler left where they were until others had given memory back:
+    those in flight had so much that with them it would have been more than `run_ahead_bytes`.
+    """
+    most = int(run.info.get("run_ahead_bytes", 0))
+    received, late = run.time("received"), run.time("received") - run.time("issued")
+    if not most or not (late > HELD).any():
+        return np.zeros(len(run), bool)
+    takes = np.where((run.access & OPERAND.ALLOCATE) != 0, run.size, 0)
+    own = np.add.reduceat(np.append(takes, 0), run.offsets[:-1]) * (np.diff(run.offsets) > 0)
+    own = own + run.scratch
+    taken = np.concatenate(([0], np.cumsum(own)))  # by those below, in program order
+    over = run.time("released")
+    back = np.argsort(over, kind="stable")
+    given = np.concatenate(([0], np.cumsum(own[back])))
+    gone = np.searchsorted(over[back], received - HELD)
+    held: Array = (late > HELD) & (own > 0) & (taken[1:] - given[gone] > most)
+    return held
 
 
 @dataclass(frozen=True)

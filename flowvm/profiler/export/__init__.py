@@ -13,17 +13,19 @@ from flowvm.errors import ArgumentError
 from flowvm.files.writing import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
+from flowvm.profiler.grammar import Link, Node
 
 if TYPE_CHECKING:
-    from flowvm.profiler.export import chrome, drawings, html, speedscope, svg
+    from flowvm.profiler.export import chrome, drawings, html, speedscope, svg, tabular
 else:
     chrome = lazy("flowvm.profiler.export.chrome")
     drawings = lazy("flowvm.profiler.export.drawings")
     html = lazy("flowvm.profiler.export.html")
     speedscope = lazy("flowvm.profiler.export.speedscope")
     svg = lazy("flowvm.profiler.export.svg")
+    tabular = lazy("flowvm.profiler.export.tabular")
 
-__all__ = ["FORMATS", "export"]
+__all__ = ["FORMATS", "WRITERS", "export"]
 __dir__ = listing(globals())
 
 
@@ -51,10 +53,40 @@ def _svg(profile: Any, path: Path, edges: str) -> None:
     put(path, svg.svg(profile), "export")
 
 
+def _csv(profile: Any, path: Path, edges: str) -> None:
+    put(path, tabular.table(profile.to_columns()), "export")
+
+
+def _edges(profile: Any, path: Path, edges: str) -> None:
+    put(path, tabular.table(profile.to_edges()), "export")
+
+
+def _graphml(profile: Any, path: Path, edges: str) -> None:
+    put(path, tabular.graphml(profile), "export")
+
+
 def _save(profile: Any, path: Path, edges: str) -> None:
     profile.save(path)
 
 
+def _draw_svg(nodes: list[Node], links: list[Link]) -> str:
+    return svg.svg_of(nodes, links)
+
+
+def _draw_dot(nodes: list[Node], links: list[Link]) -> str:
+    return drawings.dot_of(nodes, links)
+
+
+def _draw_mermaid(nodes: list[Node], links: list[Link]) -> str:
+    return drawings.mermaid_of(nodes, links)
+
+
+# of the graph that a view shows (`Drawn.save`)
+WRITERS: dict[str, Callable[[list[Node], list[Link]], str]] = {
+    ".svg": _draw_svg,
+    ".dot": _draw_dot,
+    ".mmd": _draw_mermaid,
+}
 FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
     ".json": (_chrome, "Chrome trace, for Perfetto (ui.perfetto.dev) or chrome://tracing"),
     ".json.gz": (_chrome, "the same, compressed"),
@@ -63,6 +95,9 @@ FORMATS: dict[str, tuple[Callable[[Any, Path, str], None], str]] = {
     ".svg": (_svg, "the instruction DAG as a picture"),
     ".dot": (_dot, "the instruction DAG for Graphviz"),
     ".mmd": (_mermaid, "the instruction DAG for Mermaid"),
+    ".graphml": (_graphml, "instructions and edges for networkx, igraph, Gephi"),
+    ".csv": (_csv, "instructions as a table, with the columns of p.query"),
+    ".edges.csv": (_edges, "edges as a table: source, target, hazard, access, tensor, gating"),
     ".flowtrace": (_save, "the run itself, for flow.profiler.load"),
 }
 

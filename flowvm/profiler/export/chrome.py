@@ -11,6 +11,8 @@ a kind have in common is a pattern, and what differs are columns; only order is 
 are there.
 
 The format: "Trace Event Format", Google, 2016.
+
+Long because every kind of track is made here, of one table of events.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ from flowvm.errors import ArgumentError
 from flowvm.files.writing import put
 from flowvm.profiler.analysis.sharing import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
+from flowvm.profiler.export.arrows import messages, reduced
 from flowvm.profiler.export.intervals import beside, microseconds
 from flowvm.profiler.grammar import ACCESS
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.rows import distinct
-from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.spots import origin_of
 from flowvm.vm.machine.edges import HAZARDS
@@ -41,7 +43,7 @@ Array = np.ndarray[Any, Any]
 EDGES = ("gating", "all", "none")
 PID = 1  # the host; device k is PID + 1 + k
 # track numbers: one group each, so that they stand together
-PATH, PYTHON, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 1000, 3000, 4000, 5000
+PATH, PYTHON, SPANS, STREAMS, WAITS, TASKS, HELPERS = 1, 10, 500, 1000, 3000, 4000, 5000
 BESIDE = 20  # tracks of one stream
 
 
@@ -92,10 +94,12 @@ class _Trace:
         self._helpers()
         self._gaps()
         self._python()
+        self._spans()
         self._path()
         self._counters()
         if edges != "none":
             self._flows(edges)
+            self._messages()
 
     def lines(self) -> list[str]:
         """All events in their order, names of tracks first."""
@@ -278,6 +282,27 @@ class _Trace:
                 synced, [f'"ph":"i","s":"t",{track}"name":"sync","args":{{}}'] * len(synced)
             )
 
+    def _spans(self) -> None:
+        """What the user named, a track each thread; a moment that was marked is a point."""
+        run = self.run
+        threads = list(dict.fromkeys(run.wait_thread.tolist()))  # in the order of their tracks
+        threads += [t for t in dict.fromkeys(m[3] for m in run.marks) if t not in threads]
+        for k, thread in enumerate(threads):
+            own = [m for m in run.marks if m[3] == thread]
+            if not own:
+                continue
+            track = self.track(SPANS + k, f"spans {thread}" if k else "spans")
+            spans = [m for m in own if m[2] > m[1]]
+            times = np.array([m[1:3] for m in spans], np.int64).reshape(-1, 2)
+            begin, end = np.clip(times, run.begun, run.ended).T
+            args = (f'"instructions":{last - first}' for *_, first, last in spans)
+            self.slices(track, _quoted(m[0] for m in spans), begin, end, args)
+            points = [m for m in own if m[2] == m[1]]
+            self.points(
+                np.array([m[1] for m in points], np.int64),
+                [f'"ph":"i","s":"t",{track}"name":{json.dumps(m[0])},"args":{{}}' for m in points],
+            )
+
     def _path(self) -> None:
         """The observed path as a track of its own: viewers cannot mark slices of others."""
         run, path = self.run, self.profile.observed
@@ -309,10 +334,28 @@ class _Trace:
         head = f'"ph":"C","pid":{pid},"tid":0,"name":"{name}","args":{{"{of}":'
         self.points(moments[last], [f"{head}{n}}}" for n in values[last].tolist()])
 
+    def _messages(self) -> None:
+        """What an actor of a graph told another: from its last task of a launch to the first task
+        of who waited for that.
+        """
+        run, number = self.run, len(self.run.source)
+        for name, plan in run.info.get("plans", {}).items():
+            for (a, a_end), (b, b_begin) in messages(run, name, plan):
+                number += 1
+                about = f'"cat":"message","name":"message","id":{number}'
+                for head, task, moment in (
+                    ('"ph":"s"', a, max(int(run.task_times[a, 0]), a_end - 1)),
+                    ('"ph":"f","bp":"e"', b, b_begin),
+                ):
+                    stream = int(run.task_stream[task])
+                    pid = PID + 1 + device_of(run.streams[stream])
+                    where = f'"pid":{pid},"tid":{TASKS + stream}'
+                    self.points(np.array([moment]), [f"{head},{where},{about}"])
+
     def _flows(self, edges: str) -> None:
         run, place = self.run, self.place
         started, ended = run.time("started"), run.time("ended")
-        chosen = _reduced(run) if edges == "all" else np.arange(len(run.source))
+        chosen = reduced(run) if edges == "all" else np.arange(len(run.source))
         source, target = run.source[chosen], run.target[chosen]
         shown = (place[source] >= 0) & (place[target] >= 0)
         if edges == "gating":
@@ -335,16 +378,3 @@ class _Trace:
             tids = place[of].tolist()
             texts = [f"{head},{where[t]},{b}" for t, b in zip(tids, both, strict=True)]
             self.points(moments, texts)
-
-
-def _reduced(run: Run) -> Array:
-    """Edges that do not follow from two others: the rest is implied for the eye."""
-    before: dict[int, set[int]] = {}
-    for a, b in zip(run.source.tolist(), run.target.tolist(), strict=True):
-        before.setdefault(b, set()).add(a)
-    kept = [
-        e
-        for e, (a, b) in enumerate(zip(run.source.tolist(), run.target.tolist(), strict=True))
-        if not any(a in before.get(c, ()) for c in before[b] if c != a)
-    ]
-    return np.array(kept, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
-from flowvm.profiler.grammar import ACCESS, ms
+from flowvm.profiler.grammar import ACCESS, Link, Node, ms
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -21,8 +21,6 @@ from flowvm.vm.machine.words import KIND
 MERMAID_EDGES, MERMAID_CHARACTERS = 500, 50_000
 COLOURS = {"const": "#0e7490", "mut": "#b45309", "mut2": "#a21caf"}
 _STYLES = {"const": "solid", "mut": "bold", "mut2": "dashed"}
-Node = tuple[str, str, str, bool]  # id, text, stream, critical
-Link = tuple[str, str, str, str]  # ids, access, hazard
 
 
 def by_instruction(profile: Any) -> tuple[list[Node], list[Link]]:
@@ -87,7 +85,11 @@ def by_line(profile: Any) -> tuple[list[Node], list[Link]]:
 
 def dot(profile: Any) -> str:
     """The DAG of a Profile for Graphviz: a cluster for each stream."""
-    nodes, links = by_instruction(profile)
+    return dot_of(*by_instruction(profile))
+
+
+def dot_of(nodes: list[Node], links: list[Link]) -> str:
+    """A graph for Graphviz."""
     lines = ["digraph instructions {", "  rankdir=TB; node [shape=box, fontname=monospace];"]
     for k, stream in enumerate(dict.fromkeys(n[2] for n in nodes)):
         lines += [f"  subgraph cluster_{k} {{", f"    label={_quoted(stream)};"]
@@ -117,7 +119,7 @@ def mermaid(profile: Any) -> str:
     ArgumentError if it is too large even so.
     """
     for nodes, links in (by_instruction(profile), by_line(profile)):
-        text = _mermaid(nodes, links)
+        text = mermaid_text(nodes, links)
         if len(links) <= MERMAID_EDGES and len(text) <= MERMAID_CHARACTERS:
             return text
     raise ArgumentError(
@@ -126,7 +128,18 @@ def mermaid(profile: Any) -> str:
     )
 
 
-def _mermaid(nodes: list[Node], links: list[Link]) -> str:
+def mermaid_of(nodes: list[Node], links: list[Link]) -> str:
+    """A graph for Mermaid.  ArgumentError if it is too large."""
+    text = mermaid_text(nodes, links)
+    if len(links) > MERMAID_EDGES or len(text) > MERMAID_CHARACTERS:
+        raise ArgumentError(
+            f"{len(links)} edges and {len(text):,} characters: Mermaid draws at most "
+            f"{MERMAID_EDGES} and {MERMAID_CHARACTERS:,}; show less, or save .dot or .svg"
+        )
+    return text
+
+
+def mermaid_text(nodes: list[Node], links: list[Link]) -> str:
     arrows = {"const": "-->", "mut": "==>", "mut2": "-.->"}
     lines = ["flowchart TD"]
     for k, stream in enumerate(dict.fromkeys(n[2] for n in nodes)):

@@ -1,8 +1,8 @@
 """One HTML file that shows a run without anything else: no server, no network, no library.
 
 The page is made of the files in `assets`; the run's columns go in as base64 of little-endian
-arrays, everything else as JSON.  Only numbers and JSON enter the page's source, and its program
-puts text on the page as text, so no name in a run can become markup.
+arrays that were deflated together, everything else as JSON.  Only numbers and JSON enter the
+page's source, and its program puts text on the page as text, so no name in a run can become markup.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import zlib
 from importlib import resources
 from typing import Any
 
@@ -20,6 +21,7 @@ from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.export.lanes import ALL_STATES, lanes_of, ranks_of
 from flowvm.profiler.export.rewinding import rewinding
+from flowvm.profiler.export.svg import svg_of
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
@@ -37,6 +39,7 @@ SCRIPTS = (
     "columns", "holders", "moments", "boxes", "page", "verdict", "timeline", "drawing", "dag",
     "machine", "detail", "flame", "memory", "plan", "tables", "beside", "begin",
 )  # fmt: skip
+LEVEL = 6  # of deflate
 MOST_LINES = 400  # rows of a table
 MOMENTS = 600  # of a memory that are drawn
 
@@ -44,7 +47,7 @@ MOMENTS = 600  # of a memory that are drawn
 def html(profile: Any, against: Any = None) -> str:
     """The page of a Profile, beside that of an earlier one where `against` is given."""
     made = _Page(profile, against)
-    data = json.dumps(printable_tree(made.data()), separators=(",", ":"))
+    data = json.dumps(printable_tree(made.data() | made.packed()), separators=(",", ":"))
     # "</script>" or "<!--" inside a string would end or change the element that holds the data
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     program = "".join(_asset(f"{name}.js") for name in SCRIPTS)
@@ -87,14 +90,28 @@ class _Page:
         self.profile = profile
         self.against = against
         self.run: Run = profile.run
-        self.columns: dict[str, str] = {}
+        self.columns: dict[str, Array] = {}
         self.kinds: dict[str, str] = {}
 
     def put(self, name: str, kind: str, values: Any) -> None:
         """A column, of kind f (float64), i (int32) or b (bytes)."""
         array = np.ascontiguousarray(values, KINDS[kind])
-        self.columns[name] = base64.b64encode(array.tobytes()).decode()
+        self.columns[name] = array
         self.kinds[name] = kind
+
+    def packed(self) -> dict[str, Any]:
+        """The columns as one text, behind each other as `counts` says.  First bytes of a column's
+        numbers stand together, then second ones, and so on: neighbours are alike, which packs well.
+        """
+        parts = [
+            np.ascontiguousarray(column.view(np.uint8).reshape(-1, column.itemsize).T).tobytes()
+            for column in self.columns.values()
+        ]
+        packed = zlib.compress(b"".join(parts), LEVEL)
+        return {
+            "packed": base64.b64encode(packed).decode(),
+            "counts": {name: len(column) for name, column in self.columns.items()},
+        }
 
     def whole(self, name: str, values: Any) -> None:
         """A column of whole numbers, as int32 where they are small enough."""
@@ -168,7 +185,6 @@ class _Page:
             "flames": self._flames(),
             "beside": self._beside(tables),
             "spans": [[m[0], m[4], m[5]] for m in run.marks if m[5] > m[4]],
-            "columns": self.columns,
             "kinds": self.kinds,
         }
 
@@ -243,7 +259,10 @@ class _Page:
         self.put("release", "b", np.isin(run.kind, (KIND.RELEASE, KIND.BARRIER)))
         critical = np.zeros(len(run), np.uint8)
         critical[[s.instruction for s in profile.observed if s.cause == "run"]] = 1
-        self.put("critical", "b", critical)
+        self.put("observed", "b", critical)
+        longest = np.zeros(len(run), np.uint8)
+        longest[profile.floor.path] = 1
+        self.put("longest", "b", longest)
 
     def _plans(self) -> list[dict[str, Any]]:
         """What each graph's launches ran, by task; of a device's nobody knows each task's time."""
@@ -284,6 +303,8 @@ class _Page:
             about = {
                 key: known[key] for key in ("actors", "notes", "regst_num", "registers", "chunk")
             }
+            nodes, links = view.drawn()
+            about["drawing"] = svg_of(nodes, links, name) if view.actors else ""
         return {
             "name": name,
             "launches": len(launches),

@@ -18,8 +18,9 @@ from typing import Any
 from xml.sax import saxutils
 
 from flowvm.files.printable import printable
-from flowvm.profiler.export.drawings import COLOURS, Link, Node, by_instruction, by_line
-from flowvm.profiler.grammar import ms
+from flowvm.profiler.export.drawings import COLOURS, by_instruction, by_line
+from flowvm.profiler.grammar import Link, Node, ms
+from flowvm.vm.machine.edges import HAZARDS
 
 MOST = 300  # instructions; more are no picture any more
 SWEEPS = 12
@@ -182,17 +183,22 @@ def svg(profile: Any) -> str:
     if len(nodes) > MOST:
         nodes, links = by_line(profile)
         what = "lines"
+    return svg_of(nodes, links, f"{len(nodes)} {what}, {ms(profile.run.wall)} ms")
+
+
+def svg_of(nodes: list[Node], links: list[Link], title: str = "") -> str:
+    """A graph as an SVG picture, as it is, however large."""
+    title = title or f"{len(nodes)} nodes"
     drawing = layout(nodes, links)
     width, height = drawing.width, drawing.height
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" role="img">',
-        f"<title>flowvm: {len(nodes)} {what}</title><style>{_CSS}</style>",
+        f"<title>flowvm: {escape(title)}</title><style>{_CSS}</style>",
         f"<defs>{''.join(_marker(name, colour) for name, colour in COLOURS.items())}</defs>",
         f'<rect class="bg" width="{width:.0f}" height="{height:.0f}"/>',
-        f'<text class="name" x="{MARGIN}" y="22">{len(nodes)} {what}, '
-        f"{ms(profile.run.wall)} ms</text>",
-        *_legend(drawing.left_out),
+        f'<text class="name" x="{MARGIN}" y="22">{escape(title)}</text>',
+        *_legend(_kinds(links), any(node[3] for node in nodes), drawing.left_out),
     ]
     for stream, left, right in drawing.bands:
         out.append(
@@ -214,20 +220,30 @@ def _marker(name: str, colour: str) -> str:
     )
 
 
-def _legend(left_out: int) -> list[str]:
+def _kinds(links: list[Link]) -> dict[str, str]:
+    """What a line of each access there is stands for: that, or what is no hazard, as a regst."""
+    said: dict[str, str] = {}
+    for _, _, access, hazard in links:
+        word = hazard.partition(",")[0]
+        said.setdefault(access, access if word.partition("/")[0] in HAZARDS else word)
+    return {access: said[access] for access in COLOURS if access in said}
+
+
+def _legend(kinds: dict[str, str], hot: bool, left_out: int) -> list[str]:
     """What the lines mean."""
     parts, x = [], float(MARGIN)
-    for name, colour in COLOURS.items():
+    for name, word in kinds.items():
         parts.append(
-            f'<path class="{name}" stroke="{colour}" d="M{x:.0f} 38h26"/>'
-            f'<text x="{x + 32:.0f}" y="42">{name}</text>'
+            f'<path class="{name}" stroke="{COLOURS[name]}" d="M{x:.0f} 38h26"/>'
+            f'<text x="{x + 32:.0f}" y="42">{escape(word)}</text>'
         )
-        x += 46 + len(name) * CHARACTER
-    parts.append(
-        f'<rect class="box hot" x="{x:.0f}" y="32" width="22" height="12" rx="3"/>'
-        f'<text x="{x + 28:.0f}" y="42">on the critical path</text>'
-    )
-    x += 42 + 20 * CHARACTER
+        x += 46 + len(word) * CHARACTER
+    if hot:
+        parts.append(
+            f'<rect class="box hot" x="{x:.0f}" y="32" width="22" height="12" rx="3"/>'
+            f'<text x="{x + 28:.0f}" y="42">critical</text>'
+        )
+        x += 42 + 8 * CHARACTER
     if left_out:
         text = f"{left_out} edges follow from others"
         parts.append(f'<text class="quiet" x="{x:.0f}" y="42">{text}</text>')

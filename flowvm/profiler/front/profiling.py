@@ -5,17 +5,16 @@ Long because whatever one may ask is a method of `Profile`, each a few lines tha
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowvm.errors import ArgumentError, ConfigError
+from flowvm.errors import ArgumentError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.analysis import hosting, paths, tables
@@ -26,15 +25,19 @@ from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
 from flowvm.profiler.analysis.waits import Lane, Order, Waits, lanes, order, waits
+from flowvm.profiler.grammar import Drawn, Link, Node
 from flowvm.profiler.run.collect import collect
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.samples import BEFORE
 from flowvm.profiler.run.spaces import spaces_of
-from flowvm.profiler.terminal import terminal_width
+from flowvm.profiler.terminal import WIDE
 from flowvm.profiler.views.holders import Holdings, holdings
 from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.machine.words import CTL, KIND
+from flowvm.vm.machine.words import CTL, KIND, REC
+from flowvm.vm.watch import cores
+from flowvm.vm.watch.flight import Snapshot
+from flowvm.vm.watch.keeping import Keeping
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
     from flowvm.profiler.analysis import verifying
+    from flowvm.profiler.export import tabular
     from flowvm.profiler.front import widget as widgets
     from flowvm.profiler.front.widget import Widget
     from flowvm.profiler.views import (
@@ -59,6 +63,8 @@ if TYPE_CHECKING:
         tree,
         why,
     )
+    from flowvm.profiler.views import edges as edging
+    from flowvm.profiler.views import sql as sqling
     from flowvm.profiler.views.collapsed import Collapsed
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
@@ -69,6 +75,7 @@ if TYPE_CHECKING:
     from flowvm.profiler.views.moment import Moment
     from flowvm.profiler.views.plan import PlanView
     from flowvm.profiler.views.query import Query
+    from flowvm.profiler.views.sql import Rows
     from flowvm.profiler.views.timeline import Timeline
     from flowvm.profiler.views.tree import ModuleTree
     from flowvm.profiler.views.why import Why
@@ -76,6 +83,7 @@ if TYPE_CHECKING:
 else:
     exporting = lazy("flowvm.profiler.export")
     widgets = lazy("flowvm.profiler.front.widget")
+    tabular = lazy("flowvm.profiler.export.tabular")
     verifying = lazy("flowvm.profiler.analysis.verifying")
     collapsed = lazy("flowvm.profiler.views.collapsed")
     critical = lazy("flowvm.profiler.views.critical")
@@ -89,10 +97,20 @@ else:
     replays = lazy("flowvm.profiler.views.replays")
     timeline = lazy("flowvm.profiler.views.timeline")
     tree = lazy("flowvm.profiler.views.tree")
+    edging = lazy("flowvm.profiler.views.edges")
+    sqling = lazy("flowvm.profiler.views.sql")
     why = lazy("flowvm.profiler.views.why")
 
 Array = np.ndarray[Any, Any]
 WHOLE = ("lost", "raised")  # of `info`: what is said of a whole run and not of a part
+
+
+def _drawing(ending: str, nodes: list[Node], links: list[Link]) -> str:
+    """The file of a view's graph."""
+    return exporting.WRITERS[ending](nodes, links)
+
+
+Drawn.writers |= {ending: partial(_drawing, ending) for ending in (".svg", ".dot", ".mmd")}
 
 
 class Part(NamedTuple):
@@ -253,9 +271,10 @@ class Profile:
         """
         return tree.tree(self)
 
-    def summary(self, by: str = "op", sort: str = "path") -> Summary:
-        """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream",
-        sorted by "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
+    def summary(self, by: str = "", sort: str = "path") -> Summary:
+        """The screen that `print(p)` shows, with a table by "op", "line", "module" or "stream", by
+        default by "op", or by "line" where it is Python that took the time; sorted by "path",
+        "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
         "name" or "hottest".  ArgumentError: neither.
         """
         if sort not in SORTS:
@@ -289,6 +308,7 @@ class Profile:
         releases: bool = False,
         limit: int | None = 60,
         collapse: str | None = None,
+        path: str = "observed",
     ) -> Dag | Collapsed:
         """The instruction DAG as lanes.
 
@@ -297,11 +317,14 @@ class Profile:
         limit      rows at most, None for all
         collapse   "line" or "module": one row for all instructions of a line, or of a module (at
                    level 1, and outside of modules: of the function that the line is in)
-        ArgumentError: no such instruction, or another `collapse`.
+        path       which is marked as critical: "observed", what the run waited for, or "longest",
+                   the longest chain of data, which is the floor
+        `.save("x.svg")` writes what it shows; so do .dot and .mmd.
+        ArgumentError: no such instruction, or another `collapse` or `path`.
         """
         if collapse is not None:
-            return collapsed.collapsed(self, collapse, around, depth, limit)
-        return dag.dag(self, around, depth, releases, limit)
+            return collapsed.collapsed(self, collapse, around, depth, limit, path)
+        return dag.dag(self, around, depth, releases, limit, path)
 
     def to_dict(self) -> dict[str, Any]:
         """The summary as plain values, for JSON."""
@@ -325,22 +348,38 @@ class Profile:
         """
         return query.query(self, text, limit)
 
+    def sql(self, text: str) -> Rows:
+        """The rows of a query over two tables: `instructions`, with the columns of `to_columns()`,
+        and `edges`, with those of `to_edges()`; a point in a name is an underscore, `wait_dep`.  It
+        prints as a table; `.rows` are tuples.  ArgumentError: SQLite does not understand it.
+        """
+        return sqling.sql(self, text)
+
     def to_columns(self) -> dict[str, Array]:
         """Every instruction as columns: NumPy arrays by the names of `flowvm.profiler.views.query`,
         times in milliseconds; behind them the tasks of graphs' replays.
         """
         return query.columns_of(self)
 
-    def to_pandas(self) -> Any:
-        """The same as a DataFrame of pandas.  ConfigError where that is not installed."""
-        try:
-            pandas = importlib.import_module("pandas")
-        except ImportError as error:
-            raise ConfigError(
-                "to_pandas needs pandas, which is not installed: pip install pandas; "
-                "p.to_columns() has the same as NumPy arrays"
-            ) from error
-        return pandas.DataFrame(self.to_columns())
+    def to_edges(self) -> dict[str, Array]:
+        """Every edge as columns: `source` and `target` (numbers of instructions), `hazard`,
+        `access`, `tensor`, `gating`.
+        """
+        return edging.edges_of(self)
+
+    def to_pandas(self, of: str = "instructions") -> Any:
+        """The "instructions" of `to_columns()`, or the "edges" of `to_edges()`, as a DataFrame of
+        pandas.  ConfigError where that is not installed, ArgumentError: of neither.
+        """
+        if of not in ("instructions", "edges"):
+            raise ArgumentError(f'to_pandas({of!r}): of "instructions" or "edges"')
+        return tabular.pandas(self, of)
+
+    def to_networkx(self) -> Any:
+        """The DAG as a DiGraph of networkx, with the columns of both as attributes.  ConfigError
+        where that is not installed.
+        """
+        return tabular.networkx(self)
 
     @property
     def instr(self) -> Instrs:
@@ -394,7 +433,7 @@ class Profile:
         lanes   names of the lanes to show
         follow  the number of an instruction to mark
         """
-        return timeline.timeline(self, t, lanes, follow, terminal_width())
+        return timeline.timeline(self, t, lanes, follow, WIDE)
 
     def memory(self, device: str | Device | None = None) -> MemoryView:
         """Bytes over time, who had them at the peak, what waits to be released, what lives on.
@@ -423,7 +462,7 @@ class Profile:
     ) -> Path:
         """Write it for another program; the name's ending says which: .html (one page,
         offline), .json or .json.gz (Perfetto), .speedscope.json (flame graphs), .svg, .dot, .mmd,
-        .flowtrace.
+        .graphml, .csv, .edges.csv, .flowtrace.
 
         edges     of a Chrome trace: "gating", "all" or "none"
         against   an earlier run, which an .html page shows beside this one
@@ -474,9 +513,10 @@ class Profile:
 class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTorch's is
     """`with flow.profiler.profile() as p:` records what is issued inside.
 
-    `level` (1 to 3) is what to record, at least; see `flowvm.vm.watch.flight`.  Leaving the block
-    waits until everything inside has run; that wait is not part of the run.  ArgumentError: another
-    level.
+    `level` (1 to 3) is what to record, at least (see `flowvm.vm.watch.flight`), `record` how many
+    instructions to remember, by default the 65,536 that the recorder has; with more, what it has is
+    taken out before it is overwritten.  Leaving the block waits until everything inside has run;
+    that wait is not part of the run.  ArgumentError: another level, or fewer than 1.
 
     >>> with flow.profiler.profile() as p:
     ...     x = flow.ones(2) + 1
@@ -484,22 +524,31 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     ['fill', 'add']
     """
 
-    def __init__(self, level: int = 2) -> None:
+    def __init__(self, level: int = 2, record: int | None = None) -> None:
         super().__init__()
+        if record is not None and record < 1:
+            raise ArgumentError(f"record={record!r}: how many instructions to remember, 1 or more")
+        self._most = record or 0
         if level not in (1, 2, 3):
             raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
         self._level = engine.flight.at_least(level)
+        self._keeping: Keeping | None = None
 
     def _switch(self) -> profile:
         engine.wait_idle()
         self._uncompiled = engine.uncompiled
         self._level._switch()
         self._since = int(engine.words[CTL.RECEIVED])
+        if self._most > REC.LENGTH:
+            self._keeping = engine.flight.keeping = Keeping(engine.flight, self._since, self._most)
         engine.flight.begin_wait()  # what was lost until now is not the run's
+        self._cores = cores.reading()
         self._begun = time.monotonic_ns()
         return self
 
     def _undo(self) -> None:
+        if engine.flight.keeping is self._keeping:
+            engine.flight.keeping = None
         self._level._undo()
 
     def _left(
@@ -511,23 +560,33 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         engine.flight.begin_wait()  # what is lost from now on is not the run's
         left = time.monotonic_ns()
         engine.wait_idle()
-        self.run = _collected(self._since, self._begun, left)
+        issuing = engine.flight.issuing
+        load = cores.between(self._cores, cores.reading(), issuing)
+        seen = self._keeping.whole() if self._keeping is not None else None
+        self.run = _collected(self._since, self._begun, left, load, seen)
         if self._uncompiled or engine.uncompiled:  # the first instruction may have been inside
             self.run.info["uncompiled"] = True
         if kind is not None:
             self.run.info["raised"] = kind.__name__
 
 
-def _collected(since: int, begun: int, left: int) -> Run:
+def _collected(
+    since: int,
+    begun: int,
+    left: int,
+    load: dict[str, Any] | None = None,
+    seen: Snapshot | None = None,
+) -> Run:
     """The run from `since` on, without the wait that came after the moment `left`.
 
     Where the recorder has lost instructions, it begins with the first that is left: of the time
     before nothing is known.
     """
     flight = engine.flight
-    seen = flight.look(since)
+    seen = seen or flight.look(since)
     first = begun or int(seen.times[:1, 0].min(initial=left))
-    run = collect(seen, begun, flight.sampling.seen(first - BEFORE, left, set(seen.codes)))
+    samples = flight.sampling.seen(first - BEFORE, left, set(seen.codes))
+    run = collect(seen, begun, samples, load)
     run.info["held"] = held_of(run, seen)
     run.info["purposes"] = purposes_of(run, seen)
     if len(run) and run.kind[-1] == KIND.BARRIER and not np.diff(run.offsets[-2:])[0]:

@@ -35,7 +35,8 @@ HEADERS = {
     "X-Frame-Options": "SAMEORIGIN",
     # the page holds its program and its style, and needs nothing from elsewhere
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src "
-    "'unsafe-inline'; connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'",
+    "'unsafe-inline'; connect-src 'self'; img-src data:; frame-src 'self'; base-uri 'none'; "
+    "form-action 'none'",
 }
 
 

@@ -7,7 +7,7 @@ of the VM, so a run of 65,536 instructions takes a few tenths of a second.
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from flowvm.profiler.run.placing import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.run.samples import add_samples, off_processor
+from flowvm.profiler.run.samples import add_samples, mine, off_processor
 from flowvm.vm.callers.lines import UNKNOWN, expression, short_position, source_line
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
@@ -31,6 +31,7 @@ from flowvm.vm.watch.uses import uses_of
 from flowvm.vm.watch.work import flops_of
 
 Array = np.ndarray[Any, Any]
+MOST_RAN = 16  # lines of other Python threads
 _NAMES = {
     KIND.TOUCH: "wait",
     KIND.BARRIER: "barrier",
@@ -116,9 +117,14 @@ class _Lines(_Table):
         return self.spot_numbers[key]
 
 
-def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> Run:
+def collect(
+    seen: Snapshot,
+    begun: int = 0,
+    samples: Sequence[Sample] = (),
+    load: Mapping[str, Any] | None = None,
+) -> Run:
     """A Run of what was seen, from `begun`, by default the first event, to the last event; with
-    `samples` of what issuing threads were doing.
+    `samples` of what issuing threads were doing, and `load`: who had the cores.
     """
     names, lines, modules = _Table(), _Lines(), _Table()
     modules.number("")
@@ -185,6 +191,7 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
     run.marks = [[*m[:4], *np.searchsorted(seen.seq, m[4:]).tolist()] for m in seen.marks]
     if samples:
         add_samples(run, samples, lines)
+    ran = _ran(run, seen, lines)
     run.names, run.lines, run.modules = names.rows, lines.rows, modules.rows
     run.spots = [list(spot) for spot in lines.spots]
     run.streams = [engine.stream_name(s) for s in range(engine.streams)]
@@ -202,10 +209,28 @@ def collect(seen: Snapshot, begun: int = 0, samples: Sequence[Sample] = ()) -> R
         "backward": backward,
         "cpu": cpu_name(),
         "recording": recorded_ns(),
+        "run_ahead_bytes": int(engine.words[CTL.BYTES_HIGH]),
+        "ran": ran,
     }
+    if load is not None:
+        run.info["load"] = dict(load)
     if (roof := known_roof()) is not None:
         run.info["roofline"] = roof.to_dict()
     return run
+
+
+def _ran(run: Run, seen: Snapshot, lines: _Lines) -> list[list[Any]]:
+    """Where other Python threads ran while issuing ones did not: line, expression, the thread's
+    name, and nanoseconds, most first.
+    """
+    total: dict[tuple[int, int, str], int] = {}
+    for one in seen.ran:
+        if one.ended <= run.begun or one.begun >= run.ended:
+            continue
+        k = mine(one.frames)
+        at = (lines.at(*one.frames[k]), lines.spot(*one.frames[k])) if k >= 0 else (UNKNOWN, -1)
+        total[*at, one.name] = total.get((*at, one.name), 0) + one.used
+    return [[*at, n] for at, n in sorted(total.items(), key=lambda item: -item[1])[:MOST_RAN]]
 
 
 def _add_modules(run: Run, seen: Snapshot, modules: _Table) -> None:

@@ -34,7 +34,7 @@ from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.watch.flight import TIMES
 
 # why an issuing thread ran none of the user's Python
-CAUSES = ("sync", "credit", "jit", "gil")
+CAUSES = ("sync", "credit", "memory", "jit", "gil", "core")
 # what an issuing thread was seen doing: the user's Python, nothing, a DataLoader's work or waiting
 # for it, capturing a graph, flowvm's own Python, or one of the above
 SAMPLED = ("python", "asleep", "loader", "capture", "flowvm", *CAUSES, "import")
@@ -150,7 +150,17 @@ _INFO = options(
     passes=mapping(_PASSES),
     backward=mapping(several(_COUNT)),  # of a Plan, its actors that begin with a backward task
     cpu=text(),
+    run_ahead_bytes=integer(0, 1 << 62),
     recording=maybe(row(number, number)),
+    # who had the cores meanwhile (`flowvm.vm.watch.cores`)
+    load=record(
+        cores=integer(1, 1 << 16),
+        wall=_COUNT,
+        others=integer(-1, 1 << 60),
+        threads=several(row(text(), text(20), _COUNT, _COUNT)),
+    ),
+    # other Python threads that ran while issuing ones did not: line, expression, name, ns
+    ran=several(row(integer(-1, 1 << 31), integer(-1, 1 << 31), text(), _COUNT)),
     roofline=anything,  # whoever asks for it looks
     purposes=several(row(integer(0, 1 << 31), text(40), text(1 << 16))),
     held=several(row(integer(-1, 1 << 31), _COUNT, text(40), text(1 << 16), text())),
@@ -244,6 +254,9 @@ def check_header(header: Any) -> None:
         last = max([0, *(task[4] for task in plan["tasks"])])
         if max([0, *used]) >= max(1, streams) or last >= max(1, lines):
             wrong(f"the plan {name[:80]}", max([last, *used]), "a place in streams or lines")
+    for line, spot, *_ in info.get("ran", ()):
+        if line >= lines or spot >= len(header["spots"]):
+            wrong("the header.info.ran", max(line, spot), "a place in lines and spots")
     for stack in header["stacks"]:
         if any(line >= lines for line in stack[1:]):
             wrong("the header.stacks", max(stack[1:]), f"a place in {lines} lines")

@@ -181,6 +181,8 @@ def joined(runs: Sequence[Run]) -> Run:
         info[name] = {k: v for run in runs for k, v in run.info.get(name, {}).items()}
     for name in ("held", "purposes"):
         info[name] = [row for run in runs for row in run.info.get(name, ())]
+    for name in ("load", "ran"):  # of one process: each rank's own profile has it
+        info.pop(name, None)
     return Run(
         min(run.begun for run in runs),
         max(run.ended for run in runs),

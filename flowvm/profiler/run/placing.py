@@ -1,4 +1,5 @@
-"""Where in its stretch a loss of unknown place lies: a `gil` wait says how much, not when.
+"""Where in its stretch a loss of unknown place lies: a `gil` wait says how much, not when, and how
+much of it was for want of a core.
 
 An issuing thread looks at its clocks every so many instructions; what it lost between two looks
 was lost where it was seen not to run (`flowvm.profiler.run.samples`), and else where it issued
@@ -35,8 +36,17 @@ def placed(
     places = []
     for wait in waits:
         seen = (off or {}).get(wait.thread, ())
-        places += _placed(wait, moments, seen) if wait.since else [wait]
+        parts = _placed(wait, moments, seen) if wait.since else [wait]
+        places += parts if wait.cause != "gil" else [one for p in parts for one in _told(p, wait)]
     return places
+
+
+def _told(part: HostWait, whole: HostWait) -> list[HostWait]:
+    """What of a part was `core`, first, and what was `gil`: as of the whole."""
+    lasted = part.ended - part.begun
+    cut = part.begun + round(lasted * min(1.0, whole.core / max(1, whole.ended - whole.begun)))
+    both = part._replace(cause="core", ended=cut, core=0), part._replace(begun=cut, core=0)
+    return [one for one in both if one.ended > one.begun]
 
 
 def _placed(wait: HostWait, moments: Array, off: Sequence[Off]) -> list[HostWait]:

@@ -35,7 +35,7 @@ from flowvm.profiler.run.columns import (
 from flowvm.version import VERSION
 from flowvm.vm.watch.flight import TIMES
 
-SCHEMA = "flowvm.trace/3"
+SCHEMA = "flowvm.trace/4"
 Array = np.ndarray[Any, Any]
 
 

@@ -36,6 +36,9 @@ _ROOMS = (
     (os.path.join("flowvm", "compiler") + os.sep, "jit"),  # also what looks for what is kept
     (os.path.join("flowvm", "loading", "lazy.py"), "import"),
 )
+_LOADER = _ROOMS[0][0]
+# the frame below which a graph is captured, optimized and compiled, whoever's code runs there
+_CAPTURES = (os.path.join("flowvm", "nn", "graph", "graph.py"), "_compile")
 # files of the library in which a thread waits for something else than the GIL
 _WAITING = ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
 _IMPORTING = "<frozen importlib._bootstrap"  # the code that imports modules
@@ -90,11 +93,14 @@ def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
         if begin >= end or not sample.frames:
             continue
         frames = [(code, at) for code, at in sample.frames if code is not None]
-        k = _mine(frames)
+        captures = _capturing(frames)
+        k = mine(frames, captures + 1)
         line, spot = (lines.at(*frames[k]), lines.spot(*frames[k])) if k >= 0 else (-1, -1)
         inner = frames[:k] if k >= 0 else frames
-        state = _state(inner, frames, spot in issuing and k == 0, _slept(before, sample))
-        state = _waited(run, sample, (begin + end) // 2, state, inner, run.spots)
+        state = "capture"
+        if captures < 0:
+            state = _state(inner, frames, spot in issuing and k == 0, _slept(before, sample))
+            state = _waited(run, sample, (begin + end) // 2, state, inner)
         own = [frame for frame in frames if not is_internal(frame[0].co_filename)]
         stack = tuple(n for frame in own for n in (lines.at(*frame), lines.spot(*frame)))
         number = stacks.setdefault(stack, len(stacks))
@@ -107,18 +113,28 @@ def add_samples(run: Run, seen: Sequence[Sample], lines: Lines) -> None:
     run.sample_stacks = [list(stack) for stack in stacks]
 
 
-def _mine(frames: list[tuple[CodeType, int]]) -> int:
-    """The place of the innermost frame of the user's own code; of none but the library's, that of
-    the innermost that is not flowvm's; -1: all are.
+def mine(frames: Sequence[tuple[CodeType, int]], first: int = 0) -> int:
+    """The place of the innermost frame of the user's own code, of those from `first` on; of none
+    but the library's, that of the innermost that is not flowvm's; -1: all are.
     """
     outside = -1
-    for k, (code, _) in enumerate(frames):
+    for k in range(first, len(frames)):
+        code = frames[k][0]
         if is_internal(code.co_filename):
             continue
         if not is_library(code.co_filename):
             return k
         outside = k if outside < 0 else outside
     return outside
+
+
+def _capturing(frames: list[tuple[CodeType, int]]) -> int:
+    """The place of the outermost frame that captures a graph, -1 for none."""
+    for k in range(len(frames) - 1, -1, -1):
+        code = frames[k][0]
+        if code.co_name == _CAPTURES[1] and code.co_filename.endswith(_CAPTURES[0]):
+            return k
+    return -1
 
 
 @functools.lru_cache(maxsize=1 << 12)
@@ -149,6 +165,8 @@ def _state(
     for folder, state in _ROOMS:
         if any(folder in file for file in files):
             return state
+    if any(_LOADER in code.co_filename for code, _ in frames[len(inner) + 1 :]):
+        return "loader"  # the user's Dataset makes a batch
     if slept and (issues or (frames and _cannot_wait(*frames[0]))):
         return "gil"
     if issues or files:
@@ -156,16 +174,17 @@ def _state(
     return "asleep" if slept else "python"
 
 
-def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any], spots: Any) -> str:
+def _waited(run: Run, sample: Sample, moment: int, state: str, inner: list[Any]) -> str:
     """The cause of the wait in which a thread was at a moment, or `state`."""
     times = run.wait_times
     inside = (times[:, 0] <= moment) & (moment < times[:, 1]) & (run.wait_thread == sample.thread)
     causes = {CAUSES[k] for k in run.wait_cause[inside].tolist()}
-    for cause in ("jit", "credit", "sync"):
+    for cause in ("jit", "credit", "memory", "sync"):
         if cause in causes:
             return cause
-    if "gil" in causes and state != "loader" and not _waits(inner):
-        return "gil"
+    for cause in ("core", "gil"):
+        if cause in causes and state != "loader" and not _waits(inner):
+            return cause
     return state
 
 

@@ -1,154 +1,73 @@
-"""What to do next, as the summary says it: a table of causes and rules."""
+"""What to do next, as the summary says it: a table of causes and rules, with what each brings."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from flowvm.profiler.analysis.hosting import Spent
-from flowvm.profiler.analysis.paths import Floor, Segment
-from flowvm.profiler.analysis.tables import Row
-from flowvm.profiler.grammar import ms, percent
-from flowvm.profiler.run.roof import Roofline
-from flowvm.profiler.run.run import Run
+from flowvm.profiler.analysis.bounds import crowded, short_of_memory, stalls
+from flowvm.profiler.analysis.lacking import machine
+from flowvm.profiler.grammar import percent, size
+from flowvm.profiler.views.facts import Facts, Said, roof_share
 from flowvm.profiler.views.verdict import Part
 
+LITTLE = 0.02  # of the wall time: what brings less is not worth a word
+OFTEN = 2  # values that are read on the path, below which nothing can be read less often
 LOW = 0.25  # of the roofline: below, an operator with much of the path is worth a word
 FALSE = 1.2  # of the roofline's products: above, it was measured while the machine was busy
 
 
-class Summed(Protocol):
-    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
-
-    run: Run
-
-    @property
-    def bound(self) -> dict[str, float]:
-        """Shares of the wall time by cause."""
-
-    @property
-    def busy(self) -> dict[str, float]:
-        """The share of the wall time in which each stream ran something."""
-
-    @property
-    def host(self) -> list[Spent]:
-        """What the host's part of the path went to."""
-
-    @property
-    def recording(self) -> float | None:
-        """The share that recording took."""
-
-    @property
-    def observed(self) -> list[Segment]:
-        """The path that sums to the wall time."""
-
-    @property
-    def floor(self) -> Floor:
-        """The longest path through the data dependences."""
-
-    def table(self, by: str = ...) -> list[Row]:
-        """Its rows by operator, line, module or stream."""
-
-    def __len__(self) -> int: ...
+def _uncompiled(f: Facts) -> Said | None:
+    return Said(UNCOMPILED) if f.p.run.info.get("uncompiled") else None
 
 
-def roof_share(roof: Roofline | None, row: Row) -> float:
-    """The row's share of the roofline; 0 where that is not known."""
-    known = roof is not None and not row.devices  # it is of the host
-    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
+def _often_read(f: Facts) -> Said | None:
+    lost, times = stalls(f.p.run, f.p.observed, ("sync",))
+    line, count = max(times.items(), key=lambda item: (item[1], -item[0]), default=(-1, 0))
+    if line < 0 or count < OFTEN:
+        return None
+    gain = f.without(lost)
+    text = f"{f.p.run.lines[line]} waited for a value {count}x on the path: read it less often"
+    return Said(f"{text}, at best {gain.text}", gain.time)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What advice follows from: `parts` is what the path consists of, most first."""
-
-    p: Summed
-    by: str
-    parts: list[Part]
-    rows: list[Row]
-    roof: Roofline | None
-
-    @property
-    def first(self) -> Part:
-        """What had most of the path."""
-        return self.parts[0]
-
-    def without(self, nanoseconds: float) -> str:
-        """How long the run would take without so much of the host's time, and what that gains: no
-        less than the busiest stream ran, for streams go on meanwhile.
-        """
-        wall = self.p.run.wall
-        left = max(wall - nanoseconds, self.ran)
-        return f"{ms(wall)} → {ms(left)} ms"
-
-    @property
-    def ran(self) -> float:
-        """How long the busiest stream ran."""
-        return max(self.p.busy.values(), default=0.0) * self.p.run.wall
-
-    @property
-    def heavy(self) -> Row | None:
-        """The row with most of the path, if that is an operator."""
-        row = max(self.rows, key=lambda r: r.path, default=None)
-        known = row is not None and row.path and row.name in self.p.run.names
-        return row if known else None
-
-    def issued(self, row: Row) -> bool:
-        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
-        return self.p.run.names.index(row.name) in self.p.run.op
-
-
-def _uncompiled(f: Facts) -> str:
-    return UNCOMPILED if f.p.run.info.get("uncompiled") else ""
-
-
-def _often_read(f: Facts) -> str:
-    times: dict[str, int] = {}
-    for s in f.p.observed:
-        if s.cause in ("sync", "credit") and s.instruction >= 0:
-            line = f.p.run.lines[f.p.run.line[s.instruction]] if s.cause == "sync" else ""
-            times[line] = times.get(line, 0) + 1
-    line, count = max(times.items(), key=lambda item: (item[1], item[0]), default=("", 0))
-    if not line:
-        return ""
-    gain = f.without(f.p.bound.get("sync", 0.0) * f.p.run.wall) if f.first.cause == "sync" else ""
-    read = f"read it less often, at best {gain}" if gain else "read it less often"
-    return f"{line} waited for a value {count}x on the path: {read}"
-
-
-def _heaviest(f: Facts) -> str:
+def _heaviest(f: Facts, part: Part) -> Said | None:
     row = f.heavy
     if row is None:
-        return ""
+        return None
     ask = f"p.what_if({row.name!r})" if f.issued(row) else "p.plan()"
     line = f" at {row.hottest}" if row.hottest else ""
-    return f"{row.name}{line} is {percent(row.path / f.p.run.wall)}: {ask}"
+    gain = f.to(f.p.run.wall - row.path / 2)
+    share = percent(row.path / f.p.run.wall)
+    text = f"{row.name}{line} is {share}: in half the time {gain.text}; {ask}"
+    return Said(text, gain.time)
 
 
-def _far_from_roof(f: Facts) -> str:
+def _far_from_roof(f: Facts, part: Part) -> Said | None:
     row = f.heavy
     reached = roof_share(f.roof, row) if row is not None else 0.0
     if row is None or not 0 < reached < LOW:
-        return ""
+        return None
     why = f", p.why({row.name!r})" if f.issued(row) else ""
-    return (
-        f"{row.name} reaches {percent(reached)} of the roofline: larger or contiguous operands{why}"
-    )
+    gain = f.to(f.p.run.wall - row.path * (1 - reached))
+    return Said(
+        f"{row.name} reaches {percent(reached)} of the roofline: larger or contiguous operands, at "
+        f"best {gain.text}{why}", gain.time,
+    )  # fmt: skip
 
 
-def _past_the_roof(f: Facts) -> str:
+def _past_the_roof(f: Facts) -> Said | None:
     most = np.inf if f.roof is None else FALSE * f.roof.gigaflops
     past = any(not r.devices and r.flops / max(1, r.run) > most for r in f.rows)
-    return "more than the roofline was reached: flow.profiler.roofline(again=True)" if past else ""
+    text = "more than the roofline was reached: flow.profiler.roofline(again=True)"
+    return Said(text) if past else None
 
 
-def _next_view(f: Facts) -> str:
+def _next_view(f: Facts) -> Said | None:
     if not f.rows:
-        return ""
-    return 'p.summary("line")' if f.by == "op" else "p.timeline()"
+        return None
+    return Said('p.summary("line")' if f.by == "op" else "p.timeline()")
 
 
 UNCOMPILED = (
@@ -157,89 +76,150 @@ UNCOMPILED = (
 )
 
 
-def _unseen(f: Facts) -> str:
+def _unseen(f: Facts, part: Part) -> Said | None:
     """A graph would help if flowvm's own part of it were large, which is not known."""
+    if part.share < LITTLE:
+        return None
     more = "profile(level=2) says"
     if f.p.run.info.get("level", 1) >= 2:
         more = "it was too short to be seen; a longer run says"
-    return (
-        f"Python is {percent(f.first.share)} of the path: {more} whether that is your own code, a "
+    return Said(
+        f"Python is {percent(part.share)} of the path: {more} whether that is your own code, a "
         f"sleep, or flowvm issuing op by op, which flow.compile and nn.Graph do away with"
     )
 
 
-def _by_graph(f: Facts) -> str:
+def _by_graph(f: Facts, part: Part) -> Said:
     """A graph replays without Python what flowvm's own would issue op by op."""
-    part = f.first
     gain = f.without(part.share * f.p.run.wall)
-    return (
+    return Said(
         f"issuing ops one by one is {percent(part.share)} of the path: flow.compile or nn.Graph "
-        f"replays them without Python, at best {gain}"
-    )
+        f"replays them without Python, at best {gain.text}", gain.time,
+    )  # fmt: skip
 
 
-def _your_own(f: Facts) -> str:
-    part = f.first
+def _your_own(f: Facts, part: Part) -> Said:
     at = f"{part.where} " if part.where else ""
-    return (
-        f"{at}is your own Python: without it {f.without(part.there)}; a graph would not help: "
-        f"compute it with tensors, once, or in another process"
-    )
+    gain = f.at_line(part)
+    return Said(
+        f"{at}is your own Python: without it {gain.text}; a graph would not help: "
+        f"compute it with tensors, once, or in another process", gain.time,
+    )  # fmt: skip
 
 
-def _asleep(f: Facts) -> str:
-    part = f.first
+def _asleep(f: Facts, part: Part) -> Said:
     at = f"{part.where} " if part.where else "your thread "
-    return (
-        f"{at}sleeps or waits for something outside flowvm: without it {f.without(part.there)}; "
-        f"a graph would not help"
-    )
+    gain = f.without(part.there)
+    return Said(
+        f"{at}sleeps or waits for something outside flowvm: without it {gain.text}; "
+        f"a graph would not help", gain.time,
+    )  # fmt: skip
 
 
-def _loading(f: Facts) -> str:
-    part = f.first
-    return (
-        f"{part.where} waits for its next batch: more num_workers, or less work a sample; with "
-        f"batches that are there in time {f.without(part.share * f.p.run.wall)}"
-    )
-
-
-def _captured(f: Facts) -> str:
-    part = f.first
-    return (
-        f"{part.where} captured a graph: the same shapes again are replayed; graph.explain() says "
-        f"why it was captured anew; without it {f.without(part.share * f.p.run.wall)}"
-    )
-
-
-def _imported(f: Facts) -> str:
-    part = f.first
-    at = f"{part.where} imports modules" if part.where else "importing modules"
-    return (
-        f"{at}, {percent(part.share)} of the path, once a process: import them before what is to "
-        f"be measured; without it {f.without(part.share * f.p.run.wall)}"
-    )
-
-
-def _kept(f: Facts) -> str:
-    part = f.first
+def _loading(f: Facts, part: Part) -> Said:
     gain = f.without(part.share * f.p.run.wall)
-    return (
-        f"Python was kept from running {percent(part.share)} of the path: other Python threads "
-        f"ran, or no core was free; without that {gain}"
-    )
+    at = f"{part.where} is" if part.where else "this is"
+    return Said(
+        f"{at} where the DataLoader's next batch comes from: more num_workers, or less work a "
+        f"sample; with batches that are there in time {gain.text}", gain.time,
+    )  # fmt: skip
 
 
-def _full(f: Facts) -> str:
-    return (
-        "issuing waited for room: what is in flight reached run_ahead_bytes or run_ahead "
-        "(flow.config); p.memory() says who has the memory"
-    )
+def _captured(f: Facts, part: Part) -> Said:
+    gain = f.without(part.share * f.p.run.wall)
+    return Said(
+        f"{part.where} captured a graph: the same shapes again are replayed; graph.explain() says "
+        f"why it was captured anew; without it {gain.text}", gain.time,
+    )  # fmt: skip
 
 
-# what had most of the path, "" for any, and what is said of it: a text, or what finds one or "".
-ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
-    ("", _uncompiled),
+def _imported(f: Facts, part: Part) -> Said:
+    at = f"{part.where} imports modules" if part.where else "importing modules"
+    gain = f.without(part.share * f.p.run.wall)
+    return Said(
+        f"{at}, {percent(part.share)} of the path, once a process: import them before what is to "
+        f"be measured; without it {gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _kept(f: Facts, part: Part) -> Said:
+    gain = f.to(f.p.run.wall * (1 - part.share))
+    at = f"{part.where} " if part.where else "another Python thread "
+    return Said(
+        f"{at}had the GIL or a core {percent(part.share)} of the path: do it before, or in another "
+        f"process; without it {gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _crowded_out(f: Facts) -> Said | None:
+    part = next((part for part in f.parts if part.cause == "core"), None)
+    if part is None or part.share < LITTLE:
+        return None
+    gain = f.to(f.p.run.wall * (1 - part.share))
+    return Said(
+        f"{machine(f.p.run) or 'no core was free'}, {percent(part.share)} of the path: record "
+        f"again when they are done; without them {gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _full(f: Facts) -> Said | None:
+    """Issuing waits for room in the queue, and streams run out of work meanwhile."""
+    lost, times = stalls(f.p.run, f.p.observed, ("credit",))
+    if not times:
+        return None
+    line = max(times, key=lambda k: times[k])
+    at = f" at {f.p.run.lines[line]}" if line >= 0 else ""
+    gain = f.without(lost)
+    return Said(
+        f"issuing waited for room {sum(times.values()):,}x{at}: as much as run_ahead "
+        f"(flow.config) was in flight; with room {gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _short(f: Facts) -> Said | None:
+    """Instructions and issuing wait for memory in flight, and streams run out of work."""
+    lost, _ = stalls(f.p.run, f.p.observed, ("memory",))
+    found = short_of_memory(f.p.run)
+    if not found.times:
+        return None
+    gain = f.without(lost)
+    most = size(f.p.run.info.get("run_ahead_bytes", 0))
+    return Said(
+        f"{found.line} waited {found.times:,}x for memory in flight: run_ahead_bytes (flow.config) "
+        f"is {most}; with more {gain.text}; p.memory() says who has it", gain.time,
+    )  # fmt: skip
+
+
+def _slow_vm(f: Facts, part: Part) -> Said:
+    gain = f.without(part.share * f.p.run.wall)
+    return Said(
+        f"the VM took {percent(part.share)} of the path to start what was ready: larger ops, or "
+        f"nn.Graph, at best {gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _compiled(f: Facts, part: Part) -> Said:
+    gain = f.without(part.share * f.p.run.wall)
+    return Said(
+        f"kernels were compiled: run it once before, or `python -m flowvm warmup`; then "
+        f"{gain.text}", gain.time,
+    )  # fmt: skip
+
+
+def _uneven(f: Facts) -> Said | None:
+    found = crowded(f.p.run, f.p.lanes, f.p.floor.length)
+    if found is None:
+        return None
+    gain = f.to(found.best)
+    return Said(
+        f"{found.many} {found.op} at {found.line} on stream {found.stream} do not wait for each "
+        f"other, and {found.idle} was idle {percent(found.share)}: with half of them there "
+        f"{gain.text}", gain.time,
+    )  # fmt: skip
+
+
+# what has a share of the path -> what is said of it
+OF_PARTS: tuple[tuple[str, Callable[[Facts, Part], Said | None]], ...] = (
     ("python", _your_own),
     ("asleep", _asleep),
     ("loader", _loading),
@@ -247,22 +227,31 @@ ADVICE: tuple[tuple[str, str | Callable[[Facts], str]], ...] = (
     ("import", _imported),
     ("flowvm", _by_graph),
     ("host", _unseen),
-    ("sched", "the VM waited for a core {share} of the path: larger ops, or nn.Graph"),
+    ("sched", _slow_vm),
     ("gil", _kept),
-    ("credit", _full),
-    ("jit", "kernels were compiled: run it once before, or `python -m flowvm warmup`"),
-    ("", _often_read),
+    ("jit", _compiled),
     ("run", _heaviest),
     ("run", _far_from_roof),
-    ("", _past_the_roof),
-    ("", _next_view),
-)  # fmt: skip
+)
+# what is said of the run as a whole: first, among the others by its gain, last
+BEFORE: tuple[Callable[[Facts], Said | None], ...] = (_uncompiled,)
+OF_ALL: tuple[Callable[[Facts], Said | None], ...] = (_often_read, _full, _short, _uneven)
+AFTER: tuple[Callable[[Facts], Said | None], ...] = (_crowded_out, _past_the_roof, _next_view)
 
 
 def advice(f: Facts) -> Iterator[str]:
-    """What to do next, of what had most of the path."""
-    for cause, rule in ADVICE:
-        if cause in ("", f.first.cause):
-            text = rule.format(share=percent(f.first.share)) if isinstance(rule, str) else rule(f)
-            if text:
-                yield text
+    """What to do next, what brings most first; nothing that brings less than LITTLE."""
+    wall = f.p.run.wall
+    known = [(one.gain or 0.0, one) for rule in OF_ALL if (one := rule(f)) is not None]
+    for k, part in enumerate(f.parts):
+        for cause, of in OF_PARTS:
+            one = of(f, part) if cause == part.cause else None
+            if one is not None:
+                # without a gain to be compared by: first where it had most, else last
+                known.append(((0 if k else wall) if one.gain is None else one.gain, one))
+    worth = [(gain, one) for gain, one in known if one.gain is None or gain >= LITTLE * wall]
+    worth.sort(key=lambda pair: -pair[0])
+    firsts, lasts = ([rule(f) for rule in rules] for rules in (BEFORE, AFTER))
+    for said in (*firsts, *(one for _, one in worth), *lasts):
+        if said is not None:
+            yield said.text

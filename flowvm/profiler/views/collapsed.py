@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.grammar import Column, Screen, View, counted, ms, table
+from flowvm.profiler.grammar import ACCESS, Column, Drawn, Link, Node, Screen, counted, ms, table
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.dag import near
+from flowvm.profiler.views.dag import PATHS, near, on_path
 from flowvm.profiler.views.spots import spot_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND
@@ -57,7 +57,7 @@ class Group:
 
 
 @dataclass(frozen=True, repr=False)
-class Collapsed(View):
+class Collapsed(Drawn):
     """See the module."""
 
     by: str
@@ -102,6 +102,21 @@ class Collapsed(View):
                    (more if self.hidden else "", "head"))  # fmt: skip
         return screen
 
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """See Drawn."""
+        nodes = [
+            (f"g{r}", f"{row.name}\n{counted(row.count, 'instruction')}", self.lanes[row.lane],
+             row.critical)
+            for r, row in enumerate(self.rows)
+        ]  # fmt: skip
+        links = [
+            (f"g{need.row}", f"g{r}", ACCESS[need.access][2], "/".join(need.hazards))
+            for r, row in enumerate(self.rows)
+            for need in row.needs
+            if need.row != r
+        ]
+        return nodes, links
+
     def _cells(self, r: int) -> list[Any]:
         row = self.rows[r]
         ops = [f"{n}× {op}" if n > 1 else op for op, n in row.ops[:MOST]]
@@ -132,7 +147,7 @@ _COLUMNS = [
 
 
 def collapsed(
-    profile: Any, by: str, around: int | None, depth: int, limit: int | None
+    profile: Any, by: str, around: int | None, depth: int, limit: int | None, path: str = PATHS[0]
 ) -> Collapsed:
     """The DAG of a Profile by lines or modules; see `flowvm.profiler.views.dag.dag`.
 
@@ -158,9 +173,9 @@ def collapsed(
     for r, own in enumerate(rows.values()):
         place[own] = r
     needs = _needs(run, place, len(rows))
-    on_path = {s.instruction for s in profile.observed if s.cause == "run"}
+    marked = on_path(profile, path)
     groups = [
-        _group(profile, name, streams.index(stream), own, on_path, needs[r], by)
+        _group(profile, name, streams.index(stream), own, marked, needs[r], by)
         for r, ((name, stream), own) in enumerate(rows.items())
     ]
     return Collapsed(
@@ -232,7 +247,7 @@ def _group(
     name: str,
     lane: int,
     own: list[int],
-    on_path: set[int],
+    marked: set[int],
     needs: tuple[Need, ...],
     by: str,
 ) -> Group:
@@ -250,7 +265,7 @@ def _group(
         int(lasted.sum()),
         int(waits.dep[at].sum()),
         int((waits.dep[at] + waits.queue[at] + waits.sched[at]).sum()),
-        not on_path.isdisjoint(own),
+        not marked.isdisjoint(own),
         needs,
         spot_of(run, own[0]).text if by == "line" else "",
     )

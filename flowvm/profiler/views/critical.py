@@ -20,6 +20,7 @@ from flowvm.profiler.grammar import (
     bar,
     counted,
     flowed,
+    headed,
     ms,
     percent,
     table,
@@ -64,8 +65,10 @@ class Critical(View):
     def screen(self, width: int) -> Screen:
         """See View."""
         screen = Screen()
-        shares = "   ".join(f"{c} {percent(s)}" for c, s in self.shares if s >= 0.005)
-        screen.add((" observed path", "verdict"), f"  {ms(self.wall)} ms = {shares}")
+        shares = [(f"{WORDS[c][0]} {percent(s)}", "") for c, s in self.shares if s >= 0.005]
+        screen.lines += flowed(
+            [(" observed path", "verdict"), (f"{ms(self.wall)} ms =", ""), *shares], width, "  ", ""
+        )
         worth = [p for p in self.pieces if p.end - p.begin >= LEAST * self.wall] or self.pieces
         longest = sorted(worth, key=lambda p: p.begin - p.end)[:MOST_ROWS]
         kept = sorted(longest, key=lambda p: p.begin)
@@ -73,7 +76,8 @@ class Critical(View):
             [
                 ms(p.begin), ms(p.end - p.begin),
                 (bar((p.end - p.begin) / max(1, self.wall), 8), CAUSES[p.cause][1]),
-                (p.cause, CAUSES[p.cause][1]),
+                # of the host's time what was seen, which says more than that it was
+                (p.op if p.op and p.first < 0 else WORDS[p.cause][0], CAUSES[p.cause][1]),
                 _named(p),
                 p.stream, p.line,
             ]
@@ -94,9 +98,9 @@ class Critical(View):
                 )
             )
         steps = [f"{name} →" for name in self.floor_path[:-1]] + list(self.floor_path[-1:])
-        screen.add(
-            (" floor", "verdict"), f"  {ms(self.floor)} ms, if nothing but data were waited for"
-        )
+        floor = f"{ms(self.floor)} ms, if nothing but data were waited for"
+        lines = headed(" floor", floor, width)
+        screen.lines += [[(name, "verdict"), text] for (name, _), text in lines]
         screen.lines += flowed(((step, "") for step in steps), width, " ", " " * 8) if steps else []
         for op, without in self.what_if:
             screen.add(("   what-if ", "head"), f"{op} free: {ms(self.floor)} → {ms(without)} ms")
@@ -107,7 +111,7 @@ class Critical(View):
 
 def _named(piece: Piece) -> str:
     if piece.first < 0:
-        return piece.op
+        return ""
     return f"#{piece.first} {piece.op}" + (f" ×{piece.count:,}" if piece.count > 1 else "")
 
 

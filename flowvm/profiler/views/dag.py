@@ -15,7 +15,18 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, Status
 from flowvm.profiler.analysis.waits import by_device
-from flowvm.profiler.grammar import ACCESS, Column, Screen, Span, View, flowed, ms, table
+from flowvm.profiler.grammar import (
+    ACCESS,
+    Column,
+    Drawn,
+    Link,
+    Node,
+    Screen,
+    Span,
+    flowed,
+    ms,
+    table,
+)
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import HAZARDS
@@ -23,6 +34,7 @@ from flowvm.vm.machine.words import INS, KIND
 from flowvm.vm.watch.lanes import draw_lanes
 
 MOST_ROWS = 60
+PATHS = ("observed", "longest")  # what the run waited for; the longest chain of data
 MOST_WAITS = 3  # named in a row
 
 
@@ -56,7 +68,7 @@ class DagRow:
 
 
 @dataclass(frozen=True, repr=False)
-class Dag(View):
+class Dag(Drawn):
     """See the module."""
 
     lanes: tuple[str, ...]
@@ -64,6 +76,21 @@ class Dag(View):
     hidden: int
     hint: str
     devices: str = ""  # what times of devices are, where there are any
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """See Drawn."""
+        nodes = [
+            (f"i{row.seq}", f"#{row.seq} {row.op}\n{ms(row.run)} ms  {row.line}",
+             self.lanes[row.lane], row.critical)
+            for row in self.rows
+        ]  # fmt: skip
+        links = [
+            (f"i{edge.source}", f"i{row.seq}", ACCESS[edge.access][2], edge.hazard)
+            for row in self.rows
+            for edge in row.edges
+            if edge.row >= 0
+        ]
+        return nodes, links
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -139,15 +166,18 @@ def dag(
     depth: int = 2,
     releases: bool = False,
     limit: int | None = MOST_ROWS,
+    path: str = PATHS[0],
 ) -> Dag:
     """The DAG of a Profile.
 
     around     the number of an instruction: only what is at most `depth` edges from it
     releases   ReleaseTensor instructions too
     limit      rows at most, None for all
-    ArgumentError: no such instruction.
+    path       which one is marked: one of PATHS
+    ArgumentError: no such instruction, or another path.
     """
     run: Run = profile.run
+    marked = on_path(profile, path)
     shown = run.kind != KIND.BARRIER
     if not releases:
         shown &= run.kind != KIND.RELEASE
@@ -165,10 +195,18 @@ def dag(
     streams = by_device(run, list({int(run.stream[i]) for i in chosen}))
     lane_of = {stream: k for k, stream in enumerate(streams)}
     row_of = {int(i): r for r, i in enumerate(chosen)}
-    on_path = {s.instruction for s in profile.observed if s.cause == "run"}
-    rows = [_row(profile, int(i), lane_of, row_of, on_path) for i in chosen]
+    rows = [_row(profile, int(i), lane_of, row_of, marked) for i in chosen]
     hint = "p.graph(limit=None)" if around is None else f"p.graph(around={around}, limit=None)"
     return Dag(tuple(run.streams[s] for s in streams), tuple(rows), hidden, hint, said_of(run))
+
+
+def on_path(profile: Any, path: str) -> set[int]:
+    """The instructions that a path ran.  ArgumentError: none of PATHS."""
+    if path not in PATHS:
+        raise ArgumentError(f"path={path!r}: one of {', '.join(PATHS)}")
+    if path == "longest":
+        return set(profile.floor.path)
+    return {s.instruction for s in profile.observed if s.cause == "run"}
 
 
 def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
@@ -187,7 +225,7 @@ def near(run: Run, centre: int, depth: int) -> np.ndarray[Any, Any]:
 
 
 def _row(
-    profile: Any, i: int, lane_of: dict[int, int], row_of: dict[int, int], on_path: set[int]
+    profile: Any, i: int, lane_of: dict[int, int], row_of: dict[int, int], marked: set[int]
 ) -> DagRow:
     run: Run = profile.run
     first, last = int(run.offsets[i]), int(run.offsets[i + 1])
@@ -211,7 +249,7 @@ def _row(
         int(run.seq[i]),
         run.names[run.op[i]],
         lane_of[int(run.stream[i])],
-        i in on_path,
+        i in marked,
         tuple(dict.fromkeys(name for access, name in operands if access == 0)),
         tuple(dict.fromkeys(o for o in operands if o[0] != 0)),
         tuple(edges),

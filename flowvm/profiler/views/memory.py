@@ -167,7 +167,7 @@ class MemoryView(View):
             lines.append(line)
         legend = [
             (f"{PARTS[k][0]} {PARTS[k][2]} {size(self.at_peak[k])}", PARTS[k][1])
-            for k in np.flatnonzero(course.sum(axis=0)).tolist()
+            for k in np.flatnonzero(course.sum(axis=0) * np.array(self.at_peak)).tolist()
         ]
         end = f"{ms(self.wall)} ms"
         axis = "0" + end.rjust(columns - 1)

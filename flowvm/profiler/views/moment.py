@@ -48,7 +48,9 @@ EVENTS = dict(
 )  # fmt: skip
 WAITS = {
     "sync": "waits for a value", "credit": "waits for room to issue",
-    "jit": "waits for a kernel to be compiled", "gil": "waits for the GIL or a core",
+    "memory": "waits for memory in flight",
+    "jit": "waits for a kernel to be compiled", "gil": "waits for the GIL",
+    "core": "is ready and has no core",
 }  # fmt: skip
 
 

@@ -8,12 +8,16 @@ and what it waited for.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from flowvm.profiler.grammar import (
     Column,
+    Drawn,
+    Link,
+    Node,
     Screen,
-    View,
+    Span,
     advised,
     bar,
     ms,
@@ -22,6 +26,8 @@ from flowvm.profiler.grammar import (
     size,
     table,
 )
+from flowvm.profiler.terminal import USUAL
+from flowvm.vm.watch.lanes import draw_lanes
 
 MOST_ROWS = 40
 
@@ -68,7 +74,7 @@ class ActorRow:
 
 
 @dataclass(frozen=True, repr=False)
-class PlanView(View):
+class PlanView(Drawn):
     """See the module.  `launches` and `each` (ns of one) are 0 where nothing was recorded;
     `between` is the share of them in which no task ran.
     """
@@ -84,6 +90,73 @@ class PlanView(View):
     actors: tuple[ActorRow, ...]
     tasks: tuple[TaskRow, ...]
     notes: tuple[str, ...]
+
+    def drawn(self) -> tuple[list[Node], list[Link]]:
+        """Its actors, an edge for each regst from who fills it to who waits for it, and back for
+        each credit; of one actor its tasks, in their order.
+        """
+        if not self.actors:
+            nodes = [
+                (f"t{t.number}", f"{t.number} {t.op}\n{_took(t.each)}{t.line}", t.stream, False)
+                for t in self.tasks
+            ]
+            ids = [node[0] for node in nodes]
+            return nodes, [(a, b, "const", "in order") for a, b in pairwise(ids)]
+        most = max(self.actors, key=lambda a: a.busy).number
+        nodes = [
+            (f"a{a.number:02}", f"a{a.number:02} {a.label}\n{_took(a.each)}{_regsts(self, a)}",
+             a.stream, a.number == most and a.busy > 0)
+            for a in self.actors
+        ]  # fmt: skip
+        links = []
+        for a in self.actors:
+            links += [(f"a{n:02}", f"a{a.number:02}", "const", "regst") for n in a.inputs]
+            links += [
+                (f"a{n:02}", f"a{a.number:02}", "mut2", f"credit, {back} back")
+                for n, back in a.credits
+            ]
+        return nodes, links
+
+    def graph(self, width: int = USUAL) -> Screen:
+        """Its actors as lanes, a stream each: who waits for whose regst, and whose credit."""
+        streams = list(dict.fromkeys(a.stream for a in self.actors))
+        place = {a.number: k for k, a in enumerate(self.actors)}
+        screen = Screen()
+        if not self.actors:
+            screen.add(f" Plan {self.name} is one actor: nobody waits for anybody")
+            return screen
+        lane = [streams.index(a.stream) for a in self.actors]
+        most = max(self.actors, key=lambda a: a.busy)
+        drawn = draw_lanes(
+            lane,
+            [[lane[place[n]] for n in a.inputs if place[n] < k and lane[place[n]] != lane[k]]
+             for k, a in enumerate(self.actors)],
+            [a is most and a.busy > 0 for a in self.actors],
+            [0] * len(self.actors),
+        )  # fmt: skip
+        art = max(sum(len(text) for text, _ in line) for line in drawn)
+        titles = " ".join(f"{k}={name}" for k, name in enumerate(streams))
+        screen.add((f" Plan {self.name}", "verdict"), (f"  lanes {titles}", "head"))
+        rows: list[list[str | Span]] = [
+            [
+                f"a{a.number:02}", a.label, " ".join(f"a{n:02}" for n in a.inputs) or "-",
+                " ".join(f"a{n:02}-{back}" for n, back in a.credits) or "-", _regsts(self, a),
+                ms(a.each) if a.each else "", a.state,
+            ]
+            for a in self.actors
+        ]  # fmt: skip
+        columns = [
+            Column("actor", style="id"), Column("", grow=True), Column("regsts of", style="const"),
+            Column("credits of", style="credit"), Column("free", drop=3),
+            Column("ms", right=True, drop=2), Column("waited for", grow=True, drop=1),
+        ]  # fmt: skip
+        cells = table(*_used(columns, rows), width - art - 2, indent=0)
+        screen.lines.append([(" " * (art + 2), ""), *cells[0]])
+        for line, row in zip(drawn, cells[1:], strict=True):
+            pad = " " * (art - sum(len(text) for text, _ in line) + 1)
+            screen.lines.append([(" ", ""), *line, (pad, ""), *row])
+        screen.add((" ◆ busiest  a02-1: of the launch before   p.plan().save('plan.svg')", "head"))
+        return screen.cut(width)
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -161,6 +234,15 @@ class PlanView(View):
         if len(self.tasks) > len(kept):
             lines.append([(f"   and {len(self.tasks) - len(kept)} more tasks", "head")])
         return lines
+
+
+def _took(each: float) -> str:
+    return f"{ms(each)} ms  " if each else ""
+
+
+def _regsts(view: PlanView, a: ActorRow) -> str:
+    """How many of its registers nobody reads now, where that is known, of how many."""
+    return f"{a.free}/{view.regst_num} regsts" if a.free is not None else f"{view.regst_num} regsts"
 
 
 def _used(columns: list[Column], rows: list[Any]) -> tuple[list[Column], list[Any]]:

@@ -53,6 +53,7 @@ COLUMNS: dict[str, str] = {
     "operands": "how many",
     "status": "0, or what its kernel returned",
     "critical": "whether it is on the observed path",
+    "longest": "whether it is on the longest path through the data, which is the floor",
 }
 KINDS = {
     KIND.OP_CALL: "op", KIND.RELEASE: "release", KIND.BARRIER: "barrier", KIND.TOUCH: "wait",
@@ -179,6 +180,8 @@ class _Table:
         if name == "critical":
             on_path = {s.instruction for s in self.profile.observed if s.cause == "run"}
             return self._both(np.isin(np.arange(len(run)), list(on_path)), False)
+        if name == "longest":
+            return self._both(np.isin(np.arange(len(run)), self.profile.floor.path), False)
         return self._numbers(name)
 
     def _numbers(self, name: str) -> Array:

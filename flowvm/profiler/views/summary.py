@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import Status
+from flowvm.profiler.analysis.bounds import bounded, crowded, short_of_memory
+from flowvm.profiler.analysis.lacking import cores_of, machine
 from flowvm.profiler.analysis.tables import BY, STEP, Row
 from flowvm.profiler.grammar import (
     CAUSES,
@@ -24,19 +26,26 @@ from flowvm.profiler.grammar import (
     advised,
     bar,
     counted,
+    flowed,
+    headed,
     ms,
     percent,
     rate,
+    size,
     table,
 )
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.roof import of_run
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.advice import Facts, Summed, advice, roof_share
+from flowvm.profiler.views.advice import LITTLE, advice
+from flowvm.profiler.views.facts import Facts, Summed, roof_share
 from flowvm.profiler.views.verdict import WORDS, Part, mostly, parts
 from flowvm.vm.machine.words import INS, KIND
 
 MOST = 12  # rows shown
+SHOWN = 0.0005  # of the wall time: a row below says 0.0 %
+# what no operator has, but a line
+LINES = ("python", "asleep", "loader", "capture", "import", "gil")
 MINE = 0.005  # shares below are not worth a word
 SORTS = (
     "path", "run", "host", "count", "dep", "sched", "gigabytes", "gigaflops", "roof",
@@ -92,6 +101,11 @@ class Summary(View):
     devices: str = ""  # what times of devices are, where there are any
     parts: tuple[Part, ...] = ()
     mostly: str = ""
+    streams: str = ""  # which stood still while another had work for it
+    memory: str = ""  # what waited for memory in flight
+    machine: str = ""  # what other processes had of it
+    cores: int = 0  # that the process could use, 0: not known
+    best: int = 0  # the floor on these
 
     def screen(self, width: int) -> Screen:
         """See View."""
@@ -118,20 +132,26 @@ class Summary(View):
         for k, part in enumerate(p for p in self.parts if p.share >= MINE):
             name = WORDS[part.cause][0 if k else 1]
             style = CAUSES.get(part.cause, CAUSES["host"])[1] if k else "critical"
-            causes.append((f"{name} {percent(part.share)}   ", style))
-        mostly = [[("mostly     ", "head"), (self.mostly, "")]] if self.mostly else []
-        parts = [f"{ms(self.floor)} ms if streams were unlimited"]
-        if self.floor:
-            parts[0] += f" ({self.wall / self.floor:.1f}x headroom)"
+            causes.append((f"{name} {percent(part.share)}", style))
+        causes.append(("[observed path, sums to wall]", "head"))
+        by = f"on {counted(self.cores, 'core')}" if self.cores else "by data alone"
+        parts = [f"{ms(self.best)} ms {by}, if Python took no time"]
+        if self.best:
+            parts[0] += f" ({self.wall / self.best:.1f}x headroom)"
         parts.append(f"host on the path {ms(self.host)} ms")
-        bound = [("bound by   ", "head"), *causes, ("[observed path, sums to wall]", "head")]
+        bound = flowed(causes, width - 11, indent="")
+        told = [
+            ("mostly", self.mostly), ("streams", self.streams), ("memory", self.memory),
+            ("machine", self.machine),
+        ]  # fmt: skip
+        times = f"times {self.devices}" if self.devices else ""
         return [
             [("flow.profiler", "verdict"), (f"  {head}", "")],
             *self.wrong(width),
-            _whole(bound, width),
-            *mostly,
-            [("floor      ", "head"), (_joined(parts, width - 11), "")],
-            *([[("devices    ", "head"), (f"times {self.devices}", "")]] if self.devices else []),
+            *([(" " * 11 if k else "bound by   ", "head"), *line] for k, line in enumerate(bound)),
+            *(line for name, text in told for line in headed(name, text, width)),
+            *headed("floor", " · ".join(parts), width),
+            *headed("devices", times, width),
         ]
 
     def wrong(self, width: int) -> list[Line]:
@@ -173,7 +193,7 @@ class Summary(View):
             rows.append([
                 r.name or NAMELESS.get(self.by, "-"), f"{r.count:,}", ms(r.run), f"{share:.1%}",
                 (bar(share, 5), "run"),
-                "·".join(ms(t) for t in (r.dep, r.sched)),
+                ms(r.dep), ms(r.sched),
                 ms(r.host) if r.host else "-",
                 rate(r.gigabytes) if r.nbytes else "-", rate(r.gigaflops) if r.flops else "-",
                 percent(roof) if roof else "-", r.hottest or "-", self.code[k],
@@ -183,7 +203,8 @@ class Summary(View):
             Column("n", right=True, drop=1),
             Column("run ms", right=True),
             Column("on path", right=True), Column(""),
-            Column("dep·sched ms", drop=2), Column("host ms", right=True),
+            Column("dep ms", right=True, drop=2), Column("sched ms", right=True, drop=2),
+            Column("host ms", right=True),
             Column("GB/s", right=True, drop=5),
             Column("GFLOP/s", right=True, drop=4), Column("roof", right=True, drop=3),
             Column("hottest line", style="line", grow=True, where=True),
@@ -220,20 +241,13 @@ def _joined(parts: list[str], width: int) -> str:
     return " · ".join(parts)
 
 
-def _whole(spans: list[Span], width: int) -> Line:
-    """The spans up to the last that fits whole."""
-    line: Line = []
-    room = width
-    for text, style in spans:
-        if len(text.rstrip()) > room:
-            break
-        line.append((text, style))
-        room -= len(text)
-    return line
-
-
-def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
-    """The summary of a profile; ArgumentError if there is no table `by`."""
+def summarize(p: Summed, by: str = "", sort: str = SORTS[0]) -> Summary:
+    """The summary of a profile; `by` default that which has what came first.  ArgumentError if
+    there is no table `by`.
+    """
+    told = parts(p)
+    if not by:
+        by = "line" if told and told[0].cause in LINES and told[0].line else BY[0]
     rows, roof = p.table(by), of_run(p.run)
     if sort in ("name", "hottest"):
         rows.sort(key=lambda r: (getattr(r, sort), r.name))
@@ -242,8 +256,8 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
     elif sort != SORTS[0]:
         rows.sort(key=lambda r: (-getattr(r, sort), r.name))
     bound = tuple((c, s) for c, s in p.bound.items() if s >= MINE)
-    shown = tuple(rows[:MOST])
-    told = parts(p)
+    worth = [r for r in rows if max(r.path, r.host) >= SHOWN * p.run.wall] or rows
+    shown = tuple((worth if sort == SORTS[0] else rows)[:MOST])
     sources = p.run.info.get("sources", {})
     return Summary(
         instructions=len(p),
@@ -268,6 +282,34 @@ def summarize(p: Summed, by: str = BY[0], sort: str = SORTS[0]) -> Summary:
         devices=said_of(p.run),
         parts=tuple(told),
         mostly=mostly(p.run, told[0]) if told else "",
+        streams=_uneven(p),
+        memory=_short(p),
+        machine=machine(p.run),
+        cores=cores_of(p.run),
+        best=bounded(p.run, p.floor.length),
+    )
+
+
+def _uneven(p: Summed) -> str:
+    found = crowded(p.run, p.lanes, p.floor.length)
+    if found is None:
+        return ""
+    said = (
+        f"{found.idle} was idle {percent(found.share)}; {found.many} independent {found.op} "
+        f"({found.line}) on {found.stream}"
+    )
+    brings = p.run.wall - found.best >= LITTLE * p.run.wall
+    return said if brings else f"{said}, which used all cores: moving them brings nothing"
+
+
+def _short(p: Summed) -> str:
+    found = short_of_memory(p.run)
+    if not found.times or found.time < LITTLE * p.run.wall:
+        return ""
+    share, most = percent(found.time / p.run.wall), size(p.run.info.get("run_ahead_bytes", 0))
+    return (
+        f"{found.line} waited {found.times:,}x for memory in flight, in {share} of the time: "
+        f"run_ahead_bytes is {most}"
     )
 
 

@@ -9,7 +9,8 @@ Long because each kind of lane is worked out here, beside what is drawn of it.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import textwrap
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,17 +20,7 @@ from flowvm.profiler.analysis.hosting import HOSTED, text_of
 from flowvm.profiler.analysis.hosting import inside as inside_of
 from flowvm.profiler.analysis.sharing import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
-from flowvm.profiler.grammar import (
-    ACCESS,
-    CAUSES,
-    Screen,
-    View,
-    counted,
-    cropped,
-    ms,
-    padded,
-    percent,
-)
+from flowvm.profiler.grammar import ACCESS, CAUSES, Line, Screen, View, counted, ms, padded, percent
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.run.devices import said_of
 from flowvm.profiler.run.run import Run
@@ -108,12 +99,15 @@ class Timeline(View):
             times = f"   {ms(gap.begin)}–{ms(gap.end)}"
             cause = CAUSES[gap.cause][1]
             text = f"{gap.lane}: {gap.text}"
-            room = width - 30
-            if room < 40:  # it names a line: one of its own
-                screen.add(padded(times, 20), (padded(gap.cause, 8), cause))
-                screen.add("      ", cropped(text, width - 6))
-            else:
-                screen.add(padded(times, 20), (padded(gap.cause, 8), cause), cropped(text, room))
+            head: Line = [(padded(times, 20), ""), (padded(gap.cause, 8), cause)]
+            indent = 28 if width >= 70 else 6  # it names a line: below, where there is no room
+            parts = textwrap.wrap(text, width - indent, break_on_hyphens=False)
+            if indent == 6:
+                screen.lines.append(head)
+                head = [(" " * indent, "")]
+            for part in parts:
+                screen.lines.append([*head, (part, "")])
+                head = [(" " * indent, "")]
         if self.devices:
             screen.add((f" devices: times {self.devices}", "head"))
         return screen.cut(width)
@@ -172,10 +166,25 @@ def timeline(
         int(end - run.begun),
         tuple(tracks),
         marks,
-        tuple(sorted(sorted(gaps, key=lambda g: g.begin - g.end)[:MOST_GAPS], key=_begin)),
+        tuple(sorted(sorted(_joined(gaps), key=lambda g: g.begin - g.end)[:MOST_GAPS], key=_begin)),
         int(threshold),
         said_of(run),
     )
+
+
+def _joined(gaps: list[Gap]) -> list[Gap]:
+    """Gaps of several lanes at one time and for one reason, such as Python's, as one."""
+    found: list[Gap] = []
+    for gap in sorted(gaps, key=lambda g: g.begin - g.end):
+        for k, one in enumerate(found):
+            both = min(one.end, gap.end) - max(one.begin, gap.begin)
+            if one.text == gap.text and 10 * both >= 9 * (gap.end - gap.begin):
+                if gap.lane not in one.lane.split(", "):
+                    found[k] = replace(one, lane=f"{one.lane}, {gap.lane}")
+                break
+        else:
+            found.append(gap)
+    return found
 
 
 def _begin(gap: Gap) -> int:

@@ -1,7 +1,9 @@
 """The verdict: what had most of the path, told finer than by cause, and the line that had it.
 
-The host's share of the path is cut by what issuing threads were seen doing (from level 2 on); every
-other cause is its own.  Whatever had most comes first, with the line that had most of it.
+The host's share of the path is cut by what issuing threads were seen doing (from level 2 on), and
+what lacked a core is told from what ran (`flowvm.profiler.analysis.lacking`); every other cause is
+its own.  Whatever had most comes first, with the line that had most of it; what other processes
+took comes last, for it is the machine's and not the program's.
 """
 
 from __future__ import annotations
@@ -9,10 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from flowvm.profiler.analysis.hosting import HOSTED, Spent, spent, text_of
+from flowvm.profiler.analysis.lacking import lack, takers
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.words import KIND
 
+ISSUING = ("host", "flowvm")  # what issuing took: by instructions, where it was not seen
 LEAST = 4  # of the host's time on the path a share 1/LEAST must have been seen, to be told apart
 # what had the time -> (how a list calls it, how it is called where it comes first, what it is)
 WORDS: dict[str, tuple[str, str, str]] = {
@@ -25,10 +32,13 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "capture": ("capture", "CAPTURING", "a graph was captured and compiled"),
     "host": ("host", "HOST DISPATCH", "Python"),
     "sync": ("sync", "SYNC", "Python waited for a value"),
-    "credit": ("credit", "CREDIT", "Python waited for memory, or for room in the queue"),
+    "credit": ("credit", "CREDIT", "Python waited for room in the queue"),
+    "memory": ("memory", "MEMORY", "what is in flight reached run_ahead_bytes"),
     "jit": ("jit", "COMPILING", "a kernel was compiled or loaded"),
-    "gil": ("gil", "GIL", "another thread had the GIL or the core"),
-    "sched": ("sched", "SCHEDULER", "the VM waited for a core"),
+    "gil": ("gil", "GIL", "another Python thread had the GIL or the core"),
+    "own": ("own threads", "OWN THREADS", "flowvm's other threads had the cores"),
+    "core": ("no core", "NO CORE", "other processes had the cores"),
+    "sched": ("sched", "SCHEDULER", "it was ready, and the VM had not started it"),
 }
 
 
@@ -44,6 +54,10 @@ class Pathed(Protocol):
     @property
     def observed(self) -> list[Segment]:
         """The path that sums to the wall time."""
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of the wall time in which each stream ran something."""
 
     @property
     def host(self) -> list[Spent]:
@@ -65,12 +79,15 @@ class Part:
 
 
 def parts(p: Pathed) -> list[Part]:
-    """What the path consists of, most first; the shares sum to 1."""
+    """What the path consists of, most first, but for what other processes took; the shares sum to
+    1.
+    """
     wall = max(1, p.run.wall)
     shares: dict[str, float] = dict(p.bound)
     most: dict[str, Spent] = {}
     for one in p.host:
         most.setdefault(one.state, one)
+    captured = 0.0  # of it, without a core
     for cause in HOSTED:
         seen = spent(p.run, p.observed, (cause,))
         own, known = shares.pop(cause, 0.0), sum(one.time for one in seen)
@@ -78,10 +95,58 @@ def parts(p: Pathed) -> list[Part]:
             shares[cause] = shares.get(cause, 0.0) + own
             continue
         for one in seen:
-            shares[one.state] = shares.get(one.state, 0.0) + own * one.time / known
+            part = own * one.time / known
+            shares[one.state] = shares.get(one.state, 0.0) + part
+            captured += part if (cause, one.state) == ("core", "capture") else 0.0
+    _give_captures(p, shares, most)
+    _tell_cores(p, shares, captured)
     ran = _on_path(p)
     found = [_part(p.run, cause, share, most, ran) for cause, share in shares.items()]
-    return sorted(found, key=lambda part: -part.share)
+    return sorted(found, key=lambda part: (part.cause == "core", -part.share))
+
+
+def _give_captures(p: Pathed, shares: dict[str, float], most: dict[str, Spent]) -> None:
+    """What a capture compiles is the capture's."""
+    for one in spent(p.run, p.observed, ("jit",)):
+        if one.state == "capture":
+            part = min(shares.get("jit", 0.0), one.time / max(1, p.run.wall))
+            shares["jit"] -= part
+            shares["capture"] = shares.get("capture", 0.0) + part
+            most.setdefault("capture", one)
+
+
+def _tell_cores(p: Pathed, shares: dict[str, float], captured: float) -> None:
+    """Who had the cores: of what issuing threads lacked, `captured` of it in captures, for which
+    flowvm's other threads and processes compile; and of what ran, or was about to.
+    """
+    who = takers(p.run)
+    if not who:
+        return
+    without = shares.pop("core", 0.0)
+    for taker, share in who.items():
+        shares[taker] = shares.get(taker, 0.0) + without * share
+    if captured:
+        shares["capture"] -= captured * who["core"]
+        shares["core"] += captured * who["core"]
+    for (cause, stream), share in _running(p).items():
+        wanted = sum(share for (_, s), share in _running(p).items() if s == stream) * p.run.wall
+        lacked = share * lack(p.run, stream, max(wanted, p.busy.get(stream, 0.0) * p.run.wall))
+        for taker, part in takers(p.run, f"flowvm-w:{stream}").items():
+            if taker != "own":  # its own helpers and the scheduler work for it
+                shares[cause] -= lacked * part
+                shares[taker] = shares.get(taker, 0.0) + lacked * part
+
+
+def _running(p: Pathed) -> dict[tuple[str, str], float]:
+    """Shares of the wall time in which the path ran instructions, or these were ready to start, by
+    that and the stream.
+    """
+    found: dict[tuple[str, str], float] = {}
+    for s in p.observed:
+        if s.cause in ("run", "sched") and s.instruction >= 0:
+            key = s.cause, p.run.streams[p.run.stream[s.instruction]]
+            found[key] = found.get(key, 0.0) + (s.end - s.begin) / max(1, p.run.wall)
+    return found
 
 
 def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
@@ -94,13 +159,36 @@ def _on_path(p: Pathed) -> dict[str, dict[int, int]]:
     return found
 
 
+def _issued(run: Run, cause: str, share: float) -> Part:
+    """Of issuing that nobody saw the line with most of the instructions, and so many's share."""
+    own = run.line[(run.kind != KIND.RELEASE) & (run.line >= 0)]
+    if not len(own):
+        return Part(cause, share, "", "", "", 0)
+    counts = np.bincount(own)
+    line = int(counts.argmax())
+    first = int(np.flatnonzero((run.line == line) & (run.kind != KIND.RELEASE))[0])
+    spot = int(run.spot[first]) if len(run.spot) else -1
+    there = round(share * run.wall * counts[line] / len(own))
+    return Part(cause, share, run.lines[line], text_of(run, line, spot), "", there)
+
+
 def _part(
     run: Run, cause: str, share: float, most: dict[str, Spent], ran: dict[str, dict[int, int]]
 ) -> Part:
+    if cause == "gil" and (who := run.info.get("ran")):
+        line, spot, name, _ = who[0]
+        thread = f" (thread {name})" if name else ""
+        where = text_of(run, line, spot) + thread if line >= 0 else thread.strip()
+        return Part(
+            cause, share, run.lines[line] if line >= 0 else "", where, "", round(share * run.wall)
+        )
+    if cause in ISSUING and not (cause in most and most[cause].line >= 0):
+        return _issued(run, cause, share)
     if cause in most and cause not in ran:
         one = most[cause]
         name = run.lines[one.line] if one.line >= 0 else ""
-        return Part(cause, share, name, text_of(run, one.line, one.spot), "", one.time)
+        there = min(one.time, round(share * run.wall))  # the rest had no core
+        return Part(cause, share, name, text_of(run, one.line, one.spot), "", there)
     total: dict[tuple[int, int], int] = {}
     example: dict[tuple[int, int], int] = {}
     for i, time in ran.get(cause, {}).items():
@@ -113,7 +201,7 @@ def _part(
     spot = int(run.spot[example[line, op]]) if len(run.spot) else -1
     return Part(
         cause, share, run.lines[line] if line >= 0 else "", text_of(run, line, spot),
-        run.names[op] if cause == "run" else "", total[line, op],
+        run.names[op] if cause == "run" else "", min(total[line, op], round(share * run.wall)),
     )  # fmt: skip
 
 

@@ -735,13 +735,15 @@ class Engine:
         limit = self.control[CTL.LIMIT]
         if seq >= limit:
             begun = time.monotonic_ns()
+            # as `finish` of the machine lowers the limit
+            full = 2 * self.words[CTL.IN_FLIGHT_BYTES] > self.words[CTL.BYTES_HIGH]
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
                 cancelling.name_wait(self, begun / 1e9)
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
-            self.flight.waited("credit", begun, seq)
+            self.flight.waited("memory" if full else "credit", begun, seq)
         hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
 
     def _debug_changed(self, level: int) -> None:

@@ -2,8 +2,8 @@
 
 `flowvm.vm.machine.recorder` keeps what the scheduler and the workers know of the last RECORDS
 instructions. Here is added who issued them (the user's lines, copied every 256 instructions from
-the short list that issuing keeps), and when the issuing threads waited (`sync`, `credit`), compiled
-(`jit`) or were kept from running (`gil`, see `flowvm.vm.watch.offcpu`).
+the short list that issuing keeps), and when the issuing threads waited (`sync`, `credit`,
+`memory`), compiled (`jit`) or were kept from running (`core`, `gil`, see `flowvm.vm.watch.offcpu`).
 
 What each level records:
 
@@ -60,7 +60,7 @@ from flowvm.vm.machine.words import (
     STR,
     TSK,
 )
-from flowvm.vm.watch.offcpu import LEAST, OffCpu
+from flowvm.vm.watch.offcpu import LEAST, OffCpu, Ran
 from flowvm.vm.watch.protocol import VM
 from flowvm.vm.watch.sampling import Sampling
 
@@ -69,7 +69,7 @@ WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
 READINGS = 4  # readings of two clocks; the closest one counts
 # from level 2 on, instructions between two looks at the time they were issued at: the least; more
-# where looks would be less than two LEAST apart: less than one off the processor is no `gil`
+# where looks would be less than two LEAST apart: less than one off the processor is not noted
 EXACT_EVERY = 32
 Array = np.ndarray[Any, Any]
 
@@ -91,14 +91,16 @@ class HostWait(NamedTuple):
 
     By then it had issued `seq`, and whatever has a lower number was issued too; -1: nothing known.
     `since` is not 0 where only the length is known: it was at some time from then to `ended`.
+    Of a `gil` one `core` ns were without a core.
     """
 
-    cause: str  # "sync", "credit", "jit" or "gil"
+    cause: str  # "sync", "credit", "memory", "jit", "gil"; and, of those that are placed, "core"
     begun: int
     ended: int
     thread: int
     seq: int = -1
     since: int = 0
+    core: int = 0
 
 
 class Mark(NamedTuple):
@@ -158,7 +160,15 @@ class Snapshot:
     waits: list[HostWait]
     marks: list[Mark]
     anchors: list[tuple[int, int]]  # (instruction, a moment at which it had been issued)
+    ran: list[Ran]  # where other Python threads were while issuing ones did not run
     devices: DeviceTimes
+
+
+class Looking(Protocol):
+    """Who is told now and then what is about to be issued (`flowvm.vm.watch.keeping`)."""
+
+    def look(self, seq: int) -> None:
+        """Called by issuing threads."""
 
 
 class Flight:
@@ -174,12 +184,16 @@ class Flight:
         self.waits: collections.deque[HostWait] = collections.deque(maxlen=WAITS)
         self.marks: collections.deque[Mark] = collections.deque(maxlen=WAITS)
         self.sampling = Sampling()
-        self.offcpu = OffCpu(self._lost, self.sampling.watch)
+        self.ran: collections.deque[Ran] = collections.deque(maxlen=WAITS)
+        self.offcpu = OffCpu(self._lost, self.sampling.watch, self.ran.extend)
         self.open: list[tuple[str, int]] = []  # spans not left yet, and their first instructions
         self.exact, self.noted = EXACT_EVERY, 0  # between two looks; when the last one was
         # an instruction, and a moment at which it had been issued
         self.anchors: collections.deque[tuple[int, int]] = collections.deque(maxlen=WAITS)
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
+        self.keeping: Looking | None = None  # of a profile that wants more than the ring holds
+        self.alike: dict[Any, Any] = {}  # each stack that was kept
+        self.outside: dict[Any, bool] = {}  # code objects: whether they are not flowvm's own
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
         # set by the device rooms: the known times of instructions of these numbers
@@ -256,7 +270,12 @@ class Flight:
         """Note this thread's new number in a forked child."""
         self.sampling.after_fork_in_child()
         self.scopes.after_fork_in_child()
-        self.offcpu = OffCpu(self._lost, self.sampling.watch)
+        self.offcpu = OffCpu(self._lost, self.sampling.watch, self.ran.extend)
+
+    @property
+    def issuing(self) -> set[int]:
+        """The threads that were seen issuing, by their numbers in the system."""
+        return set(self.offcpu.issuing)
 
     def forget(self, before: int) -> None:
         """Forget instructions before `before`: an entry's meaning was forgotten, and with it
@@ -290,6 +309,8 @@ class Flight:
         if seq - self.kept >= EVERY and not self.lock.locked():
             with self.lock:
                 self._keep_lines(seq)
+        if self.keeping is not None and not self.lock.locked():
+            self.keeping.look(seq)
 
     def _keep_lines(self, seq: int) -> None:
         """Copy the lines of all received instructions.  They are published, and so are their
@@ -314,20 +335,28 @@ class Flight:
     def _keep_stack(self, seq: int) -> None:
         frames = []
         frame: Any = sys._getframe(2)
+        outside = self.outside
         while frame is not None:
-            if not is_internal(frame.f_code.co_filename):
-                frames.append((frame.f_code, frame.f_lasti))
+            code = frame.f_code
+            known = outside.get(code)
+            if known is None:
+                known = outside[code] = not is_internal(code.co_filename)
+            if known:
+                frames.append((code, frame.f_lasti))
             frame = frame.f_back
-        self.stacks[seq] = tuple(frames)
+        stack = tuple(frames)  # a loop's are alike: one is kept
+        self.stacks[seq] = self.alike.setdefault(stack, stack)
+        if len(self.alike) > REC.LENGTH:
+            self.alike.clear()
         if len(self.stacks) > REC.LENGTH:
             self.stacks.pop(next(iter(self.stacks)), None)
 
-    def _lost(self, since: int, now: int, lost: int) -> None:
-        """Note that the calling thread was kept from running for `lost` ns at some time since
-        `since`.
+    def _lost(self, since: int, now: int, lost: int, core: int) -> None:
+        """The calling thread was kept from running for `lost` ns at some time since then, `core` of
+        these because it had none.
         """
         thread = threading.get_ident()
-        self.waits.append(HostWait("gil", now - lost, now, thread, since=since))
+        self.waits.append(HostWait("gil", now - lost, now, thread, since=since, core=core))
 
     def begin_wait(self) -> int:
         """Note that an issuing thread begins to wait.  Return the time, for `waited`."""
@@ -336,8 +365,7 @@ class Flight:
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
         """Record that an issuing thread has waited from `begun`, of `time.monotonic_ns`, until now.
 
-        From level 2 on: if the awaited value existed at `over`, the thread has waited for the GIL
-        since.
+        From level 2 on: if what it waited for was there at `over`, it was kept from running since.
         """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
@@ -346,7 +374,7 @@ class Flight:
         late = level >= 2 and begun <= over <= now - LEAST
         self.waits.append(HostWait(cause, begun, over if late else now, thread, seq))
         if late:
-            self.waits.append(HostWait("gil", over, now, thread))
+            self.offcpu.late(over, now)
         if level >= 2:
             self.offcpu.begin()
 
@@ -408,6 +436,7 @@ class Flight:
             waits=list(self.waits),
             marks=list(self.marks),
             anchors=list(self.anchors),
+            ran=list(self.ran),
             devices=self.device_times(seqs),
         )
 

@@ -175,6 +175,15 @@ def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[st
     return [text for _, text in sorted(found, key=lambda pair: pair[0] != OPERAND.CONST)]
 
 
+def writer_of(vm: Recorded, operand: int) -> str:
+    """Who wrote a tensor last, by the operand word that it has in instructions: `#307 copy,
+    data.py:12`; "" where no instruction that is remembered did.
+    """
+    seen = vm.flight.look()
+    written = _maker(vm, seen, operand & OPERAND.STORAGE_MASK, len(seen.storage))
+    return written.removeprefix(" ← ")
+
+
 def _maker(vm: Recorded, seen: Snapshot, storage: int, before: int) -> str:
     """The last writer of a storage in front of flat operand number `before`."""
     writes = (seen.storage[:before] == storage) & (seen.access[:before] & 3 != OPERAND.CONST)

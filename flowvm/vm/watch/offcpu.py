@@ -1,12 +1,12 @@
-"""Times at which an issuing thread could have run and did not: the `gil` waits of the recorder.
+"""When an issuing thread could have run and did not: the `core` and `gil` waits of the recorder.
 
-A thread's processor time falls behind the wall clock while another thread has the GIL, while the
-system runs something else on its core, and while it blocks: in a sleep, a lock, a read.  The first
-two are `gil`; the third is the program's own doing and stays `host`.  They are told apart by what
-happened elsewhere: to wait for the GIL means that another Python thread was on a processor, and
-how long a thread was ready to run without a core is counted by Linux.  So what is `gil` is at most
-the sum of those two; another thread that computes without the GIL while this one sleeps, or waits
-for what that computes, is taken to have had it.
+A thread's processor time falls behind the wall clock while the system runs something else on its
+core (`core`), while another thread has the GIL (`gil`), and while it blocks: in a sleep, a lock, a
+read, which is the program's own doing and stays `host`.  They are told apart by what happened
+elsewhere.  How long a thread was ready to run without a core is counted by Linux; to wait for the
+GIL means that another Python thread was on a processor, so `gil` is at most what those used;
+another thread that computes without the GIL while this one sleeps, or waits for what that computes,
+is taken to have had it.  The lines of the others are noted with what they used: who had the GIL.
 
 A `look` compares the two clocks of the calling thread since its last look, in which it was in no
 wait of the VM's.  It gives the amount lost, not the time: `flowvm.profiler.run.collect` puts that
@@ -15,36 +15,19 @@ where nothing was issued.  Amounts below LEAST are not looked into, so a look is
 
 from __future__ import annotations
 
-import ctypes
-import os
+import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowvm.vm.watch.cores import scheduled
 
 LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
 FRESH = 10_000_000  # ns between looks at other threads; more if looks take over a SHARE of the time
 SHARE = 100
-_libc = ctypes.PyDLL(None)  # which keeps the GIL
+DEEP = 64  # frames of a thread that are looked at for a line
 NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold the GIL
-
-
-def _ready(thread: int) -> int:
-    """Nanoseconds that a thread of this process was ready to run and had no core; 0: not known.
-
-    The file is read without releasing the GIL; Python's own functions release it three times.  With
-    other threads that want the GIL, each release would take 5 ms, and the measurement would cause
-    the loss.
-    """
-    file = _libc.open(b"/proc/self/task/%d/schedstat" % thread, os.O_RDONLY | os.O_CLOEXEC)
-    if file < 0:
-        return 0
-    text = ctypes.create_string_buffer(64)
-    count = _libc.read(file, text, 64)
-    _libc.close(file)
-    try:
-        return int(text.raw[: max(0, count)].split()[1])
-    except (IndexError, ValueError):
-        return 0
 
 
 def _used(thread: int) -> int:
@@ -64,10 +47,41 @@ def _others(own: int) -> dict[int, int]:
     every = list(threading._active.values())  # type: ignore[attr-defined]
     found = [(t.native_id, t.name) for t in every if not t.name.startswith(NATIVE)]
     return {
-        n: _used(n) + (0 if name.startswith("flowvm-") else _ready(n))
+        n: _used(n) + (0 if name.startswith("flowvm-") else scheduled(n)[1])
         for n, name in found
         if n is not None and n != own
     }
+
+
+class Ran(NamedTuple):
+    """Another Python thread ran for `used` ns between two moments; then it was in these frames
+    (code and offset), the innermost first.
+    """
+
+    begun: int
+    ended: int
+    name: str
+    used: int
+    frames: tuple[tuple[Any, int], ...]
+
+
+def _ran(used: dict[int, int], since: int, now: int) -> list[Ran]:
+    """Where the other Python threads are that have `used` so much, by their numbers in the system.
+
+    The calling thread has the GIL: they are where they were when they gave it away.
+    """
+    every = [t for t in list(threading._active.values()) if used.get(t.native_id, 0) >= LEAST]  # type: ignore[attr-defined]
+    every = [t for t in every if not t.name.startswith("flowvm-")]
+    tops = sys._current_frames() if every else {}
+    found = []
+    for thread in every:
+        frame: Any = tops.get(thread.ident)
+        stack = list[tuple[Any, int]]()
+        while frame is not None and len(stack) < DEEP:
+            stack.append((frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+        found.append(Ran(since, now, thread.name, used[thread.native_id], tuple(stack)))
+    return found
 
 
 class _Clocks:
@@ -79,41 +93,56 @@ class _Clocks:
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.monotonic_ns(), time.thread_time_ns()
-        self.read, self.ready, self.small = 0, 0, 0
+        self.read, self.ready, self.small = self.wall, 0, 0
         self.others: dict[int, int] = {}
         self.elsewhere(self.wall)
 
-    def elsewhere(self, now: int) -> int:
-        """Return the nanoseconds that may have kept the calling thread from running since the last
-        call.
+    def elsewhere(self, now: int) -> tuple[int, int, list[Ran]]:
+        """What can have kept the calling thread from running since this was last asked: how long it
+        had no core, how long others may have had the GIL, and where those were.
         """
-        thread = threading.get_native_id()
-        ready, others = _ready(thread), _others(thread)
-        kept = max(0, ready - self.ready - self.small)
-        kept += sum(max(0, t - self.others.get(n, 0)) for n, t in others.items())
+        thread, first = threading.get_native_id(), not self.others
+        ready, others = scheduled(thread)[1], _others(thread)
+        core = max(0, ready - self.ready - self.small)
+        used = {n: max(0, t - self.others.get(n, t)) for n, t in others.items()}
+        gil = sum(max(0, t - self.others.get(n, 0)) for n, t in others.items())
         if self.others.keys() - others.keys():  # one is over: it may have had the GIL all the time
-            kept += now - self.read
+            gil += now - self.read
+        ran = [] if first else _ran(used, self.read, now)
         self.read, self.ready, self.others, self.small = now, ready, others, 0
         took = time.monotonic_ns() - now
         self.due = now + max(FRESH, SHARE * took)
-        return kept
+        return core, gil, ran
 
 
 class OffCpu:
-    """The clocks of all issuing threads; each thread reads its own.  Lost time is reported by
-    `lost(since, until, nanoseconds)`.  A new thread calls `begins()`.
+    """The clocks of all issuing threads.  Each thread sees its own; what it has lost is told to
+    `lost(since, until, nanoseconds, of these without a core)`, and where other Python threads were
+    to `ran`; `begins()` is called by a thread that was not known.
     """
 
     def __init__(
-        self, lost: Callable[[int, int, int], None], begins: Callable[[], None] = lambda: None
+        self,
+        lost: Callable[[int, int, int, int], None],
+        begins: Callable[[], None] = lambda: None,
+        ran: Callable[[list[Ran]], None] = lambda found: None,
     ) -> None:
-        self.lost, self.begins = lost, begins
+        self.lost, self.begins, self.ran = lost, begins, ran
         self.threads = threading.local()
+        self.issuing: dict[int, None] = {}  # numbers of the threads, in the system
 
     def restart(self) -> None:
         """Forget all threads' clocks; the calling one begins now."""
         self.threads = threading.local()
-        self.threads.clocks = _Clocks()
+        self.issuing = {}
+        self._clocks()
+
+    def _clocks(self) -> _Clocks:
+        """Those of the calling thread, which was not known."""
+        own: _Clocks = _Clocks()
+        self.threads.clocks = own
+        self.issuing[threading.get_native_id()] = None
+        return own
 
     def begin(self) -> None:
         """Restart the calling thread's clocks after a wait: time lost in the wait does not
@@ -122,12 +151,26 @@ class OffCpu:
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:
-            self.threads.clocks = _Clocks()
+            self._clocks()
             self.begins()
             return
         own.wall, own.cpu = time.monotonic_ns(), time.thread_time_ns()
         if own.wall > own.due:
-            own.elsewhere(own.wall)
+            self._elsewhere(own, own.wall)
+
+    def late(self, since: int, now: int) -> None:
+        """The calling thread could have gone on at `since`, and does now."""
+        own: _Clocks | None = getattr(self.threads, "clocks", None)
+        core, gil = self._elsewhere(own, now) if own is not None else (0, now - since)
+        lost = min(now - since, core + gil)
+        if lost >= LEAST:
+            self.lost(now - lost, now, lost, min(core, lost))
+
+    def _elsewhere(self, own: _Clocks, now: int) -> tuple[int, int]:
+        core, gil, ran = own.elsewhere(now)
+        if ran:
+            self.ran(ran)
+        return core, gil
 
     def look(self) -> int:
         """Find the time that the calling thread has lost since its last look.  Return the present
@@ -136,7 +179,7 @@ class OffCpu:
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:
-            own = self.threads.clocks = _Clocks()
+            own = self._clocks()
             self.begins()
         now, used = time.monotonic_ns(), time.thread_time_ns()
         since = own.wall
@@ -145,7 +188,9 @@ class OffCpu:
         if lost < LEAST:
             own.small += lost
             if now > own.due:
-                own.elsewhere(now)
-        elif (lost := min(lost, own.elsewhere(now))) >= LEAST:
-            self.lost(since, now, lost)
+                self._elsewhere(own, now)
+        else:
+            core, gil = self._elsewhere(own, now)
+            if (lost := min(lost, core + gil)) >= LEAST:
+                self.lost(since, now, lost, min(core, lost))
         return now

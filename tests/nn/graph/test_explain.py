@@ -321,3 +321,36 @@ def test_debug_says_more_the_higher_its_level(level, capsys):
 def test_debug_refuses_other_levels():
     with pytest.raises(ArgumentError, match="0, 1, 2 or 3, got 4"):
         nn.Graph().debug(4)
+
+
+def test_a_tensor_that_was_replaced_is_said_to_be_another():
+    """Both look alike: what differs is which, and who wrote it."""
+
+    class Scaled(nn.Graph):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def build(self, x):
+            return self.layer(x)
+
+    graph, x = Scaled(), flow.ones(2, 3)
+    graph(x)
+    graph.layer.weight = nn.Parameter(flow.rand(3, 3))
+    with pytest.warns(RecaptureWarning, match="layer.weight was replaced by another tensor"):
+        graph(x)
+    said = str(graph.explain())
+    assert "weight was replaced by another tensor f32[3,3] (of #" in said
+    assert "rand, test_explain.py:" in said
+
+
+def test_a_tensor_that_no_machine_holds_says_who_has_the_memory():
+    kept = flow.ones(1000, 250)
+    flow.vm.sync()
+    with pytest.raises(flow.errors.OutOfMemoryError) as caught:
+        flow.zeros(1 << 21, 1 << 21)
+    text = str(caught.value)
+    assert "this machine has" in text
+    assert "KiB live" in text or "MiB live" in text
+    assert "test_explain.py" in text  # the line that made what is kept
+    assert kept.shape == (1000, 250)

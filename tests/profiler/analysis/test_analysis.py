@@ -11,8 +11,19 @@ import pytest
 
 from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.profiler import Profile, load
+from flowvm.profiler.analysis.bounds import short_of_memory
 from flowvm.profiler.analysis.paths import PATH, floor, observed, totals, what_if
-from flowvm.profiler.analysis.waits import GAPS, STATES, away, lanes, order, split, waits
+from flowvm.profiler.analysis.waits import (
+    _FIRST,
+    GAPS,
+    STATES,
+    away,
+    held_back,
+    lanes,
+    order,
+    split,
+    waits,
+)
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import KIND, OPERAND
@@ -149,7 +160,7 @@ def test_gaps_by_what_issuing_threads_did(seed, k):
         expected = dict.fromkeys(GAPS, 0)
         for t in range(a, b):
             at = [CAUSES[c] for c, x, y in waits_made if x <= t < y]
-            cause = next((c for c in ("jit", "credit", "sync", "gil") if c in at), "host")
+            cause = next((c for c in _FIRST if c in at), "host")
             expected[cause] += 1
         assert dict(zip(GAPS, row.tolist(), strict=True)) == expected
 
@@ -219,8 +230,29 @@ def test_the_path_goes_through_a_sync_to_what_was_waited_for():
     (lane,) = lanes(run)
     assert lane.total == {
         "run": 98 + 29, "host": 5 + 20, "sync": 5, "sched": 2 + 1, "jit": 0, "credit": 0, "gil": 0,
+        "core": 0, "memory": 0,
         "dep": 0,
     }  # fmt: skip
+
+
+def test_the_path_goes_through_memory_in_flight_to_what_gave_it_back():
+    """The second allocates when the first has given its memory back; until then it is left."""
+    give = OPERAND.MUT | OPERAND.ALLOCATE
+    run = of_rows(
+        [(0, KIND.OP_CALL, 1, 0, 0, 50_000), (0, KIND.OP_CALL, 0, 1_000, 52_000, 60_000)],
+        [[(1, give)], [(2, give)]],
+    )
+    run.times[:, 1] = 0, 51_000  # received
+    assert [s.cause for s in observed(run)] == ["host", "sched", "run"]  # there was room
+    run.info["run_ahead_bytes"] = 100  # for one of 64 bytes
+    assert held_back(run).tolist() == [False, True]
+    assert [(s.begin, s.end, s.cause, s.instruction) for s in observed(run)] == [
+        (0, 50_000, "run", 0),
+        (50_000, 51_000, "memory", 1),
+        (51_000, 52_000, "sched", 1),
+        (52_000, 60_000, "run", 1),
+    ]
+    assert short_of_memory(run) == (1, 50_000, "a.py:2")
 
 
 def test_the_path_goes_through_credit_to_what_made_room():
@@ -343,7 +375,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "text").write_text("no run")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("text", "other.npz"):
-        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/3"):
+        with pytest.raises(ArgumentError, match=r"is not a saved run of flowvm\.trace/4"):
             load(tmp_path / name)
 
 

@@ -19,7 +19,7 @@ import flowvm as flow
 from flowvm.profiler import profile
 from flowvm.profiler.run.placing import placed
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch import offcpu
+from flowvm.vm.watch import cores, offcpu
 from flowvm.vm.watch.flight import HostWait
 from tests.profiler.analysis.test_stalls import MOST, STALL, again, lane_of, spin_here, xs
 from tests.vm.kernels import Gate, update, wait_for_gate
@@ -232,24 +232,24 @@ def clocks(monkeypatch):
     given = {"wall": 10**12, "cpu": 0, "ready": 0, "others": {}}
     monkeypatch.setattr(offcpu.time, "monotonic_ns", lambda: given["wall"])
     monkeypatch.setattr(offcpu.time, "thread_time_ns", lambda: given["cpu"])
-    monkeypatch.setattr(offcpu, "_ready", lambda thread: given["ready"])
+    monkeypatch.setattr(offcpu, "scheduled", lambda thread: (0, given["ready"]))
     monkeypatch.setattr(offcpu, "_others", lambda own: dict(given["others"]))
     return given
 
 
 @pytest.mark.parametrize(
-    ("wall", "cpu", "ready", "others", "lost"),
+    ("wall", "cpu", "ready", "others", "lost", "core"),
     [
-        (1_000_000, 1_000_000, 0, {}, 0),  # it ran
-        (1_000_000, 200_000, 0, {}, 0),  # it slept
-        (1_000_000, 200_000, 800_000, {}, 800_000),  # there was no core
-        (1_000_000, 200_000, 0, {7: 700_000}, 700_000),  # another ran most of the time
-        (1_000_000, 200_000, 500_000, {7: 700_000}, 800_000),  # no more than it was off
-        (1_000_000, 980_000, 20_000, {7: 900_000}, 0),  # too little to look into
-        (1_000_000, 200_000, 0, {7: 1_000, 8: 900_000}, 800_000),  # a new thread
+        (1_000_000, 1_000_000, 0, {}, 0, 0),  # it ran
+        (1_000_000, 200_000, 0, {}, 0, 0),  # it slept
+        (1_000_000, 200_000, 800_000, {}, 800_000, 800_000),  # there was no core
+        (1_000_000, 200_000, 0, {7: 700_000}, 700_000, 0),  # another ran most of the time
+        (1_000_000, 200_000, 500_000, {7: 700_000}, 800_000, 500_000),  # no more than it was off
+        (1_000_000, 980_000, 20_000, {7: 900_000}, 0, 0),  # too little to look into
+        (1_000_000, 200_000, 0, {7: 1_000, 8: 900_000}, 800_000, 0),  # a new thread
     ],
 )
-def test_what_is_lost(clocks, wall, cpu, ready, others, lost):
+def test_what_is_lost(clocks, wall, cpu, ready, others, lost, core):
     clocks["others"] = {7: 0}
     seen = []
     found = offcpu.OffCpu(lambda *loss: seen.append(loss))
@@ -257,7 +257,7 @@ def test_what_is_lost(clocks, wall, cpu, ready, others, lost):
     began = clocks["wall"]
     clocks.update(wall=began + wall, cpu=cpu, ready=ready, others=others or {7: 0})
     assert found.look() == began + wall
-    assert seen == ([(began, began + wall, lost)] if lost else [])
+    assert seen == ([(began, began + wall, lost, core)] if lost else [])
     found.look()
     assert len(seen) <= 1
 
@@ -270,7 +270,7 @@ def test_a_thread_that_is_over_may_have_had_it_all(clocks):
     clocks["wall"] += 1_000_000
     clocks["others"] = {}
     found.look()
-    assert [lost for _, _, lost in seen] == [1_000_000]
+    assert [lost for _, _, lost, _ in seen] == [1_000_000]
 
 
 def test_a_thread_that_never_looked_has_lost_nothing(clocks):
@@ -283,6 +283,12 @@ def test_a_thread_that_never_looked_has_lost_nothing(clocks):
 
 def wait(begun, ended, since=0):
     return HostWait("gil" if since else "sync", begun, ended, 1, since=since)
+
+
+def test_of_a_loss_what_had_no_core_is_told_apart():
+    lost = wait(150, 200, 100)._replace(core=20)
+    found = placed([lost], np.array([160], np.int64))
+    assert [(x.cause, x.begun, x.ended) for x in found] == [("core", 110, 130), ("gil", 130, 160)]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +324,8 @@ def test_clocks_of_threads_are_read():
         assert hog.native_id in found
         assert threading.get_native_id() not in found
         assert not [n for n in found if names.get(n, "").startswith("flowvm-w:")]
-    assert offcpu._ready(-1) == offcpu._used(2**27) == 0  # no such threads
+    assert cores.scheduled(-1) == (0, 0)  # no such threads
+    assert offcpu._used(2**27) == 0
 
 
 def test_what_happens_elsewhere_is_read_so_seldom_that_it_costs_a_hundredth(clocks, monkeypatch):

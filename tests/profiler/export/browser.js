@@ -2,6 +2,7 @@
 const said = [];
 addEventListener("error", (e) => said.push(String(e.message)));
 addEventListener("load", async () => {
+  while (!window.flowvm) await new Promise((done) => setTimeout(done, 5)); // columns are unpacked first
   const F = window.flowvm, out = {}, pause = () => new Promise((done) => setTimeout(done, 30));
   const drawn = (id) => { const c = document.querySelector(id === "dag" ? "#graph" : "#" + id + " canvas");
     return c.getContext("2d").getImageData(0, 0, c.width, c.height).data.filter((v, k) => k % 4 === 3 && v).length; };

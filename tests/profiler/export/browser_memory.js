@@ -1,5 +1,6 @@
 // Memory: who holds it at the peak, and at the moment that the slider is moved to.
 addEventListener("load", async () => {
+  while (!window.flowvm) await new Promise((done) => setTimeout(done, 5)); // columns are unpacked first
   const F = window.flowvm, out = { errors: [] };
   const pause = () => new Promise((done) => setTimeout(done, 30));
   addEventListener("error", (e) => out.errors.push(String(e.message)));

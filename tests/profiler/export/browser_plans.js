@@ -1,5 +1,6 @@
 // The plan's page: nodes before and after, and the task that is selected.
 addEventListener("load", async () => {
+  while (!window.flowvm) await new Promise((done) => setTimeout(done, 5)); // columns are unpacked first
   const F = window.flowvm, out = { errors: [] }, pause = () => new Promise((done) => setTimeout(done, 30));
   addEventListener("error", (e) => out.errors.push(String(e.message)));
   F.show("plan"); await pause();

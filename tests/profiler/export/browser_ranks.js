@@ -1,5 +1,6 @@
 // Ranks: groups of lanes, parts of a collective, the time machine over all of them.
 addEventListener("load", async () => {
+  while (!window.flowvm) await new Promise((done) => setTimeout(done, 5)); // columns are unpacked first
   const F = window.flowvm, out = {}, pause = () => new Promise((done) => setTimeout(done, 30));
   out.errors = []; addEventListener("error", (e) => out.errors.push(String(e.message)));
   F.show("dag"); await pause();

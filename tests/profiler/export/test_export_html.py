@@ -9,6 +9,7 @@ import base64
 import json
 import re
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,23 @@ def data_of(page: str) -> Any:
     return json.loads(found.group(1))
 
 
+def column_of(data: Any, name: str) -> Any:
+    """A column, unpacked as the page does it."""
+    raw = np.frombuffer(zlib.decompress(base64.b64decode(data["packed"])), np.uint8)
+    at = 0
+    for other, count in data["counts"].items():
+        dtype = np.dtype({"f": "<f8", "i": "<i4", "b": "u1"}[data["kinds"][other]])
+        own = raw[at : at + count * dtype.itemsize].reshape(dtype.itemsize, count)
+        at += own.size
+        if other == name:
+            return np.ascontiguousarray(own.T).view(dtype)[:, 0]
+    raise KeyError(name)
+
+
 def test_the_page_holds_the_run_and_nothing_from_outside(run):
     page = html(run)
     data = data_of(page)
-    seq = np.frombuffer(base64.b64decode(data["columns"]["seq"]), "<i4")
+    seq = column_of(data, "seq")
     assert seq.tolist() == run.run.seq.tolist()
     assert data["wall"] == run.run.wall
     assert {lane["name"] for lane in data["lanes"]} >= {"critical path", "cpu", "html side"}
@@ -92,11 +106,15 @@ def test_what_failed_is_on_the_page(tmp_path):
     data = data_of(html(p))
     assert data["wrong"][0].startswith("left by")
     assert "index_select" in data["wrong"][1]
-    status = np.frombuffer(base64.b64decode(data["columns"]["status"]), "<i4")
+    status = column_of(data, "status")
     assert status.tolist() == p.run.status.tolist()
     if CHROMIUM:
         failed = int(np.flatnonzero(status)[0])
-        page = html(p).replace("</body>", f"<script>flowvm.select({failed})</script></body>")
+        page = html(p).replace(
+            "</body>",
+            "<script type='module'>while (!window.flowvm) await new Promise((done) => "
+            f"setTimeout(done, 5)); flowvm.select({failed})</script></body>",
+        )
         dom = dumped(page, tmp_path)
         assert "failed     #" in dom
         assert '<div class="critical">failed</div>' in dom
@@ -118,7 +136,7 @@ def test_whoever_wasted_the_time_is_on_the_page(tmp_path):
         assert "bound by asleep" in dom
         assert "mostly test_export_html.py:" in dom
         asleep = next(row for row in data["tables"]["line"] if row["name"] == first.line)
-        assert asleep["host"] > 40_000_000
+        assert asleep["host"] > 25_000_000  # the rest: kept from waking
         assert re.search(r'class="heat" style="--heat: ?100%;?">time\.sleep\(0\.05\)', dom)
 
 

@@ -29,7 +29,7 @@ def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]
     """What the page's program answers."""
     assert NODE
     data, asked = folder / "data.json", folder / "questions.json"
-    data.write_text(json.dumps(_Page(p).data()), "utf-8")
+    data.write_text(json.dumps((page := _Page(p)).data() | page.packed()), "utf-8")
     asked.write_text(json.dumps(questions), "utf-8")
     assets = resources.files("flowvm.profiler.export") / "assets"
     here = Path(__file__).parent / "moments_in_node.js"

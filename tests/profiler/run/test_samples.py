@@ -18,7 +18,7 @@ from flowvm.compiler import jit
 from flowvm.profiler.run.placing import Off, placed
 from flowvm.profiler.run.samples import _state
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.watch import offcpu
+from flowvm.vm.watch import cores, offcpu
 from flowvm.vm.watch.flight import HostWait
 from flowvm.vm.watch.sampling import Sampling
 from tests.profiler.analysis.test_stalls import again
@@ -95,7 +95,7 @@ def test_to_look_for_what_was_lost_loses_nothing() -> None:
         time.sleep(0)  # from here on nobody takes it for so long
         own, began = threading.get_native_id(), count[0]
         for _ in range(50):
-            assert offcpu._ready(own) >= 0
+            assert cores.scheduled(own)[1] >= 0
         assert count[0] == began
     finally:
         leave.append(1)
@@ -123,9 +123,9 @@ def test_a_loss_lies_where_the_thread_was_seen_not_to_run() -> None:
 def test_what_was_lost_before_a_profile_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the thread waited for the GIL while the recorder was switched on."""
 
-    def elsewhere(clocks: Any, now: int) -> int:
+    def elsewhere(clocks: Any, now: int) -> tuple[int, int, list[Any]]:
         clocks.due = now + 10**9
-        return 10**12
+        return 10**12, 0, []
 
     flight = engine.flight
     monkeypatch.setattr(offcpu._Clocks, "elsewhere", elsewhere)

@@ -13,9 +13,10 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.grammar import Column, Screen, table
-from flowvm.profiler.run.columns import CAUSES
+from flowvm.profiler.run.columns import CAUSES, COLUMNS
 from flowvm.profiler.run.roof import Roofline
-from flowvm.profiler.views.advice import Facts, advice
+from flowvm.profiler.views.advice import advice
+from flowvm.profiler.views.facts import Facts
 from flowvm.profiler.views.summary import Steps
 from flowvm.profiler.views.verdict import Part
 from flowvm.vm.machine.words import KIND, OPERAND
@@ -50,41 +51,45 @@ def test_what_the_screen_says(small):
     assert [c for c, _ in s.bound] == ["run", "host", "sync"]
     assert [round(share * 7) for _, share in s.bound] == [4, 2, 1]
     assert [(r.name, r.count, r.path) for r in s.rows] == [
-        ("matmul", 1, 3_000_000), ("relu", 1, 1_000_000), ("wait", 1, 0)
+        ("matmul", 1, 3_000_000), ("relu", 1, 1_000_000)
     ]  # fmt: skip
     assert s.rows[0].gigabytes == 10.0
     assert s.rows[0].gigaflops == 2.0
-    assert s.advice[0] == "model.py:21 waited for a value 1x on the path: read it less often"
-    assert "p.what_if('matmul')" in s.advice[1]
+    assert s.advice[0].startswith("matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms")
+    assert not any("waited for a value" in text for text in s.advice)  # once is not often
 
 
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
+        ("run", "matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms; p.what_if('mat"),
         ("host", "Python is 25 % of the path: it was too short to be seen"),
         ("import", "train.py:9 f(x) imports modules, 25 % of the path, once a process"),
         ("python", "train.py:9 f(x) is your own Python: without it 7.00 → 5.25 ms; a graph would"),
         ("asleep", "train.py:9 f(x) sleeps or waits for something outside flowvm: without it 7.00"),
-        ("loader", "train.py:9 f(x) waits for its next batch: more num_workers"),
+        (
+            "loader",
+            "train.py:9 f(x) is where the DataLoader's next batch comes from: more num_workers",
+        ),
         ("capture", "train.py:9 f(x) captured a graph: the same shapes again are replayed"),
         ("flowvm", "issuing ops one by one is 25 % of the path: flow.compile or nn.Graph"),
-        ("sched", "the VM waited for a core 25 % of the path"),
-        ("gil", "Python was kept from running 25 % of the path: other Python threads"),
-        ("credit", "issuing waited for room: what is in flight reached run_ahead_bytes"),
+        ("sched", "the VM took 25 % of the path to start what was ready: larger ops"),
+        ("gil", "train.py:9 f(x) had the GIL or a core 25 % of the path: do it before"),
+        ("core", "no core was free, 25 % of the path: record again"),
         ("jit", "kernels were compiled: run it once before"),
         ("dep", ""),
     ],
 )
 def test_advice_is_that_of_the_largest_cause(small, cause, words):
     part = Part(cause, 0.25, "train.py:9", "train.py:9 f(x)", "", 1_750_000)
-    said = list(advice(Facts(small, "op", [part], [], None)))
-    assert said.pop().startswith("model.py:21 waited")  # whatever the cause is
+    rows = small.table() if cause == "run" else []
+    said = list(advice(Facts(small, "op", [part], rows, None)))[: 1 if rows else None]
     assert [text[: len(words)] for text in said] == ([words] if words else [])
 
 
 def test_a_graph_is_advised_where_it_is_known_to_help(small):
     small.run.info["level"] = 1
-    (said, _) = advice(Facts(small, "op", [Part("host", 0.25, "", "", "", 0)], [], None))
+    (said,) = advice(Facts(small, "op", [Part("host", 0.25, "", "", "", 0)], [], None))
     assert said.startswith("Python is 25 % of the path: profile(level=2) says whether that is your")
 
 
@@ -94,14 +99,19 @@ def test_the_text(small):
             "flow.profiler  3 instructions · wall 7.00 ms · recorder level 2",
             "bound by   RUN 57 %   host 29 %   sync 14 %   [observed path, sums to wall]",
             "mostly     train.py:44 has 43 %: matmul, running",
-            "floor      4.00 ms if streams were unlimited (1.8x headroom) · "
+            "floor      4.00 ms by data alone, if Python took no time (1.8x headroom) · "
             "host on the path 2.00 ms",
-            " op      n  run ms  on path       dep·sched ms  GB/s  GFLOP/s  hottest line",
-            " matmul  1    3.00    42.9%  ██▏  0.000·0.000   10.0      2.0  train.py:44",
-            " relu    1    1.00    14.3%  ▊    0.000·0.000   64.0        -  model.py:21",
-            " wait    1   0.000     0.0%       0.000·0.000      -        -  model.py:21",
-            "next  1. model.py:21 waited for a value 1x on the path: read it less often",
-            "      2. matmul at train.py:44 is 43 %: p.what_if('matmul')",
+            " op      n  run ms  on path       dep ms  sched ms  GB/s  GFLOP/s  hottest line",
+            " matmul  1    3.00    42.9%  ██▏   0.000     0.000  10.0      2.0  train.py:44",
+            " relu    1    1.00    14.3%  ▊     0.000     0.000  64.0        -  model.py:21",
+            " 1 more: p.table() has all",
+            "next  1. matmul at train.py:44 is 43 %: in half the time 7.00 → 5.50 ms; "
+            "p.what_if('matmul')",
+            "      2. Python is 29 % of the path: it was too short to be seen; a longer run says "
+            "whether that is",
+            "         your own code, a sleep, or flowvm issuing op by op, which flow.compile and "
+            "nn.Graph do away",
+            "         with",
             '      3. p.summary("line")',
         ]
     )
@@ -139,15 +149,15 @@ def test_shares_of_the_roofline_are_shown_where_it_is_known(small):
     assert small.summary().roof == ()
     small.run.info["roofline"] = Roofline("a processor", 2, 128.0, 4.0).to_dict()
     s = small.summary()
-    assert s.roof == (0.5, 0.5, 0.0)  # 2 of 4 GFLOP/s; 64 of 128 GB/s
+    assert s.roof == (0.5, 0.5)  # 2 of 4 GFLOP/s; 64 of 128 GB/s
     assert [r.name for r in small.summary("op", "roof").rows] == ["matmul", "relu", "wait"]
     text = s.screen(110).plain()
     assert "roof" in text
     assert " 50 %  train.py:44" in text
-    assert [row["roof"] for row in s.to_dict()["rows"]] == [0.5, 0.5, 0.0]
+    assert [row["roof"] for row in s.to_dict()["rows"]] == [0.5, 0.5]
     small.run.info["roofline"]["gigaflops"] = 100.0
     small.run.info["roofline"]["gigabytes"] = 1000.0
-    assert "matmul reaches 2 % of the roofline" in small.summary().advice[2]
+    assert "matmul reaches 2 % of the roofline" in small.summary().advice[0]
 
 
 def test_steps_are_spans_of_that_name(small):
@@ -203,12 +213,29 @@ def test_sorting_and_cutting(seed):
         p.summary(by="size")
 
 
+def unhurried(run):
+    """The run, as if a machine had given each instruction all that it wanted: what views show is
+    what took time, which on a busy machine may be anything.
+    """
+    n, stages = run.times.shape
+    run.times = run.begun + 1000 * (np.arange(n)[:, None] + np.array([0, 0, 0, 0, 0, 1, 1]))
+    run.times[:, 0] = run.begun + 1  # all was issued at once
+    assert stages == 7
+    run.ended = int(run.time("ended").max())
+    for name in COLUMNS:
+        if name.startswith(("wait_", "sample_")):
+            setattr(run, name, getattr(run, name)[:0])
+    run.info.pop("load", None)
+    return run
+
+
 @pytest.mark.parametrize("width", [60, 40])
 def test_a_file_and_line_is_what_a_narrow_screen_drops_last(width):
     x = flow.ones(8, 8)
     with profile() as p:
         for _ in range(2):
             (x @ x).relu().sum().item()
+    p = Profile(unhurried(p.run))
     number = int(p.run.seq[1])
     views = [
         p.summary(), p.summary("line"), p.critical_path(), p.timeline(), p.memory(), p.graph(),
@@ -220,8 +247,8 @@ def test_a_file_and_line_is_what_a_narrow_screen_drops_last(width):
     for view in views:
         text = view.screen(width).plain()
         assert max(map(len, text.split("\n"))) <= width, view
-        # a gap of the timeline names one where Python was sampled there
-        assert place in text or view is views[3], text
+        # a gap of the timeline names one where Python was sampled there, a flame graph what was
+        assert place in text or view in (views[3], views[10]), text
 
 
 def test_of_a_place_its_end_is_kept():

@@ -17,7 +17,7 @@ from flowvm import nn
 from flowvm.private import frames
 from flowvm.profiler.views.verdict import WORDS
 from flowvm.utils.data import DataLoader, Dataset
-from flowvm.vm.watch import offcpu, sampling
+from flowvm.vm.watch import cores, sampling
 from tests.profiler.analysis.test_stalls import again, spin
 from tests.vm.kernels import tensor
 
@@ -43,7 +43,9 @@ def first(p, function, mark="# here"):
     """What comes first, and whether its line is the one of `function` that is marked.  What a busy
     machine does to every program is passed by: it is not what was planted.
     """
-    part = next(part for part in p.summary().parts if part.cause not in ("gil", "sched"))
+    part = next(
+        part for part in p.summary().parts if part.cause not in ("gil", "own", "core", "sched")
+    )
     lines, start = inspect.getsourcelines(function)
     here = next(k for k, line in enumerate(lines, start) if mark in line)
     said = p.summary().screen(160).plain().splitlines()
@@ -57,7 +59,7 @@ def without_core():
     """Nanoseconds that this thread and the VM's were ready to run so far, and had no core."""
     own = threading.get_native_id()
     mine = [t for t in threading.enumerate() if t.name.startswith(("flowvm-sched", "flowvm-w:"))]
-    return {n: offcpu._ready(n) for n in (own, *(t.native_id for t in mine))}
+    return {n: cores.scheduled(n)[1] for n in (own, *(t.native_id for t in mine))}
 
 
 def measured(function):
@@ -203,6 +205,13 @@ def test_a_loader():
     assert "num_workers" in p.summary().advice[0]
 
 
+def places(function):
+    """Its lines, as the profiler names them."""
+    lines, start = inspect.getsourcelines(function)
+    name = __file__.rsplit("/", 1)[-1]
+    return [f"{name}:{k}" for k, _ in enumerate(lines, start)]
+
+
 def held(x, w, leave):
     for _ in range(300_000):  # here
         pass
@@ -231,7 +240,10 @@ def test_the_gil():
             other.join()
     part = p.summary().parts[0]
     assert part.cause == "gil", p.summary().parts
-    assert "other Python threads" in p.summary().advice[0]
+    assert part.line in places(hog), part
+    assert "hog" in part.where
+    assert part.where in p.summary().advice[0]
+    assert "had the GIL or a core" in p.summary().advice[0]
 
 
 # --- waiting --------------------------------------------------------------------------------------

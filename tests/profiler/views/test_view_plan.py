@@ -14,6 +14,8 @@ from flowvm.errors import ArgumentError
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.tables import _state
 from flowvm.profiler import Profile, profile
+from flowvm.profiler.export import checking, chrome
+from flowvm.profiler.export.html import _Page
 from flowvm.profiler.front import showing
 from flowvm.profiler.views.replays import Replays
 from flowvm.vm.machine.words import KIND, OPERAND
@@ -85,6 +87,34 @@ def test_actors_of_a_plan_on_two_streams():
     assert all(a.acts == 6 for a in view.actors)
     assert view.notes[0].startswith("throughput limit: a0")
     assert view.regst_num == 2
+
+
+def test_actors_are_drawn_with_regsts_and_credits(tmp_path):
+    """In the terminal, as a file, on the page; and messages are arrows of the trace."""
+    p = replayed(Two(), 3)
+    view = p.plan()
+    nodes, links = view.drawn()
+    assert [node[0] for node in nodes] == [f"a{a.number:02}" for a in view.actors]
+    regsts = {(a, b) for a, b, _, what in links if what == "regst"}
+    assert regsts == {(f"a{n:02}", f"a{a.number:02}") for a in view.actors for n in a.inputs}
+    assert sum(what.startswith("credit") for *_, what in links) == sum(
+        len(a.credits) for a in view.actors
+    )
+    text = view.graph(100).plain()
+    assert max(map(len, text.split("\n"))) <= 100
+    assert all(f"a{a.number:02}" in text for a in view.actors)
+    assert "╰" in text  # from one lane to another
+    svg = view.save(tmp_path / "plan.svg").read_text()
+    assert svg.count("<g id=") == len(view.actors)
+    assert ">regst</text>" in svg
+    assert ">credit</text>" in svg
+    (plan,) = [plan for plan in _Page(p).data()["plans"] if plan["actors"]]
+    assert plan["drawing"].count("<g id=") == len(view.actors)
+    events = chrome.events(p)
+    assert checking.problems({"traceEvents": events}) == []
+    arrows = [e for e in events if e.get("cat") == "message"]
+    assert len(arrows) == 2 * len(regsts) * 3
+    assert len({e["tid"] for e in arrows}) == 2
 
 
 def test_a_compiled_plan_as_it_stands():

@@ -55,7 +55,8 @@ function boxesOf(D, C, laneOf, shown) {
   return boxes;
 }
 
-// A line's box with one instruction is that instruction; a box with one box is that box.
+// A box with one instruction is that instruction, whose module is said with it; one with one box is
+// that box.
 function merge(boxes, number) {
   const box = boxes[number];
   box.children = box.children.map((child) => {
@@ -64,7 +65,7 @@ function merge(boxes, number) {
     merge(boxes, inner);
     const one = boxes[inner];
     if (one.children.length === 1 && one.kind !== "span" && one.kind !== "rank") {
-      if (one.children[0] >= 0) return one.kind === "line" ? one.children[0] : child;
+      if (one.children[0] >= 0) return one.children[0];
       const only = boxes[~one.children[0]];
       if (only.kind === "line") return child;
       only.name = one.name + "." + only.name; only.parent = number;

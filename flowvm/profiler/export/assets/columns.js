@@ -1,11 +1,23 @@
-// The run's columns: base64 of little-endian arrays. Nothing here or in moments.js and boxes.js
-// needs a page, so tests run them without a browser.
+// The run's columns: little-endian arrays, deflated together. Nothing here or in moments.js and
+// boxes.js needs a page, so tests run them without a browser.
 
-function columnsOf(D) {
-  const kinds = { f: Float64Array, i: Int32Array, b: Uint8Array }, C = {};
+const KINDS = { f: Float64Array, i: Int32Array, b: Uint8Array };
+
+// what was packed: all columns behind each other, of each the first bytes of all numbers first
+async function inflated(D) {
+  const stream = new Blob([bytesOf(D.packed)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  D.packed = ""; // the text is not needed any more
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+function columnsOf(D, bytes) {
+  const C = {};
+  let at = 0;
   for (const [name, kind] of Object.entries(D.kinds)) {
-    C[name] = new kinds[kind](bytesOf(D.columns[name]).buffer);
-    D.columns[name] = ""; // the text is not needed any more
+    const count = D.counts[name], made = new KINDS[kind](count), wide = made.BYTES_PER_ELEMENT;
+    const own = new Uint8Array(made.buffer);
+    for (let k = 0; k < wide; k++) for (let i = 0, to = k; i < count; i++, to += wide) own[to] = bytes[at++];
+    C[name] = made;
   }
   // times[7 * i + stage]: ns from the beginning, NaN for what never happened
   const n = C.seq.length, width = D.machine.times.length;

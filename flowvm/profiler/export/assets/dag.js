@@ -1,8 +1,8 @@
 // The layered graph: streams are lanes, boxes are modules, and what is below waits for what is
 // above. Only what is in sight is drawn; far out a row of pixels stands for many layers.
 
-const dagCanvas = $("graph");
-const dag = { y: 0, x: 0, row: 46, releases: false, dirty: true };
+const dagCanvas = $("graph"), MANY = 150; // instructions: of more, a line each to begin with
+const dag = { y: 0, x: 0, row: N > MANY ? 22 : 46, releases: false, dirty: true };
 const HEAD = 24, GAP = 10; // the lanes' names; between columns
 const LEAST_ROW = 0.004, MOST_ROW = 90, TEXT_ROW = 18, LINK_ROW = 10, MOST_LINKS = 1500;
 const usedStreams = D.order.filter((s) => C.stream.includes(s));
@@ -40,7 +40,7 @@ function sum(box) { // what a closed box says of those inside
 function cell() { // of a column, with the width that there is, but readable where there is text
   const total = scene.start[scene.start.length - 1], width = dagCanvas.clientWidth - 2 * GAP;
   const least = dag.row >= TEXT_ROW ? 104 : 6;
-  return Math.max(least, Math.min(260, width / total - GAP));
+  return Math.max(least, Math.min(420, width / total - GAP));
 }
 const deep = (depth) => Math.min(depth, 6) * 3;
 const rowTop = (y) => HEAD + y * dag.row - dag.y;
@@ -321,5 +321,13 @@ $("dag").querySelector(".bar").append(
   button("all", whole, "show all of it"), button("open", () => openAll(true), "open every box"),
   button("close", () => openAll(false), "close every box"),
   button("◆ next", nextCritical, "the next instruction on the critical path"),
+  button("longest", (event) => {
+    const longest = C.critical === C.observed;
+    C.critical = longest ? C.longest : C.observed;
+    event.currentTarget.setAttribute("aria-pressed", longest);
+    arranged();
+    for (const box of boxes) box.time = undefined;
+    layout(); draw();
+  }, "mark the longest chain of data, or what the run waited for"),
   button("releases", () => { dag.releases = !dag.releases; arrange(); draw(); }, "show or hide instructions that release tensors"),
   ...legend());

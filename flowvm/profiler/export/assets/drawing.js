@@ -90,6 +90,10 @@ function drawNode(g, x, y, width, height, { title, below, critical, failed, mark
   drawText(g, glyph, x + 6, middle, 20, paint);
   drawText(g, title, x + 20, middle, width - 24, color(stage === 7 ? "dim" : "text"));
   if (height >= 34) drawText(g, below, x + 20, y + height * 0.7, width - 24, color("dim"));
+  else if (width > 200) { // in one line, behind the title
+    const used = 30 + Math.min(g.measureText(title).width, width / 2);
+    drawText(g, below, x + used, middle, width - used - 4, color("dim"));
+  }
 }
 
 // The legend's samples, drawn by what draws the graph.

@@ -78,12 +78,15 @@ function look() {
   if (before) next.className = "next";
   const tab = before ? tabOf(before) : "";
   next.src = `run.html?most=${$("most").value}#${tab}`;
-  next.addEventListener("load", () => {
+  const begun = () => { // its program has unpacked the columns, or there is none
+    try { if (next.contentDocument?.getElementById("data") && !next.contentWindow.flowvm) return void setTimeout(begun, 10); } catch { /* it may not be asked */ }
+    if (!next.isConnected) return; // another is asked for already
     if (before) before.remove();
     next.className = "";
     const title = next.contentDocument?.getElementById("title");
     $("hits").textContent = title ? title.textContent : "";
-  });
+  };
+  next.addEventListener("load", begun);
   document.querySelector("main").append(next);
 }
 $("look").addEventListener("click", look);

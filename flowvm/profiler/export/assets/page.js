@@ -1,7 +1,8 @@
 // What all views share: the data, small helpers, which instruction is selected, the tabs.
 
 const D = JSON.parse(document.getElementById("data").textContent);
-const C = columnsOf(D), E = edgesOf(C), N = C.seq.length;
+const C = columnsOf(D, await inflated(D)), E = edgesOf(C), N = C.seq.length;
+C.critical = C.observed; // or C.longest: the graph has a switch
 const { into, outStart, outEdges } = E;
 const ACCESS = ["const", "mut", "mut2"];
 const $ = (id) => document.getElementById(id);
@@ -73,7 +74,7 @@ const state = { tab: "verdict", from: 0, to: D.wall, selected: -1, found: [], at
   task: null }; // moment: how many events have happened, -1: not asked; task: of a graph {plan, number}
 
 // Views say how they are drawn, and how they show an instruction that is not to be seen.
-const drawers = {}, revealers = [];
+const drawers = {}, revealers = [], afterDrawing = [];
 let asked = false;
 function draw() {
   if (asked) return;
@@ -81,6 +82,7 @@ function draw() {
   requestAnimationFrame(() => {
     asked = false;
     if (drawers[state.tab]) drawers[state.tab]();
+    for (const act of afterDrawing) act();
   });
 }
 function reveal(i) { for (const show of revealers) show(i); draw(); }

@@ -20,6 +20,11 @@ function planView(plan) {
     made.push(table(["actor", "", "stream", "tasks", "inputs", "credits", "acts", "ms each", "busy", "waited for"], plan.actors.map((a) => [actor(a.number),
       a.label, a.stream, a.tasks, a.inputs.map(actor).join(" "), a.credits.map(([n, back]) => `${actor(n)}-${back}`).join(" "), a.acts, ms(a.each), meter(a.busy, 120), a.state])));
   }
+  if (plan.drawing) {
+    // as an image nothing in it can run, whatever a name is
+    made.push(el("h4", {}, "actors: an edge for each regst, a dashed one back for each credit"), el("div", { class: "wide" },
+      el("img", { alt: `actors of ${plan.name}; the table above says the same`, src: "data:image/svg+xml;charset=utf-8," + encodeURIComponent(plan.drawing) })));
+  }
   if (plan.passes) made.push(...passesView(plan)); else made.push(el("p", { class: "dim" }, "what its passes did is not known: the graph was gone when the run was collected, or has more than 3,000 nodes"));
   made.push(el("h4", {}, "tasks"), table(["task", "op", "n", "ms", "", "module", "stream", "line"], plan.tasks.map((t) => [
     taskLink(plan, t.task, String(t.task)), t.op, t.count, t.time ? ms(t.time) : "", meter(t.time / (plan.time || 1), 120), t.module, t.stream, t.line])));

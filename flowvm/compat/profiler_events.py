@@ -1,0 +1,139 @@
+"""Events of `torch.profiler`: calls of operators, and sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+SORTED: dict[
+    str, Callable[[FunctionEventAvg], float]
+] = {  # PyTorch's words for what a table is sorted by
+    "count": lambda event: event.count,
+    "cpu_time": lambda event: event.cpu_time,
+    "cpu_memory_usage": lambda event: event.cpu_memory_usage,
+}
+
+
+@dataclass(frozen=True)
+class FunctionEventAvg:
+    """All calls of an operator.  Times are microseconds, as in PyTorch."""
+
+    key: str
+    count: int
+    cpu_time_total: float
+    cpu_memory_usage: int
+    flops: int
+
+    @property
+    def cpu_time(self) -> float:
+        """The mean time of a call."""
+        return self.cpu_time_total / max(1, self.count)
+
+    @property
+    def name(self) -> str:
+        """The same as key."""
+        return self.key
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The same as cpu_time_total: instructions have no children."""
+        return self.cpu_time_total
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Microseconds from the start of the recording."""
+
+    start: float
+    end: float
+
+    def elapsed_us(self) -> float:
+        """How long it lasted."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True)
+class FunctionEvent:
+    """One call of an operator.  `stack` are lines of the user's, the innermost first: that which
+    issued it, and with `with_stack` all around; `input_shapes` are there with `record_shapes`.
+    """
+
+    id: int
+    name: str
+    time_range: Interval
+    input_shapes: list[list[int]]
+    stack: list[str]
+    cpu_memory_usage: int
+    flops: int
+    thread: str  # the stream
+    count: int = 1
+
+    @property
+    def key(self) -> str:
+        """The same as name."""
+        return self.name
+
+    @property
+    def cpu_time(self) -> float:
+        """How long it ran, in microseconds."""
+        return self.time_range.elapsed_us()
+
+    @property
+    def cpu_time_total(self) -> float:
+        """The same as cpu_time: it is one call."""
+        return self.cpu_time
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """The same as cpu_time: instructions have no children."""
+        return self.cpu_time
+
+
+Event = TypeVar("Event", FunctionEvent, FunctionEventAvg)
+
+
+class EventList(list[Event], Generic[Event]):
+    """Operators or calls of them, and a table of them."""
+
+    def table(
+        self, sort_by: str | None = None, row_limit: int = 100, max_src_column_width: int = 75,
+        max_name_column_width: int = 55, header: str | None = None,
+        top_level_events_only: Any = False, time_unit: str | None = None,
+    ) -> str:  # fmt: skip
+        """The operators as text, the first by `sort_by`, such as "cpu_time_total", on top."""
+        word = (sort_by or "").removeprefix("self_").replace("cuda", "cpu").replace("device", "cpu")
+        by = SORTED.get(word, lambda event: event.cpu_time_total)
+        rows: list[Any] = sorted(self, key=by, reverse=True)[:row_limit]
+        total = sum(event.cpu_time_total for event in self) or 1.0
+        wide = max([4, *(len(e.key[:max_name_column_width]) for e in rows)])
+        lines: list[str] = [header] if header else []
+        lines.append(
+            f"{'Name':{wide}}  {'CPU %':>7}  {'CPU total':>12}  {'CPU mean':>12}  # of Calls"
+        )
+        for e in rows:
+            share = f"{100 * e.cpu_time_total / total:.2f}%"
+            times = f"{e.cpu_time_total:>10.3f}us  {e.cpu_time:>10.3f}us"
+            name = e.key[:max_name_column_width]
+            lines.append(f"{name:{wide}}  {share:>7}  {times}  {e.count:>10}")
+        return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
+
+    def key_averages(self, *args: Any, **kwargs: Any) -> EventList[FunctionEventAvg]:
+        """The operators, each with all its calls."""
+        found: dict[str, list[Event]] = {}
+        for event in self:
+            found.setdefault(event.key, []).append(event)
+        return EventList(
+            FunctionEventAvg(
+                key, sum(e.count for e in own), sum(e.cpu_time_total for e in own),
+                sum(e.cpu_memory_usage for e in own), sum(e.flops for e in own),
+            )
+            for key, own in found.items()
+        )  # fmt: skip
+
+    def total_average(self) -> FunctionEventAvg:
+        """All of them as one."""
+        return FunctionEventAvg(
+            "Total", sum(e.count for e in self), sum(e.cpu_time_total for e in self),
+            sum(e.cpu_memory_usage for e in self), sum(e.flops for e in self),
+        )  # fmt: skip

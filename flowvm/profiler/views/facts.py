@@ -1,0 +1,121 @@
+"""What advice follows from: a run with its summary's rows, and what doing something would bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from flowvm.profiler.analysis.hosting import Spent
+from flowvm.profiler.analysis.paths import Floor, Segment
+from flowvm.profiler.analysis.tables import Row
+from flowvm.profiler.analysis.waits import Lane
+from flowvm.profiler.grammar import ms
+from flowvm.profiler.run.roof import Roofline
+from flowvm.profiler.run.run import Run
+from flowvm.profiler.views.verdict import Part
+
+
+class Summed(Protocol):
+    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
+
+    run: Run
+
+    @property
+    def bound(self) -> dict[str, float]:
+        """Shares of the wall time by cause."""
+
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of the wall time in which each stream ran something."""
+
+    @property
+    def host(self) -> list[Spent]:
+        """What the host's part of the path went to."""
+
+    @property
+    def recording(self) -> float | None:
+        """The share that recording took."""
+
+    @property
+    def observed(self) -> list[Segment]:
+        """The path that sums to the wall time."""
+
+    @property
+    def floor(self) -> Floor:
+        """The longest path through the data dependences."""
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """What each stream did at every moment."""
+
+    def table(self, by: str = ...) -> list[Row]:
+        """Its rows by operator, line, module or stream."""
+
+    def __len__(self) -> int: ...
+
+
+def roof_share(roof: Roofline | None, row: Row) -> float:
+    """The row's share of the roofline; 0 where that is not known."""
+    known = roof is not None and not row.devices  # it is of the host
+    return roof.share(row.nbytes, row.flops, row.run) if known and roof is not None else 0.0
+
+
+class Gain(NamedTuple):
+    """Nanoseconds that doing something brings at best, and how that is said."""
+
+    time: float
+    text: str
+
+
+class Said(NamedTuple):
+    """A piece of advice, and its gain: nothing where that cannot be known."""
+
+    text: str
+    gain: float | None = None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What advice follows from: `parts` is what the path consists of, most first."""
+
+    p: Summed
+    by: str
+    parts: list[Part]
+    rows: list[Row]
+    roof: Roofline | None
+
+    def without(self, nanoseconds: float) -> Gain:
+        """How long the run would take without so much of the host's time, and what that gains: no
+        less than the busiest stream ran, for streams go on meanwhile.
+        """
+        return self.to(max(self.p.run.wall - nanoseconds, self.ran))
+
+    def at_line(self, part: Part) -> Gain:
+        """Without what the host spent at the line that had most of a part, on a core or without."""
+        lines = self.p.run.lines
+        without = sum(
+            one.time for one in self.p.host
+            if one.state == "core" and one.line >= 0 and lines[one.line] == part.line
+        )  # fmt: skip
+        return self.without(part.there + without)
+
+    def to(self, left: float) -> Gain:
+        """If the run took so many nanoseconds."""
+        wall = self.p.run.wall
+        return Gain(wall - left, f"{ms(wall)} → {ms(left)} ms")
+
+    @property
+    def ran(self) -> float:
+        """How long the busiest stream ran."""
+        return max(self.p.busy.values(), default=0.0) * self.p.run.wall
+
+    @property
+    def heavy(self) -> Row | None:
+        """The row with most of the path, if that is an operator."""
+        row = max(self.rows, key=lambda r: r.path, default=None)
+        known = row is not None and row.path and row.name in self.p.run.names
+        return row if known else None
+
+    def issued(self, row: Row) -> bool:
+        """Whether instructions of the row's name ran, and not in a graph's plan alone."""
+        return self.p.run.names.index(row.name) in self.p.run.op
