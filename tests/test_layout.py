@@ -43,7 +43,7 @@ LAYERS = (
     ("graph",),
     (
         "amp", "custom_ops", "distributions", "fft", "files", "foreach", "func", "futures", "fx",
-        "jit", "library", "linalg", "masked", "methods", "natives", "nn", "onnx", "op_checks",
+        "jit", "lab", "library", "linalg", "masked", "methods", "natives", "nn", "onnx", "op_checks",
         "optim", "overrides", "sbp", "schemas", "serialization", "settings", "signal", "special",
         "testing", "utils",
     ),

@@ -36,6 +36,7 @@ Long because the state machine is one piece.
 from __future__ import annotations
 
 from flowvm.vm.machine.lang import Words, load_acquire, load_word, store_release
+from flowvm.vm.machine.policy import arrive, choose, enter, is_shared, leave, log
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.words import (
     ACC,
@@ -47,6 +48,7 @@ from flowvm.vm.machine.words import (
     INS,
     KIND,
     OPERAND,
+    POL,
     QUE,
     RING,
     STATE,
@@ -136,6 +138,8 @@ def receive(m: Words) -> bool:
     m[ins + INS.STATUS] = 0
     m[CTL.LIVE_ACCESSES] += count
     m[CTL.IN_FLIGHT_BYTES] += m[entry + ENT.BYTES]
+    if m[POL.KIND] != 0:
+        enter(m, slot)
     for k in range(count):  # writes first, so that reading one's own output adds nothing
         if access_of(m, slot, entry, k) & 3 != OPERAND.CONST:
             connect_write(m, slot, operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK)
@@ -221,7 +225,13 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
         m[CTL.N_WAW] += 1
     in_stream = m[src + INS.STREAM] == m[dst + INS.STREAM] and m[dst + INS.KIND] != KIND.TOUCH
     in_stream = in_stream and m[src + INS.KIND] != KIND.TOUCH
-    if in_stream:
+    if in_stream and m[POL.KIND] != 0:
+        if is_shared(m, m[src + INS.STREAM]):
+            in_stream = False  # who runs where is not known yet
+        elif m[src + INS.STATE] >= STATE.DISPATCHED:
+            m[CTL.N_PRESCHEDULED] += 1
+            return
+    elif in_stream:
         m[CTL.N_PRESCHEDULED] += 1
         if m[src + INS.STATE] >= STATE.READY:  # first come, first served: it is dispatched first
             return
@@ -289,7 +299,9 @@ def drop_notes(m: Words, slot: int) -> None:
 
 
 def make_ready(m: Words, slot: int) -> None:
-    """Append to the ready list, first come first served."""
+    """Append to the ready list: first come, first served, unless a policy chooses."""
+    if m[POL.KIND] != 0:
+        arrive(m, slot)
     m[INS.AT + slot * INS.WORDS + INS.STATE] = STATE.READY
     m[INS.AT + slot * INS.WORDS + INS.T_READY] = m[CTL.NOW]
     m[INS.AT + slot * INS.WORDS + INS.NEXT] = -1
@@ -333,7 +345,11 @@ def satisfy(m: Words, at: int, stream: int, place: int) -> None:
 
 
 def next_ready(m: Words) -> int:
-    """Take the first ready instruction off the list: its slot, or -1."""
+    """Take the first ready instruction off the list, or the one that a policy chooses: its slot, or
+    -1.
+    """
+    if m[POL.KIND] != 0:
+        return choose(m)
     slot = m[CTL.READY_FIRST]
     if slot >= 0:
         m[CTL.READY_FIRST] = m[INS.AT + slot * INS.WORDS + INS.NEXT]
@@ -348,6 +364,8 @@ def dispatch(m: Words, slot: int) -> None:
     m[ins + INS.STATE] = STATE.DISPATCHED
     m[ins + INS.T_DISPATCHED] = m[CTL.NOW]
     m[CTL.N_DISPATCHED] += 1
+    if m[POL.KIND] != 0:
+        log(m, slot)
     stream = m[ins + INS.STREAM]
     if m[ins + INS.KIND] != KIND.TOUCH:
         tail = STR.AT + stream * STR.WORDS + STR.TAIL
@@ -384,6 +402,8 @@ def complete(m: Words, slot: int) -> None:
     entry = entry_of(m, slot)
     m[ins + INS.STATE] = STATE.DONE
     m[CTL.N_DONE] += 1
+    if m[POL.KIND] != 0:
+        leave(m, slot)
     m[CTL.IN_FLIGHT_BYTES] -= m[entry + ENT.BYTES]
     satisfy(m, ins + INS.AT_DISPATCH, 0, 0)
     satisfy(m, ins + INS.AT_DONE, 0, 0)

@@ -1,0 +1,38 @@
+"""The lab: graphs of work, machines, policies; simulated, or run by the VM itself.
+
+    d = flow.lab.Dag.of(p)                          # of a profile, a trace, a Plan; Dag.load(file)
+    s = flow.lab.simulate(d, flow.lab.Machine(4), "heft")
+    s.makespan, s.bounds, s.idle, s.profile         # every screen of the profiler works on it
+
+Here: schedules and what makes them.  Not here: the scheduler of the VM, which takes a policy by
+`flow.vm.schedule`.
+"""
+
+from __future__ import annotations
+
+from flowvm.lab.comparing import Comparison, Sweep, compare, sweep
+from flowvm.lab.fitting import Cost
+from flowvm.lab.graphs import Dag
+from flowvm.lab.machines import Bounds, Machine, bounds
+from flowvm.lab.policies import Policy
+from flowvm.lab.simulating import Schedule, optimal, simulate
+from flowvm.lab.synthetic import synthetic
+from flowvm.loading.listing import listing
+
+__all__ = [
+    "Bounds",
+    "Comparison",
+    "Cost",
+    "Dag",
+    "Machine",
+    "Policy",
+    "Schedule",
+    "Sweep",
+    "bounds",
+    "compare",
+    "optimal",
+    "simulate",
+    "sweep",
+    "synthetic",
+]
+__dir__ = listing(globals())
