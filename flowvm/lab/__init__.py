@@ -11,6 +11,7 @@ Here: schedules and what makes them.  Not here: the scheduler of the VM, which t
 from __future__ import annotations
 
 from flowvm.lab.comparing import Comparison, Sweep, compare, sweep
+from flowvm.lab.exploring import Exploration, explore
 from flowvm.lab.fitting import Cost
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
@@ -24,12 +25,14 @@ __all__ = [
     "Comparison",
     "Cost",
     "Dag",
+    "Exploration",
     "Machine",
     "Policy",
     "Schedule",
     "Sweep",
     "bounds",
     "compare",
+    "explore",
     "optimal",
     "simulate",
     "sweep",

@@ -65,7 +65,7 @@ class Cost:
         names: list[str] = []
         rows: list[Array] = []
         for profile in several:
-            run: Run = getattr(profile, "run", profile)
+            run: Any = profile if isinstance(profile, Run) else profile.run
             took = run.time("ended") - run.time("started")
             work = np.isin(run.kind, WORK) & (run.time("started") > 0) & (took > 0)
             names += [run.names[k] for k in run.op[work]]
@@ -117,8 +117,8 @@ class Cost:
         for name, line in self.lines.items():
             c = line.coefficients
             rates = [f"{1e-9 / v:8.3g}" if v > 0 else f"{'-':>8s}" for v in c[1:]]
-            lines.append(f"{name:{width}s}  {line.samples:6d}  {c[0] * 1e6:9.3g}  {'  '.join(rates)}"
-                         f"  {line.spread:.0%}")  # fmt: skip
+            cells = [f"{name:{width}s}", f"{line.samples:6d}", f"{c[0] * 1e6:9.3g}", *rates]
+            lines.append("  ".join([*cells, f"{line.spread:.0%}"]))
         return "\n".join(lines)
 
 

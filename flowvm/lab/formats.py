@@ -206,7 +206,10 @@ def from_graphml(text: str) -> Parts:
             for d in element.iter(f"{_GRAPHML}data")
         }
 
-    ids, cost, op, edges = {}, [], [], []
+    ids: dict[Any, int] = {}
+    cost: list[float] = []
+    op: list[str] = []
+    edges = []
     for node in root.iter(f"{_GRAPHML}node"):
         has = data(node)
         ids[node.get("id")] = len(cost)

@@ -114,8 +114,8 @@ class Dag:
 
     @staticmethod
     def load(path: str | Path, *, issued: bool = False) -> Dag:
-        """The graph of a file: a .flowtrace (what `Profile.save` or `flowvm run -o` wrote), WfFormat
-        (.json), the Standard Task Graph Set's (.stg), .graphml.
+        """The graph of a file: a .flowtrace (which `Profile.save` or `flowvm run -o` wrote),
+        WfFormat (.json), the Standard Task Graph Set's (.stg), .graphml.
 
         issued   of a run: no task may start before Python had issued it
 
@@ -362,7 +362,8 @@ def _of_run(run: Run, issued: bool) -> Dag:
 
 
 def _of_trace(trace: Trace) -> Dag:
-    place, rows = {}, []
+    place: dict[int, int] = {}
+    rows: list[Any] = []
     for k, ins in enumerate(trace.instructions):
         if ins.kind in WORK:
             place[k] = len(rows)

@@ -8,10 +8,26 @@ row a worker; it is empty where edges take no time.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Protocol
 
-Floats = Any  # float64 arrays, one-dimensional
-Ints = Any  # int64 arrays
+
+class Floats(Protocol):
+    """A one-dimensional float64 array."""
+
+    def __getitem__(self, i: int, /) -> float: ...
+    def __setitem__(self, i: int, value: float, /) -> None: ...
+    def __len__(self) -> int: ...
+
+
+class Ints(Protocol):
+    """A one-dimensional int64 array."""
+
+    def __getitem__(self, i: int, /) -> int: ...
+    def __setitem__(self, i: int, value: int, /) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[int]: ...
+
 
 KEYED, ARRIVAL, LATEST = 0, 1, 2  # what a ready list is sorted by
 MIN_MIN, MAX_MIN, SUFFERAGE, ETF = 0, 1, 2, 3
@@ -169,8 +185,8 @@ def list_schedule(
     mode: int, key: Floats, cost: Floats, kind: Ints, into: Ints, source: Ints, size: Floats,
     out: Ints, follower: Ints, release: Floats, waits: Ints, speed: Floats, rank: Ints,
     sort: Ints, near: Floats, cores: int, wake: float, handover: float, base: Ints, ready: Ints,
-    first: Ints, keys: Floats, items: Ints, spare: Ints, spares: Ints, idle: Floats, idle_items: Ints,
-    since: Floats, done: Floats, done_items: Ints, late: Floats, late_items: Ints,
+    first: Ints, keys: Floats, items: Ints, spare: Ints, spares: Ints, idle: Floats,
+    idle_items: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats, late_items: Ints,
     start: Floats, end: Floats, worker: Ints,
 ) -> int:  # fmt: skip
     """List scheduling, event by event: whenever a worker is free it takes the first of the ready
@@ -178,7 +194,8 @@ def list_schedule(
 
     Task t has kind[t], worker w is of sort[w], and takes only tasks of that kind; `rank` is the
     order in which free workers take.  `base` is where a kind's ready list begins, `ready` how long
-    it is, `first` how many of it were taken, of one by arrival; `spare` and `spares` are the same of free workers.
+    it is, `first` how many of it were taken, of one by arrival; `spare` and `spares` are the same
+    of free workers.
     """
     n, workers, kinds = len(cost), len(speed), len(base)
     taken = busy = waiting = 0
@@ -436,10 +453,9 @@ def execute(
             begin = max(begin, dispatcher)
         if wake > 0.0 and free[w] < came:
             begin = max(begin, came + wake)
-        if cores < workers:
-            if cores_known == cores:
-                begin = max(begin, core[0])
-                cores_known = pop(core, core_items, 0, cores_known)
+        if cores < workers and cores_known == cores:
+            begin = max(begin, core[0])
+            cores_known = pop(core, core_items, 0, cores_known)
         start[t], end[t] = begin, begin + cost[t] / speed[w]
         free[w] = end[t]
         if cores < workers:

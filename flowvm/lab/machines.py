@@ -44,7 +44,7 @@ def amount(value: Any, what: str) -> float:
 
 
 class Bounds(NamedTuple):
-    """What no schedule can beat, in seconds; `best` is the largest, `source` whose proof each is.
+    """What no schedule can beat, in seconds; `best` is the largest.  Whose proof each is:
 
     span            the longest path, on the fastest worker: R. L. Graham, "Bounds on
                     multiprocessing timing anomalies", 1969
@@ -61,12 +61,7 @@ class Bounds(NamedTuple):
     @property
     def best(self) -> float:
         """The largest of them."""
-        return max(self)
-
-    source = {  # noqa: RUF012 - a table
-        "span": "Graham 1969", "work": "Graham 1969",
-        "communication": "Papadimitriou and Yannakakis 1990",
-    }  # fmt: skip
+        return max(self.span, self.work, self.communication)
 
 
 class Machine:

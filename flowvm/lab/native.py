@@ -41,8 +41,8 @@ def call(function: Callable[..., int], *args: Any) -> int:
         address = jit.native(function, f"int64({', '.join(_TYPES[k] for k in kinds)})")
         types: list[Any] = []
         for kind in kinds:
-            types += [ctypes.c_int64] * _WORDS if kind in "FI" else []
-            types += {"f": [ctypes.c_double], "i": [ctypes.c_int64]}.get(kind, [])
+            count = _WORDS if kind in "FI" else 1
+            types += [ctypes.c_double if kind == "f" else ctypes.c_int64] * count
         native = ctypes.CFUNCTYPE(ctypes.c_int64, *types)(address)
         _functions[function, kinds] = native
     passed: list[Any] = []
