@@ -15,10 +15,11 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.writing import writing
-from flowvm.lab.graphs import SECOND, Dag
+from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import policy_of
 from flowvm.lab.simulating import Schedule, executed, simulate
+from flowvm.lab.sources import SECOND
 from flowvm.profiler.front.profiling import Profile
 
 Array = np.ndarray[Any, Any]

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.lab.graphs import SECOND, WORK, Dag
+from flowvm.lab.graphs import Dag
+from flowvm.lab.sources import SECOND, WORK
 from flowvm.profiler.run.run import Run
 
 Array = np.ndarray[Any, Any]

@@ -18,15 +18,12 @@ import numpy as np
 from flowvm.errors import ArgumentError, ConfigError
 from flowvm.lab import formats, loops
 from flowvm.lab.native import call
+from flowvm.lab.sources import of_plan, of_run, of_trace
 from flowvm.profiler.front.profiling import Profile
 from flowvm.profiler.run.run import Run
-from flowvm.vm.machine.edges import connect
-from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.trace import Trace
 
 Array = np.ndarray[Any, Any]
-WORK = (KIND.OP_CALL, KIND.CALLBACK, KIND.LAUNCH)  # kinds of instructions that compute
-SECOND = 1e9  # nanoseconds
 
 
 class Dag:
@@ -105,9 +102,9 @@ class Dag:
         if isinstance(what, Run):
             return _of_run(what, issued)
         if isinstance(what, Trace):
-            return _of_trace(what)
+            return Dag(**of_trace(what))
         if hasattr(what, "tasks") and hasattr(getattr(what, "graph", None), "nodes"):
-            return _of_plan(what, cost)
+            return Dag(**of_plan(what, cost))
         raise ArgumentError(
             f"Dag.of: expected a Profile, a Run, a Trace or a Plan, got {type(what).__name__}"
         )
@@ -336,71 +333,7 @@ def _edges(edges: Any) -> tuple[Array, Array, Array]:
 
 
 def _of_run(run: Run, issued: bool) -> Dag:
-    """The instructions of a run that computed; what waits (a release, a read) is no work."""
-    started, ended = run.time("started"), run.time("ended")
-    worked = np.isin(run.kind, WORK) & (started > 0) & (ended >= started)
-    rows = np.flatnonzero(worked)
-    place = np.cumsum(worked) - 1
-    both = worked[run.source] & worked[run.target]
-    source, target = run.source[both], run.target[both]
-    size = np.where(run.hazard[both] == 0, run.size[run.operand[both]], 0)
-    writes = np.repeat(worked, np.diff(run.offsets)) & (run.access & OPERAND.ALLOCATE != 0)
-    nbytes = np.zeros(len(run))
-    np.add.at(nbytes, run.owner[writes], run.size[writes])
-    release = (run.time("issued")[rows] - run.begun).clip(0) / SECOND if issued else 0.0
-    dag = Dag(
-        (ended - started)[rows] / SECOND,
-        (place[source], place[target], size.astype(np.float64)),
-        op=[run.names[k] for k in run.op[rows]],
-        stream=run.stream[rows],
-        nbytes=nbytes[rows],
-        release=release,
-        hazard=run.hazard[both],
-    )
+    columns, rows = of_run(run, issued)
+    dag = Dag(**columns)
     dag.run, dag.rows = run, rows
     return dag
-
-
-def _of_trace(trace: Trace) -> Dag:
-    place: dict[int, int] = {}
-    rows: list[Any] = []
-    for k, ins in enumerate(trace.instructions):
-        if ins.kind in WORK:
-            place[k] = len(rows)
-            rows.append(ins)
-    edges = [(place[e.source], place[e.target]) for e in trace.edges
-             if e.source in place and e.target in place]  # fmt: skip
-    return Dag(
-        [max(0, ins.ended - ins.started) / SECOND for ins in rows],
-        edges,
-        op=[ins.name for ins in rows],
-        stream=[ins.stream for ins in rows],
-    )
-
-
-def _of_plan(plan: Any, cost: Any) -> Dag:
-    """The tasks of a Plan: edges by what they read and write, as the scheduler would make them."""
-    nodes = plan.graph.nodes
-    owner, tensor, writes, sizes = [], [], [], []
-    numbers: dict[Any, int] = {}
-    nbytes = np.zeros(len(nodes))
-    for k, node in enumerate(nodes):
-        for access, operand in node.accesses():
-            buffer = operand.buffer
-            fresh = buffer not in numbers
-            owner.append(k)
-            tensor.append(numbers.setdefault(buffer, len(numbers)))
-            writes.append(access != "const")
-            sizes.append(buffer.nbytes)
-            if fresh and writes[-1]:
-                nbytes[k] += buffer.nbytes
-    edges = connect(np.array(owner, np.int64), np.array(tensor, np.int64), np.array(writes, bool))
-    size = np.array(sizes, np.float64)[edges.operand]
-    return Dag(
-        np.broadcast_to(np.asarray(cost, np.float64), (len(nodes),)),
-        (edges.source, edges.target, np.where(edges.hazard == 0, size, 0.0)),
-        op=[node.operator.name for node in nodes],
-        stream=[node.stream for node in nodes],
-        nbytes=nbytes,
-        hazard=edges.hazard,
-    )

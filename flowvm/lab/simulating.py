@@ -15,13 +15,12 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.lab import loops
-from flowvm.lab.graphs import SECOND, Dag
+from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
 from flowvm.lab.policies import Policy, policy_of
+from flowvm.lab.recording import run_of
 from flowvm.profiler.front.profiling import Profile
-from flowvm.profiler.run.run import Run
-from flowvm.vm.machine.words import KIND, OPERAND
 
 Array = np.ndarray[Any, Any]
 ROUNDING = 1e-9  # of times in a schedule that somebody else made
@@ -142,7 +141,7 @@ class Schedule:
         """The simulated run as a Profile: every screen, page and `diff` works on it.  A lane is a
         worker; of a recorded run, instructions have the operands and lines that they had.
         """
-        return Profile(_run_of(self))
+        return Profile(run_of(self.dag, self.machine.workers, self.start, self.end, self.worker))
 
 
 def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Schedule:
@@ -359,97 +358,6 @@ def optimal(dag: Dag, machine: Machine | int = 1) -> Schedule:
 def _uniform(machine: Machine) -> bool:
     away = machine.near[~np.eye(machine.workers, dtype=bool)]
     return len(away) == 0 or bool((away == away[0]).all())
-
-
-def _run_of(schedule: Schedule) -> Run:
-    """The Run of a schedule: times in nanoseconds from 0."""
-    dag = schedule.dag
-    lanes = [f"worker {w}" for w in range(schedule.machine.workers)]
-    if dag.run is not None:
-        run = _part(dag.run, dag.rows)
-        order = np.arange(len(dag))
-    else:
-        order = dag.order
-        run = _synthetic_run(dag, order)
-    start = np.rint(schedule.start[order] * SECOND).astype(np.int64) + 1
-    end = np.maximum(start, np.rint(schedule.end[order] * SECOND).astype(np.int64) + 1)
-    came = np.zeros(len(order), np.int64)
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    np.maximum.at(came, place[dag.target], end[place[dag.source]])
-    came = np.maximum(came, np.rint(dag.release[order] * SECOND).astype(np.int64) + 1)
-    run.times = np.column_stack((
-        np.minimum(came, np.rint(dag.release[order] * SECOND).astype(np.int64) + 1),
-        np.rint(dag.release[order] * SECOND).astype(np.int64) + 1,
-        came, np.minimum(came, start), start, end, end,
-    ))  # fmt: skip
-    run.begun, run.ended = 0, int(end.max(initial=0))
-    run.stream = schedule.worker[order].astype(np.int16)
-    run.streams = lanes
-    run.opened = np.zeros(len(order), np.int64)
-    run.clock = np.zeros(len(order), np.int8)
-    spaces = {"spaces": ["cpu"] * len(lanes)} if "spaces" in run.info else {}
-    run.info = {"machine": "simulated", "level": 2, "overwritten": 0} | spaces
-    run.info["sources"] = dag.run.info.get("sources", {}) if dag.run is not None else {}
-    return run
-
-
-def _part(run: Run, rows: Array) -> Run:
-    """The instructions `rows` of a run, without what is not theirs."""
-    counts = np.diff(run.offsets)[rows]
-    operands = np.flatnonzero(np.isin(run.owner, rows))
-    place = np.full(len(run), -1, np.int64)
-    place[rows] = np.arange(len(rows))
-    where = np.full(len(run.tensor), -1, np.int64)
-    where[operands] = np.arange(len(operands))
-    both = (place[run.source] >= 0) & (place[run.target] >= 0)
-    names = {n: getattr(run, n) for n in ("names", "lines", "modules", "spots")}
-    per = ("seq", "op", "kind", "line", "spot", "module", "forward", "forward_spot", "status",
-           "nbytes", "flops", "scratch")  # fmt: skip
-    columns = {n: getattr(run, n)[rows] for n in per if len(getattr(run, n))}
-    return Run(
-        **names, **columns,
-        offsets=np.concatenate(([0], np.cumsum(counts))).astype(np.int64),
-        tensor=run.tensor[operands], access=run.access[operands], size=run.size[operands],
-        source=place[run.source[both]].astype(np.int32),
-        target=place[run.target[both]].astype(np.int32),
-        hazard=run.hazard[both], operand=where[run.operand[both]].astype(np.int32),
-        info=dict(run.info),
-    )  # fmt: skip
-
-
-def _synthetic_run(dag: Dag, order: Array) -> Run:
-    """A run whose instructions write a tensor each and read those of the tasks they wait for."""
-    n = len(dag)
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    source, target = place[dag.source], place[dag.target]
-    by_target = np.lexsort((source, target))
-    source, target = source[by_target], target[by_target]
-    reads = np.bincount(target, minlength=n)
-    offsets = np.concatenate(([0], np.cumsum(reads + 1))).astype(np.int64)
-    first = offsets[:-1]
-    tensor = np.zeros(offsets[-1], np.int32)
-    access = np.zeros(offsets[-1], np.int8)
-    size = np.zeros(offsets[-1], np.int64)
-    tensor[first] = np.arange(n)
-    access[first] = OPERAND.MUT | OPERAND.ALLOCATE
-    size[first] = dag.nbytes[order].astype(np.int64)
-    within = np.arange(len(source)) - np.concatenate(([0], np.cumsum(reads)[:-1]))[target]
-    operand = first[target] + 1 + within
-    tensor[operand] = source
-    size[operand] = dag.size[by_target].astype(np.int64)
-    nbytes = np.add.reduceat(size, first) if n else np.zeros(0, np.int64)
-    none = np.zeros(n, np.int64)
-    return Run(
-        names=list(dag.names) or ["task"], lines=["simulated"], modules=[""],
-        seq=np.arange(n, dtype=np.int64), op=dag.op[order].astype(np.int32),
-        kind=np.full(n, KIND.OP_CALL, np.int8), line=np.zeros(n, np.int32), status=none.copy(),
-        nbytes=nbytes, flops=none.copy(), scratch=none.copy(), offsets=offsets, tensor=tensor,
-        access=access, size=size, source=source.astype(np.int32), target=target.astype(np.int32),
-        hazard=np.zeros(len(source), np.int8), operand=operand.astype(np.int32),
-        info={},
-    )  # fmt: skip
 
 
 def gantt(schedule: Schedule, width: int = 64) -> str:
