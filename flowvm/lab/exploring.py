@@ -52,7 +52,11 @@ class Failure(NamedTuple):
 
 
 class Exploration:
-    """What a search met: `tries` that were made, `failures`."""
+    """What a search met: `tries` that were made, `failures`.
+
+    >>> flow.lab.explore(lambda: flow.ones(3) + 1, tries=2)
+    0 failures in 2 tries
+    """
 
     def __init__(self, tries: int, failures: list[Failure]) -> None:
         self.tries, self.failures = tries, failures

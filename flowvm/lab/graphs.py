@@ -120,7 +120,7 @@ class Dag:
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     flow.lab.synthetic("lu", n=3).save(folder + "/lu.json")
         ...     flow.lab.Dag.load(folder + "/lu.json")
-        <Dag of 14 tasks, 24 edges, 3 ops>
+        <Dag of 14 tasks, 21 edges, 3 ops>
         """
         if Path(path).suffix in formats.READERS:
             cost, edges, op = formats.read(path)

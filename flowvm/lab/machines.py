@@ -52,6 +52,9 @@ class Bounds(NamedTuple):
     communication   what a task reads comes over the fastest link, or is computed where it runs,
                     one after the other: C. Papadimitriou and M. Yannakakis, "Towards an
                     architecture-independent analysis of parallel algorithms", 1990
+
+    >>> flow.lab.bounds(flow.lab.synthetic("chain", n=3), 2)
+    Bounds(span=3.0, work=1.5, communication=0.0)
     """
 
     span: float
@@ -79,7 +82,7 @@ class Machine:
     memory     bytes that there are, for policies that look; None: no bound
 
     >>> m = flow.lab.Machine(2, link="8GB/s")
-    >>> m.workers, m.near[0, 1]
+    >>> m.workers, float(m.near[0, 1])  # seconds a byte
     (2, 1.25e-10)
     """
 
@@ -191,15 +194,16 @@ class Machine:
         return mean
 
 
-def bounds(dag: Dag, machine: Machine) -> Bounds:
-    """What no schedule of the graph on this machine can beat.
+def bounds(dag: Dag, machine: Machine | int) -> Bounds:
+    """What no schedule of the graph on this machine, or so many workers, can beat.
 
     >>> d = flow.lab.Dag([1.0, 2.0, 3.0], [(0, 1), (0, 2)])
     >>> flow.lab.bounds(d, flow.lab.Machine(2)).best
     4.0
     """
+    machine = Machine(machine) if isinstance(machine, (int, np.integer)) else machine
     kind, sort, kinds = machine.kinds(dag)
-    fast = machine.speeds.max()
+    fast = float(machine.speeds.max())
     work = 0.0
     for c in range(kinds):
         speeds = np.sort(machine.speeds[sort == c])[::-1][: machine.cores]

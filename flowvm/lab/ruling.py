@@ -11,13 +11,13 @@ from flowvm.errors import ArgumentError
 from flowvm.lab import loops
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
-from flowvm.lab.policies import Policy, fifo, lifo, pct, policy_of, random
+from flowvm.lab.policies import Policy, adversarial, fifo, lifo, pct, policy_of, random
 from flowvm.lab.simulating import Schedule
 from flowvm.vm.engine.scheduling import Rule
 from flowvm.vm.machine.words import POL
 
 Array = np.ndarray[Any, Any]
-MANY = 1 << 16  # instructions that have a random key of their own, where nobody says how many come
+MANY = 1 << 16  # instructions that have a key of their own, where nobody says how many come
 STEPS = 1 << 10  # the same of PCT's moments
 
 
@@ -40,7 +40,7 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
     if isinstance(chosen, (fifo, lifo)):
         mode = POL.ARRIVAL if chosen.mode == loops.ARRIVAL else POL.LATEST
         return Rule(chosen.name, mode)
-    if dag is None and isinstance(chosen, (random, pct)):
+    if dag is None and isinstance(chosen, (adversarial, pct, random)):
         return Rule(chosen.name, POL.KEYED, _table(_keys_of_many(chosen)), wraps=True)
     if dag is None:
         raise ArgumentError(
@@ -61,7 +61,11 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
 
 
 def _keys_of_many(policy: Policy) -> Array:
-    """Random keys where the graph is not known: each instruction is a chain of its own."""
+    """Keys where the graph is not known: random ones, PCT's with each instruction a chain of its
+    own; of the adversary what was issued last goes first.
+    """
+    if isinstance(policy, adversarial):
+        return -np.arange(MANY, dtype=np.float64)
     if isinstance(policy, pct):
         keys = np.random.default_rng(policy.seed).permutation(STEPS).astype(np.float64)
         changed = np.random.default_rng([policy.seed, 1]).permutation(STEPS)[: policy.k - 1]

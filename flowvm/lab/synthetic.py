@@ -208,7 +208,7 @@ def synthetic(
     ArgumentError: no such kind, or cost.
 
     >>> flow.lab.synthetic("cholesky", n=3)
-    <Dag of 10 tasks, 15 edges, 4 ops>
+    <Dag of 10 tasks, 12 edges, 4 ops>
     """
     if kind not in KINDS:
         raise ArgumentError(f"synthetic: no kind {kind!r}; there are {', '.join(KINDS)}")
