@@ -85,7 +85,7 @@ print(lab.sweep(graphs, [2, 4, 8], [*names, Followers], seeds=range(3), progress
 # %% For real, on two streams that share the work. Values are those of program order, whatever the
 # policy; `sched.order` is the order that it was.
 side = flow.Stream("side")
-blocks = []
+blocks: list[Any] = []
 
 
 def by_mine() -> Any:

@@ -10,6 +10,7 @@ Here: schedules and what makes them.  Not here: the scheduler of the VM, which t
 
 from __future__ import annotations
 
+from flowvm.lab.allocating import Allocations, allocators
 from flowvm.lab.comparing import Comparison, Sweep, compare, sweep
 from flowvm.lab.exploring import Exploration, explore
 from flowvm.lab.fitting import Cost
@@ -17,10 +18,11 @@ from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.policies import Policy
 from flowvm.lab.simulating import Schedule, optimal, simulate
-from flowvm.lab.synthetic import synthetic
+from flowvm.lab.synthetic import synthetic, unrolled
 from flowvm.loading.listing import listing
 
 __all__ = [
+    "Allocations",
     "Bounds",
     "Comparison",
     "Cost",
@@ -30,6 +32,7 @@ __all__ = [
     "Policy",
     "Schedule",
     "Sweep",
+    "allocators",
     "bounds",
     "compare",
     "explore",
@@ -37,5 +40,6 @@ __all__ = [
     "simulate",
     "sweep",
     "synthetic",
+    "unrolled",
 ]
 __dir__ = listing(globals())

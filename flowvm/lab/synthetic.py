@@ -248,3 +248,36 @@ def _costs(own: Array, cost: str | float, rng: Any) -> Array:
 def kinds() -> Iterator[str]:
     """The kinds of graphs there are."""
     return iter(KINDS)
+
+
+def unrolled(dag: Dag, launches: int, regst_num: int = 2) -> Dag:
+    """Launches of a Plan behind each other: its graph so many times, where a task of a launch waits
+    for who reads its result in the launch `regst_num` before (each result has so many registers),
+    and for itself in the one before.  `sweep` turns the number of registers so.
+
+    >>> d = flow.lab.Dag([1.0, 1.0], [(0, 1)], stream=[0, 1])
+    >>> m = flow.lab.Machine(streams={0: 1, 1: 1})
+    >>> [flow.lab.simulate(flow.lab.unrolled(d, 8, r), m).makespan for r in (1, 2)]
+    [16.0, 9.0]
+    """
+    if launches < 1 or regst_num < 1:
+        raise ArgumentError(f"unrolled: from 1 up, got {launches} launches, {regst_num} registers")
+    n, first = len(dag), np.arange(launches) * len(dag)
+    parts = [(dag.source, dag.target, first, 0)]
+    tasks = np.arange(n)
+    if launches > 1:
+        parts.append((tasks, tasks, first[1:], -1))
+    if launches > regst_num:
+        parts.append((dag.target, dag.source, first[regst_num:], -regst_num))
+    source = np.concatenate([(a + (at + back * n)[:, None]).ravel() for a, _, at, back in parts])
+    target = np.concatenate([(b + at[:, None]).ravel() for _, b, at, _ in parts])
+    size = np.concatenate(
+        [np.tile(dag.size, launches), np.zeros(len(source) - launches * len(dag.size))]
+    )
+    return Dag(
+        np.tile(dag.cost, launches),
+        (source, target, size),
+        op=[dag.names[k] for k in np.tile(dag.op, launches)],
+        stream=np.tile(dag.stream, launches),
+        nbytes=np.tile(dag.nbytes, launches),
+    )
