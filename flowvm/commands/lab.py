@@ -42,12 +42,12 @@ def main(args: argparse.Namespace) -> int:
     policies = [name.strip() for name in args.policy.split(",")]
     kind = machines.Machine
     table = {str(n): kind.here(n) if args.here else kind(n, link=args.link) for n in counts}
-    made = comparing.sweep({Path(args.run).name: dag}, table, policies)
+    results = comparing.sweep({Path(args.run).name: dag}, table, policies)
     if args.csv:
-        made.csv(args.csv)
+        results.csv(args.csv)
     if args.svg:
-        made.svg(args.svg)
-    makespan = {(row[2], row[1]): float(row[4]) for row in made.rows}
+        results.svg(args.svg)
+    makespan = {(row[2], row[1]): float(row[4]) for row in results.rows}
     limits = {name: machines.bounds(dag, machine).best for name, machine in table.items()}
     if args.json:
         rows = {p: {name: makespan[p, name] for name in table} for p in policies}

@@ -16,9 +16,30 @@ from flowvm.lab.exploring import Exploration, explore
 from flowvm.lab.fitting import Cost
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
-from flowvm.lab.policies import Policy
+from flowvm.lab.policies import (
+    Policy,
+    adversarial,
+    cpop,
+    critical_path,
+    etf,
+    fifo,
+    heft,
+    lifo,
+    maxmin,
+    mct,
+    memory_aware,
+    minmin,
+    olb,
+    pct,
+    peft,
+    priority,
+    random,
+    saga,
+    sufferage,
+    work_stealing,
+)
 from flowvm.lab.simulating import Schedule, optimal, simulate
-from flowvm.lab.synthetic import synthetic, unrolled
+from flowvm.lab.synthetic import launches, synthetic
 from flowvm.loading.listing import listing
 
 __all__ = [
@@ -32,14 +53,33 @@ __all__ = [
     "Policy",
     "Schedule",
     "Sweep",
+    "adversarial",
     "allocators",
     "bounds",
     "compare",
+    "cpop",
+    "critical_path",
+    "etf",
     "explore",
+    "fifo",
+    "heft",
+    "launches",
+    "lifo",
+    "maxmin",
+    "mct",
+    "memory_aware",
+    "minmin",
+    "olb",
     "optimal",
+    "pct",
+    "peft",
+    "priority",
+    "random",
+    "saga",
     "simulate",
+    "sufferage",
     "sweep",
     "synthetic",
-    "unrolled",
+    "work_stealing",
 ]
 __dir__ = listing(globals())

@@ -39,13 +39,13 @@ class _Heap:
         self.gaps: list[tuple[int, int]] = []  # (place, size), sorted
         self.sizes: dict[int, int] = {}
 
-    def chosen(self, size: int) -> int:
+    def gap(self, size: int) -> int:
         """Which gap is taken, or -1."""
         raise NotImplementedError
 
     def allocate(self, size: int) -> int:
         size = max(ALIGNED, (size + ALIGNED - 1) // ALIGNED * ALIGNED)
-        k = self.chosen(size)
+        k = self.gap(size)
         if k < 0:
             if self.gaps and sum(self.gaps[-1]) == self.top:  # the last gap grows
                 place = self.gaps.pop()[0]
@@ -71,12 +71,12 @@ class _Heap:
 
 
 class _FirstFit(_Heap):
-    def chosen(self, size: int) -> int:
+    def gap(self, size: int) -> int:
         return next((k for k, (_, free) in enumerate(self.gaps) if free >= size), -1)
 
 
 class _BestFit(_Heap):
-    def chosen(self, size: int) -> int:
+    def gap(self, size: int) -> int:
         fits = [(free, k) for k, (_, free) in enumerate(self.gaps) if free >= size]
         return min(fits)[1] if fits else -1
 
@@ -218,9 +218,9 @@ def allocators(what: Any, names: Sequence[str] = tuple(ALLOCATORS)) -> Allocatio
 def _events(run: Run) -> list[tuple[int, int]]:
     """Allocations when instructions start, releases when they end, in the order of time."""
     owner = run.owner
-    made = np.flatnonzero(run.access & OPERAND.ALLOCATE != 0)
-    gone = np.flatnonzero(run.kind[owner] == KIND.RELEASE)
+    births = np.flatnonzero(run.access & OPERAND.ALLOCATE != 0)
+    deaths = np.flatnonzero(run.kind[owner] == KIND.RELEASE)
     started, ended = run.time("started"), run.time("ended")
-    rows = [(int(started[owner[k]]), 1, int(run.tensor[k]) + 1, int(run.size[k])) for k in made]
-    rows += [(int(ended[owner[k]]), 0, -int(run.tensor[k]) - 1, 0) for k in gone]
+    rows = [(int(started[owner[k]]), 1, int(run.tensor[k]) + 1, int(run.size[k])) for k in births]
+    rows += [(int(ended[owner[k]]), 0, -int(run.tensor[k]) - 1, 0) for k in deaths]
     return [(tensor, size) for time, _, tensor, size in sorted(rows) if time > 0]

@@ -18,7 +18,7 @@ from flowvm.files.writing import writing
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import policy_of
-from flowvm.lab.simulating import Schedule, executed, simulate
+from flowvm.lab.simulating import Schedule, execution, simulate
 from flowvm.lab.sources import SECOND
 from flowvm.profiler.front.profiling import Profile
 
@@ -78,28 +78,28 @@ def compare(schedule: Schedule, profile: Profile) -> Comparison:
     ['cost model', 'order', 'python', 'wake-up', 'the rest']
     """
     dag = Dag.of(profile, issued=True)
-    planned = schedule.dag
-    if len(dag) != len(planned) or [dag.names[k] for k in dag.op] != [
-        planned.names[k] for k in planned.op
+    assumed = schedule.dag
+    if len(dag) != len(assumed) or [dag.names[k] for k in dag.op] != [
+        assumed.names[k] for k in assumed.op
     ]:
         raise ArgumentError(
-            f"compare: the schedule has {len(planned)} tasks and the run {len(dag)}, or other ones"
+            f"compare: the schedule has {len(assumed)} tasks and the run {len(dag)}, or other ones"
         )
     run = profile.run
     machine = Machine(schedule.machine.workers, link=None)
-    now = executed(Schedule(planned.with_cost(dag.cost), machine, schedule.start, schedule.end,
+    now = execution(Schedule(assumed.with_cost(dag.cost), machine, schedule.start, schedule.end,
                             schedule.worker))  # fmt: skip
     steps = [schedule.makespan, now.makespan]
     started = (run.time("started")[dag.rows] - run.begun) / SECOND
     known, lane = np.unique(dag.stream, return_inverse=True)
     lanes = Machine(max(1, len(known)), cores=max(1, len(known)))
     as_run = Schedule(dag.with_release(0.0), lanes, started, started + dag.cost, lane)
-    steps.append(executed(as_run).makespan)
+    steps.append(execution(as_run).makespan)
     as_run = Schedule(dag, lanes, started, started + dag.cost, lane)
-    steps.append(executed(as_run).makespan)
+    steps.append(execution(as_run).makespan)
     slow = Machine(lanes.workers, wake=schedule.machine.wake, handover=schedule.machine.handover)
     as_run = Schedule(dag, slow, started, started + dag.cost, lane)
-    steps.append(executed(as_run).makespan)
+    steps.append(execution(as_run).makespan)
     measured = float((started + dag.cost).max(initial=0.0))
     steps.append(measured)
     names = ("cost model", "order", "python", "wake-up", "the rest")
@@ -202,16 +202,16 @@ def sweep(
         seeded = isinstance(policy, str) and ":" not in policy and policy in SEEDED
         if seed != seeds[0] and not (seeded or callable(dag)):
             continue
-        chosen = policy_of(f"{policy}:{seed}" if seeded else policy)
-        label = policy if isinstance(policy, str) else chosen.name
-        jobs.append(((d, m, label, seed), dag, machine, chosen))
+        rule = policy_of(f"{policy}:{seed}" if seeded else policy)
+        label = policy if isinstance(policy, str) else rule.name
+        jobs.append(((d, m, label, seed), dag, machine, rule))
 
     def one(job: Any) -> tuple[Any, ...]:
         key, dag, machine, policy = job
         if (row := known.get(tuple(map(str, key)))) is not None:
             return row
-        made = simulate(dag(key[3]) if callable(dag) else dag, machine, policy)
-        return (*key, made.makespan, made.bounds.best, made.idle, made.peak_memory)
+        schedule = simulate(dag(key[3]) if callable(dag) else dag, machine, policy)
+        return (*key, schedule.makespan, schedule.bounds.best, schedule.idle, schedule.peak_memory)
 
     rows = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -219,10 +219,10 @@ def sweep(
             rows.append(row)
             if path is not None and len(rows) % 256 == 0:
                 Sweep(rows).csv(path)
-    made = Sweep(rows)
+    whole = Sweep(rows)
     if path is not None:
-        made.csv(path)
-    return made
+        whole.csv(path)
+    return whole
 
 
 SEEDED = ("random", "work_stealing", "pct")

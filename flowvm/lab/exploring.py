@@ -94,8 +94,8 @@ def explore(
     shrink    make failing orders smaller
     most      failures after which the search ends
 
-    >>> found = flow.lab.explore(lambda: (flow.ones(3) + 1).add_(1), tries=3)
-    >>> found.tries, found.failures
+    >>> search = flow.lab.explore(lambda: (flow.ones(3) + 1).add_(1), tries=3)
+    >>> search.tries, search.failures
     (3, [])
     """
     if isinstance(tries, bool) or not isinstance(tries, int) or tries < 1:
@@ -104,9 +104,9 @@ def explore(
         expected = _values(step())
     explorer = _Explorer(step, expected, check, streams)
     failures: list[Failure] = []
-    made = 0
+    count = 0
     for number in range(seed, seed + tries):
-        made += 1
+        count += 1
         by = policy(number) if callable(policy) and not isinstance(policy, type) else policy
         given = number if by is policy else None
         one = explorer.run(
@@ -119,7 +119,7 @@ def explore(
             failures.append(Failure(number, small.why, small.order, _matter(small)))
             if len(failures) >= most:
                 break
-    return Exploration(made, failures)
+    return Exploration(count, failures)
 
 
 class _Explorer:

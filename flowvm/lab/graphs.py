@@ -177,11 +177,11 @@ class Dag:
         return self._changed(release=_column(release, len(self), np.float64, "release"))
 
     def _changed(self, **columns: Array) -> Dag:
-        made = Dag.__new__(Dag)
-        vars(made).update(self.__getstate__() | columns)
-        if (made.cost < 0).any() or not np.isfinite(made.cost).all():
+        dag = Dag.__new__(Dag)
+        vars(dag).update(self.__getstate__() | columns)
+        if (dag.cost < 0).any() or not np.isfinite(dag.cost).all():
             raise ArgumentError("Dag: costs are finite numbers, none below 0")
-        return made
+        return dag
 
     # --- what it is ---------------------------------------------------------------------------
 

@@ -375,7 +375,7 @@ def batch(
                 comes[t * workers + w] = release[t]
     placed = 0
     while here > 0:
-        chosen, target, value, tie = -1, -1, INFINITE, 0.0
+        place_of, target, value, tie = -1, -1, INFINITE, 0.0
         for i in range(here):
             t = now[i]
             best, least, second, soonest = -1, INFINITE, INFINITE, INFINITE
@@ -399,15 +399,15 @@ def batch(
             elif mode == ETF:
                 compared = soonest
             equal = mode == ETF and compared == value and level[t] > tie
-            if chosen < 0 or compared < value or equal:
-                chosen, target, value, tie = i, best, compared, level[t]
-        t, w = now[chosen], target
+            if place_of < 0 or compared < value or equal:
+                place_of, target, value, tie = i, best, compared, level[t]
+        t, w = now[place_of], target
         start[t], worker[t] = max(free[w], comes[t * workers + w]), w
         end[t] = start[t] + cost[t] / speed[w]
         free[w] = end[t]
         placed += 1
         here -= 1
-        for i in range(chosen, here):
+        for i in range(place_of, here):
             now[i] = now[i + 1]
         for k in range(out[t], out[t + 1]):
             u = follower[k]

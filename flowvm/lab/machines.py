@@ -128,7 +128,7 @@ class Machine:
         >>> flow.lab.Machine.here().wake > 0
         True
         """
-        known = measuring.measured()
+        known = measuring.measurement()
         workers = config.workers if workers is None else workers
         return Machine(
             workers, link=known.bandwidth, cores=min(workers, config.workers), wake=known.wake,
@@ -150,14 +150,14 @@ class Machine:
         """The same kind of machine with so many workers.  ArgumentError: its workers differ."""
         if (self.speeds != 1).any() or self.streams is not None:
             raise ArgumentError("Machine.with_workers: its workers differ; make another Machine")
-        made = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory)
+        machine = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory)
         if self.near.any():
-            made.near = _near(1 / self.near[self.near > 0].min(), workers)
+            machine.near = _near(1 / self.near[self.near > 0].min(), workers)
         elif self.workers == 1:
-            made.near = np.zeros((workers, workers))
+            machine.near = np.zeros((workers, workers))
         if self.cores < self.workers:
-            made.cores = min(self.cores, workers)
-        return made
+            machine.cores = min(self.cores, workers)
+        return machine
 
     @property
     def flat(self) -> Array:

@@ -20,7 +20,7 @@ COPIED = 1 << 24  # bytes
 COPIES = 5
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """Seconds until a worker that sleeps begins, seconds that the scheduler takes an instruction,
     bytes a second of a copy.
     """
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
 
 
 @functools.cache
-def measured() -> Measured:
+def measurement() -> Measurement:
     """The median of some wake-ups and hand-overs, and the fastest copy; once a process."""
     x = ones(8)
     with profile(level=2) as naps:
@@ -55,4 +55,4 @@ def measured() -> Measured:
         np.copyto(target, source)
         seconds.append(time.perf_counter() - begun)
     handover = float(np.median(np.diff(moments))) / 1e9
-    return Measured(statistics.median(woken.tolist()), handover, COPIED / min(seconds))
+    return Measurement(statistics.median(woken.tolist()), handover, COPIED / min(seconds))

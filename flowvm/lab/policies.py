@@ -111,7 +111,12 @@ class Policy:
 
 
 class fifo(Policy):  # noqa: N801 - names of the literature, as `policy="fifo"` has them
-    """First come, first served: what the VM does."""
+    """First come, first served: what the VM does.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "fifo").verify().tasks
+    14
+    """
 
     paper = "first come, first served"
     mode = loops.ARRIVAL
@@ -121,7 +126,12 @@ class fifo(Policy):  # noqa: N801 - names of the literature, as `policy="fifo"` 
 
 
 class lifo(Policy):  # noqa: N801
-    """The task that became ready last runs first: its operands are in the caches still."""
+    """The task that became ready last runs first: its operands are in the caches still.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "lifo").verify().tasks
+    14
+    """
 
     paper = "R. Blumofe and C. Leiserson, Scheduling multithreaded computations, 1999 (depth first)"
     mode = loops.LATEST
@@ -131,7 +141,12 @@ class lifo(Policy):  # noqa: N801
 
 
 class random(Policy):  # noqa: N801
-    """Any ready task, by a seed."""
+    """Any ready task, by a seed.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "random").verify().tasks
+    14
+    """
 
     paper = "-"
     shown = ("seed",)
@@ -144,7 +159,12 @@ class random(Policy):  # noqa: N801
 
 
 class priority(Policy):  # noqa: N801
-    """By a number a task, the highest first: `key` is an array, or a function of the Dag."""
+    """By a number a task, the highest first: `key` is an array, or a function of the Dag.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, flow.lab.priority(lambda dag: dag.cost)).verify().tasks
+    14
+    """
 
     paper = "-"
 
@@ -160,7 +180,12 @@ class priority(Policy):  # noqa: N801
 
 
 class critical_path(Policy):  # noqa: N801
-    """Highest level first: the task with the longest way to an end, without communication."""
+    """Highest level first: the task with the longest way to an end, without communication.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "critical_path").verify().tasks
+    14
+    """
 
     paper = "T. Adam, K. Chandy and J. Dickson, A comparison of list schedules, 1974 (HLFET)"
 
@@ -169,7 +194,12 @@ class critical_path(Policy):  # noqa: N801
 
 
 class adversarial(Policy):  # noqa: N801
-    """The task with the shortest way to an end first: what keeps the critical path waiting."""
+    """The task with the shortest way to an end first: what keeps the critical path waiting.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "adversarial").verify().tasks
+    14
+    """
 
     paper = "the opposite of HLFET"
 
@@ -180,6 +210,10 @@ class adversarial(Policy):  # noqa: N801
 class pct(Policy):  # noqa: N801
     """Random priorities of chains, and `k` - 1 moments at which one falls behind all: an order that
     needs `k` constraints is met with a probability that has a bound.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "pct").verify().tasks
+    14
     """
 
     paper = (
@@ -226,7 +260,7 @@ def _empty(dag: Dag) -> tuple[Array, Array, Array]:
     return np.zeros(len(dag)), np.zeros(len(dag)), np.zeros(len(dag), np.int64)
 
 
-def inserted(
+def insertion(
     dag: Dag,
     machine: Machine,
     order: Array,
@@ -252,6 +286,10 @@ class heft(Policy):  # noqa: N801
 
     Communication is averaged over all pairs of workers, a worker and itself being a pair, as SAGA
     has it.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "heft").verify().tasks
+    14
     """
 
     paper = "H. Topcuoglu, S. Hariri and M. Wu, 2002, doi:10.1109/71.993206"
@@ -261,7 +299,7 @@ class heft(Policy):  # noqa: N801
         place = np.empty(len(dag), np.int64)
         place[dag.order] = np.arange(len(dag))
         # ranks fall along edges, and where they do not (a task that costs nothing) places rise
-        return inserted(dag, machine, np.lexsort((place, -rank)).astype(np.int64))
+        return insertion(dag, machine, np.lexsort((place, -rank)).astype(np.int64))
 
 
 class cpop(Policy):  # noqa: N801
@@ -270,6 +308,10 @@ class cpop(Policy):  # noqa: N801
     by      "saga": a task's downward rank has its own cost in the place of its first predecessor's,
             and several starts or ends have a task of no cost in front or behind, as SAGA has it;
             "paper": as Topcuoglu and others wrote it
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "cpop").verify().tasks
+    14
     """
 
     paper = "H. Topcuoglu, S. Hariri and M. Wu, 2002, doi:10.1109/71.993206"
@@ -298,7 +340,7 @@ class cpop(Policy):  # noqa: N801
             np.argmin([float((dag.cost[on_path] / speed).sum()) for speed in machine.speeds])
         )
         pinned = np.where(on_path, best, -1).astype(np.int64)
-        return inserted(dag, machine, dag.sorted_by(-(up + down)), pinned)
+        return insertion(dag, machine, dag.sorted_by(-(up + down)), pinned)
 
 
 def _behind_one_start(dag: Dag, cost: Array, comm: Array, entry: Array) -> Array:
@@ -315,7 +357,12 @@ def _behind_one_start(dag: Dag, cost: Array, comm: Array, entry: Array) -> Array
 
 
 class peft(Policy):  # noqa: N801
-    """Predict earliest finish time: HEFT that looks ahead, by a table of optimistic costs."""
+    """Predict earliest finish time: HEFT that looks ahead, by a table of optimistic costs.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "peft").verify().tasks
+    14
+    """
 
     paper = "H. Arabnejad and J. Barbosa, 2014, doi:10.1109/TPDS.2013.57"
 
@@ -327,7 +374,7 @@ class peft(Policy):  # noqa: N801
         call(loops.costs_to_go, dag.order, dag.out, dag.follower, dag.edge, dag.cost, comm,
              machine.speeds, table)  # fmt: skip
         rank = table.reshape(-1, workers).mean(axis=1)
-        return inserted(dag, machine, dag.sorted_by(-rank), bias=table)
+        return insertion(dag, machine, dag.sorted_by(-rank), bias=table)
 
 
 class _Batch(Policy):
@@ -353,21 +400,36 @@ class _Batch(Policy):
 
 
 class minmin(_Batch):  # noqa: N801
-    """Of what is ready, the task that can end first, on the worker where it does."""
+    """Of what is ready, the task that can end first, on the worker where it does.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "minmin").verify().tasks
+    14
+    """
 
     paper = "O. Ibarra and C. Kim, 1977; T. Braun et al., 2001, doi:10.1006/jpdc.2000.1714"
     rule = loops.MIN_MIN
 
 
 class maxmin(_Batch):  # noqa: N801
-    """Of what is ready, the task that ends last on its best worker, on that worker."""
+    """Of what is ready, the task that ends last on its best worker, on that worker.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "maxmin").verify().tasks
+    14
+    """
 
     paper = minmin.paper
     rule = loops.MAX_MIN
 
 
 class sufferage(_Batch):  # noqa: N801
-    """Of what is ready, the task that would lose most on its second best worker."""
+    """Of what is ready, the task that would lose most on its second best worker.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "sufferage").verify().tasks
+    14
+    """
 
     paper = "M. Maheswaran et al., 1999, doi:10.1006/jpdc.1999.1581"
     rule = loops.SUFFERAGE
@@ -378,6 +440,10 @@ class etf(_Batch):  # noqa: N801
 
     Of equal ones that of the highest level counts, or that of the longest task, whichever makes the
     shorter schedule.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "etf").verify().tasks
+    14
     """
 
     paper = "J. Hwang, Y. Chow, F. Anger and C. Lee, 1989, doi:10.1137/0218016"
@@ -403,19 +469,27 @@ class mct(Policy):  # noqa: N801
     """Minimum completion time: one task after the other on the worker where it ends first.
 
     The order is an arbitrary one; here the best of three (by number, by level, by rank).
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "mct").verify().tasks
+    14
     """
 
     paper = minmin.paper
 
     def plan(self, dag: Dag, machine: Machine) -> Assignment | None:
         orders = _orders(dag, machine)
-        return _shortest([inserted(dag, machine, order, append=True) for order in orders])
+        return _shortest([insertion(dag, machine, order, append=True) for order in orders])
 
 
 class olb(Policy):  # noqa: N801
     """Opportunistic load balancing: one task after the other on the worker that is free first.
 
     The order is an arbitrary one; here the best of three, as in `mct`.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "olb").verify().tasks
+    14
     """
 
     paper = minmin.paper
@@ -441,6 +515,10 @@ class olb(Policy):  # noqa: N801
 class work_stealing(Policy):  # noqa: N801
     """Each worker has what its tasks made ready, the newest first; one that has nothing takes the
     oldest of another, by a seed.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, "work_stealing").verify().tasks
+    14
     """
 
     paper = "R. Blumofe and C. Leiserson, Scheduling multithreaded computations, 1999"
@@ -469,6 +547,10 @@ class work_stealing(Policy):  # noqa: N801
 class memory_aware(Policy):  # noqa: N801
     """By the critical path, but no task begins whose result would bring what lives past `nbytes`,
     unless nothing else runs.
+
+    >>> d = flow.lab.synthetic("lu", n=3)
+    >>> flow.lab.simulate(d, 2, flow.lab.memory_aware(8.0)).verify().tasks
+    14
     """
 
     paper = "L. Marchal, B. Simon and F. Vivien, Limiting the memory footprint, 2019"
@@ -499,22 +581,22 @@ class memory_aware(Policy):  # noqa: N801
             self.live -= float(dag.nbytes[task])
 
     def pick(self, worker: int, now: float) -> int:
-        passed, chosen = [], -1
-        while self.heap and chosen < 0:
+        passed, pick = [], -1
+        while self.heap and pick < 0:
             item = heapq.heappop(self.heap)
             if self.live + self.dag.nbytes[item[1]] <= self.most:
-                chosen = item[1]
+                pick = item[1]
             else:
                 passed.append(item)
-        if chosen < 0 and passed and self.running == 0:
-            chosen = min(passed, key=lambda item: float(self.dag.nbytes[item[1]]))[1]
-            passed = [item for item in passed if item[1] != chosen]
+        if pick < 0 and passed and self.running == 0:
+            pick = min(passed, key=lambda item: float(self.dag.nbytes[item[1]]))[1]
+            passed = [item for item in passed if item[1] != pick]
         for item in passed:
             heapq.heappush(self.heap, item)
-        if chosen >= 0:
-            self.live += float(self.dag.nbytes[chosen])
+        if pick >= 0:
+            self.live += float(self.dag.nbytes[pick])
             self.running += 1
-        return chosen
+        return pick
 
 
 # --- by name ----------------------------------------------------------------------------------
@@ -553,6 +635,12 @@ def policy_of(what: Any) -> Policy:
 class saga(Policy):  # noqa: N801
     """A heuristic of SAGA as a policy: `lab.saga("HeftScheduler")`.  ConfigError: `anrg-saga` is
     not installed, or has none of that name.
+
+    >>> try:
+    ...     flow.lab.saga("HeftScheduler").scheduler
+    ... except flow.errors.ConfigError:
+    ...     "HeftScheduler"  # it is not installed
+    'HeftScheduler'
     """
 
     paper = "J. Coleman et al., SAGA: scheduling algorithms gathered, 2023"

@@ -27,37 +27,37 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
     """
     if seed is not None and isinstance(policy, str):
         policy = f"{policy}:{seed}"
-    chosen = policy_of(policy)
-    if seed is not None and hasattr(chosen, "seed"):
-        chosen.seed = seed
+    rule = policy_of(policy)
+    if seed is not None and hasattr(rule, "seed"):
+        rule.seed = seed
     elif seed is not None:
-        raise ArgumentError(f"schedule: policy {chosen.name} takes no seed")
+        raise ArgumentError(f"schedule: policy {rule.name} takes no seed")
     machine = Machine(max(1, len(streams)))
     dag = like if like is None or isinstance(like, Dag) else Dag.of(like)
-    if chosen.stepped:
-        chosen.begin(dag if dag is not None else Dag([]), machine)
-        return Rule(chosen.name, POL.ASKED, asked=chosen)
-    if isinstance(chosen, (fifo, lifo)):
-        mode = POL.ARRIVAL if chosen.mode == loops.ARRIVAL else POL.LATEST
-        return Rule(chosen.name, mode)
-    if dag is None and isinstance(chosen, (adversarial, pct, random)):
-        return Rule(chosen.name, POL.KEYED, _table(_keys_of_many(chosen)), wraps=True)
+    if rule.stepped:
+        rule.begin(dag if dag is not None else Dag([]), machine)
+        return Rule(rule.name, POL.ASKED, asked=rule)
+    if isinstance(rule, (fifo, lifo)):
+        mode = POL.ARRIVAL if rule.mode == loops.ARRIVAL else POL.LATEST
+        return Rule(rule.name, mode)
+    if dag is None and isinstance(rule, (adversarial, pct, random)):
+        return Rule(rule.name, POL.KEYED, _table(_keys_of_many(rule)), wraps=True)
     if dag is None:
         raise ArgumentError(
-            f"schedule: policy {chosen.name} looks at the whole graph: give it like=, a profile of "
+            f"schedule: policy {rule.name} looks at the whole graph: give it like=, a profile of "
             "the same work, or its Dag"
         )
-    planned = chosen.plan(dag, machine)
-    if planned is not None:
-        order = Schedule(dag, machine, *planned).order
+    assignment = rule.plan(dag, machine)
+    if assignment is not None:
+        order = Schedule(dag, machine, *assignment).order
         place = np.empty(len(dag))
         place[order] = np.arange(len(dag))
-        bound = np.array(streams, np.int64)[planned.worker] if streams else None
-        return Rule(chosen.name, POL.KEYED, _table(place, bound))
-    key = chosen.key(dag, machine)
+        bound = np.array(streams, np.int64)[assignment.worker] if streams else None
+        return Rule(rule.name, POL.KEYED, _table(place, bound))
+    key = rule.key(dag, machine)
     if key is None:
-        raise ArgumentError(f"policy {chosen.name} has neither key, nor plan, nor ready and pick")
-    return Rule(chosen.name, POL.KEYED, _table(key))
+        raise ArgumentError(f"policy {rule.name} has neither key, nor plan, nor ready and pick")
+    return Rule(rule.name, POL.KEYED, _table(key))
 
 
 def _keys_of_many(policy: Policy) -> Array:

@@ -7,7 +7,6 @@ stepped in Python, by the same rules: whenever a worker is free it asks, the fas
 from __future__ import annotations
 
 import heapq
-import itertools
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -159,18 +158,18 @@ def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Sche
     if not isinstance(dag, Dag):
         raise ArgumentError(f"simulate: expected a Dag, got {type(dag).__name__}")
     machine = Machine(machine) if isinstance(machine, (int, np.integer)) else machine
-    chosen = policy_of(policy)
-    planned = chosen.plan(dag, machine)
-    if planned is not None:
-        made = Schedule(dag, machine, *planned, policy=chosen.name)
+    rule = policy_of(policy)
+    assignment = rule.plan(dag, machine)
+    if assignment is not None:
+        schedule = Schedule(dag, machine, *assignment, policy=rule.name)
         plain = machine.wake == 0 and machine.handover == 0 and machine.cores >= machine.workers
-        return made if plain else executed(made)
-    if chosen.stepped:
-        return _stepped(dag, machine, chosen)
-    return _listed(dag, machine, chosen)
+        return schedule if plain else execution(schedule)
+    if rule.stepped:
+        return _stepped(dag, machine, rule)
+    return _listed(dag, machine, rule)
 
 
-def executed(planned: Schedule) -> Schedule:
+def execution(planned: Schedule) -> Schedule:
     """A static schedule as a machine runs it: each worker takes its tasks in the planned order, as
     soon as they can start, with the machine's wake-up, hand-over and cores.
     """
@@ -358,16 +357,3 @@ def optimal(dag: Dag, machine: Machine | int = 1) -> Schedule:
 def _uniform(machine: Machine) -> bool:
     away = machine.near[~np.eye(machine.workers, dtype=bool)]
     return len(away) == 0 or bool((away == away[0]).all())
-
-
-def gantt(schedule: Schedule, width: int = 64) -> str:
-    """A schedule as text: a line a worker, a letter for what it mostly runs."""
-    letters = itertools.cycle("abcdefghijklmnopqrstuvwxyz")
-    sign = [next(letters) for _ in schedule.dag.names]
-    scale = width / schedule.makespan if schedule.makespan > 0 else 0.0
-    lines = [["."] * width for _ in range(schedule.machine.workers)]
-    for t in schedule.order.tolist():
-        a, b = int(schedule.start[t] * scale), int(np.ceil(schedule.end[t] * scale))
-        row = lines[int(schedule.worker[t])]
-        row[a:b] = [sign[int(schedule.dag.op[t])]] * (min(b, width) - a)
-    return "\n".join(f"worker {w}  {''.join(row)}" for w, row in enumerate(lines))

@@ -75,30 +75,30 @@ class _Blocks:
 
 def _cholesky(n: int, rng: Any) -> tuple[Tasks, Edges]:
     """Of n x n blocks: potrf, trsm, syrk, gemm."""
-    made = _Blocks()
+    blocks = _Blocks()
     for k in range(n):
-        made.add("potrf", 1 / 3, (k, k))
+        blocks.add("potrf", 1 / 3, (k, k))
         for i in range(k + 1, n):
-            made.add("trsm", 1.0, (i, k), ((k, k),))
+            blocks.add("trsm", 1.0, (i, k), ((k, k),))
         for i in range(k + 1, n):
-            made.add("syrk", 1.0, (i, i), ((i, k),))
+            blocks.add("syrk", 1.0, (i, i), ((i, k),))
             for j in range(k + 1, i):
-                made.add("gemm", 2.0, (i, j), ((i, k), (j, k)))
-    return made.tasks, made.edges
+                blocks.add("gemm", 2.0, (i, j), ((i, k), (j, k)))
+    return blocks.tasks, blocks.edges
 
 
 def _lu(n: int, rng: Any) -> tuple[Tasks, Edges]:
     """Of n x n blocks, without pivots: getrf, trsm, gemm."""
-    made = _Blocks()
+    blocks = _Blocks()
     for k in range(n):
-        made.add("getrf", 2 / 3, (k, k))
+        blocks.add("getrf", 2 / 3, (k, k))
         for i in range(k + 1, n):
-            made.add("trsm", 1.0, (i, k), ((k, k),))
-            made.add("trsm", 1.0, (k, i), ((k, k),))
+            blocks.add("trsm", 1.0, (i, k), ((k, k),))
+            blocks.add("trsm", 1.0, (k, i), ((k, k),))
         for i in range(k + 1, n):
             for j in range(k + 1, n):
-                made.add("gemm", 2.0, (i, j), ((i, k), (k, j)))
-    return made.tasks, made.edges
+                blocks.add("gemm", 2.0, (i, j), ((i, k), (k, j)))
+    return blocks.tasks, blocks.edges
 
 
 def _fft(n: int, rng: Any) -> tuple[Tasks, Edges]:
@@ -129,60 +129,60 @@ def _stencil(n: int, rng: Any) -> tuple[Tasks, Edges]:
 
 def _transformer(n: int, rng: Any) -> tuple[Tasks, Edges]:
     """A training step of n blocks with 4 heads: forward, backward, an update for each weight."""
-    made = _Blocks()
+    blocks = _Blocks()
     heads = range(4)
-    made.add("embed", 1.0, "x0", ("w.embed",))
+    blocks.add("embed", 1.0, "x0", ("w.embed",))
     for b in range(n):
         x, y = f"x{b}", f"x{b + 1}"
-        made.add("norm", 0.2, f"n{b}", (x,))
+        blocks.add("norm", 0.2, f"n{b}", (x,))
         for h in heads:
             for name in "qkv":
-                made.add("project", 1.0, f"{name}{b}.{h}", (f"n{b}",))
-            made.add("scores", 1.0, f"s{b}.{h}", (f"q{b}.{h}", f"k{b}.{h}"))
-            made.add("softmax", 0.3, f"p{b}.{h}", (f"s{b}.{h}",))
-            made.add("mix", 1.0, f"o{b}.{h}", (f"p{b}.{h}", f"v{b}.{h}"))
-        made.add("join", 2.0, f"a{b}", tuple(f"o{b}.{h}" for h in heads))
-        made.add("add", 0.1, f"r{b}", (x, f"a{b}"))
-        made.add("norm", 0.2, f"m{b}", (f"r{b}",))
-        made.add("widen", 4.0, f"f{b}", (f"m{b}",))
-        made.add("gelu", 0.4, f"g{b}", (f"f{b}",))
-        made.add("narrow", 4.0, f"h{b}", (f"g{b}",))
-        made.add("add", 0.1, y, (f"r{b}", f"h{b}"))
-    made.add("loss", 1.0, f"d{n}", (f"x{n}",))
+                blocks.add("project", 1.0, f"{name}{b}.{h}", (f"n{b}",))
+            blocks.add("scores", 1.0, f"s{b}.{h}", (f"q{b}.{h}", f"k{b}.{h}"))
+            blocks.add("softmax", 0.3, f"p{b}.{h}", (f"s{b}.{h}",))
+            blocks.add("mix", 1.0, f"o{b}.{h}", (f"p{b}.{h}", f"v{b}.{h}"))
+        blocks.add("join", 2.0, f"a{b}", tuple(f"o{b}.{h}" for h in heads))
+        blocks.add("add", 0.1, f"r{b}", (x, f"a{b}"))
+        blocks.add("norm", 0.2, f"m{b}", (f"r{b}",))
+        blocks.add("widen", 4.0, f"f{b}", (f"m{b}",))
+        blocks.add("gelu", 0.4, f"g{b}", (f"f{b}",))
+        blocks.add("narrow", 4.0, f"h{b}", (f"g{b}",))
+        blocks.add("add", 0.1, y, (f"r{b}", f"h{b}"))
+    blocks.add("loss", 1.0, f"d{n}", (f"x{n}",))
     for b in reversed(range(n)):
         d = f"d{b + 1}"
-        made.add("narrow'", 4.0, f"dg{b}", (d,))
-        made.add("narrow'w", 4.0, f"dw2{b}", (d, f"g{b}"))
-        made.add("gelu'", 0.4, f"df{b}", (f"dg{b}", f"f{b}"))
-        made.add("widen'", 4.0, f"dm{b}", (f"df{b}",))
-        made.add("widen'w", 4.0, f"dw1{b}", (f"df{b}", f"m{b}"))
-        made.add("norm'", 0.3, f"dr{b}", (f"dm{b}", d))
+        blocks.add("narrow'", 4.0, f"dg{b}", (d,))
+        blocks.add("narrow'w", 4.0, f"dw2{b}", (d, f"g{b}"))
+        blocks.add("gelu'", 0.4, f"df{b}", (f"dg{b}", f"f{b}"))
+        blocks.add("widen'", 4.0, f"dm{b}", (f"df{b}",))
+        blocks.add("widen'w", 4.0, f"dw1{b}", (f"df{b}", f"m{b}"))
+        blocks.add("norm'", 0.3, f"dr{b}", (f"dm{b}", d))
         for h in heads:
-            made.add("mix'", 2.0, f"dp{b}.{h}", (f"dr{b}", f"p{b}.{h}", f"v{b}.{h}"))
-            made.add("softmax'", 0.3, f"ds{b}.{h}", (f"dp{b}.{h}",))
-            made.add("scores'", 2.0, f"dq{b}.{h}", (f"ds{b}.{h}", f"q{b}.{h}", f"k{b}.{h}"))
-            made.add("project'w", 3.0, f"dwa{b}.{h}", (f"dq{b}.{h}", f"n{b}"))
-        made.add("project'", 3.0, f"dn{b}", tuple(f"dq{b}.{h}" for h in heads))
-        made.add("norm'", 0.3, f"d{b}", (f"dn{b}", f"dr{b}"))
+            blocks.add("mix'", 2.0, f"dp{b}.{h}", (f"dr{b}", f"p{b}.{h}", f"v{b}.{h}"))
+            blocks.add("softmax'", 0.3, f"ds{b}.{h}", (f"dp{b}.{h}",))
+            blocks.add("scores'", 2.0, f"dq{b}.{h}", (f"ds{b}.{h}", f"q{b}.{h}", f"k{b}.{h}"))
+            blocks.add("project'w", 3.0, f"dwa{b}.{h}", (f"dq{b}.{h}", f"n{b}"))
+        blocks.add("project'", 3.0, f"dn{b}", tuple(f"dq{b}.{h}" for h in heads))
+        blocks.add("norm'", 0.3, f"d{b}", (f"dn{b}", f"dr{b}"))
         weights = [f"dw1{b}", f"dw2{b}", *(f"dwa{b}.{h}" for h in heads)]
         for name in weights:
-            made.add("update", 0.3, f"w.{name}", (name,))
-    made.add("update", 0.3, "w.embed", ("d0",))
-    return made.tasks, made.edges
+            blocks.add("update", 0.3, f"w.{name}", (name,))
+    blocks.add("update", 0.3, "w.embed", ("d0",))
+    return blocks.tasks, blocks.edges
 
 
 def _pipeline(n: int, rng: Any) -> tuple[Tasks, Edges]:
     """n batches through 4 stages, forward and back; a stage does one thing at a time."""
-    made, stages = _Blocks(), range(4)
+    blocks, stages = _Blocks(), range(4)
     for batch in range(n):
         for s in stages:
-            made.add("forward", 1.0, f"x{batch}.{s + 1}", (f"x{batch}.{s}",))
-        made.add("loss", 0.2, f"d{batch}.4", (f"x{batch}.4",))
+            blocks.add("forward", 1.0, f"x{batch}.{s + 1}", (f"x{batch}.{s}",))
+        blocks.add("loss", 0.2, f"d{batch}.4", (f"x{batch}.4",))
         for s in reversed(stages):
-            made.add("backward", 2.0, f"d{batch}.{s}", (f"d{batch}.{s + 1}", f"x{batch}.{s}"))
+            blocks.add("backward", 2.0, f"d{batch}.{s}", (f"d{batch}.{s + 1}", f"x{batch}.{s}"))
     for s in stages:
-        made.add("update", 0.5, f"w{s}", tuple(f"d{batch}.{s}" for batch in range(n)))
-    return made.tasks, made.edges
+        blocks.add("update", 0.5, f"w{s}", tuple(f"d{batch}.{s}" for batch in range(n)))
+    return blocks.tasks, blocks.edges
 
 
 KINDS: dict[str, Callable[[int, Any], tuple[Tasks, Edges]]] = {
@@ -250,34 +250,32 @@ def kinds() -> Iterator[str]:
     return iter(KINDS)
 
 
-def unrolled(dag: Dag, launches: int, regst_num: int = 2) -> Dag:
+def launches(dag: Dag, count: int, regst_num: int = 2) -> Dag:
     """Launches of a Plan behind each other: its graph so many times, where a task of a launch waits
     for who reads its result in the launch `regst_num` before (each result has so many registers),
     and for itself in the one before.  `sweep` turns the number of registers so.
 
     >>> d = flow.lab.Dag([1.0, 1.0], [(0, 1)], stream=[0, 1])
     >>> m = flow.lab.Machine(streams={0: 1, 1: 1})
-    >>> [flow.lab.simulate(flow.lab.unrolled(d, 8, r), m).makespan for r in (1, 2)]
+    >>> [flow.lab.simulate(flow.lab.launches(d, 8, r), m).makespan for r in (1, 2)]
     [16.0, 9.0]
     """
-    if launches < 1 or regst_num < 1:
-        raise ArgumentError(f"unrolled: from 1 up, got {launches} launches, {regst_num} registers")
-    n, first = len(dag), np.arange(launches) * len(dag)
+    if count < 1 or regst_num < 1:
+        raise ArgumentError(f"launches: from 1 up, got {count} launches, {regst_num} registers")
+    n, first = len(dag), np.arange(count) * len(dag)
     parts = [(dag.source, dag.target, first, 0)]
     tasks = np.arange(n)
-    if launches > 1:
+    if count > 1:
         parts.append((tasks, tasks, first[1:], -1))
-    if launches > regst_num:
+    if count > regst_num:
         parts.append((dag.target, dag.source, first[regst_num:], -regst_num))
     source = np.concatenate([(a + (at + back * n)[:, None]).ravel() for a, _, at, back in parts])
     target = np.concatenate([(b + at[:, None]).ravel() for _, b, at, _ in parts])
-    size = np.concatenate(
-        [np.tile(dag.size, launches), np.zeros(len(source) - launches * len(dag.size))]
-    )
+    size = np.concatenate([np.tile(dag.size, count), np.zeros(len(source) - count * len(dag.size))])
     return Dag(
-        np.tile(dag.cost, launches),
+        np.tile(dag.cost, count),
         (source, target, size),
-        op=[dag.names[k] for k in np.tile(dag.op, launches)],
-        stream=np.tile(dag.stream, launches),
-        nbytes=np.tile(dag.nbytes, launches),
+        op=[dag.names[k] for k in np.tile(dag.op, count)],
+        stream=np.tile(dag.stream, count),
+        nbytes=np.tile(dag.nbytes, count),
     )

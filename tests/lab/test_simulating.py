@@ -168,7 +168,7 @@ def test_memory_is_kept_within_its_bound():
     dag = lab.Dag([1.0] * 8 + [1.0], [(k, 8) for k in range(8)], nbytes=1.0)
     wide = lab.simulate(dag, 8, "fifo")
     chains = lab.Dag([1.0] * 16, [(k, k + 8) for k in range(8)], nbytes=[1.0] * 8 + [0.0] * 8)
-    held = lab.simulate(chains, 8, lab.policies.memory_aware(2.0))
+    held = lab.simulate(chains, 8, lab.memory_aware(2.0))
     assert wide.peak_memory == 9.0
     assert held.peak_memory <= 2.0 < lab.simulate(chains, 8).peak_memory
 
@@ -189,7 +189,7 @@ def test_a_simulated_run_is_a_profile():
 
 def test_executed_is_what_was_planned_on_a_plain_machine():
     planned = lab.simulate(lab.synthetic("lu", n=4, ccr=0.5), lab.Machine(3, link=1.0), "heft")
-    ran = simulating.executed(planned)
+    ran = simulating.execution(planned)
     ran.verify()
     assert ran.makespan <= planned.makespan * (1 + 1e-12)
     slow = lab.Machine(3, link=1.0, wake=0.1, handover=0.01, cores=2)
