@@ -107,8 +107,8 @@ def steps(rng: random.Random, kinds: dict[str, int], threads: int) -> list[list[
 def kind(case: Any) -> str:
     """See `tools.campaign.__main__`."""
     verified = ", verified" if case["verify"] else ""
-    policy = f", {case['policy']}" if case["policy"] else ""
-    shared = ", shared" if case["policy"] and case["shared"] else ""
+    policy = f", {case['policy']}" if case.get("policy") else ""
+    shared = ", shared" if policy and case["shared"] else ""
     return f"{case['streams']} streams, {len(case['programs'])} threads{verified}{policy}{shared}"
 
 
@@ -336,7 +336,7 @@ def _check(case: Any) -> str:
 
 def _scheduling(case: Any, streams: list[Any]) -> Any:
     """The policy that the scheduler takes ready instructions by, if one is asked for."""
-    if not case["policy"]:
+    if not case.get("policy"):
         return contextlib.nullcontext()
     seed = case["seed"] if case["policy"] in ("random", "pct") else None
     return flow.vm.schedule(
