@@ -32,7 +32,7 @@ from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM
 from flowvm.vm.machine.lang import load_acquire
 from flowvm.vm.machine.policy import has_room, is_shared, is_still
 from flowvm.vm.machine.record import fields_of
-from flowvm.vm.machine.words import CTL, ENT, INS, POL, PRI
+from flowvm.vm.machine.words import CTL, ENT, INS, POL, PRI, STR
 from flowvm.vm.watch.narrate import NAMES
 
 Array = np.ndarray[Any, Any]
@@ -149,7 +149,7 @@ class Scheduling(Switched):
         return self
 
     def _begin(self) -> None:
-        words, rule = self.vm.words, self.rule
+        vm, words, rule = self.vm, self.vm.words, self.rule
         for field in fields_of(POL):
             words[field.at] = 0
         if rule.table is not None:
@@ -161,6 +161,8 @@ class Scheduling(Switched):
         words[POL.DEPTH], words[POL.GATHERED] = self.depth, int(self.gather)
         words[POL.POOL] = sum(1 << stream for stream in self.streams)
         words[POL.TOLD] = -1
+        ranks = (words[STR.AT + k * STR.WORDS + STR.PRIORITY] for k in range(vm.streams))
+        words[POL.RANKED] = int(any(ranks))
         if rule.asked is not None:
             self._asking = Asking(self.vm, rule.asked, self.streams)
             self._asking.start()

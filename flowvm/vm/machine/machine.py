@@ -299,13 +299,17 @@ def drop_notes(m: Words, slot: int) -> None:
 
 
 def make_ready(m: Words, slot: int) -> None:
-    """Append to the ready list: first come, first served, unless a policy chooses."""
-    if m[POL.KIND] != 0:
-        arrive(m, slot)
+    """Append to the ready list: first come, first served, unless a policy chooses; then what waits
+    or releases stands in front.
+    """
     m[INS.AT + slot * INS.WORDS + INS.STATE] = STATE.READY
     m[INS.AT + slot * INS.WORDS + INS.T_READY] = m[CTL.NOW]
     m[INS.AT + slot * INS.WORDS + INS.NEXT] = -1
     last = m[CTL.READY_LAST]
+    if m[POL.KIND] != 0 and not arrive(m, slot) and last >= 0:
+        m[INS.AT + slot * INS.WORDS + INS.NEXT] = m[CTL.READY_FIRST]
+        m[CTL.READY_FIRST] = slot
+        return
     if last >= 0:
         m[INS.AT + last * INS.WORDS + INS.NEXT] = slot
     else:

@@ -44,14 +44,20 @@ def leave(m: Words, slot: int) -> None:
         m[POL.WAITERS] -= 1
 
 
-def arrive(m: Words, slot: int) -> None:
-    """An instruction is ready: its key where that is when it came."""
+def arrive(m: Words, slot: int) -> bool:
+    """An instruction is ready: its key where that is when it came; whether it computes something
+    (waits and releases do not).
+    """
     m[POL.NEWS] += 1
     m[POL.ARRIVED] += 1
     if m[POL.KIND] == POL.ARRIVAL:
         m[PRI.AT + slot * PRI.WORDS + PRI.KEY] = m[POL.ARRIVED]
     elif m[POL.KIND] == POL.LATEST:
         m[PRI.AT + slot * PRI.WORDS + PRI.KEY] = -m[POL.ARRIVED]
+    if m[PRI.AT + slot * PRI.WORDS + PRI.NUMBER] < 0:
+        return False
+    m[STR.AT + m[INS.AT + slot * INS.WORDS + INS.STREAM] * STR.WORDS + STR.HELD] += 1
+    return True
 
 
 def is_shared(m: Words, stream: int) -> bool:
@@ -68,6 +74,21 @@ def has_room(m: Words, stream: int) -> bool:
 def is_still(m: Words) -> bool:
     """Whether nothing is in flight."""
     return m[CTL.N_DISPATCHED] == m[CTL.N_DONE]
+
+
+def is_room(m: Words) -> bool:
+    """Whether any ready instruction that computes something may go to a stream now."""
+    if m[POL.DEPTH] == 0:
+        return is_still(m)
+    room = wanted = False  # of the pool
+    for stream in range(m[CTL.USED_STREAMS]):
+        held = m[STR.AT + stream * STR.WORDS + STR.HELD] > 0
+        if is_shared(m, stream):
+            room = room or has_room(m, stream)
+            wanted = wanted or held
+        if held and has_room(m, stream):
+            return True
+    return room and wanted
 
 
 def lane_of(m: Words, slot: int) -> int:
@@ -115,8 +136,9 @@ def unlink(m: Words, slot: int, before: int) -> int:
 
 
 def bind(m: Words, slot: int, stream: int) -> None:
-    """Let an instruction run on a stream; the recorder hears of it."""
+    """Let a ready instruction go to a stream; the recorder hears of it."""
     ins = INS.AT + slot * INS.WORDS
+    m[STR.AT + m[ins + INS.STREAM] * STR.WORDS + STR.HELD] -= 1
     if m[ins + INS.STREAM] == stream:
         return
     m[ins + INS.STREAM] = stream
@@ -133,16 +155,20 @@ def choose(m: Words) -> int:
     waits; then it is left out, and counted.
     """
     before, slot = -1, m[CTL.READY_FIRST]
+    if slot >= 0 and m[PRI.AT + slot * PRI.WORDS + PRI.NUMBER] < 0:
+        return unlink(m, slot, -1)  # these stand in front of all others
+    if m[POL.KIND] == POL.ASKED or not is_room(m):
+        return -1
+    if m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0:
+        return -1
     best, front, lane = -1, -1, -1
-    asked = m[POL.KIND] == POL.ASKED
-    held = m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0
+    by_list = m[POL.KIND] == POL.ARRIVAL and m[POL.RANKED] == 0
     while slot >= 0:
-        if m[PRI.AT + slot * PRI.WORDS + PRI.NUMBER] < 0:
-            return unlink(m, slot, before)
-        if not (asked or held):
-            stream = lane_of(m, slot)
-            if stream >= 0 and (best < 0 or comes_before(m, slot, best)):
-                best, front, lane = slot, before, stream
+        stream = lane_of(m, slot)
+        if stream >= 0 and (best < 0 or comes_before(m, slot, best)):
+            best, front, lane = slot, before, stream
+            if by_list:
+                break
         before, slot = slot, m[INS.AT + slot * INS.WORDS + INS.NEXT]
     if best < 0:
         return -1

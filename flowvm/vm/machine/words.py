@@ -273,6 +273,7 @@ class STR(Region):
     SLABS = field("slabs that were cut: next, end of what was cut, bytes", by="who has the lock")
     STOPPABLE = field("number + 1 of the kernel, if a cancel may end it between chunks; else 0")
     PRIORITY = field("of a policy: streams with a lower number go first", by=MAIN)
+    HELD = field("of a policy: ready instructions of it that compute something", by=SCHEDULER)
     LAUNCHED = line("instructions that were handed to the device")
 
     N_CLASSES = 168
@@ -540,6 +541,7 @@ class POL(Record):
     TABLE = field("address of (key, stream or -1) of instructions by their number")
     ROWS = field("how many it has")
     WRAPS = field("1: behind its end the table begins anew")
+    RANKED = field("1: streams have priorities that differ")
     LAST = line("of ORDER: keys below are places in it")
     LOG = field("address of (number, entry | stream << ENT.BITS) of what was dispatched")
     LOG_ROWS = field("how many it has room for")
