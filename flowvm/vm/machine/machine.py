@@ -36,7 +36,7 @@ Long because the state machine is one piece.
 from __future__ import annotations
 
 from flowvm.vm.machine.lang import Words, load_acquire, load_word, store_release
-from flowvm.vm.machine.policy import arrive, choose, enter, is_shared, leave, log
+from flowvm.vm.machine.policy import arrive, choose, enter, is_shared
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.words import (
     ACC,
@@ -368,8 +368,6 @@ def dispatch(m: Words, slot: int) -> None:
     m[ins + INS.STATE] = STATE.DISPATCHED
     m[ins + INS.T_DISPATCHED] = m[CTL.NOW]
     m[CTL.N_DISPATCHED] += 1
-    if m[POL.KIND] != 0:
-        log(m, slot)
     stream = m[ins + INS.STREAM]
     if m[ins + INS.KIND] != KIND.TOUCH:
         tail = STR.AT + stream * STR.WORDS + STR.TAIL
@@ -406,8 +404,6 @@ def complete(m: Words, slot: int) -> None:
     entry = entry_of(m, slot)
     m[ins + INS.STATE] = STATE.DONE
     m[CTL.N_DONE] += 1
-    if m[POL.KIND] != 0:
-        leave(m, slot)
     m[CTL.IN_FLIGHT_BYTES] -= m[entry + ENT.BYTES]
     satisfy(m, ins + INS.AT_DISPATCH, 0, 0)
     satisfy(m, ins + INS.AT_DONE, 0, 0)

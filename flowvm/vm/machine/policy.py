@@ -37,18 +37,15 @@ def enter(m: Words, slot: int) -> None:
             m[at + PRI.BOUND] = load_word(m[POL.TABLE] + 16 * row + 8)
 
 
-def leave(m: Words, slot: int) -> None:
-    """An instruction is done."""
-    m[POL.NEWS] += 1
-    if m[INS.AT + slot * INS.WORDS + INS.KIND] in (KIND.TOUCH, KIND.BARRIER):
-        m[POL.WAITERS] -= 1
+def news(m: Words) -> int:
+    """A number that changes whenever something became ready or was done."""
+    return m[POL.ARRIVED] + m[CTL.N_DONE]
 
 
 def arrive(m: Words, slot: int) -> bool:
     """An instruction is ready: its key where that is when it came; whether it computes something
     (waits and releases do not).
     """
-    m[POL.NEWS] += 1
     m[POL.ARRIVED] += 1
     if m[POL.KIND] == POL.ARRIVAL:
         m[PRI.AT + slot * PRI.WORDS + PRI.KEY] = m[POL.ARRIVED]
@@ -136,9 +133,10 @@ def unlink(m: Words, slot: int, before: int) -> int:
 
 
 def bind(m: Words, slot: int, stream: int) -> None:
-    """Let a ready instruction go to a stream; the recorder hears of it."""
+    """Let a ready instruction go to a stream; the log and the recorder hear of it."""
     ins = INS.AT + slot * INS.WORDS
     m[STR.AT + m[ins + INS.STREAM] * STR.WORDS + STR.HELD] -= 1
+    log(m, slot, stream)
     if m[ins + INS.STREAM] == stream:
         return
     m[ins + INS.STREAM] = stream
@@ -198,14 +196,12 @@ def take(m: Words, chosen: int, stream: int) -> int:
     return -1
 
 
-def log(m: Words, slot: int) -> None:
-    """Note that an instruction was dispatched: its number, its entry and its stream."""
+def log(m: Words, slot: int, stream: int) -> None:
+    """Note that an instruction goes to a stream: its number, its entry and the stream."""
     number = m[PRI.AT + slot * PRI.WORDS + PRI.NUMBER]
-    if number < 0:
-        return
     if m[POL.LOGGED] < m[POL.LOG_ROWS]:
         at = m[POL.LOG] + 16 * m[POL.LOGGED]
         what = m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK
         store_word(at, number)
-        store_word(at + 8, what | m[INS.AT + slot * INS.WORDS + INS.STREAM] << ENT.BITS)
+        store_word(at + 8, what | stream << ENT.BITS)
     m[POL.LOGGED] += 1

@@ -555,9 +555,8 @@ class POL(Record):
     PLACE = field("of ORDER: what comes next", by=SCHEDULER)
     ASTRAY = field("of ORDER: times that it could not come", by=SCHEDULER)
     LOGGED = field("of those that compute, how many were dispatched", by=SCHEDULER)
-    NEWS = field("changes whenever something became ready or was done", by=SCHEDULER)
     STALLED = field("1: waited long enough for somebody to wait", by=SCHEDULER)
-    TOLD = line("of ASKED: NEWS at the last answer that chose nothing", by=SCHEDULER)
+    TOLD = line("of ASKED: what `news` was at the last answer that chose nothing", by=SCHEDULER)
 
     # by arrival, the first or the last first; by the table; in the table's order and no other; by
     # whom it asks

@@ -44,7 +44,7 @@ from flowvm.vm.machine.machine import (
     set_limit,
 )
 from flowvm.vm.machine.plan_words import RUNTIME
-from flowvm.vm.machine.policy import lane_of, take
+from flowvm.vm.machine.policy import lane_of, news, take
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, POL, QUE, RING, STATE, STR
@@ -154,6 +154,8 @@ def finish_wait(m: Words, slot: int) -> None:
     what it waited for is recorded and released by then, as is its own instruction.
     """
     cell, outcome = cell_of(m, slot), outcome_of(m, slot)
+    if m[POL.KIND] != 0:
+        m[POL.WAITERS] -= 1
     complete(m, slot)  # the slot may be another instruction's from here on
     notify(cell, outcome)
 
@@ -215,7 +217,7 @@ def is_full(m: Words) -> bool:
 def next_one(m: Words) -> int:
     """Take the ready instruction that goes next off the list: its slot, or -1."""
     slot = next_ready(m)
-    if slot < 0 and m[POL.KIND] == POL.ASKED and m[POL.TOLD] != m[POL.NEWS]:
+    if slot < 0 and m[POL.KIND] == POL.ASKED and m[POL.TOLD] != news(m):
         return ask(m)
     return slot
 
@@ -229,7 +231,7 @@ def ask(m: Words) -> int:
         slot = m[INS.AT + slot * INS.WORDS + INS.NEXT]
     if slot < 0:
         return -1
-    news = m[POL.NEWS]
+    told = news(m)
     question = m[POL.ASK] + 1
     store_release(m, POL.ASK, question)
     polls = 0
@@ -241,7 +243,7 @@ def ask(m: Words) -> int:
             futex_wait(m, POL.ANSWER, question - 1, ANSWER_US)
     m[POL.STALLED] = 0
     if m[POL.CHOICE] < 0:
-        m[POL.TOLD] = news
+        m[POL.TOLD] = told
         return -1
     return take(m, m[POL.CHOICE], m[POL.LANE])
 
