@@ -193,7 +193,7 @@ newaxis = None
 
 _LAZY_MODULES = (
     "accelerator", "amp", "array_api", "backends", "comm", "cuda", "datasets", "distributed",
-    "distributions", "env", "fft", "func", "futures", "fx", "graph", "hub", "jit", "library",
+    "distributions", "env", "fft", "func", "futures", "fx", "graph", "hub", "jit", "lab", "library",
     "linalg", "lowrank", "masked", "memory", "mock_torch", "mps", "multiprocessing", "nn", "onnx",
     "optim", "overrides", "profiler", "random", "return_types", "sbp", "signal", "sparse",
     "special", "testing", "utils", "xpu",

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from flowvm.config import config
 from flowvm.eager import modes
-from flowvm.errors import ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.listing import listing
 from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import CALL_STREAM
@@ -28,7 +28,8 @@ from flowvm.vm.watch.pending import POLL, issued, lively_on
 __all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
 __dir__ = listing(globals())
 
-_numbers = Numbers()
+LEAST, MOST = -20, 19  # priorities
+_numbers: dict[int, Numbers] = {k: Numbers() for k in range(LEAST, MOST + 1)}
 _streams: weakref.WeakValueDictionary[int, Stream] = weakref.WeakValueDictionary()
 _count = itertools.count(1)
 
@@ -36,6 +37,9 @@ _count = itertools.count(1)
 class Stream(Unique):
     """A queue of instructions that runs beside the others: `s = flow.Stream("loader")`.
 
+    priority   the lower, the sooner: within `flow.vm.schedule` ready instructions of a lower number
+               go first, whatever the policy; above 0 (at most 19), the worker's thread also gives
+               way to others when cores are short, as a process of that `nice` value does
     VMError when as many streams as the VM has are in use.
 
     >>> s = flow.Stream("load")
@@ -45,16 +49,22 @@ class Stream(Unique):
     tensor([2., 2.])
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, priority: int = 0) -> None:
         if name is not None and not isinstance(name, str):
             raise ArgumentTypeError(f"Stream: a name is a str, got {type(name).__name__}")
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise ArgumentTypeError(f"Stream: a priority is an int, got {priority!r}")
+        if not LEAST <= priority <= MOST:
+            raise ArgumentError(f"Stream: a priority is from {LEAST} to {MOST}, got {priority}")
+        self.priority = priority
         self._take(f"stream{next(_count)}" if name is None else name)
 
     def _take(self, name: str) -> None:
         self.name = name
-        self.number = _numbers.take(name, lambda: engine.new_stream(name))
+        numbers = _numbers[self.priority]
+        self.number = numbers.take(name, lambda: engine.new_stream(name, self.priority))
         _streams[self.number] = self
-        _numbers.lend(self.number, self)
+        numbers.lend(self.number, self)
 
     @property
     def stream_id(self) -> int:
@@ -76,14 +86,15 @@ class Stream(Unique):
         engine.failures.raise_unseen()
 
     def __repr__(self) -> str:
-        return f"<flow.Stream {self.name!r} ({self.number})>"
+        more = f", priority {self.priority}" if self.priority else ""
+        return f"<flow.Stream {self.name!r} ({self.number}{more})>"
 
 
 class _Default(Stream):
     """The stream of everything that is issued outside `with flow.stream(...)`."""
 
     def __init__(self) -> None:
-        self.name, self.number = "default", CALL_STREAM
+        self.name, self.number, self.priority = "default", CALL_STREAM, 0
 
 
 _default = _Default()

@@ -43,9 +43,9 @@ LAYERS = (
     ("graph",),
     (
         "amp", "custom_ops", "distributions", "fft", "files", "foreach", "func", "futures", "fx",
-        "jit", "library", "linalg", "masked", "methods", "natives", "nn", "onnx", "op_checks",
-        "optim", "overrides", "sbp", "schemas", "serialization", "settings", "signal", "special",
-        "testing", "utils",
+        "jit", "lab", "library", "linalg", "masked", "methods", "natives", "nn", "onnx",
+        "op_checks", "optim", "overrides", "sbp", "schemas", "serialization", "settings", "signal",
+        "special", "testing", "utils",
     ),
     ("lowrank",),
     ("array_api", "comm", "cuda.amp", "distributed", "env", "hub", "multiprocessing", "sparse"),

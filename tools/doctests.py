@@ -86,6 +86,7 @@ SPACES = {
     "errors": Space(flow.errors, True),
     "vm": Space(flow.vm, True),
     "profiler": Space(flow.profiler, True),
+    "lab": Space(flow.lab, True),
     "distributions.utils": Space(flow.distributions.utils, False),
     "futures": Space(flow.futures, True),
     "utils.dlpack": Space(flowvm.utils.dlpack, True),

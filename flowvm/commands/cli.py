@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from flowvm.commands import demo
+from flowvm.commands import demo, lab
 from flowvm.errors import FlowError
 from flowvm.loading.lazy import lazy
 from flowvm.profiler.front.commands import COMMANDS, add_parsers
@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
         return warmup.main(args)
     if args.command == "launch":
         return launch.main(args)
+    if args.command == "lab":
+        return lab.main(args)
     if args.command in (None, "repl"):
         return repl.main()
     return COMMANDS[args.command](args)
@@ -82,6 +84,9 @@ def parser() -> argparse.ArgumentParser:
     ahead.add_argument("--jobs", type=int, default=0, help="processes (default: one a CPU)")
     launch.add_arguments(
         commands.add_parser("launch", help="run a script on several ranks, by mpiexec")
+    )
+    lab.add_arguments(
+        commands.add_parser("lab", help="simulate a run on other machines, by other policies")
     )
     add_parsers(commands)
     return top

@@ -6,6 +6,7 @@ A provider's module is imported at the first call.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
@@ -19,6 +20,7 @@ from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta, about_memory
 from flowvm.ranks.wires import makers, wires
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.scheduling import Rule, planners
 from flowvm.vm.watch.trace import Trace
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
     from flowvm.graph.capture import ahead
+    from flowvm.lab import ruling
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
@@ -37,6 +40,7 @@ else:
     lanes = lazy("flowvm.cuda.lanes")
     runtime = lazy("flowvm.cuda.driver.runtime")
     ahead = lazy("flowvm.graph.capture.ahead")
+    ruling = lazy("flowvm.lab.ruling")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
@@ -94,6 +98,11 @@ def _give_way() -> None:
     overrides.surface_gives_way()
 
 
+def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
+    """What the scheduler is to compare ready instructions by."""
+    return ruling.rule_of(policy, seed, like, streams)
+
+
 def _trace_screen(trace: Trace, width: int) -> Any:
     """Return a trace as a coloured screen."""
     return traces.trace_screen(trace, width)
@@ -121,4 +130,5 @@ wires["cuda"] = _communicator
 engine.failures.about_memory = _about_memory
 about_memory.append(_holders)
 Trace.screen = _trace_screen
+planners.append(_rule_of)
 shown["flowvm.cuda"]["amp"] = amp

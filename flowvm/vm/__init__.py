@@ -8,14 +8,16 @@ Not here: tensors and ops. The VM knows storages, kernels by address, and who re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowvm.errors import ScheduleError
+from flowvm.errors import ArgumentError, ScheduleError
 from flowvm.guards.kept import kept as _kept
 from flowvm.loading.lazy import lazy as _lazy
 from flowvm.loading.listing import listing
+from flowvm.vm.callers.hot import CALL_STREAM, HOST_STREAM
 from flowvm.vm.callers.hot import counted as _counted
 from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.tracebacks import border
@@ -31,12 +33,15 @@ from flowvm.vm.watch.verify import Verified, verify
 
 if TYPE_CHECKING:
     from flowvm.vm.engine import prompt as _prompt
+    from flowvm.vm.engine import scheduling as _scheduling
     from flowvm.vm.engine import stepping as _stepping
+    from flowvm.vm.engine.scheduling import Order, Replay, Scheduling
     from flowvm.vm.engine.stepping import Stepping, Stop
     from flowvm.vm.watch import dumping as _dumping
     from flowvm.vm.watch import lively as _lively
 else:
     _prompt = _lazy("flowvm.vm.engine.prompt")
+    _scheduling = _lazy("flowvm.vm.engine.scheduling")
     _stepping = _lazy("flowvm.vm.engine.stepping")
     _dumping = _lazy("flowvm.vm.watch.dumping")
     _lively = _lazy("flowvm.vm.watch.lively")
@@ -58,8 +63,10 @@ __all__ = [
     "last_error",
     "pending",
     "record",
+    "replay",
     "reset_peak",
     "restore",
+    "schedule",
     "sequential",
     "stats",
     "step",
@@ -289,6 +296,78 @@ def step(
     if on is None:
         stepping.on = _prompt.Prompt(stepping).stop
     return stepping
+
+
+def schedule(
+    policy: Any = "fifo",
+    *,
+    seed: int | None = None,
+    streams: Sequence[Any] = (),
+    like: Any = None,
+    depth: int = 1,
+    gather: bool = False,
+) -> Scheduling:
+    """`with flow.vm.schedule("random", seed=7) as sched:` has the scheduler take what is ready in a
+    policy's order; behind the block `sched.order` is the order that it was.
+
+    policy    a name of `flow.lab` ("fifo", "lifo", "random", "pct", "critical_path", "heft", ...),
+              a class or an object of `flow.lab.Policy`; one with `ready` and `pick` of its own is
+              asked in Python, for each instruction
+    seed      of a policy that has one
+    streams   flow.Streams that share the work issued to any of them (None is the default stream):
+              an instruction goes to whichever has room, or where a static schedule has it
+    like      a profile of the same work, or its Dag, for policies that look at the whole graph
+    depth     instructions that a stream may have at once; 0: one in all, which makes the order one
+              that `replay` gives again exactly
+    gather    let nothing go until the program waits for something, so that the choice is among all
+              that was issued until then
+    Values are those of program order, whatever the policy.  ArgumentError: no such policy, or
+    it wants `like`.  ModeError: in `sequential()`, or within another policy.
+
+    >>> with flow.vm.schedule("random", seed=7) as sched:
+    ...     x = flow.ones(2) + 1
+    >>> sched.order.ops
+    ['fill', 'add']
+    """
+    for name, value in (("depth", depth), ("seed", 0 if seed is None else seed)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ArgumentError(f"schedule: {name} is a number from 0 up, got {value!r}")
+    numbers = [_number_of(one) for one in streams]
+    rule = _scheduling.planners[0](policy, seed, like, numbers)
+    return _scheduling.Scheduling(_engine, rule, numbers, depth, gather)
+
+
+def replay(order: Order | str | Path, streams: Sequence[Any] = ()) -> Replay:
+    """`with flow.vm.replay(sched.order):` has instructions go in an order that was recorded, on any
+    number of streams.
+
+    order     an Order, or a file that `Order.save` wrote
+    streams   as `schedule` has them
+    ScheduleError, when the block is left: the program issued other instructions.
+
+    >>> with flow.vm.schedule("random", seed=7) as sched:
+    ...     x = flow.ones(2) + 1
+    >>> with flow.vm.replay(sched.order) as again:
+    ...     x = flow.ones(2) + 1
+    >>> again.order == sched.order
+    True
+    """
+    if isinstance(order, (str, Path)):
+        order = _scheduling.Order.load(order)
+    if not isinstance(order, _scheduling.Order):
+        raise ArgumentError(f"replay: expected an Order or a file of one, got {order!r}")
+    return _scheduling.Replay(_engine, order, [_number_of(one) for one in streams])
+
+
+def _number_of(stream: Any) -> int:
+    number = CALL_STREAM if stream is None else getattr(stream, "number", stream)
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise ArgumentError(f"schedule: streams are flow.Streams, got {stream!r}")
+    if not 0 <= number < _engine.streams or number == HOST_STREAM:
+        raise ArgumentError(f"schedule: there is no stream {number} that computes")
+    if (_engine.words[CTL.DEVICES] | _engine.words[CTL.LANES]) >> number & 1:
+        raise ArgumentError("schedule: streams of devices and of ranks keep their own work")
+    return number
 
 
 def empty_cache() -> None:

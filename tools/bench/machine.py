@@ -40,6 +40,16 @@ def throughput(rounds: int) -> Iterator[Result]:
         )
 
 
+def policies(rounds: int) -> Iterator[Result]:
+    """The same program where a policy chooses among what is ready."""
+    program = random_dag(100_000, 1000, 0)
+    access = [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST]
+    for name in ("fifo", "lifo"):
+        with flow.vm.schedule(name, depth=64):
+            cost = min(run(program, access) for _ in range(rounds))
+        yield Result(f"an instruction of a random DAG, policy {name}", "ns", cost * 1e9)
+
+
 def round_trip(rounds: int) -> Result:
     """Issue one instruction and wait for it."""
     kernel = jit.native(no_op, "int32(int64, int64, int64, int64)")
@@ -112,6 +122,7 @@ def streams(rounds: int) -> Result:
 def results(rounds: int) -> Iterator[Result]:
     """All rows."""
     yield from throughput(rounds)
+    yield from policies(rounds)
     yield round_trip(rounds)
     yield streams(rounds)
     yield from scaling(rounds)

@@ -63,6 +63,7 @@ KINDS = {
     "new": 90, "update": 90, "view": 24, "slow": 6, "odd": 6, "bad": 2, "bad_update": 1,
     "delete": 18, "read": 9, "sync": 2, "burst": 3,
 }  # fmt: skip
+POLICIES = ("", "", "random", "pct", "adversarial", "lifo")  # "": none
 OPTIONS = {"new": list(NEW), "update": list(UPDATE), "view": list(VIEW)}
 
 
@@ -82,6 +83,10 @@ def case(seed: int) -> dict[str, Any]:
         "verify": rng.random() < 0.5,
         "values": rng.randrange(1 << 30),
         "programs": [steps(rng, kinds, threads) for _ in range(threads)],
+        "policy": rng.choice(POLICIES),
+        "seed": rng.randrange(1 << 20),
+        "depth": rng.choice([0, 1, 2]),
+        "shared": rng.random() < 0.5,  # whether the streams share their work
     }
 
 
@@ -102,7 +107,9 @@ def steps(rng: random.Random, kinds: dict[str, int], threads: int) -> list[list[
 def kind(case: Any) -> str:
     """See `tools.campaign.__main__`."""
     verified = ", verified" if case["verify"] else ""
-    return f"{case['streams']} streams, {len(case['programs'])} threads{verified}"
+    policy = f", {case['policy']}" if case.get("policy") else ""
+    shared = ", shared" if policy and case["shared"] else ""
+    return f"{case['streams']} streams, {len(case['programs'])} threads{verified}{policy}{shared}"
 
 
 def parts(case: Any) -> list[Any]:
@@ -302,7 +309,8 @@ def _check(case: Any) -> str:
     programs = [
         Program(steps, case["values"] + t, streams) for t, steps in enumerate(case["programs"])
     ]
-    with flow.vm.record() if case["verify"] else contextlib.nullcontext() as seen:
+    recorded = flow.vm.record() if case["verify"] else contextlib.nullcontext()
+    with recorded as seen, _scheduling(case, streams):
         if len(programs) == 1:
             programs[0].run()
         else:
@@ -324,6 +332,16 @@ def _check(case: Any) -> str:
     settle()
     assert _word(CTL.LIVE_BYTES) == live, f"{_word(CTL.LIVE_BYTES) - live} bytes leaked"
     return "with errors" if failed else "right"
+
+
+def _scheduling(case: Any, streams: list[Any]) -> Any:
+    """The policy that the scheduler takes ready instructions by, if one is asked for."""
+    if not case.get("policy"):
+        return contextlib.nullcontext()
+    seed = case["seed"] if case["policy"] in ("random", "pct") else None
+    return flow.vm.schedule(
+        case["policy"], seed=seed, depth=case["depth"], streams=streams if case["shared"] else ()
+    )
 
 
 def settle() -> None:

@@ -34,6 +34,7 @@ _REGIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "WAI": ("waits of devices", ("sched",)),
     "CHK": ("memory check", ("worker",)),
     "VEW": ("views for it", ("yours",)),
+    "PRI": ("policies' keys", ("sched",)),
 }
 
 

@@ -382,11 +382,12 @@ class Engine:
                 self.arenas[owner].view(np.int64)[:] = zones.PATTERN
         return (int(self.arenas[owner].ctypes.data + 4095) & -4096) + zones.ARENA_ZONE
 
-    def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
+    def _thread(self, name: str, target: Callable[..., Any], *args: int) -> threading.Thread:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
         self.threads.append(thread)  # first: a started thread must be waited for
         thread.start()
         say(1, f"started thread {name}")
+        return thread
 
     def _give_arena(self, stream: int) -> None:
         at = STR.AT + stream * STR.WORDS
@@ -422,12 +423,19 @@ class Engine:
     def _start_worker(self, stream: int) -> None:
         loop = "device_loop" if self.words[CTL.DEVICES] >> stream & 1 else "worker_loop"
         run = self.loops.compiled(loop)  # of Python, it would poll with the interpreter's lock held
-        self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
+        thread = self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
+        priority = self.words[STR.AT + stream * STR.WORDS + STR.PRIORITY]
+        if priority > 0 and thread.native_id is not None:
+            os.setpriority(os.PRIO_PROCESS, thread.native_id, priority)
 
-    def new_stream(self, name: str) -> int:
-        """Add a compute stream with its own worker.  Return its number."""
+    def new_stream(self, name: str, priority: int = 0) -> int:
+        """Add a compute stream with its own worker.  Return its number.
+
+        Policies read `priority`.  Above 0 it is also the nice value of the worker's thread.
+        """
         with self.lock:
             stream = self._add_stream(name)
+            self.words[STR.AT + stream * STR.WORDS + STR.PRIORITY] = priority
             if self.running:
                 self._start_worker(stream)
             return stream

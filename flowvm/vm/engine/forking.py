@@ -28,7 +28,7 @@ from flowvm.config import config
 from flowvm.guards.forks import Held
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.interrupt import protected
-from flowvm.vm.machine.words import CTL, RING, STR
+from flowvm.vm.machine.words import CTL, POL, RING, STR
 from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.narrate import Narrator
 from flowvm.vm.watch.pending import issued
@@ -179,6 +179,7 @@ class Forking:
         vm.loops.after_fork_in_child()
         words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = 0
         words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
+        words[POL.KIND] = 0  # a policy is its block's, and that thread may not be here
         vm.narrator = Narrator(vm)
         if not vm.sequential:  # the child may start its VM with other settings
             vm.configured = False

@@ -35,6 +35,7 @@ Long because the state machine is one piece.
 from __future__ import annotations
 
 from flowvm.vm.machine.lang import Words, load_acquire, load_word, store_release
+from flowvm.vm.machine.policy import arrive, choose, enter, is_shared
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.words import (
     ACC,
@@ -46,6 +47,7 @@ from flowvm.vm.machine.words import (
     INS,
     KIND,
     OPERAND,
+    POL,
     QUE,
     RING,
     STATE,
@@ -136,6 +138,8 @@ def receive(m: Words) -> bool:
     m[ins + INS.STATUS] = 0
     m[CTL.LIVE_ACCESSES] += count
     m[CTL.IN_FLIGHT_BYTES] += m[entry + ENT.BYTES]
+    if m[POL.KIND] != 0:
+        enter(m, slot)
     for k in range(count):  # writes first, so that reading one's own output adds nothing
         if access_of(m, slot, entry, k) & 3 != OPERAND.CONST:
             connect_write(m, slot, operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK)
@@ -221,7 +225,13 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
         m[CTL.N_WAW] += 1
     in_stream = m[src + INS.STREAM] == m[dst + INS.STREAM] and m[dst + INS.KIND] != KIND.TOUCH
     in_stream = in_stream and m[src + INS.KIND] != KIND.TOUCH
-    if in_stream:
+    if in_stream and m[POL.KIND] != 0:
+        if is_shared(m, m[src + INS.STREAM]):
+            in_stream = False  # who runs where is not known yet
+        elif m[src + INS.STATE] >= STATE.DISPATCHED:
+            m[CTL.N_PRESCHEDULED] += 1
+            return
+    elif in_stream:
         m[CTL.N_PRESCHEDULED] += 1
         if m[src + INS.STATE] >= STATE.READY:  # first come, first served: it is dispatched first
             return
@@ -289,11 +299,17 @@ def drop_notes(m: Words, slot: int) -> None:
 
 
 def make_ready(m: Words, slot: int) -> None:
-    """Append the instruction to the ready list, first come first served."""
+    """Append the instruction to the ready list, first come first served.  Under a policy, barriers
+    and releases go in front.
+    """
     m[INS.AT + slot * INS.WORDS + INS.STATE] = STATE.READY
     m[INS.AT + slot * INS.WORDS + INS.T_READY] = m[CTL.NOW]
     m[INS.AT + slot * INS.WORDS + INS.NEXT] = -1
     last = m[CTL.READY_LAST]
+    if m[POL.KIND] != 0 and not arrive(m, slot) and last >= 0:
+        m[INS.AT + slot * INS.WORDS + INS.NEXT] = m[CTL.READY_FIRST]
+        m[CTL.READY_FIRST] = slot
+        return
     if last >= 0:
         m[INS.AT + last * INS.WORDS + INS.NEXT] = slot
     else:
@@ -335,7 +351,11 @@ def satisfy(m: Words, at: int, stream: int, place: int) -> None:
 
 
 def next_ready(m: Words) -> int:
-    """Take the first ready instruction off the list.  Return its slot, or -1."""
+    """Take the first ready instruction off the list, or the policy's choice.  Return its slot, or
+    -1.
+    """
+    if m[POL.KIND] != 0:
+        return choose(m)
     slot = m[CTL.READY_FIRST]
     if slot >= 0:
         m[CTL.READY_FIRST] = m[INS.AT + slot * INS.WORDS + INS.NEXT]

@@ -274,6 +274,8 @@ class STR(Region):
     LOCK = field("of its allocator: whether a worker uses it", by="any worker that takes it")
     SLABS = field("slabs that were cut: next, end of what was cut, bytes", by="who has the lock")
     STOPPABLE = field("number + 1 of the kernel, if a cancel may end it between chunks; else 0")
+    PRIORITY = field("of a policy: streams with a lower number go first", by=MAIN)
+    HELD = field("of a policy: ready instructions of it that compute something", by=SCHEDULER)
     LAUNCHED = line("instructions that were handed to the device")
 
     N_CLASSES = 168
@@ -524,6 +526,53 @@ class CHK(Region):
 @region(ENT.LENGTH, words=1, by=ISSUER)
 class VEW(Region):
     """The memory check's: the address of the views that an entry's instructions write."""
+
+
+@record(by=MAIN)
+class POL(Record):
+    """The policy that ready instructions are taken by (`flowvm.vm.machine.policy`): control words
+    behind those of CTL, in its region, so they too are their own index.
+    """
+
+    KIND = field(
+        at=50 * LINE, meaning="0: first come, first served, at once; else one of those below"
+    )
+    DEPTH = field("instructions that a stream may have at once; 0: one in all streams")
+    POOL = field("bit s: stream s shares its work with the others that have one")
+    GATHERED = field("1: nothing goes until somebody waits, or nothing more may be issued")
+    TABLE = field("address of (key, stream or -1) of instructions by their number")
+    ROWS = field("how many it has")
+    WRAPS = field("1: behind its end the table begins anew")
+    RANKED = field("1: streams have priorities that differ")
+    LAST = line("of ORDER: keys below are places in it")
+    LOG = field("address of (number, entry | stream << ENT.BITS) of what was dispatched")
+    LOG_ROWS = field("how many it has room for")
+    CHOICE = field("of ASKED: the slot that was chosen, or -1", by="the policy's thread")
+    LANE = field("of ASKED: the stream for it", by="the policy's thread")
+    ANSWER = field("of ASKED: the last question that was answered", by="the policy's thread")
+    ASK = line("of ASKED: questions so far", by=SCHEDULER)
+    WAITERS = field("waits in flight", by=SCHEDULER)
+    WORKED = field("instructions received that compute something", by=SCHEDULER)
+    ARRIVED = field("instructions that became ready", by=SCHEDULER)
+    PLACE = field("of ORDER: what comes next", by=SCHEDULER)
+    ASTRAY = field("of ORDER: times that it could not come", by=SCHEDULER)
+    LOGGED = field("of those that compute, how many were dispatched", by=SCHEDULER)
+    STALLED = field("1: waited long enough for somebody to wait", by=SCHEDULER)
+    TOLD = line("of ASKED: what `news` was at the last answer that chose nothing", by=SCHEDULER)
+
+    # by arrival, the first or the last first; by the table; in the table's order and no other; by
+    # whom it asks
+    ARRIVAL, LATEST, KEYED, ORDER, ASKED = 1, 2, 3, 4, 5
+
+
+@region(_SLOTS, words=4, by=SCHEDULER)
+class PRI(Region):
+    """What a policy knows of the instruction in a slot."""
+
+    NUMBER = field("among those that compute something; -1 of a wait or a release")
+    KEY = field("the least goes first")
+    BOUND = field("the stream of a pool that it must go to, or -1")
+    HEARD = field("1: its policy was told that it is ready", by="the policy's thread")
 
 
 @record()

@@ -44,9 +44,10 @@ from flowvm.vm.machine.machine import (
     set_limit,
 )
 from flowvm.vm.machine.plan_words import RUNTIME
+from flowvm.vm.machine.policy import lane_of, news, take
 from flowvm.vm.machine.recorder import begin, end
 from flowvm.vm.machine.stamps import see, stamp_end, stamp_open, stamp_task
-from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, QUE, RING, STATE, STR
+from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, POL, QUE, RING, STATE, STR
 from flowvm.vm.workers.actors import (
     close_launch,
     has_mail,
@@ -72,6 +73,8 @@ from flowvm.vm.workers.ranges import help_with
 WINDOW = 64  # records taken before the workers' news are looked at again
 STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
+PATIENCE = 50  # such sleeps until a policy lets go what it has held
+ANSWER_US = 200  # between two looks for a policy's answer
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
 GLANCE = 50  # microseconds between two looks at a busy device
@@ -152,6 +155,8 @@ def finish_wait(m: Words, slot: int) -> None:
     instruction and the ones before it are recorded and released.
     """
     cell, outcome = cell_of(m, slot), outcome_of(m, slot)
+    if m[POL.KIND] != 0:
+        m[POL.WAITERS] -= 1
     complete(m, slot)  # the slot may be another instruction's from here on
     notify(cell, outcome)
 
@@ -179,7 +184,11 @@ def step(m: Words) -> int:
         if not receive(m):
             break
         did += 1
-    slot = next_ready(m)
+        if k == WINDOW - 1 and m[POL.GATHERED] != 0:
+            return did  # more may be there, which belongs to the same choice
+    if m[POL.GATHERED] != 0 and is_full(m):
+        m[POL.STALLED] = 1
+    slot = next_one(m)
     while slot >= 0:
         if level > 1:
             m[CTL.NOW] = ticks()
@@ -188,7 +197,7 @@ def step(m: Words) -> int:
             m[INS.AT + slot * INS.WORDS + INS.STATUS] = 0
             finish_wait(m, slot)
         did += 1
-        slot = next_ready(m)
+        slot = next_one(m)
     slot = ready_barrier(m)
     while slot >= 0:
         finish_wait(m, slot)
@@ -197,14 +206,57 @@ def step(m: Words) -> int:
     return did
 
 
+def is_full(m: Words) -> bool:
+    """Whether nobody may issue more, or the next record waits for room, so that something must go
+    although nobody waits.
+    """
+    seq = m[CTL.RECEIVED]
+    mark = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK
+    return m[CTL.LIMIT] <= seq or load_acquire(m, mark) == seq + 1
+
+
+def next_one(m: Words) -> int:
+    """Take the ready instruction that goes next off the list: its slot, or -1."""
+    slot = next_ready(m)
+    if slot < 0 and m[POL.KIND] == POL.ASKED and m[POL.TOLD] != news(m):
+        return ask(m)
+    return slot
+
+
+def ask(m: Words) -> int:
+    """Let the policy's thread choose, in Python, and wait for it: the slot, or -1."""
+    if m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0:
+        return -1
+    slot = m[CTL.READY_FIRST]
+    while slot >= 0 and lane_of(m, slot) < 0:
+        slot = m[INS.AT + slot * INS.WORDS + INS.NEXT]
+    if slot < 0:
+        return -1
+    told = news(m)
+    question = m[POL.ASK] + 1
+    store_release(m, POL.ASK, question)
+    polls = 0
+    while load_acquire(m, POL.ANSWER) != question:
+        if load_acquire(m, CTL.STOP) != 0:
+            return -1
+        polls += 1
+        if not keep_polling(m, polls):
+            futex_wait(m, POL.ANSWER, question - 1, ANSWER_US)
+    m[POL.STALLED] = 0
+    if m[POL.CHOICE] < 0:
+        m[POL.TOLD] = told
+        return -1
+    return take(m, m[POL.CHOICE], m[POL.LANE])
+
+
 def scheduler_loop(base: int) -> int:
     """Run the scheduler thread until STOP."""
     m = words_at(base, ARRAY.WORDS)
-    idle = 0
+    idle = naps = 0
     while True:
         did = step(m)
         if did > 0:
-            idle = 0
+            idle = naps = 0
             for stream in range(m[CTL.USED_STREAMS]):
                 at = STR.AT + stream * STR.WORDS
                 if m[at + STR.SLEEPS] != 0 and m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
@@ -226,6 +278,9 @@ def scheduler_loop(base: int) -> int:
                 wake(m, at + STR.SLEEPS)
         if not has_news(m):
             futex_wait(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, SLICE)
+            naps += 1
+            if m[POL.KIND] != 0 and naps > PATIENCE:  # whoever waits does so in a way of its own
+                m[POL.STALLED] = 1
         compare_exchange(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0)
         if m[CTL.ROOM_SLEEPS] != 0:
             wake(m, CTL.ROOM_SLEEPS)

@@ -17,7 +17,7 @@ import pytest
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import Intrinsic
-from flowvm.vm.machine import lang, machine, recorder
+from flowvm.vm.machine import lang, machine, policy, recorder
 from flowvm.vm.machine.lang import store_release, words_at
 from flowvm.vm.machine.machine import complete, dispatch, next_ready, ready_barrier, receive
 from flowvm.vm.machine.words import (
@@ -51,8 +51,8 @@ SYSTEM |= {"futex_wait", "sched_yield"}  # for another worker of the device, if 
 
 @pytest.mark.parametrize(
     ("module", "allowed"),
-    [(machine, PURE), (recorder, PURE), (allocator, PURE | ATOMIC | SYSTEM)],
-    ids=["machine", "recorder", "allocator"],
+    [(machine, PURE), (policy, PURE), (recorder, PURE), (allocator, PURE | ATOMIC | SYSTEM)],
+    ids=["machine", "policy", "recorder", "allocator"],
 )
 def test_the_source_reaches_nothing_but_the_array(module, allowed):
     """No import but the layout and some primitives: there is no clock, lock or sleep to use."""
@@ -65,7 +65,7 @@ def test_the_source_reaches_nothing_but_the_array(module, allowed):
             if node.module == "flowvm.vm.machine.lang":
                 assert names <= allowed, f"line {node.lineno}: {names - allowed}"
             else:
-                pure = ("words", "device_words", "recorder")
+                pure = ("words", "device_words", "policy", "recorder")
                 allowed_modules = {"__future__", *(f"flowvm.vm.machine.{name}" for name in pure)}
                 if module is allocator:
                     allowed_modules.add("flowvm.vm.workers.zones")  # the memory check

@@ -1,0 +1,88 @@
+"""Graphs of work from what was recorded, or will be replayed, as columns of which a Dag is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowvm.profiler.run.run import Run
+from flowvm.vm.machine.edges import connect
+from flowvm.vm.machine.words import KIND, OPERAND
+from flowvm.vm.watch.trace import Trace
+
+Array = np.ndarray[Any, Any]
+Columns = dict[str, Any]  # the arguments of a Dag
+WORK = (KIND.OP_CALL, KIND.CALLBACK, KIND.LAUNCH)  # kinds of instructions that compute
+SECOND = 1e9  # nanoseconds
+
+
+def of_run(run: Run, issued: bool) -> tuple[Columns, Array]:
+    """The instructions of a run that computed; what waits (a release, a read) is no work."""
+    started, ended = run.time("started"), run.time("ended")
+    worked = np.isin(run.kind, WORK) & (started > 0) & (ended >= started)
+    rows = np.flatnonzero(worked)
+    place = np.cumsum(worked) - 1
+    both = worked[run.source] & worked[run.target]
+    source, target = run.source[both], run.target[both]
+    size = np.where(run.hazard[both] == 0, run.size[run.operand[both]], 0)
+    writes = np.repeat(worked, np.diff(run.offsets)) & (run.access & OPERAND.ALLOCATE != 0)
+    nbytes = np.zeros(len(run))
+    np.add.at(nbytes, run.owner[writes], run.size[writes])
+    release = (run.time("issued")[rows] - run.begun).clip(0) / SECOND if issued else 0.0
+    columns = {
+        "cost": (ended - started)[rows] / SECOND,
+        "edges": (place[source], place[target], size.astype(np.float64)),
+        "op": [run.names[k] for k in run.op[rows]],
+        "stream": run.stream[rows],
+        "nbytes": nbytes[rows],
+        "release": release,
+        "hazard": run.hazard[both],
+    }
+    return columns, rows
+
+
+def of_trace(trace: Trace) -> Columns:
+    """The instructions of a trace that computed."""
+    place: dict[int, int] = {}
+    rows: list[Any] = []
+    for k, ins in enumerate(trace.instructions):
+        if ins.kind in WORK:
+            place[k] = len(rows)
+            rows.append(ins)
+    edges = [(place[e.source], place[e.target]) for e in trace.edges
+             if e.source in place and e.target in place]  # fmt: skip
+    return {
+        "cost": [max(0, ins.ended - ins.started) / SECOND for ins in rows],
+        "edges": edges,
+        "op": [ins.name for ins in rows],
+        "stream": [ins.stream for ins in rows],
+    }
+
+
+def of_plan(plan: Any, cost: Any) -> Columns:
+    """The tasks of a Plan: edges by what they read and write, as the scheduler would make them."""
+    nodes = plan.graph.nodes
+    owner, tensor, writes, sizes = [], [], [], []
+    numbers: dict[Any, int] = {}
+    nbytes = np.zeros(len(nodes))
+    for k, node in enumerate(nodes):
+        for access, operand in node.accesses():
+            buffer = operand.buffer
+            fresh = buffer not in numbers
+            owner.append(k)
+            tensor.append(numbers.setdefault(buffer, len(numbers)))
+            writes.append(access != "const")
+            sizes.append(buffer.nbytes)
+            if fresh and writes[-1]:
+                nbytes[k] += buffer.nbytes
+    edges = connect(np.array(owner, np.int64), np.array(tensor, np.int64), np.array(writes, bool))
+    size = np.array(sizes, np.float64)[edges.operand]
+    return {
+        "cost": np.broadcast_to(np.asarray(cost, np.float64), (len(nodes),)),
+        "edges": (edges.source, edges.target, np.where(edges.hazard == 0, size, 0.0)),
+        "op": [node.operator.name for node in nodes],
+        "stream": [node.stream for node in nodes],
+        "nbytes": nbytes,
+        "hazard": edges.hazard,
+    }

@@ -1,0 +1,195 @@
+"""The VM obeys: any policy gives program order's values, an order is had again, and a broken
+scheduler is met.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import flowvm as flow
+from flowvm import lab
+from flowvm.errors import ArgumentError, ModeError, ScheduleError
+from flowvm.vm.engine.engine import engine
+from tests.vm.mutants import HAZARDS, MUTANT, forgetful_scheduler
+
+KEPT = []  # of a scheduler that forgets, what would be freed too early
+
+
+def step():
+    """Independent chains, joined, with updates in place: hazards of all three kinds."""
+    x = flow.arange(16.0).reshape(4, 4)
+    chains = []
+    for k in range(4):
+        y = x + float(k)
+        for _ in range(3):
+            y = (y @ x).tanh()
+        y.add_(1.0)
+        chains.append(y)
+    x.mul_(2.0)
+    total = chains[0] * x
+    for y in chains[1:]:
+        total = total + y
+    return total
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with flow.vm.sequential():
+        return step().numpy().copy()
+
+
+@pytest.fixture(scope="module")
+def like():
+    with flow.profiler.profile() as p:
+        kept = step()
+        flow.vm.sync()
+    assert kept.shape == (4, 4)
+    return p
+
+
+@pytest.fixture(scope="module")
+def streams():
+    return [None, flow.Stream("a"), flow.Stream("b", priority=1)]
+
+
+GRAPHLESS = ("fifo", "lifo", "random", "pct", "work_stealing")
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+@pytest.mark.parametrize("name", [*GRAPHLESS, "critical_path", "adversarial", "heft"])
+def test_values_are_those_of_program_order(name, depth, expected, like, streams):
+    for several in ((), streams):
+        scheduling = flow.vm.schedule(name, like=like, streams=several, depth=depth)
+        with flow.vm.record() as trace, scheduling as sched:
+            values = step().numpy()
+        assert np.array_equal(values, expected)
+        assert flow.vm.verify(trace).pairs > 0
+        assert sorted(sched.order.numbers) == list(range(len(sched.order)))
+        with flow.vm.replay(sched.order, streams=streams) as again:
+            assert np.array_equal(step().numpy(), expected)
+        assert again.order == sched.order
+
+
+def test_one_seed_is_one_order(streams):
+    def order(seed):
+        with flow.vm.schedule("random", seed=seed, depth=0, gather=True) as sched:
+            step()
+        return sched.order.numbers
+
+    assert order(1) == order(1) != order(2)
+
+
+def test_a_static_schedule_has_its_workers(like, streams):
+    planned = lab.simulate(lab.Dag.of(like), len(streams), "heft")
+    with flow.vm.schedule("heft", like=like, streams=streams) as sched:
+        step()
+    lanes = [engine.streams and (0 if s is None else s.number) for s in streams]
+    went = dict(zip(sched.order.numbers, sched.lanes, strict=True))
+    assert [went[k] for k in range(len(went))] == [lanes[w] for w in planned.worker]
+
+
+def test_a_policy_in_ten_lines_is_asked(expected, streams):
+    class Oldest(lab.Policy):
+        def begin(self, dag, machine):
+            self.tasks = []
+
+        def ready(self, task, now):
+            self.tasks.append(task)
+
+        def pick(self, worker, now):
+            return self.tasks.pop(0) if self.tasks else -1
+
+    with flow.vm.schedule(Oldest, depth=0, gather=True) as sched:
+        values = step().numpy()
+    assert np.array_equal(values, expected)
+    assert sched.order.numbers != sorted(sched.order.numbers)
+
+    class Wrong(Oldest):
+        def pick(self, worker, now):
+            return 1 << 20
+
+    with pytest.raises(ScheduleError, match="not ready"), flow.vm.schedule(Wrong):
+        step()
+    assert np.array_equal(step().numpy(), expected)  # and all is as it was
+
+
+def test_lower_priorities_go_first(streams):
+    late, soon = flow.Stream("late", priority=5), flow.Stream("soon", priority=-5)
+    with flow.vm.schedule("fifo", depth=0, gather=True) as sched:
+        for stream in (late, soon):
+            with flow.stream(stream):
+                kept = [flow.ones(2) for _ in range(3)]
+    assert len(kept) == 3
+    assert sched.order.numbers == [3, 4, 5, 0, 1, 2]
+    with pytest.raises(ArgumentError, match="from -20 to 19"):
+        flow.Stream(priority=40)
+
+
+def test_an_order_is_a_file(tmp_path):
+    with flow.vm.schedule("lifo") as sched:
+        step()
+    sched.order.save(tmp_path / "order.json")
+    with flow.vm.replay(tmp_path / "order.json") as again:
+        step()
+    assert again.order == sched.order
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ArgumentError):
+        flow.vm.replay(tmp_path / "bad.json")
+
+
+def test_another_program_is_not_replayed():
+    with flow.vm.schedule("lifo") as sched:
+        step()
+    with pytest.raises(ScheduleError, match="other instructions"), flow.vm.replay(sched.order):
+        flow.ones(3) + 1
+
+
+def test_what_cannot_be_scheduled_is_an_error(streams):
+    with pytest.raises(ArgumentError, match="like="):
+        flow.vm.schedule("heft")
+    with pytest.raises(ArgumentError, match="no policy"):
+        flow.vm.schedule("best")
+    with flow.vm.schedule("fifo") as sched:
+        with pytest.raises(ModeError, match="another policy"), flow.vm.schedule("lifo"):
+            pass
+        with pytest.raises(ModeError, match="is over"):
+            print(sched.order)
+    wrong = pytest.raises(ModeError, match="sequential")
+    with flow.vm.sequential(), wrong, flow.vm.schedule("fifo"):
+        pass
+
+
+def test_errors_come_through_a_policy():
+    index = flow.tensor([1, 9])
+    with flow.vm.schedule("random", seed=1):
+        taken = flow.ones(4)[index]
+        with pytest.raises(IndexError):
+            taken.numpy()
+
+
+def test_nothing_breaks_a_whole_scheduler(streams):
+    assert not lab.explore(step, tries=10, policy="random", streams=streams).failures
+
+
+def forgetful_step():
+    """With nothing freed, so that the one hazard forgotten is between two ops."""
+    a, b = flow.ones(8), flow.full((8,), 2.0)
+    c = a * b
+    rest = [c + float(k) for k in range(6)]
+    a.add_(5.0)
+    rest.append(rest[0] * a)
+    KEPT.append((a, b, c, rest))
+    return rest[-1]
+
+
+def test_a_dropped_edge_is_found_and_shrunk():
+    with forgetful_scheduler():
+        engine.words[MUTANT] = HAZARDS["WAR"]
+        found = lab.explore(forgetful_step, tries=1000)
+    assert len(found.failures) == 1
+    matter = found.failures[0].matter
+    assert 2 <= len(matter) <= 6
+    assert {"mul", "add"} <= {met.op for met in matter}
+    assert "overlap" in found.failures[0].why or "value" in found.failures[0].why
+    assert not lab.explore(forgetful_step, tries=3).failures
