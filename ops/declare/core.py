@@ -26,6 +26,7 @@ from flowvm.meta.formats import (
 )
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import _apart, record_in_place
+from flowvm.ops.declare.letters import broadcasting
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -78,6 +79,7 @@ _cast = Operator(
     infer=_infer_cast,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _cast_away = Operator(
     "cast",
@@ -88,6 +90,7 @@ _cast_away = Operator(
     infer=_infer_cast,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _arrange = Operator(
     "arrange",
@@ -99,6 +102,7 @@ _arrange = Operator(
     infer=_infer_arrange,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _arrange_away = Operator(
     "arrange",
@@ -109,6 +113,7 @@ _arrange_away = Operator(
     infer=_infer_arrange,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _copy = Operator(
     "copy",
@@ -119,7 +124,10 @@ _copy = Operator(
     infer=_infer_copy,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
+CASTS = (_cast, _cast_away)
+COPIES = (*CASTS, _arrange, _arrange_away, _copy)  # which read an operand however it lies
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

@@ -33,6 +33,7 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_layout, body_of, kernel_of, kind_of
 from flowvm.ops.declare.cpu.stand_in import short_kernel
+from flowvm.ops.declare.letters import Rule
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.narrate import kernel_text
@@ -94,6 +95,9 @@ def op(
     half: str = "upcast",
     refills: bool = False,
     complex: bool = False,
+    letters: Rule | None = None,
+    amp: str = "",
+    shaped: str = "",
     cuda: str | Callable[..., Any] = "",
 ) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
@@ -113,6 +117,11 @@ def op(
                 takes them for CUDA, whose rule does, and not for the CPU
     refills     nothing of what an input with ! held goes into what is written there
     complex     it takes complex numbers; else these are an error at the call
+    letters     the rule of its SBP letters (`flowvm.ops.declare.letters`), by which calls on global
+                tensors are split; without one, every rank computes all of everything
+    amp         what autocast converts its inputs to (`flowvm.eager.autocasting`): "half", "full",
+                "widest", or "" for as they are
+    shaped      the attribute that says the shape of the first output: of a split one, its part's
     cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
                 function, or "module:function" where the module is one of the `cuda` folder beside
                 the declaration, or a whole dotted name; without one, the body itself is compiled
@@ -161,6 +170,9 @@ def op(
             infer=lambda metas, attrs: infer(*metas, *attrs),
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
             complex=complex,
+            letters=letters,
+            amp=amp,
+            shaped=shaped,
             minifloats=half == "bits",
         )
         operator.fallback = _prepared(operator, dense, half)

@@ -20,6 +20,7 @@ from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import valueless
+from flowvm.ops.declare.letters import unsplit
 from flowvm.vm.machine.lang import address_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _move = Operator(
     _lower,
     attrs=("device",),
     grad=lambda c, g: (moved(g, c.metas[0].device),),
+    letters=unsplit,
     everywhere=True,
     complex=True,  # on its way to the meta device; CUDA has none
     minifloats=True,

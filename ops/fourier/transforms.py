@@ -23,6 +23,7 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.dtype import complex64, complex128, get_default_dtype
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import Attrs, Letters, Metas, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import op
@@ -103,7 +104,13 @@ def _rows_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return _rows(g, way=-way, scale=scale), None
 
 
-@op("x, roots -> out", name="fft", grad=_rows_grad, complex=True)
+def _letters(metas: Metas, attrs: Attrs, outs: Metas) -> Letters:
+    """Name the dimensions in front of the rows."""
+    rows = numbered(metas[0], (-1,))
+    return Letters((rows, (None,)), (rows,), linear=((0,),))
+
+
+@op("x, roots -> out", name="fft", grad=_rows_grad, complex=True, letters=_letters)
 def _transformed(x: TensorMeta, roots: TensorMeta, way: int, scale: float) -> Launch:
     n = x.shape[-1]
     rows = x.numel // n if n else 0

@@ -21,6 +21,7 @@ from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
@@ -31,6 +32,7 @@ from flowvm.ops.places.cpu.index_kernels import gather as gather_body
 from flowvm.ops.places.cpu.index_kernels import put as put_body
 from flowvm.ops.places.cpu.index_kernels import scatter as scatter_body
 from flowvm.ops.places.cpu.index_kernels import take as take_body
+from flowvm.ops.places.parts.place_letters import gathered, scattered, taken
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.complex_parts import imag, real
 from flowvm.ops.shapes.slices import basic_view
@@ -70,7 +72,7 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="bits",
-    complex=True, cuda="indexing:take",
+    complex=True, cuda="indexing:take", letters=taken,
 )  # fmt: skip
 def take_slices(
     x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
@@ -127,7 +129,14 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     return View(meta.dtype, shape)
 
 
-@op("x!, index, source -> ", name="index_copy_", half="bits", complex=True, cuda="indexing:put")
+@op(
+    "x!, index, source -> ",
+    name="index_copy_",
+    half="bits",
+    complex=True,
+    cuda="indexing:put",
+    letters=unsplit,
+)
 def put_slices(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
 ) -> Launch:
@@ -160,7 +169,9 @@ def _adds_parts(x: Tensor, mode: int) -> bool:
     return x._meta.dtype.is_complex
 
 
-@op("x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put")
+@op(
+    "x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put", letters=unsplit
+)
 def combine_slices(
     x: TensorMeta,
     index: TensorMeta,
@@ -183,7 +194,7 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="bits",
-    complex=True, cuda="indexing:gather",
+    complex=True, cuda="indexing:gather", letters=gathered,
 )  # fmt: skip
 def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
     """The elements of `x` at `index` in `dim`; the other dimensions are equal."""
@@ -207,13 +218,26 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     return Launch((), scatter_body, views, consts, units, grain)
 
 
-@op("x!, index, source -> ", name="scatter_", half="bits", complex=True, cuda="indexing:scatter")
+@op(
+    "x!, index, source -> ",
+    name="scatter_",
+    half="bits",
+    complex=True,
+    cuda="indexing:scatter",
+    letters=scattered,
+)
 def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)
 
 
-@op("x!, index, source -> ", name="scatter_reduce_", half="cuda", cuda="indexing:scatter")
+@op(
+    "x!, index, source -> ",
+    name="scatter_reduce_",
+    half="cuda",
+    cuda="indexing:scatter",
+    letters=scattered,
+)
 def combine_elements(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
 ) -> Launch:

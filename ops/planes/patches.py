@@ -17,6 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers
@@ -88,7 +89,7 @@ def _lead(shape: Sequence[int], behind: int) -> tuple[int, ...]:
 
 @op(
     "x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),),
-    cuda="patches:unfold",
+    cuda="patches:unfold", letters=unsplit,
 )  # fmt: skip
 def _unfold(x: TensorMeta, t: Windows) -> Launch:
     channels, taps, count = x.shape[-3], t.kh * t.kw, t.oh * t.ow
@@ -100,7 +101,7 @@ def _unfold(x: TensorMeta, t: Windows) -> Launch:
 
 @op(
     "x -> out", name="fold", half="cuda", grad=lambda c, g: (_unfold(g, *c.attrs),),
-    cuda="patches:fold",
+    cuda="patches:fold", letters=unsplit,
 )  # fmt: skip
 def _fold(x: TensorMeta, t: Windows) -> Launch:
     channels = x.shape[-2] // (t.kh * t.kw)

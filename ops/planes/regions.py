@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import ARENA_BYTES, GRAIN, Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.cpu.region_kernels import (
@@ -56,6 +57,7 @@ def _arena(size: tuple[int, ...], bins: tuple[int, ...], itemsize: int) -> int:
     name="roi_align",
     saves="rois",
     grad=lambda c, g: (_back(g, c.saved[0], c.metas[0].shape, *c.attrs[1:]), None),
+    letters=unsplit,
 )
 def _align(x: TensorMeta, rois: TensorMeta, size: tuple[int, int], regions: Regions) -> Launch:
     channels, (h, w), n = x.shape[1], x.shape[2:], rois.shape[0]
@@ -74,7 +76,7 @@ def _align(x: TensorMeta, rois: TensorMeta, size: tuple[int, int], regions: Regi
     saves="rois",
     grad=lambda c, v: (
         _align(v, c.saved[0], tuple(c.metas[0].shape[2:]), c.attrs[1]), None
-    ),
+    ), letters=unsplit,
 )  # fmt: skip
 def _back(g: TensorMeta, rois: TensorMeta, shape: tuple[int, ...], regions: Regions) -> Launch:
     n, channels, h, w = shape

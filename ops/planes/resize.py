@@ -36,6 +36,7 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     resize_body,
 )
 from flowvm.ops.planes.parts.byte_resize import resized_bytes
+from flowvm.ops.planes.parts.plane_letters import planes
 from flowvm.ops.planes.parts.resize_weights import sampling, smoothing
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from flowvm.ops.products.matmul import matmul
@@ -73,6 +74,7 @@ def _grain(units: int, row: int) -> int:
     half="native",
     grad=lambda c, g: (_resize_back(g, *c.attrs),),
     cuda="resize:nearest",
+    letters=planes(),
 )
 def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
@@ -86,7 +88,7 @@ def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
 
 @op(
     "x -> out", name="interpolate", grad=lambda c, g: (_resize_back(g, *c.attrs),),
-    half="cuda", cuda="resize:resize",
+    half="cuda", cuda="resize:resize", letters=planes(linear=True),
 )  # fmt: skip
 def _resize(x: TensorMeta, t: Sizes, n: int) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
@@ -108,7 +110,7 @@ def _forward(g: Tensor, t: Sizes, n: int) -> Tensor:
 
 @op(
     "g -> out", name="interpolate_backward", grad=lambda c, v: (_forward(v, *c.attrs),),
-    half="cuda", cuda="resize:resize_back",
+    half="cuda", cuda="resize:resize_back", letters=planes(linear=True),
 )  # fmt: skip
 def _resize_back(g: TensorMeta, t: Sizes, n: int) -> Launch:
     out = g.with_shape((*g.shape[:-n], *(t.d, t.h, t.w)[-n:]))

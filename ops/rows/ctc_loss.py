@@ -18,6 +18,7 @@ from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import where
@@ -39,6 +40,7 @@ def _flat(meta: TensorMeta) -> View:
     saves="x, targets, steps, counts, loss, alpha",
     constants="alpha",
     grad=lambda c, g: (_ctc_back(g, *c.saved, c.attrs[0]), None, None, None),
+    letters=unsplit,
 )
 def _ctc(
     x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta, labels: Labels,
@@ -56,7 +58,8 @@ def _no_grad(c: Any, v: Tensor) -> None:
 
 
 @op(
-    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad
+    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad,
+    letters=unsplit
 )  # fmt: skip
 def _ctc_back(
     g: TensorMeta, x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta,

@@ -18,6 +18,7 @@ from flowvm.errors import ArgumentError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.complex_parts import complex, imag, real
@@ -113,7 +114,7 @@ def _put_together(
 ) -> Operator:
     return Operator(
         name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
-        grad=grad, infer=infer, complex=True, minifloats=True,
+        grad=grad, infer=infer, complex=True, minifloats=True, letters=unsplit,
     )  # fmt: skip
 
 

@@ -29,6 +29,7 @@ import numpy as np
 from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta.dtype import bool_, dtype_named, int64, uint8, uint64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
 Array = Any
@@ -405,7 +406,7 @@ def _blocks_body(
 # --- the op -------------------------------------------------------------------------------------
 
 
-@op("x -> values, indices", name="sort", cuda="order:sort")
+@op("x -> values, indices", name="sort", cuda="order:sort", letters=unsplit)
 def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Launch:
     """Elements first to first + count of the sorted last dimension: values and positions."""
     n = x.shape[-1] if x.ndim else 1

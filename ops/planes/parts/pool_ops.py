@@ -33,6 +33,7 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     max_body,
     scatter_body,
 )
+from flowvm.ops.planes.parts.plane_letters import planes
 
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
 TAPS = 36  # of a window that is laid out: one loop over all positions for each
@@ -92,6 +93,7 @@ def _forward(t: Windows, outside: float) -> Lines:
     ),
     half="cuda",
     cuda="pooling:largest",
+    letters=planes(),
 )
 def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     planes, space = _planes(input, n)
@@ -115,6 +117,7 @@ def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     grad=lambda c, v: (_pool_gather(v, c.saved[0], c.attrs[1], len(c.attrs[0])), None),
     half="cuda",
     cuda="pooling:spread",
+    letters=planes(lambda attrs: len(attrs[0])),
 )
 def _pool_scatter(
     g: TensorMeta, indices: TensorMeta, size: tuple[int, ...], windows: Windows
@@ -138,6 +141,7 @@ def _pool_scatter(
     ),
     half="cuda",
     cuda="pooling:picked",
+    letters=planes(),
 )
 def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: int) -> Launch:
     planes, space = _planes(input, n)
@@ -153,6 +157,7 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: in
     grad=lambda c, g: (_average_back(g, tuple(c.metas[0].shape), *c.attrs),),
     half="cuda",
     cuda="pooling:average",
+    letters=planes(linear=True),
 )
 def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor: int) -> Launch:
     if not input.dtype.is_floating_point:
@@ -175,6 +180,8 @@ def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor:
     grad=lambda c, v: (_average(v, *c.attrs[1:]),),
     half="cuda",
     cuda="pooling:average_back",
+    letters=planes(lambda attrs: attrs[2], linear=True),
+    shaped="shape",
 )
 def _average_back(
     g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: int, padded: bool, divisor: int

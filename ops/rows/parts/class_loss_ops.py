@@ -17,6 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op, power_below
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.cpu.class_loss_kernels import (
@@ -192,6 +193,7 @@ def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     saves="g, input, target, notes",
     grad=_entropy_backward_grad,
     cuda="class_loss:entropy_backward",
+    letters=unsplit,
 )
 def _entropy_backward(
     g: TensorMeta,
@@ -211,6 +213,7 @@ def _entropy_backward(
     saves="g, input, target, notes, weight",
     grad=_entropy_backward_grad,
     cuda="class_loss:entropy_backward",
+    letters=unsplit,
 )
 def _weighted_entropy_backward(
     g: TensorMeta,
@@ -232,6 +235,8 @@ def _weighted_entropy_backward(
     constants="notes",
     grad=lambda c, g: (_entropy_backward(g, *c.saved, *c.attrs), None),
     cuda="class_loss:entropy",
+    letters=unsplit,
+    amp="full",
 )
 def _entropy(
     input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
@@ -246,6 +251,8 @@ def _entropy(
     constants="notes",
     grad=lambda c, g: (_weighted_entropy_backward(g, *c.saved, *c.attrs), None, None),
     cuda="class_loss:entropy",
+    letters=unsplit,
+    amp="full",
 )
 def _weighted_entropy(
     input: TensorMeta,
@@ -314,6 +321,7 @@ def _nll_backward_launch(
     saves="target",
     grad=lambda c, v: (_nll(v, c.saved[0], *c.attrs[1:])[0], None, None),
     cuda="class_loss:likelihood_backward",
+    letters=unsplit,
 )
 def _nll_backward(
     g: TensorMeta,
@@ -332,6 +340,7 @@ def _nll_backward(
     saves="target, weight",
     grad=lambda c, v: (_weighted_nll(v, *c.saved, *c.attrs[1:])[0], None, None, None),
     cuda="class_loss:likelihood_backward",
+    letters=unsplit,
 )
 def _weighted_nll_backward(
     g: TensorMeta,
@@ -352,6 +361,8 @@ def _weighted_nll_backward(
     constants="notes",
     grad=lambda c, g: (_nll_backward(g, *c.saved, tuple(c.metas[0].shape), *c.attrs), None),
     cuda="class_loss:likelihood",
+    letters=unsplit,
+    amp="full",
 )
 def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int) -> Launch:
     return _nll_launch(input, target, (), reduction, ignore_index)
@@ -368,6 +379,8 @@ def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: in
         None,
     ),
     cuda="class_loss:likelihood",
+    letters=unsplit,
+    amp="full",
 )
 def _weighted_nll(
     input: TensorMeta, target: TensorMeta, weight: TensorMeta, reduction: str, ignore_index: int

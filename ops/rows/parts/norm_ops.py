@@ -22,6 +22,7 @@ from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op
 from flowvm.ops.rows.cpu.norm_launch import (
@@ -32,6 +33,7 @@ from flowvm.ops.rows.cpu.norm_launch import (
     groups_of,
 )
 from flowvm.ops.rows.parts.norm_checks import check_channels, check_norm
+from flowvm.ops.rows.parts.norm_letters import normalized, normalized_back
 from flowvm.ops.rows.parts.norm_rules import moved, unbiasing
 
 
@@ -54,6 +56,7 @@ def _forward(
     constants="stats",
     grad=lambda c, g: (_back(g, *c.saved, *c.attrs),),
     cuda="norms:forward",
+    letters=normalized,
 )
 def _plain(input: TensorMeta, kind: str, size: Size, eps: float, center: bool) -> Launch:
     return _forward(input, kind, size, eps, center)
@@ -95,6 +98,7 @@ def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     saves="h, x, stats",
     grad=_back_grad,
     cuda="norms:backward",
+    letters=normalized_back,
 )
 def _back(
     h: TensorMeta, x: TensorMeta, stats: TensorMeta, kind: str, size: Size, eps: float, center: bool
@@ -132,6 +136,7 @@ def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ..
     saves="g, x, stats, weight",
     grad=_full_back_grad,
     cuda="norms:backward",
+    letters=normalized_back,
 )
 def _full_back(
     g: TensorMeta,
@@ -164,6 +169,7 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     constants="stats",
     grad=_weighted_grad,
     cuda="norms:forward",
+    letters=normalized,
 )
 def _weighted(
     input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
@@ -179,6 +185,7 @@ def _weighted(
     constants="stats",
     grad=_weighted_grad,
     cuda="norms:forward",
+    letters=normalized,
 )
 def _affine(
     input: TensorMeta,
@@ -200,6 +207,7 @@ def _affine(
     scalars="momentum: float",
     grad=lambda c, g: (*_tracking_back(g, *c.saved, *c.attrs), None, None),
     cuda="norms:tracking",
+    letters=unsplit,
 )
 def _tracking(
     input: TensorMeta,
@@ -237,6 +245,7 @@ def _update_body(
     "running_mean!, running_var!, mean, var -> ",
     name="update_running_statistics",
     scalars="momentum: float",
+    letters=unsplit,
 )
 def _update(
     running_mean: TensorMeta, running_var: TensorMeta, mean: TensorMeta, var: TensorMeta, count: int
@@ -273,6 +282,7 @@ def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, .
     saves="g, x, stats, weight",
     grad=_fixed_back_grad,
     cuda="norms:fixed_backward",
+    letters=normalized_back,
 )
 def _fixed_back(
     g: TensorMeta, x: TensorMeta, stats: TensorMeta, weight: TensorMeta, eps: float
@@ -288,6 +298,7 @@ def _fixed_back(
     constants="stats",
     grad=lambda c, g: (*_fixed_back(g, c.saved[0], c.saved[2], c.saved[1], *c.attrs), None, None),
     cuda="norms:fixed",
+    letters=unsplit,
 )
 def _fixed(
     input: TensorMeta,

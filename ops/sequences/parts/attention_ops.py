@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import matrices
 from flowvm.ops.declare.registry import broadcast_shapes, op
 from flowvm.ops.places.masks import masked_fill
 from flowvm.ops.pointwise.compare import eq, logical_not
@@ -143,13 +144,18 @@ def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "q, k, v -> out, levels", name="attention", saves="q, k, v, out, levels", constants="levels",
-    grad=_plain_grad, dense=False,
+    grad=_plain_grad, dense=False, letters=matrices,
 )  # fmt: skip
 def _plain(q: TensorMeta, k: TensorMeta, v: TensorMeta, is_causal: bool, scale: float) -> Launch:
     return _forward(q, k, v, None, is_causal, scale)
 
 
-@op("q, k, v, out, levels, g -> dq, dk, dv", name="attention_backward", dense=False)
+@op(
+    "q, k, v, out, levels, g -> dq, dk, dv",
+    name="attention_backward",
+    dense=False,
+    letters=matrices,
+)
 def _plain_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
     g: TensorMeta, is_causal: bool, scale: float,
@@ -166,7 +172,7 @@ def _masked_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "q, k, v, mask -> out, levels", name="attention", saves="q, k, v, mask, out, levels",
-    constants="levels", grad=_masked_grad, dense=False,
+    constants="levels", grad=_masked_grad, dense=False, letters=matrices,
 )  # fmt: skip
 def _masked(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float
@@ -174,7 +180,12 @@ def _masked(
     return _forward(q, k, v, mask, is_causal, scale)
 
 
-@op("q, k, v, out, levels, g, mask -> dq, dk, dv", name="attention_backward", dense=False)
+@op(
+    "q, k, v, out, levels, g, mask -> dq, dk, dv",
+    name="attention_backward",
+    dense=False,
+    letters=matrices,
+)
 def _masked_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
     g: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float,

@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.products.cpu.gemm_kernels import COPIED, TRANSPOSED
 from flowvm.ops.products.cpu.tile import tile_functions
@@ -111,6 +112,7 @@ def _scan_grad(c: Any, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
     saves="x, weight, bias, state, out, notes",
     constants="notes",
     grad=_scan_grad,
+    letters=unsplit,
 )
 def scan(
     x: TensorMeta,
@@ -131,7 +133,11 @@ def scan(
     return _launch(outputs, scan_body, p, sizes, max(64, p.block * p.gates * p.stored))
 
 
-@op("weight, state, out, notes, g, dlast -> dx, dhidden, dstate, before", name="recurrent_backward")
+@op(
+    "weight, state, out, notes, g, dlast -> dx, dhidden, dstate, before",
+    name="recurrent_backward",
+    letters=unsplit,
+)
 def scan_back(
     weight: TensorMeta,
     state: TensorMeta,
