@@ -41,7 +41,7 @@ class Fact(Generic[Value]):
 
         return decorate
 
-    def of(self, operator: Operator) -> Value | None:
+    def of(self, operator: Operator | Elementwise) -> Value | None:
         """Return what was said of the operator's declaration, None if nothing was."""
         return cast("Value | None", operator.facts.get(self))
 

@@ -239,7 +239,8 @@ def _complex_eig_grad(c: Any, gw: Any, grows: Any) -> tuple[Any, ...]:
 
 
 @_lapack(
-    "a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True)  # fmt: skip
+    "a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True
+)  # fmt: skip
 def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
     """The eigenvalues of the transpose of a complex a, and its vectors as rows, (0, 0) without
     `vectors`.
