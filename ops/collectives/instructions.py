@@ -17,7 +17,7 @@ from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.cpu import mpi
 from flowvm.ops.collectives.cpu.exchange import both, none, one
-from flowvm.ops.collectives.exchanges import Exchange, exchange
+from flowvm.ops.collectives.exchanges import TRAFFIC, Exchange, Traffic, exchange
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op as declare
 from flowvm.ops.shapes.fill import zeros_like
@@ -249,3 +249,10 @@ def _to_source(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
     src, ranks = attrs
     total: Tensor = run(all_reduce_of, g, "sum", ranks)
     return total if Group.of(ranks).rank == ranks.index(src) else zeros_like(total)
+
+
+TRAFFIC.say(Traffic(2.0, lambda n: 2 * (n - 1) / n, sums=True), all_reduce_of, all_reduce_into)
+TRAFFIC.say(Traffic(1.0, lambda n: (n - 1) / n, sums=True), reduce_scatter_of)
+TRAFFIC.say(Traffic(1.0, lambda n: (n - 1) / n), all_gather_of, all_to_all_of)
+TRAFFIC.say(Traffic(1.0, lambda n: 1.0), broadcast_from, broadcast_to, broadcast_into)
+TRAFFIC.say(Traffic(1.0, lambda n: 1.0, paired=True), send_from, recv_of, recv_into)
