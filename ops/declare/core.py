@@ -22,10 +22,12 @@ from flowvm.meta.formats import (
     channels_last_3d,
     contiguous_format,
     format_stride,
+    is_dense,
     preserve_format,
 )
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import _apart, record_in_place
+from flowvm.ops.declare.kinds import is_size
 from flowvm.ops.declare.letters import broadcasting
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
@@ -45,9 +47,15 @@ def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     )  # fmt: skip
 
 
+def _check_dtype(name: str, dtype: Any) -> None:
+    if not isinstance(dtype, DType):
+        raise ArgumentTypeError(f"{name} needs a dtype, got {dtype!r}")
+
+
 def _infer_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (x,) = metas
     (dtype,) = attrs
+    _check_dtype("cast", dtype)
     return _moved(x.dense(dtype), x)
 
 
@@ -58,6 +66,10 @@ def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Scalar
 def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (x,) = metas
     dtype, stride = attrs
+    _check_dtype("arrange", dtype)
+    sizes = isinstance(stride, tuple) and len(stride) == x.ndim and all(map(is_size, stride))
+    if not sizes or not is_dense(x.shape, stride):
+        raise ArgumentError(f"arrange: {stride} are no strides of a dense tensor like {x!r}")
     return _moved(TensorMeta.of(x.shape, dtype, x.device, stride), x)
 
 

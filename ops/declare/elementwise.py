@@ -438,6 +438,8 @@ class Elementwise(Unique):
     def _infer(
         self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
     ) -> ScalarLaunch:
+        if not all(isinstance(kind, type) and issubclass(kind, (int, float)) for kind in kinds):
+            raise ArgumentTypeError(f"{self.name} takes bools, ints and floats, not {kinds}")
         count = pattern.count("t")
         into = metas[0] if len(metas) > count else None
         inputs = metas[-count:]

@@ -78,15 +78,22 @@ def record(
 
 
 def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    return valueless.invocation((attrs[0],))
+    return valueless.invocation((_meta_in(attrs),))
+
+
+def _meta_in(attrs: tuple[Any, ...]) -> TensorMeta:
+    (meta,) = attrs
+    if not isinstance(meta, TensorMeta):
+        raise ArgumentTypeError(f"a tensor is made like a meta, got {meta!r}")
+    return meta
 
 
 def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
-    return Assembly(attrs[0], ())
+    return Assembly(_meta_in(attrs), ())
 
 
 def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
-    (out,) = attrs
+    out = _meta_in(attrs)
     kind = "float64" if out.dtype.inexact else "int64"
     pack = "d" if kind == "float64" else "q"
     return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)

@@ -16,6 +16,7 @@ from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeErr
 from flowvm.launch import Launch, View, bits
 from flowvm.meta.dtype import bool_, float32, float64, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
@@ -154,7 +155,7 @@ def _bincount_body(
 
 
 @op("x, weights -> out?", name="bincount", cuda="counting:bincount", letters=unsplit)
-def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: int) -> Launch:
+def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: Count) -> Launch:
     kind = weights.dtype if weighted else int64
     out = TensorMeta.of((1,), kind, x.device)
     n = x.numel

@@ -14,6 +14,7 @@ from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.halves import wide
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
@@ -48,7 +49,7 @@ def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) ->
     cuda="flowvm.ops.shapes.cuda.matrices:one_hot",
     letters=one_hot_letters,
 )
-def _one_hot(index: TensorMeta, classes: int) -> Launch:
+def _one_hot(index: TensorMeta, classes: Count) -> Launch:
     m = index.numel
     out = index.with_shape((*index.shape, classes))
     views = (View(int64, (m, classes)), View(int64, (m,)))

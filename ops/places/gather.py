@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.kinds import Dim, Metas, Values, between
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
@@ -61,6 +62,12 @@ def positions_of(name: str, argument: str, index: Any) -> Tensor:
     return cast(index, int64)
 
 
+def _reaches(metas: Metas, values: Values) -> bool:
+    """Tell whether indices count from the end no further than the dimension has elements."""
+    low: int = values["low"]
+    return -split_at(metas[0], values["dim"])[1] <= low <= 0
+
+
 # --- ops ----------------------------------------------------------------------------------------
 
 
@@ -72,10 +79,16 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="bits",
-    complex=True, cuda="indexing:take", letters=taken,
+    complex=True, cuda="indexing:take", letters=taken, takes=_reaches,
 )  # fmt: skip
 def take_slices(
-    x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
+    x: TensorMeta,
+    index: TensorMeta,
+    dim: Dim,
+    low: int,
+    shown: Annotated[int, between(-64, 64)],
+    zero: int,
+    skip: int,
 ) -> Launch:
     """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
 
@@ -136,9 +149,15 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     complex=True,
     cuda="indexing:put",
     letters=unsplit,
+    takes=_reaches,
 )
 def put_slices(
-    x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
+    x: TensorMeta,
+    index: TensorMeta,
+    source: TensorMeta,
+    dim: Dim,
+    low: int,
+    shown: Annotated[int, between(-64, 64)],
 ) -> Launch:
     """Write slices of `source` (or its one element) into `x` at `index` of dimension `dim`."""
     return _put(x, index, source, dim, low, shown, NONE, SET)
@@ -170,17 +189,22 @@ def _adds_parts(x: Tensor, mode: int) -> bool:
 
 
 @op(
-    "x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put", letters=unsplit
+    "x!, index, source -> ",
+    name="index_reduce_",
+    half="cuda",
+    cuda="indexing:put",
+    letters=unsplit,
+    takes=_reaches,
 )
 def combine_slices(
     x: TensorMeta,
     index: TensorMeta,
     source: TensorMeta,
-    dim: int,
+    dim: Dim,
     low: int,
-    shown: int,
+    shown: Annotated[int, between(-64, 64)],
     skip: int,
-    mode: int,
+    mode: Annotated[int, between(0, 15)],
 ) -> Launch:
     """The same, combining what is there with what comes: ADD, MULTIPLY, AMAX or AMIN."""
     return _put(x, index, source, dim, low, shown, skip, mode)
@@ -196,7 +220,7 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="bits",
     complex=True, cuda="indexing:gather", letters=gathered,
 )  # fmt: skip
-def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
+def gather_elements(x: TensorMeta, index: TensorMeta, dim: Dim) -> Launch:
     """The elements of `x` at `index` in `dim`; the other dimensions are equal."""
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
@@ -226,7 +250,7 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     cuda="indexing:scatter",
     letters=scattered,
 )
-def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
+def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: Dim) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)
 
@@ -239,7 +263,11 @@ def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: 
     letters=scattered,
 )
 def combine_elements(
-    x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
+    x: TensorMeta,
+    index: TensorMeta,
+    source: TensorMeta,
+    dim: Dim,
+    mode: Annotated[int, between(0, 15)],
 ) -> Launch:
     """The same, combining what is there with what comes."""
     return _scattered(x, index, source, dim, mode)

@@ -16,6 +16,7 @@ from flowvm.meta.dtype import bool_, result_type_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
@@ -221,7 +222,7 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     cuda="compaction:masked_collect",
     letters=unsplit,
 )
-def _collect(g: TensorMeta, mask: TensorMeta, total: int) -> Launch:
+def _collect(g: TensorMeta, mask: TensorMeta, total: Count) -> Launch:
     n = g.numel
     out = g.with_shape((total,))
     views = (bits(out, (total,)), bits(g, (n,)), View(mask.dtype, (n,)))

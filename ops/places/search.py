@@ -14,6 +14,7 @@ from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeErr
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, float64, int32, int64, promote_types
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole
@@ -233,7 +234,7 @@ def _histc_body(
 
 
 @op("x -> out", name="histc", cuda="counting:histc", letters=unsplit)
-def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
+def _histc(x: TensorMeta, bins: Count, low: float, high: float) -> Launch:
     out = x.with_shape((bins,))
     views = (View(x.dtype, (bins,)), View(x.dtype, (x.numel,)))
     return Launch((out,), _histc_body, views, (low, high))

@@ -20,6 +20,7 @@ from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, record, whole, wrap_dim
@@ -230,7 +231,13 @@ def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, 
             _sink(values, indices, r, 0, size, largest)
 
 
-@op("x -> values, indices", name="topk", cuda="selecting:topk", letters=unsplit)
+@op(
+    "x -> values, indices",
+    name="topk",
+    cuda="selecting:topk",
+    letters=unsplit,
+    takes=lambda metas, v: 0 <= v["k"] <= last_size(metas[0]),
+)
 def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
     n = x.shape[-1] if x.ndim else 1
     rows = x.numel // n if n else math.prod(x.shape[:-1])

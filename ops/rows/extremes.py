@@ -19,6 +19,7 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dim
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
@@ -64,7 +65,7 @@ def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     cuda="reductions:largest",
     letters=fold(),
 )
-def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+def _largest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
     return _launch(LARGEST, x, dim, keepdim)
 
 
@@ -76,7 +77,7 @@ def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     cuda="reductions:smallest",
     letters=fold(),
 )
-def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+def _smallest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
     return _launch(SMALLEST, x, dim, keepdim)
 
 

@@ -16,6 +16,7 @@ from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.halves import wide
+from flowvm.ops.declare.kinds import Dims
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
@@ -64,7 +65,7 @@ _columns_body = functools.cache(moment_kernels.columns_body)
     letters=fold(),
 )
 def _moments_of(
-    x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float, root: bool, wide: bool
+    x: TensorMeta, dims: Dims, keepdim: bool, freedom: float, root: bool, wide: bool
 ) -> Launch:
     """Variance, or its root, and mean, where there is a walk: of float64 if `wide`, else of the
     dtype that x computes in.

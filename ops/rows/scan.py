@@ -15,6 +15,7 @@ from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dim
 from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
@@ -45,7 +46,7 @@ def _summed(dtype: DType) -> DType:
     letters=along_dim((0,)),
     amp="full",
 )
-def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
+def _cumsum(x: TensorMeta, dim: Dim, reverse: bool) -> Launch:
     return scan_launch(Scanned(sums, dim, reverse), (x.dense(_summed(x.dtype)),), x)
 
 
@@ -100,7 +101,7 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     letters=along_dim(),
     amp="full",
 )
-def _cumprod(x: TensorMeta, dim: int) -> Launch:
+def _cumprod(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(products, dim), (x.dense(_summed(x.dtype)),), x)
 
 
@@ -141,12 +142,12 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 
 
 @op("x -> values, indices", name="cummax", cuda="scan_kernels:run", letters=along_dim())
-def _cummax(x: TensorMeta, dim: int) -> Launch:
+def _cummax(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(largest, dim), (x.dense(), x.dense(int64)), x)
 
 
 @op("x -> values, indices", name="cummin", cuda="scan_kernels:run", letters=along_dim())
-def _cummin(x: TensorMeta, dim: int) -> Launch:
+def _cummin(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(smallest, dim), (x.dense(), x.dense(int64)), x)
 
 
@@ -217,7 +218,7 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     cuda="scan_kernels:run",
     letters=along_dim(),
 )
-def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
+def _logcumsumexp(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(exponentials, dim), (x.dense(),), x)
 
 

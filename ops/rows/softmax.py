@@ -109,7 +109,7 @@ def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     letters=along_dim(),
     amp="full",
 )
-def _softmax(x: TensorMeta, dim: int) -> Launch:
+def _softmax(x: TensorMeta, dim: Any) -> Launch:
     return _launch("softmax", SOFTMAX, dim, x)
 
 
@@ -122,7 +122,7 @@ def _softmax(x: TensorMeta, dim: int) -> Launch:
     letters=along_dim(),
     amp="full",
 )
-def _log_softmax(x: TensorMeta, dim: int) -> Launch:
+def _log_softmax(x: TensorMeta, dim: Any) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 

@@ -5,7 +5,7 @@ Long because kernels, gradients and samples stand beside each other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta, as_shape
+from flowvm.ops.declare.kinds import between
 from flowvm.ops.declare.letters import matrices, unsplit
 from flowvm.ops.declare.outputs import dtype_for, with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
@@ -78,7 +79,7 @@ def _triangle(x: TensorMeta, k: int, lower: bool) -> Launch:
     cuda="matrices:triangle",
     letters=matrices,
 )
-def _tril(x: TensorMeta, k: int) -> Launch:
+def _tril(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     return _triangle(x, k, True)
 
 
@@ -91,7 +92,7 @@ def _tril(x: TensorMeta, k: int) -> Launch:
     cuda="matrices:triangle",
     letters=matrices,
 )
-def _triu(x: TensorMeta, k: int) -> Launch:
+def _triu(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     return _triangle(x, k, False)
 
 
@@ -187,7 +188,7 @@ def _embed_body(out: Array, x: Array, n: int, size: int, k: int, lo: int, hi: in
     cuda="matrices:diag_embed",
     letters=unsplit,
 )
-def _embed(x: TensorMeta, k: int) -> Launch:
+def _embed(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     n = x.shape[-1]
     size = n + abs(k)
     out = x.with_shape((*x.shape[:-1], size, size))

@@ -16,6 +16,7 @@ from flowvm.meta.dtype import DType, complex128, complex_of, float64, get_defaul
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -39,7 +40,7 @@ def _count_body(out: Array, start: int, step: int, lo: int, hi: int) -> None:
 
 
 @op(" -> out", name="arange", scalars="start: int, step: int", letters=unsplit)
-def _count(n: int, dtype: DType, device: Device) -> Launch:
+def _count(n: Count, dtype: DType, device: Device) -> Launch:
     return Launch((TensorMeta.of((n,), dtype, device),), _count_body, units=n, grain=GRAIN)
 
 
@@ -53,7 +54,7 @@ def _ramp_body(
 
 
 @op(" -> out", name="linspace", scalars="start: float, end: float, step: float", letters=unsplit)
-def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
+def _ramp(n: Count, middle: int, dtype: DType, device: Device) -> Launch:
     out = TensorMeta.of((n,), dtype, device)
     return Launch((out,), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
 

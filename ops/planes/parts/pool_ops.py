@@ -17,6 +17,7 @@ from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import DType, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plan import axis_of
 from flowvm.ops.planes.cpu.pool_kernels import (
@@ -33,6 +34,7 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     max_body,
     scatter_body,
 )
+from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_letters import planes
 
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
@@ -94,8 +96,9 @@ def _forward(t: Windows, outside: float) -> Lines:
     half="cuda",
     cuda="pooling:largest",
     letters=planes(),
+    takes=plane_checks.max_pool,
 )
-def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
+def _max(input: TensorMeta, windows: Windows, n: Count) -> Launch:
     planes, space = _planes(input, n)
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
@@ -118,6 +121,7 @@ def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     half="cuda",
     cuda="pooling:spread",
     letters=planes(lambda attrs: len(attrs[0])),
+    takes=plane_checks.max_pool_backward,
 )
 def _pool_scatter(
     g: TensorMeta, indices: TensorMeta, size: tuple[int, ...], windows: Windows
@@ -142,8 +146,9 @@ def _pool_scatter(
     half="cuda",
     cuda="pooling:picked",
     letters=planes(),
+    takes=plane_checks.max_pool_gather,
 )
-def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: int) -> Launch:
+def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: Count) -> Launch:
     planes, space = _planes(input, n)
     out = input.with_shape(indices.shape)
     places = math.prod(indices.shape[-n:])
@@ -158,8 +163,9 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: in
     half="cuda",
     cuda="pooling:average",
     letters=planes(linear=True),
+    takes=plane_checks.avg_pool,
 )
-def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor: int) -> Launch:
+def _average(input: TensorMeta, windows: Windows, n: Count, padded: bool, divisor: int) -> Launch:
     if not input.dtype.is_floating_point:
         raise DTypeError(f"avg_pool needs a floating point input, got {input.dtype.name}")
     planes, space = _planes(input, n)
@@ -182,9 +188,10 @@ def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor:
     cuda="pooling:average_back",
     letters=planes(lambda attrs: attrs[2], linear=True),
     shaped="shape",
+    takes=plane_checks.avg_pool_backward,
 )
 def _average_back(
-    g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: int, padded: bool, divisor: int
+    g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: Count, padded: bool, divisor: int
 ) -> Launch:
     out = g.with_shape(shape)
     planes, space = _planes(out, n)

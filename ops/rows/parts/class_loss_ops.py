@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
@@ -200,7 +200,7 @@ def _entropy_backward(
     input: TensorMeta,
     target: TensorMeta,
     notes: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -221,7 +221,7 @@ def _weighted_entropy_backward(
     target: TensorMeta,
     notes: TensorMeta,
     weight: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -239,7 +239,11 @@ def _weighted_entropy_backward(
     amp="full",
 )
 def _entropy(
-    input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
+    input: TensorMeta,
+    target: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
+    smoothing: float,
 ) -> Launch:
     return _entropy_launch(input, target, (), reduction, ignore_index, smoothing)
 
@@ -258,7 +262,7 @@ def _weighted_entropy(
     input: TensorMeta,
     target: TensorMeta,
     weight: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -328,7 +332,7 @@ def _nll_backward(
     target: TensorMeta,
     notes: TensorMeta,
     shape: tuple[int, ...],
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
 ) -> Launch:
     return _nll_backward_launch(g, target, notes, (), shape, ignore_index)
@@ -348,7 +352,7 @@ def _weighted_nll_backward(
     notes: TensorMeta,
     weight: TensorMeta,
     shape: tuple[int, ...],
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
 ) -> Launch:
     return _nll_backward_launch(g, target, notes, (weight,), shape, ignore_index)
@@ -364,7 +368,12 @@ def _weighted_nll_backward(
     letters=unsplit,
     amp="full",
 )
-def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int) -> Launch:
+def _nll(
+    input: TensorMeta,
+    target: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
+) -> Launch:
     return _nll_launch(input, target, (), reduction, ignore_index)
 
 
@@ -383,7 +392,11 @@ def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: in
     amp="full",
 )
 def _weighted_nll(
-    input: TensorMeta, target: TensorMeta, weight: TensorMeta, reduction: str, ignore_index: int
+    input: TensorMeta,
+    target: TensorMeta,
+    weight: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
 ) -> Launch:
     """The weight is a constant for autograd."""
     return _nll_launch(input, target, (weight,), reduction, ignore_index)

@@ -18,6 +18,7 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import DType, bool_, float64, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dims
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
@@ -128,7 +129,7 @@ class Fold:
     def launch(
         self,
         x: TensorMeta,
-        dims: tuple[int, ...],
+        dims: Dims,
         keepdim: bool,
         divisor: float = 1.0,
         dtype: DType | None = None,

@@ -15,13 +15,14 @@ Long because the ops, D and D's gradient define each other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op
@@ -58,7 +59,13 @@ def _forward(
     cuda="norms:forward",
     letters=normalized,
 )
-def _plain(input: TensorMeta, kind: str, size: Size, eps: float, center: bool) -> Launch:
+def _plain(
+    input: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
+) -> Launch:
     return _forward(input, kind, size, eps, center)
 
 
@@ -101,7 +108,13 @@ def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     letters=normalized_back,
 )
 def _back(
-    h: TensorMeta, x: TensorMeta, stats: TensorMeta, kind: str, size: Size, eps: float, center: bool
+    h: TensorMeta,
+    x: TensorMeta,
+    stats: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
 ) -> Launch:
     """D(h)."""
     return backward_launch((x.dense(),), (h, x, stats), kind, size, eps, center, False)
@@ -143,7 +156,7 @@ def _full_back(
     x: TensorMeta,
     stats: TensorMeta,
     weight: TensorMeta,
-    kind: str,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
     size: Size,
     eps: float,
     center: bool,
@@ -172,7 +185,12 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     letters=normalized,
 )
 def _weighted(
-    input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
+    input: TensorMeta,
+    weight: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
 ) -> Launch:
     """Of layer norm only."""
     return _forward(input, kind, size, eps, center, weight=weight)
@@ -191,7 +209,7 @@ def _affine(
     input: TensorMeta,
     weight: TensorMeta,
     bias: TensorMeta,
-    kind: str,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
     size: Size,
     eps: float,
     center: bool,
@@ -248,7 +266,11 @@ def _update_body(
     letters=unsplit,
 )
 def _update(
-    running_mean: TensorMeta, running_var: TensorMeta, mean: TensorMeta, var: TensorMeta, count: int
+    running_mean: TensorMeta,
+    running_var: TensorMeta,
+    mean: TensorMeta,
+    var: TensorMeta,
+    count: Count,
 ) -> Launch:
     metas = running_mean, running_var, mean, var
     views = tuple(View(m.dtype, (m.numel,)) for m in metas)

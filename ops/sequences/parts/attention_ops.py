@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Metas, Values, computes
 from flowvm.ops.declare.letters import matrices
 from flowvm.ops.declare.registry import broadcast_shapes, op
 from flowvm.ops.places.masks import masked_fill
@@ -142,9 +143,36 @@ def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return gradients
 
 
+def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None) -> bool:
+    """Tell whether these are what `fused` makes of what it is given."""
+    given = (q, k, v) if mask is None else (q, k, v, mask)
+    if any(m.ndim != 4 or (m.stride[-1] != 1 and not m.contiguous) for m in given):
+        return False
+    if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3]):
+        return False
+    if mask is not None:
+        around = zip(mask.shape, (*q.shape[:3], k.shape[2]), strict=True)
+        if mask.shape[3] != k.shape[2] or any(have not in (1, want) for have, want in around):
+            return False
+    return k.shape[2] == v.shape[2] and computes(*given) and fits(q, k, v)
+
+
+def _takes(metas: Metas, values: Values) -> bool:
+    q, k, v = metas[:3]
+    return _attends(q, k, v, metas[3] if len(metas) > 3 else None)
+
+
+def _takes_back(metas: Metas, values: Values) -> bool:
+    q, k, v, out, levels, g = metas[:6]
+    whole = (*q.shape[:3], v.shape[-1])
+    fit = tuple(out.shape) == tuple(g.shape) == whole and levels.shape == q.shape[:3]
+    same = all(m.dtype is q.dtype and m.contiguous for m in (out, levels, g))
+    return fit and same and _attends(q, k, v, metas[6] if len(metas) > 6 else None)
+
+
 @op(
     "q, k, v -> out, levels", name="attention", saves="q, k, v, out, levels", constants="levels",
-    grad=_plain_grad, dense=False, letters=matrices,
+    grad=_plain_grad, dense=False, letters=matrices, takes=_takes,
 )  # fmt: skip
 def _plain(q: TensorMeta, k: TensorMeta, v: TensorMeta, is_causal: bool, scale: float) -> Launch:
     return _forward(q, k, v, None, is_causal, scale)
@@ -155,6 +183,7 @@ def _plain(q: TensorMeta, k: TensorMeta, v: TensorMeta, is_causal: bool, scale: 
     name="attention_backward",
     dense=False,
     letters=matrices,
+    takes=_takes_back,
 )
 def _plain_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
@@ -172,7 +201,7 @@ def _masked_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "q, k, v, mask -> out, levels", name="attention", saves="q, k, v, mask, out, levels",
-    constants="levels", grad=_masked_grad, dense=False, letters=matrices,
+    constants="levels", grad=_masked_grad, dense=False, letters=matrices, takes=_takes,
 )  # fmt: skip
 def _masked(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float
@@ -185,6 +214,7 @@ def _masked(
     name="attention_backward",
     dense=False,
     letters=matrices,
+    takes=_takes_back,
 )
 def _masked_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
