@@ -88,6 +88,17 @@ def along_dim(*linear: tuple[int, ...]) -> Rule:
     return rule
 
 
+def rows_apart(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
+    """Name the dimensions in front of the first operand's last, which all operands have: rows."""
+    lead = metas[0].ndim - 1
+    names = []
+    for m in (*metas, *outs):
+        if m.shape[:lead] != metas[0].shape[:lead]:
+            return None
+        names.append(numbered(m, range(lead, m.ndim)))
+    return Letters(tuple(names[: len(metas)]), tuple(names[len(metas) :]))
+
+
 def broadcasting(metas: Metas, attrs: Attrs, outs: Metas) -> Letters:
     """Name the dimensions of one input, which is broadcast to the result: a copy."""
     (x,), out = metas, outs[0]
