@@ -13,8 +13,7 @@ several rooms share; a family's own rule stands beside its declarations.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowvm.meta.meta import TensorMeta
 
@@ -23,8 +22,7 @@ Attrs = tuple[Any, ...]
 Names = tuple[Any, ...]  # a letter, or None, for each dimension
 
 
-@dataclass(frozen=True)
-class Letters:
+class Letters(NamedTuple):
     """The letters of a call's operands, and what may be split or left as a sum.
 
     sums     letters that operands have and (some) results lack, over which these are sums
@@ -37,7 +35,7 @@ class Letters:
     outputs: tuple[Names, ...]
     sums: frozenset[str] = frozenset()
     added: frozenset[int] = frozenset()
-    linear: tuple[tuple[int, ...], ...] = field(default=())
+    linear: tuple[tuple[int, ...], ...] = ()
     even: frozenset[str] = frozenset()
 
 
