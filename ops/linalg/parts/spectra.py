@@ -30,6 +30,8 @@ from flowvm.ops.shapes.fill import zeros_like
 
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
 _lapack = functools.partial(op, cuda=ABSENT, letters=unsplit)
+_matrix = functools.partial(_lapack, takes=matrix_checks.matrix)
+_square = functools.partial(_lapack, takes=matrix_checks.square)
 LEAF = 25  # SMLSIZ of LAPACK's ilaenv: subproblems of divide and conquer
 
 
@@ -94,14 +96,7 @@ def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
     return (out,)
 
 
-@_lapack(
-    "a -> u, s, vh",
-    name="svd",
-    saves="u, s, vh",
-    grad=_svd_grad,
-    complex=True,
-    takes=matrix_checks.matrix,
-)
+@_matrix("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, complex=True)
 def svd_op(a: TensorMeta, full: bool) -> Launch:
     """U (m, k), S (k) and Vᴴ (k, n) of a (m, n); with `full` U (m, m) and Vᴴ (n, n)."""
     m, n = a.shape[-2:]
@@ -153,14 +148,7 @@ def _svdvals_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (matmul(u * g.unsqueeze(-2), vh),)
 
 
-@_lapack(
-    "a -> s",
-    name="svdvals",
-    saves="a",
-    grad=_svdvals_grad,
-    complex=True,
-    takes=matrix_checks.matrix,
-)
+@_matrix("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, complex=True)
 def svdvals_op(a: TensorMeta) -> Launch:
     """S (k) alone."""
     m, n = a.shape[-2:]
@@ -189,14 +177,7 @@ def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
     return (matmul(vh.mH, matmul(core.to(vh._meta.dtype), vh)),)
 
 
-@_lapack(
-    "a -> w, vh",
-    name="eigh",
-    saves="w, vh",
-    grad=_eigh_grad,
-    complex=True,
-    takes=matrix_checks.square,
-)
+@_square("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, complex=True)
 def eigh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues, ascending, and Vᴴ; one triangle of a is read."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real), a.dense()), (a,), a.shape[:-2])
@@ -211,14 +192,7 @@ def _eigvalsh_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (matmul(vh.mH * g.unsqueeze(-2), vh),)
 
 
-@_lapack(
-    "a -> w",
-    name="eigvalsh",
-    saves="a",
-    grad=_eigvalsh_grad,
-    complex=True,
-    takes=matrix_checks.square,
-)
+@_square("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, complex=True)
 def eigvalsh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues alone."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real),), (a,), a.shape[:-2])
@@ -267,10 +241,7 @@ def _complex_eig_grad(c: Any, gw: Any, grows: Any) -> tuple[Any, ...]:
     return (_eig_backward(w, rows, gw, grows),)
 
 
-@_lapack(
-    "a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True,
-    takes=matrix_checks.square
-)  # fmt: skip
+@_square("a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True)
 def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
     """The eigenvalues of the transpose of a complex a, and its vectors as rows, (0, 0) without
     `vectors`.
@@ -301,13 +272,7 @@ def paired(wi: Tensor, rows: Tensor) -> Tensor:
     return complex(where(second, rows.roll(1, -2), rows), imaginary)
 
 
-@_lapack(
-    "a -> wr, wi, rows",
-    name="real_eig",
-    saves="wr, wi, rows",
-    grad=_real_eig_grad,
-    takes=matrix_checks.square,
-)
+@_square("a -> wr, wi, rows", name="real_eig", saves="wr, wi, rows", grad=_real_eig_grad)
 def real_eig(a: TensorMeta, vectors: bool) -> Launch:
     """The parts of the eigenvalues of the transpose of a real a, and its vectors as `paired` takes
     them, (0, 0) without `vectors`.
