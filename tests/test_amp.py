@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.autocasting import RULES
+from flowvm.eager.autocasting import AMP
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.ops.declare.registry import SAMPLES
@@ -117,8 +117,22 @@ def test_every_op_has_pytorchs_dtype(known, as_pytorch, rng):
             assert dtypes_of(ours) == expected, f"{names} {sample}"
 
 
-def test_every_rule_is_an_operators():
-    assert set(RULES) <= {operator.name for operator in operators}
+def test_every_rule_is_known():
+    rules = {operator.amp for operator in operators}
+    assert rules == {"", *AMP}
+
+
+def test_a_rule_of_no_kind_is_refused():
+    with pytest.raises(ArgumentError, match="amp is one of half, full, widest, not 'low'"):
+        flow.elementwise("odd_amp", "x + 1", amp="low")
+
+
+def test_an_op_of_ones_own_has_no_rule_by_its_name(rng):
+    exp = flow.elementwise("exp", "x + 1", doc="x + 1.")
+    x = flow.tensor(rng.standard_normal(3), dtype=half)
+    with flow.autocast(dtype=half):
+        assert exp(x).dtype is half
+        assert flow.exp(x).dtype is single
 
 
 # --- regions ------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The programs of CONTRIBUTING.md run, section by section, and what they add really works."""
 
+import ast
 import os
 import re
 import subprocess
@@ -45,6 +46,36 @@ flow.set_num_threads(1)
 alone = spread(x).numpy()
 flow.set_num_threads(3)
 assert np.array_equal(alone, spread(x).numpy())
+
+# what else follows of the declaration: global tensors by rows, saved graphs, what ONNX says
+import ranks
+from flowvm.ops.declare.registry import operator_of
+from flowvm.ops.placed.signatures import signatures
+
+checks.letters()
+legal = signatures(operator_of(spread), (x._meta,), (), (spread(x)._meta,), 2)
+assert "S(0) -> S(0)" in map(repr, legal), legal
+
+
+def rank(number):
+    where = flow.placement("cpu", [0, 1])
+    parts = spread(ranks.held(x.numpy(), where, (flow.sbp.split(0),)))
+    assert parts.sbp == (flow.sbp.split(0),)
+    return parts.numpy()
+
+
+assert all(np.array_equal(values, alone) for values in ranks.run(2, rank))
+first, second = flow.compile(spread), flow.compile(spread)
+first(x)
+second.load_runtime_state_dict(first.runtime_state_dict())
+assert np.array_equal(second(x).numpy(), alone)
+assert len(second.plans) == 1
+try:
+    flow.onnx.export(spread, (x,))
+except flow.errors.ArgumentError as error:
+    assert "spread" in str(error)
+else:
+    raise AssertionError("there is no translation")
 """,
     "Add a row op": """
 for shape, dim in [((3, 40), 1), ((5, 7, 4), 1), ((2, 3000), 1)]:
@@ -150,6 +181,15 @@ def test_a_section_works(title: str, tmp_path: Path) -> None:
         env={**os.environ, "FLOWVM_CUDA_DRIVER": "simulator", "NUMBA_ENABLE_CUDASIM": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_kernel_is_said_in_three_places() -> None:
+    """Body, declaration, samples: the program of the page defines nothing else."""
+    (program,) = SECTIONS["Add a kernel"]
+    checked = ast.Import, ast.ImportFrom, ast.Assign, ast.Assert
+    places = [n for n in ast.parse(program).body if not isinstance(n, checked)]
+    names = [n.name if isinstance(n, ast.FunctionDef) else ast.unparse(n)[:14] for n in places]
+    assert names == ["spread_body", "spread", "samples(spread"]
 
 
 @pytest.mark.parametrize("title", [title for title in SECTIONS if title.startswith("Add ")])

@@ -1,14 +1,15 @@
 """Autocast's mechanism: operators that ask, at each call, in which dtype to compute.
 
-A region of `flow.autocast` gives a thread a dtype, and operators named in RULES then convert their
-floating-point inputs: products and convolutions to that dtype ("half"), what loses too much in it
-to float32 ("full"), what mixes its inputs to the widest of them ("widest"); all others compute in
-what they are given.  The lists are PyTorch's for CUDA (aten/src/ATen/autocast_mode.h), on every
-device and for float16 and bfloat16 alike.  A conversion is an ordinary `cast`, which gradients flow
-through and a graph captures.
+A region of `flow.autocast` gives a thread a dtype, and operators with a rule (`amp=` of their
+declaration) then convert their floating-point inputs: products and convolutions to that dtype
+("half"), what loses too much in it to float32 ("full"), what mixes its inputs to the widest of them
+("widest"); all others compute in what they are given.  The rules are PyTorch's for CUDA
+(aten/src/ATen/autocast_mode.h), on every device and for float16 and bfloat16 alike.  A conversion
+is an ordinary `cast`, which gradients flow through and a graph captures.
 
-Where no thread is in a region, a listed operator's call costs one test of `hot["autocast"]`, and
-others nothing.  Functions that are several operators have that test and a line of their own.
+Where no thread is in a region, a call of an operator with a rule costs one test of
+`hot["autocast"]`, and others nothing.  Functions that are several operators have that test and a
+line of their own.
 
 Invariants:
 - float64, integers and bools are never converted, nor are outputs (`out=`, in-place forms);
@@ -28,24 +29,7 @@ from flowvm.vm.callers.hot import hot
 
 Result = TypeVar("Result")
 
-_HALF = """
-    matmul _matmul_nt _matmul_tn linear addmm conv conv_input
-"""
-_FULL = """
-    acos asin cosh erfinv exp expm1 log log10 log1p log2 pow reciprocal rsqrt sinh softplus tan
-    square cumsum cumprod softmax log_softmax
-    binary_cross_entropy binary_cross_entropy_with_logits cross_entropy huber_loss kl_div l1_loss
-    mse_loss nll_loss smooth_l1_loss
-"""
-_WIDEST = """
-    addcdiv addcmul atan2
-"""
-RULES: dict[str, str] = {
-    name: rule
-    for rule, names in (("half", _HALF), ("full", _FULL), ("widest", _WIDEST))
-    for name in names.split()
-}
-"""What each operator computes in, by its name."""
+AMP = ("half", "full", "widest")  # the rules; "": inputs stay as they are
 _CONVERTED = (float16, bfloat16, float32)
 _OTHERS = {to: frozenset(_CONVERTED) - {to} for to in _CONVERTED}  # what is converted to each
 
@@ -102,7 +86,7 @@ def inside(dtype: DType | None) -> Autocasting:
 
 
 def autocasting(dtype: DType | None) -> Region:
-    """A region of this thread in which listed operators compute in `dtype`; None: as given.
+    """A region of this thread in which operators with a rule compute in `dtype`; None: as given.
 
     What was converted is forgotten where the outermost one ends.
     """
@@ -177,7 +161,7 @@ def _cast(t: Any, dtype: DType) -> Any:
 
 
 def _convert(op: Any, tensors: Sequence[Any]) -> tuple[Any, ...] | None:
-    """What a listed operator's call asks first."""
+    """Convert the tensors of a call of an operator with a rule; None where they stay."""
     return converted(op.amp, tensors)
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
-from flowvm.eager.autocasting import RULES
+from flowvm.eager.autocasting import AMP
 from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live, now
 from flowvm.eager.modes import current_listener, current_recorder, placed
@@ -30,7 +30,7 @@ from flowvm.eager.native.install import callable_of
 from flowvm.eager.overriding import hint
 from flowvm.eager.placed import Globals, is_placed, local_of, mixed
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.kept import Kept
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
@@ -95,6 +95,12 @@ class Operator(Unique):
     dense: bool = False  # its infer and kernel rely on inputs that are contiguous
     refills: bool = False  # in place, it makes nothing of what was there
     complex: bool = False  # takes complex numbers
+    amp: str = ""  # the rule by which autocast converts its inputs, "" for none
+    # the rule of its SBP letters, of (metas, attrs, outs), None if it says none: see
+    # flowvm.ops.declare.letters
+    letters: Callable[[Any, Any, Any], Any] | None = None
+    shaped: str = ""  # the attribute that is the shape of its first output
+    facts: dict[Any, Any] = field(default_factory=dict)  # of single rooms: flowvm.ops.declare.facts
     minifloats: bool = False  # takes floats of 8 bits: it moves, converts or compares elements
     # of an operator made at run time: (maker, arguments), which makes it again; see ops.recipes
     recipe: tuple[str, tuple[Any, ...]] | None = None
@@ -103,16 +109,16 @@ class Operator(Unique):
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
     site: Any = field(init=False, default=None, repr=False)  # for native calls
-    amp: str = field(init=False)  # the rule by which autocast converts its inputs, "" for none
     kept: Kept = field(default_factory=lambda: Kept("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
     twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
 
     def __post_init__(self) -> None:
+        if self.amp and self.amp not in AMP:
+            raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
         self.cache = self.kept.young
         engine.on_entries_full.append(self.kept.forget)
-        self.amp = RULES.get(self.name, "")
         self.twin = call_function(self)
         self.call = callable_of(self)
         operators.add(self)

@@ -15,6 +15,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.placements import here, placement
 from flowvm.nn.hooks import Hooks
+from flowvm.ops.collectives.exchanges import TRAFFIC
 
 
 class Stage:
@@ -155,6 +156,6 @@ def stays_in_stage(nodes: Iterable[Any], modules: Iterable[Any]) -> bool:
             for node in nodes
             if node.repeat > 1
             and "order" in node.operator.inputs
-            and node.operator.name not in ("send", "recv", "recv_")
+            and not ((traffic := TRAFFIC.of(node.operator)) and traffic.paired)
         )
     )

@@ -18,7 +18,9 @@ from typing import Any
 from flowvm.meta.dtype import DType, bool_, int32
 from flowvm.onnx.writer import Writer
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.declare.facts import Fact
 from flowvm.ops.declare.registry import broadcast_shapes
+from flowvm.ops.pointwise import activation
 
 
 class Untranslated(Exception):  # noqa: N818 - caught where the node is known
@@ -54,7 +56,7 @@ def elementwise(
     shapes = []
     tree = ast.parse(op.expr, mode="eval").body
     named = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    direct = _DIRECT.get(op.name)
+    direct = _DIRECT.of(op)
     for (name, _), p, dtype in zip(op.args.items(), pattern, compute, strict=True):
         if p == "s":
             number = next(rest)
@@ -81,13 +83,12 @@ def elementwise(
     return given if shape == tuple(out.shape) else w.expand(given, out.shape)
 
 
-# op -> ONNX's own op, and its attributes by the expression's arguments
-_DIRECT: dict[str, tuple[str, dict[str, str]]] = {
-    "relu": ("Relu", {}),
-    "elu": ("Elu", {"alpha": "a"}),
-    "leaky_relu": ("LeakyRelu", {"alpha": "a"}),
-    "softsign": ("Softsign", {}),
-}
+# ONNX's own op, and its attributes by the expression's arguments
+_DIRECT: Fact[tuple[str, dict[str, str]]] = Fact()
+_DIRECT.say(("Relu", {}), activation._relu)
+_DIRECT.say(("Elu", {"alpha": "a"}), activation._elu)
+_DIRECT.say(("LeakyRelu", {"alpha": "a"}), activation._leaky_relu)
+_DIRECT.say(("Softsign", {}), activation._softsign)
 
 
 def _as(number: Any, dtype: DType) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flowvm.eager.interpreter import Operator
@@ -15,9 +15,11 @@ from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated, elementwise
 from flowvm.onnx.memory import Memory
 from flowvm.onnx.rows import Values
-from flowvm.onnx.translations import ABSENT, TRANSLATIONS
+from flowvm.onnx.translations import ABSENT, TRANSLATION
 from flowvm.onnx.writer import Writer
 from flowvm.ops.declare.elementwise import Elementwise
+from flowvm.ops.declare.registry import operator_of
+from flowvm.ops.rows.parts import norm_ops
 
 if TYPE_CHECKING:
     import onnx
@@ -81,11 +83,10 @@ def _values(node: OpNode, memory: Memory, w: Writer) -> Values:
         numbers = [call.attrs[n] for n in node.operator.scalars]
         op, pattern = form
         return [elementwise(w, op, pattern, names, metas, node.attrs, numbers, call.out)]
-    translation: Callable[[Call], Values] | None = TRANSLATIONS.get(node.operator.name)
+    translation = TRANSLATION.of(node.operator)
     if translation is None or node.operator.unsized:
         raise Untranslated(
-            ABSENT.get(node.operator.name)
-            or "ONNX's nodes for it are not in flowvm.onnx.translations"
+            ABSENT.of(node.operator) or "ONNX's nodes for it are not in flowvm.onnx.translations"
         )
     return translation(call)
 
@@ -111,6 +112,7 @@ def _where(node: OpNode) -> str:
     return f"{scope} at {node.line}" if node.line else scope
 
 
+_TRACKING = tuple(map(operator_of, (norm_ops._tracking, norm_ops._update)))
 _ADVICE = {
     "backward": "Export the forward computation alone.",
     "optimizer": "Export the forward computation alone.",
@@ -119,7 +121,7 @@ _ADVICE = {
 
 def _advice(node: OpNode) -> str:
     operator: Operator = node.operator
-    if operator.name in ("batch_norm", "update_running_statistics"):
+    if operator in _TRACKING:
         return "It keeps statistics of batches, as modules do that train: call eval() on them."
     if "seed" in operator.scalars:
         return (

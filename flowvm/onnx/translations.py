@@ -1,6 +1,7 @@
-"""TRANSLATIONS: the translation of each op to ONNX, by the op's name.
+"""TRANSLATION, the fact of a declaration that translates an op to ONNX, and ABSENT, the reason why
+there is no translation.
 
-Elementwise ops are not in it: all of them go by their expression (`flowvm.onnx.expressions`).
+Elementwise ops have none: all of them go by their expression (`flowvm.onnx.expressions`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,21 @@ from flowvm.meta.dtype import bool_, int64
 from flowvm.onnx import draws, places, planes, rows, sequences
 from flowvm.onnx.call import Call
 from flowvm.onnx.rows import Values
+from flowvm.ops.declare import core, recording, transfers
+from flowvm.ops.declare.facts import Fact
+from flowvm.ops.linalg import systems
+from flowvm.ops.linalg.parts import factors, spectra
+from flowvm.ops.places import embedding, embedding_bag, gather, indexing, masks, search, sort
+from flowvm.ops.places.cpu import order
+from flowvm.ops.planes import patches, regions, resize
+from flowvm.ops.planes.parts import conv_ops, pool_ops
+from flowvm.ops.pointwise import numeric
+from flowvm.ops.products import matmul, products
+from flowvm.ops.random.parts import philox, shuffle
+from flowvm.ops.rows import ctc_loss, extremes, moments, reduce, scan, softmax
+from flowvm.ops.rows.parts import class_loss_ops, folds, norm_ops
+from flowvm.ops.sequences.parts import attention_ops, scans
+from flowvm.ops.shapes import join, matrices, padding, ranges
 
 Translation = Callable[[Call], Values]
 
@@ -148,60 +164,77 @@ def _diag_embed(c: Call) -> Values:
     return [w.op("Where", w.cast(eye, bool_), x, c.number(0))]
 
 
-# ops that cannot be said in ONNX: why
-ABSENT = {
-    **dict.fromkeys(
-        (
-            "cholesky", "cholesky_ex", "complex_eig", "eigh", "eigvalsh", "geqrf",
-            "householder_product", "inverse", "ldl_factor", "ldl_solve", "lstsq", "lu_factor",
-            "lu_permutation", "qr", "real_eig", "solve", "solve_ex", "svd", "svdvals",
-            "triangular_solve",
-        ),
-        "ONNX has no op that solves linear systems, inverts or factors matrices",
-    ),
-    "ctc_loss": "ONNX has no CTC loss",
-    "frexp": "no node of ONNX sees the bits of numbers",
-}  # fmt: skip
-
-TRANSLATIONS: dict[str, Translation] = {
+TRANSLATION: Fact[Translation] = Fact()
+for _translation, *_declarations in (
     # products
-    "matmul": _matmul(None), "_matmul_nt": _matmul(1), "_matmul_tn": _matmul(0),
-    "linear": _linear, "addmm": _addmm, "slogdet": _slogdet,
+    (_matmul(None), matmul._matmul), (_matmul(1), matmul._matmul_nt),
+    (_matmul(0), matmul._matmul_tn), (_linear, matmul._affine), (_addmm, products._added_product),
+    (_slogdet, systems._slogdet),
     # random numbers
-    "rand": draws.uniform, "uniform_": draws.uniform, "randn": draws.normal,
-    "normal_": draws.normal, "exponential_": draws.exponential, "randint": draws.integers,
-    "random_": draws.integers, "randperm": draws.permutation, "bernoulli": draws.bernoulli,
-    "bernoulli_": draws.bernoulli, "dropout": draws.dropout,
+    (draws.uniform, philox.uniform_words, philox.uniform_into),
+    (draws.normal, philox.normal_words, philox.normal_into),
+    (draws.exponential, philox.exponential_into),
+    (draws.integers, philox.integer_words, philox.integers_into),
+    (draws.permutation, shuffle._permutation),
+    (draws.bernoulli, philox.chosen_words, philox.bernoulli_words, philox.bernoulli_into),
+    (draws.dropout, philox.dropout_words),
     # planes
-    "conv": planes.conv, "conv_input": planes.transposed, "max_pool": planes.max_pool,
-    "avg_pool": planes.avg_pool, "interpolate": planes.resize,
-    "interpolate_nearest": planes.nearest, "unfold": planes.unfold, "fold": planes.fold,
-    "roi_align": planes.roi_align,
+    (planes.conv, conv_ops._conv, conv_ops._conv_bias),
+    (planes.transposed, conv_ops._conv_input, conv_ops._conv_input_bias),
+    (planes.max_pool, pool_ops._max), (planes.avg_pool, pool_ops._average),
+    (planes.resize, resize._resize), (planes.nearest, resize._nearest),
+    (planes.unfold, patches._unfold), (planes.fold, patches._fold),
+    (planes.roi_align, regions._align),
     # rows
-    "sum": rows.summed("ReduceSum"), "prod": rows.summed("ReduceProd"),
-    "sum_of_squares": rows.summed("ReduceSumSquare"),
-    "sum_of_magnitudes": rows.summed("ReduceL1"),
-    "amax": rows.extreme("ReduceMax"), "amin": rows.extreme("ReduceMin"),
-    "any": rows.truths("ReduceMax"), "all": rows.truths("ReduceMin"),
-    "count_nonzero": rows.truths("ReduceSum"),
-    "max": rows.extreme_at("Max"), "min": rows.extreme_at("Min"), "moments": rows.moments,
-    "cross_entropy": rows.class_loss("SoftmaxCrossEntropyLoss"),
-    "nll_loss": rows.class_loss("NegativeLogLikelihoodLoss"),
-    "softmax": rows.softmax("Softmax"), "log_softmax": rows.softmax("LogSoftmax"),
-    "cumprod": rows.prefixes("ReduceProd", 1),
-    "cummax": rows.prefixes("ReduceMax", -math.inf),
-    "cummin": rows.prefixes("ReduceMin", math.inf),
-    "logcumsumexp": rows.prefixes("ReduceLogSumExp", -math.inf),
-    "cumsum": rows.cumsum, "sort": rows.sort, "topk": rows.topk, "normalize": rows.normalize,
-    "attention": sequences.attention, "recurrent": sequences.recurrent,
+    (rows.summed("ReduceSum"), reduce._sum_whole, folds.add_up.call),
+    (rows.summed("ReduceProd"), folds.multiply_up.call),
+    (rows.summed("ReduceSumSquare"), folds.square_up.call),
+    (rows.summed("ReduceL1"), folds.magnitude_up.call),
+    (rows.extreme("ReduceMax"), folds.largest.call),
+    (rows.extreme("ReduceMin"), folds.smallest.call),
+    (rows.truths("ReduceMax"), folds.some.call), (rows.truths("ReduceMin"), folds.every.call),
+    (rows.truths("ReduceSum"), folds.count_up.call),
+    (rows.extreme_at("Max"), extremes._largest), (rows.extreme_at("Min"), extremes._smallest),
+    (rows.moments, moments._moments_of),
+    (rows.class_loss("SoftmaxCrossEntropyLoss"),
+     class_loss_ops._entropy, class_loss_ops._weighted_entropy),
+    (rows.class_loss("NegativeLogLikelihoodLoss"),
+     class_loss_ops._nll, class_loss_ops._weighted_nll),
+    (rows.softmax("Softmax"), softmax._softmax), (rows.softmax("LogSoftmax"), softmax._log_softmax),
+    (rows.prefixes("ReduceProd", 1), scan._cumprod),
+    (rows.prefixes("ReduceMax", -math.inf), scan._cummax),
+    (rows.prefixes("ReduceMin", math.inf), scan._cummin),
+    (rows.prefixes("ReduceLogSumExp", -math.inf), scan._logcumsumexp),
+    (rows.cumsum, scan._cumsum), (rows.sort, order.ordered_rows), (rows.topk, sort._topk_rows),
+    (rows.normalize,
+     norm_ops._plain, norm_ops._weighted, norm_ops._affine, norm_ops._fixed),
+    (sequences.attention, attention_ops._plain, attention_ops._masked),
+    (sequences.recurrent, scans.scan),
     # shapes
-    "arrange": _cast, "cast": _cast, "copy": _copy, "copy_to": _cast, "fill": _fill, "empty": _fill,
-    "arange": _arange, "linspace": _arange, "cat": _cat, "pad": _pad, "roll": _roll,
-    "tril": _triangle(0), "triu": _triangle(1), "diag_embed": _diag_embed,
+    (_cast, *core.CASTS, core._arrange, core._arrange_away, transfers._move),
+    (_copy, core._copy), (_fill, recording._fill, recording._empty),
+    (_arange, ranges._count, ranges._ramp), (_cat, join._cat_of),
+    (_pad, padding._constant, padding._border), (_roll, padding._roll),
+    (_triangle(0), matrices._tril), (_triangle(1), matrices._triu), (_diag_embed, matrices._embed),
     # places
-    "index_select": places.index_select, "gather": places.gather, "scatter_": places.scatter,
-    "scatter_reduce_": places.scatter, "index_copy_": places.put, "index_reduce_": places.put,
-    "join_positions": places.join_positions, "one_hot": places.one_hot, "isin": places.isin,
-    "masked_scatter_": places.masked_scatter, "searchsorted": places.searchsorted,
-    "embedding_bag": places.embedding_bag, "embedding_bag_max": places.embedding_bag_max,
-}  # fmt: skip
+    (places.index_select, gather.take_slices), (places.gather, gather.gather_elements),
+    (places.scatter, gather.scatter_elements, gather.combine_elements),
+    (places.put, gather.put_slices, gather.combine_slices),
+    (places.join_positions, indexing._join_positions), (places.one_hot, embedding._one_hot),
+    (places.isin, search._isin), (places.masked_scatter, masks._place),
+    (places.searchsorted, search._search), (places.embedding_bag, embedding_bag._sum),
+    (places.embedding_bag_max, embedding_bag._max),
+):  # fmt: skip
+    TRANSLATION.say(_translation, *_declarations)
+
+ABSENT: Fact[str] = Fact()  # why an op cannot be said in ONNX
+ABSENT.say(
+    "ONNX has no op that solves linear systems, inverts or factors matrices",
+    factors.cholesky_info, factors.geqrf_op, factors.orgqr_op, factors.ldl_op,
+    factors.ldl_solve_op, factors.lu_op, factors.permutation_of, factors.qr_op,
+    factors.right_solve, factors.right_triangular, spectra.complex_eig, spectra.eigh_op,
+    spectra.eigvalsh_op, spectra.lstsq_op, spectra.real_eig, spectra.svd_op, spectra.svdvals_op,
+    systems._cholesky, systems._inverse, systems._solve,
+)  # fmt: skip
+ABSENT.say("ONNX has no CTC loss", ctc_loss._ctc)
+ABSENT.say("no node of ONNX sees the bits of numbers", numeric._frexp)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowvm.eager import interpreter
-from flowvm.errors import CaptureError
+from flowvm.errors import ArgumentError, CaptureError
 from flowvm.files.printable import printable
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.printing import graph_text
@@ -184,7 +184,12 @@ class LogicalGraph:
         key = (node.operator, *into, *metas, *node.attrs)
         entry = lowered.get(key)
         if entry is None:
-            invocation = interpreter.lowered(node.operator, (*into, *metas), node.attrs)
+            try:
+                invocation = interpreter.lowered(node.operator, (*into, *metas), node.attrs)
+            except ArgumentError as error:
+                raise CaptureError(
+                    f"{self.name}: node {node.number}: {error}  {node.line}".rstrip()
+                ) from error
             entry = lowered[key] = invocation.outputs
         found = tuple(operand.meta for operand in node.outputs)
         if not node.operator.unsized and tuple(entry) != found:

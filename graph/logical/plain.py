@@ -29,6 +29,7 @@ from flowvm.files.schema import Check, integer, number, one_of, row, several, te
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.ops.declare.core import CASTS
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.recipes import made_by
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -228,7 +229,7 @@ def reads_backwards(operator: Operator) -> bool:
     """
     if operator.recipe is not None:
         return operator.recipe[0] in ("fused", "assemble")
-    return operator.name == "cast" or _is_elementwise(operator)
+    return operator in CASTS or _is_elementwise(operator)
 
 
 def operator_mark(operator: Operator) -> str:

@@ -35,7 +35,6 @@ from flowvm.files.schema import (
     text,
     wrong,
 )
-from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.logical.plain import (
@@ -223,7 +222,6 @@ def saved_graph(
     nodes = []
     for node in graph.nodes:
         what = f"{graph.name}: node {node.number} {node.operator.name}  {node.line}".rstrip()
-        _check_rules(node, what)
         nodes.append(
             {
                 **{name: getattr(node, name) for name in _NODE},
@@ -254,17 +252,6 @@ def saved_graph(
         "inputs": [_saved_operand(o, places) for o in graph.inputs],
         "outputs": [_saved_operand(o, places) for o in graph.outputs],
     }
-
-
-def _check_rules(node: OpNode, what: str) -> None:
-    """ArgumentError if whoever reads the file would refuse the node: there is no rule for it."""
-    try:
-        check_attributes(node.operator, [operand.meta for operand in node.inputs], node.attrs)
-    except ArgumentError as error:
-        raise ArgumentError(
-            f"{what} cannot be saved: no rule of flowvm.graph.logical says that a file may have "
-            f"{node.operator.name} with the attributes {node.attrs}"
-        ) from error
 
 
 def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
@@ -334,7 +321,8 @@ def _read_node(
     ):
         if type(actual) is not tuple or len(actual) != len(wanted):
             wrong(f"{where}.{name}", actual, f"the {len(wanted)} of {operator.name}")
-    check_attributes(operator, [operand.meta for operand in inputs], attrs)
+    if "order" in operator.writes:
+        wrong(f"{where}.operator", operator.name, "an operator of one rank")
     return OpNode(
         operator=operator,
         inputs=inputs,

@@ -22,6 +22,9 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import rebuilt
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.collectives.instructions import all_reduce_of
+from flowvm.ops.declare.core import CASTS
+from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.shapes.join import MOST, _cat_of
 
 BUCKET = 1 << 20  # bytes: a larger exchange is no quicker for its size
@@ -64,7 +67,7 @@ class _Bucket:
 
     def copies_too(self, place: int, node: OpNode) -> bool:
         """Whether a node copies a sum, and nothing else: it is then made behind the bucket."""
-        if node.operator.name != "cast" or not is_pure(node):
+        if node.operator not in CASTS or not is_pure(node):
             return False
         if node.inputs[0].buffer not in self.sums:
             return False
@@ -103,8 +106,7 @@ def _is_gradient(node: OpNode) -> bool:
     """Whether it is an all-reduce of backward that makes a new tensor, dense as it always is."""
     operator = node.operator
     return (
-        operator.name == "all_reduce"
-        and operator.inputs == ("x", "order")
+        operator is operator_of(all_reduce_of)
         and node.phase == "backward"
         and not node.into
         and node.repeat == 1

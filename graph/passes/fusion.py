@@ -17,6 +17,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.fusion_program import program_of, real_of
 from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
+from flowvm.ops.declare.core import CASTS
 
 
 def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
@@ -32,7 +33,7 @@ def fuse_elementwise(graph: LogicalGraph) -> LogicalGraph:
 
 def is_elementwise(node: OpNode) -> bool:
     """Whether a node is arithmetic on single elements of floating point tensors and bools."""
-    known = node.operator.form is not None or node.operator.name == "cast"
+    known = node.operator.form is not None or node.operator in CASTS
     return known and real_of(node) is not None
 
 

@@ -22,6 +22,7 @@ from flowvm.files.schema import integer, one_of, several, text
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.meta.dtype import ALL_DTYPES, DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.core import CASTS
 from flowvm.ops.declare.grammar import MOST_CHARACTERS, check_program
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.registry import broadcast_shapes
@@ -44,7 +45,7 @@ class _Form(NamedTuple):
 
 
 def _form_of(node: OpNode) -> _Form | None:
-    if node.operator.name == "cast":
+    if node.operator in CASTS:
         from_bool = node.inputs[0].meta.dtype.is_bool
         return _Form(("x",), "1.0 if x else 0.0" if from_bool else "x", "t")
     if node.operator.form is None:
@@ -67,7 +68,7 @@ def real_of(node: OpNode) -> str | None:
         return None  # no literal of Python says it
     metas = tuple(operand.meta for operand in node.inputs)
     (out,) = node.outputs
-    if node.operator.name == "cast":
+    if node.operator in CASTS:
         names = {out.meta.dtype.name, *({m.dtype.name for m in metas} - {"bool"})}
         return _common(names)
     compute, result = _types(node.operator.form, metas, node.attrs)

@@ -62,9 +62,9 @@ def join_copies(graph: LogicalGraph) -> LogicalGraph:
     made: dict[int, OpNode] = {}
     gone: set[int] = set()
     for place, node in enumerate(graph.nodes):
-        if not is_pure(node) or node.operator.name != "cat":
+        if not is_pure(node) or not node.inputs or node.operator is not _cat_of(len(node.inputs)):
             continue
-        if node.operator is not _cat_of(len(node.inputs)) or node.outputs[0].meta.dtype.is_complex:
+        if node.outputs[0].meta.dtype.is_complex:
             continue
         if any(operand.meta.numel == 0 for operand in node.inputs):
             continue

@@ -14,8 +14,7 @@ from __future__ import annotations
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, OpNode
 from flowvm.graph.logical.rewriting import rebuilt
-
-SUMS = ("all_reduce", "all_reduce_", "reduce_scatter")
+from flowvm.ops.collectives.exchanges import TRAFFIC
 
 
 class _Late:
@@ -54,7 +53,9 @@ def read_sums_late(graph: LogicalGraph) -> LogicalGraph:
             late = _Late()
         if exchanges:
             result.append(node)
-            if node.operator.name in SUMS and node.phase == "backward" and node.repeat == 1:
+            traffic = TRAFFIC.of(node.operator)
+            sums_up = traffic is not None and traffic.sums
+            if sums_up and node.phase == "backward" and node.repeat == 1:
                 order = node.inputs[node.operator.inputs.index("order")].buffer
                 sums |= {operand.buffer for operand in node.written()} - {order}
         elif late.conflicts(node) or any(o.buffer in sums for _, o in node.accesses()):

@@ -38,6 +38,7 @@ from flowvm.graph.passes.slices import assemble_slices
 from flowvm.graph.passes.updates import merge_updates
 from flowvm.guards.regions import reverting
 from flowvm.meta.device import cpu
+from flowvm.ops.declare.core import CASTS
 
 Pass = Callable[[LogicalGraph], LogicalGraph]
 Told = Callable[[str, LogicalGraph, LogicalGraph], None]
@@ -144,7 +145,7 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
     moved: dict[Buffer, Operand] = {}
     kept = []
     for place, node in enumerate(graph.nodes):
-        if node.operator.name != "cast" or not is_pure(node):
+        if node.operator not in CASTS or not is_pure(node):
             kept.append(node)
             continue
         (source,), (out,) = node.inputs, node.outputs

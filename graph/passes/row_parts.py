@@ -13,7 +13,6 @@ from typing import Any
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import Check, anything, integer, row, several, text, wrong
-from flowvm.graph.logical.attributes import check_attributes
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
 from flowvm.graph.passes.fusion_program import MOST_ARGUMENTS, MOST_TITLE
@@ -67,7 +66,6 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
         nodes.append(
             OpNode(number, operator, tuple(operands[count:]), tuple(operands[:count]), attrs)
         )
-        check_attributes(operator, [o.meta for o in operands[count:]], attrs)
         for operand in operands[:count]:
             if operand.buffer.nbytes != operand.meta.span:
                 raise ArgumentError(f"{name}: part {number} gives less than is read of it")

@@ -40,6 +40,8 @@ def lower_each(
     unit where its pieces begin, and behind the last; the pieces (member, lo, hi); the members
     (kernel, operands and scalars in number and where each is among the arguments, layout).
     """
+    if [type(each) for each in attrs] != [tuple, tuple]:
+        raise ArgumentError(f"{merged.name}: its members have tuples, got {str(attrs)[:80]}")
     all_attrs, numbers_of = attrs
     if (invocation := merged.lowered.get((metas, attrs))) is not None:
         return invocation

@@ -7,19 +7,32 @@ board on which ranks see each other's standing are the same for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 from flowvm.errors import ShapeError
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.facts import Fact
 from flowvm.ranks.lanes import Lane
 from flowvm.ranks.words import STEP
 from flowvm.ranks.world import Group, Joined
 
 MOST = 1 << 31  # elements that MPI's C ints count
 PRIME = 0x100000001B3
+
+
+class Traffic(NamedTuple):
+    """What an instruction sends, for prices and passes: `TRAFFIC` of its declaration."""
+
+    messages: float  # one behind the other
+    share: Callable[[int], float]  # bytes received for each byte of the whole, on n ranks
+    sums: bool = False  # it sums over ranks
+    paired: bool = False  # between two ranks
+
+
+TRAFFIC: Fact[Traffic] = Fact()
 
 
 class Exchange(NamedTuple):

@@ -17,7 +17,8 @@ from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.cpu import mpi
 from flowvm.ops.collectives.cpu.exchange import both, none, one
-from flowvm.ops.collectives.exchanges import Exchange, exchange
+from flowvm.ops.collectives.exchanges import TRAFFIC, Exchange, Traffic, exchange
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op as declare
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ranks.lanes import Lane, lane, lane_for
@@ -73,7 +74,7 @@ def _answered(e: Exchange, outputs: Sequence[TensorMeta], seen: Sequence[TensorM
 
 @declare(
     "x, order! -> out", name="all_reduce", complex=True, half="cuda", cuda=CUDA,
-    grad=lambda c, g: (_reduced_back(c.attrs, g), None),
+    grad=lambda c, g: (_reduced_back(c.attrs, g), None), letters=unsplit,
 )  # fmt: skip
 def all_reduce_of(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int, ...]) -> Launch:
     """The reduction of the ranks' `x`."""
@@ -82,14 +83,14 @@ def all_reduce_of(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int, 
     return _answered(e, (out,), (out, x))
 
 
-@declare("x!, order! ->", name="all_reduce_", complex=True, half="cuda", cuda=CUDA)
+@declare("x!, order! ->", name="all_reduce_", complex=True, half="cuda", cuda=CUDA, letters=unsplit)
 def all_reduce_into(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int, ...]) -> Launch:
     """The reduction of `x` over the ranks, in its place."""
     e = exchange("all_reduce", x, ranks, lane(device=x.device), [how])
     return _answered(e._replace(how=how, same=True), (), (x,))
 
 
-@declare("x!, order! ->", name="reduce_", complex=True, half="cuda", cuda=CUDA)
+@declare("x!, order! ->", name="reduce_", complex=True, half="cuda", cuda=CUDA, letters=unsplit)
 def reduce_into(
     x: TensorMeta, order: TensorMeta, how: str, dst: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -102,6 +103,7 @@ def reduce_into(
 @declare(
     "x, order! -> out", name="all_gather", half="bits", complex=True, cuda=CUDA,
     grad=lambda c, g: (run(reduce_scatter_of, g, c.attrs[0], "sum", c.attrs[1]), None),
+    letters=unsplit,
 )  # fmt: skip
 def all_gather_of(
     x: TensorMeta, order: TensorMeta, rows: tuple[int, ...], ranks: tuple[int, ...]
@@ -115,7 +117,7 @@ def all_gather_of(
 
 @declare(
     "x, order! -> out", name="reduce_scatter", complex=True, half="cuda", cuda=CUDA,
-    grad=lambda c, g: (_gathered_back(c.attrs, g), None),
+    grad=lambda c, g: (_gathered_back(c.attrs, g), None), letters=unsplit,
 )  # fmt: skip
 def reduce_scatter_of(
     x: TensorMeta, order: TensorMeta, rows: tuple[int, ...], how: str, ranks: tuple[int, ...]
@@ -129,6 +131,7 @@ def reduce_scatter_of(
 @declare(
     "x, order! -> out", name="all_to_all", half="bits", complex=True, cuda=CUDA,
     grad=lambda c, g: (run(all_to_all_of, g, c.attrs[1], c.attrs[0], c.attrs[2]), None),
+    letters=unsplit,
 )  # fmt: skip
 def all_to_all_of(
     x: TensorMeta,
@@ -148,7 +151,7 @@ def all_to_all_of(
 
 @declare(
     "x, order! -> out", name="broadcast", half="bits", complex=True, cuda=CUDA,
-    grad=lambda c, g: (_to_source(c.attrs, g), None),
+    grad=lambda c, g: (_to_source(c.attrs, g), None), letters=unsplit,
 )  # fmt: skip
 def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
     """What rank `src` has in `x`."""
@@ -156,14 +159,14 @@ def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int,
     return _answered(_broadcasting(out, src, ranks, same=False), (out,), (out, x))
 
 
-@declare("order! -> out", name="broadcast", half="bits", complex=True, cuda=CUDA)
+@declare("order! -> out", name="broadcast", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def broadcast_to(order: TensorMeta, meta: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
     """What rank `src` has, on a rank that has no `x`."""
     out = meta.dense()
     return _answered(_broadcasting(out, src, ranks), (out,), (out,))
 
 
-@declare("x!, order! ->", name="broadcast_", half="bits", complex=True, cuda=CUDA)
+@declare("x!, order! ->", name="broadcast_", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def broadcast_into(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
     """What rank `src` has in `x`, in all ranks' `x`."""
     return _answered(_broadcasting(x.dense(), src, ranks), (), (x,))
@@ -177,7 +180,7 @@ def _broadcasting(
     return e._replace(root=root, same=same)
 
 
-@declare("x, order! ->", name="send", half="bits", complex=True, cuda=CUDA)
+@declare("x, order! ->", name="send", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def send_from(
     x: TensorMeta, order: TensorMeta, dst: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -185,7 +188,7 @@ def send_from(
     return _answered(_message("send", x, dst, tag, ranks), (), (x,))
 
 
-@declare("order! -> out", name="recv", half="bits", complex=True, cuda=CUDA)
+@declare("order! -> out", name="recv", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def recv_of(
     order: TensorMeta, meta: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -194,7 +197,7 @@ def recv_of(
     return _answered(_message("recv", out, src, tag, ranks), (out,), (out,))
 
 
-@declare("x!, order! ->", name="recv_", half="bits", complex=True, cuda=CUDA)
+@declare("x!, order! ->", name="recv_", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def recv_into(
     x: TensorMeta, order: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
@@ -212,7 +215,7 @@ def _message(kind: str, meta: TensorMeta, peer: int, tag: int, ranks: tuple[int,
     return e._replace(root=number, tag=tag, same=True)
 
 
-@declare("order! ->", name="barrier")
+@declare("order! ->", name="barrier", letters=unsplit)
 def barrier_of(order: TensorMeta, ranks: tuple[int, ...], text: str) -> Launch:
     """Wait for all ranks of the group, which must agree on `text`."""
     group = Group.of(ranks)
@@ -246,3 +249,10 @@ def _to_source(attrs: tuple[Any, ...], g: Tensor) -> Tensor:
     src, ranks = attrs
     total: Tensor = run(all_reduce_of, g, "sum", ranks)
     return total if Group.of(ranks).rank == ranks.index(src) else zeros_like(total)
+
+
+TRAFFIC.say(Traffic(2.0, lambda n: 2 * (n - 1) / n, sums=True), all_reduce_of, all_reduce_into)
+TRAFFIC.say(Traffic(1.0, lambda n: (n - 1) / n, sums=True), reduce_scatter_of)
+TRAFFIC.say(Traffic(1.0, lambda n: (n - 1) / n), all_gather_of, all_to_all_of)
+TRAFFIC.say(Traffic(1.0, lambda n: 1.0), broadcast_from, broadcast_to, broadcast_into)
+TRAFFIC.say(Traffic(1.0, lambda n: 1.0, paired=True), send_from, recv_of, recv_into)

@@ -22,10 +22,13 @@ from flowvm.meta.formats import (
     channels_last_3d,
     contiguous_format,
     format_stride,
+    is_dense,
     preserve_format,
 )
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.elementwise import _apart, record_in_place
+from flowvm.ops.declare.kinds import is_size
+from flowvm.ops.declare.letters import broadcasting
 from flowvm.ops.declare.rebase import remember_view
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
@@ -44,9 +47,15 @@ def _moved(out: TensorMeta, x: TensorMeta) -> ScalarLaunch:
     )  # fmt: skip
 
 
+def _check_dtype(name: str, dtype: Any) -> None:
+    if not isinstance(dtype, DType):
+        raise ArgumentTypeError(f"{name} needs a dtype, got {dtype!r}")
+
+
 def _infer_cast(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (x,) = metas
     (dtype,) = attrs
+    _check_dtype("cast", dtype)
     return _moved(x.dense(dtype), x)
 
 
@@ -57,6 +66,10 @@ def _infer_copy(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Scalar
 def _infer_arrange(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
     (x,) = metas
     dtype, stride = attrs
+    _check_dtype("arrange", dtype)
+    sizes = isinstance(stride, tuple) and len(stride) == x.ndim and all(map(is_size, stride))
+    if not sizes or not is_dense(x.shape, stride):
+        raise ArgumentError(f"arrange: {stride} are no strides of a dense tensor like {x!r}")
     return _moved(TensorMeta.of(x.shape, dtype, x.device, stride), x)
 
 
@@ -78,6 +91,7 @@ _cast = Operator(
     infer=_infer_cast,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _cast_away = Operator(
     "cast",
@@ -88,6 +102,7 @@ _cast_away = Operator(
     infer=_infer_cast,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _arrange = Operator(
     "arrange",
@@ -99,6 +114,7 @@ _arrange = Operator(
     infer=_infer_arrange,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _arrange_away = Operator(
     "arrange",
@@ -109,6 +125,7 @@ _arrange_away = Operator(
     infer=_infer_arrange,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
 _copy = Operator(
     "copy",
@@ -119,7 +136,10 @@ _copy = Operator(
     infer=_infer_copy,
     complex=True,
     minifloats=True,
+    letters=broadcasting,
 )
+CASTS = (_cast, _cast_away)
+COPIES = (*CASTS, _arrange, _arrange_away, _copy)  # which read an operand however it lies
 
 
 def cast(x: Tensor, dtype: DType) -> Tensor:

@@ -65,6 +65,7 @@ from flowvm.meta.dtype import (
 from flowvm.meta.formats import result_stride
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.meta.unique import Unique
+from flowvm.ops.declare.expression_letters import pointwise
 from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.rebase import check_base, rebase
 from flowvm.ops.declare.registry import _operators, broadcast_shapes
@@ -99,9 +100,12 @@ class Elementwise(Unique):
         real: bool = False,
         of_numbers: bool = False,
         minifloats: bool = False,
+        amp: str = "",
     ) -> None:
         self.of_numbers = of_numbers  # no tensor is needed
         self.minifloats = minifloats  # floats of 8 bits are taken
+        self.amp = amp  # what autocast converts to
+        self.facts: dict[Any, Any] = {}  # of single rooms: flowvm.ops.declare.facts
         self.twin: Elementwise | None = None  # what computes in complex numbers
         self.complex = complex  # it is a twin itself
         self.real = real  # and gives real numbers
@@ -368,6 +372,9 @@ class Elementwise(Unique):
             saves=self._kept(tensors),
             grad=grad,
             form=(self, pattern),
+            letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
+            amp=self.amp,
+            facts=self.facts,
             aliases=True,
             refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
@@ -431,6 +438,8 @@ class Elementwise(Unique):
     def _infer(
         self, pattern: str, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]
     ) -> ScalarLaunch:
+        if not all(isinstance(kind, type) and issubclass(kind, (int, float)) for kind in kinds):
+            raise ArgumentTypeError(f"{self.name} takes bools, ints and floats, not {kinds}")
         count = pattern.count("t")
         into = metas[0] if len(metas) > count else None
         inputs = metas[-count:]
@@ -614,6 +623,7 @@ def elementwise(
     of_numbers: bool = False,
     minifloats: bool = False,
     several: bool | None = None,
+    amp: str = "",
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -633,6 +643,7 @@ def elementwise(
     complex_grad  of complex numbers, where they have another gradient; that is taken as it is
     of_numbers  numbers alone are taken, too, as in PyTorch: the result is a tensor
     minifloats  floats of 8 bits are taken, too; else these are an error at the call
+    amp     what autocast converts inputs to: "half", "full", "widest", or "" for as they are
     several `grad` takes several steps, so that of 16 bits it computes in float32; None: where
             `types` is "float"
 
@@ -654,11 +665,11 @@ def elementwise(
     if complex:
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
-        twin = Elementwise(name, text, rules, types, kept, theirs, True, real)
+        twin = Elementwise(name, text, rules, types, kept, theirs, True, real, amp=amp)
     if grad is not None and (types == "float" if several is None else several):
         grad = gradient_in_float32(grad)
     function = Elementwise(
-        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats
+        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats, amp=amp
     )
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc

@@ -42,6 +42,7 @@ def maker(
         if name in _makers:
             raise ArgumentError(f"two makers are called {name!r}")
         _makers[name] = _Maker(function, arguments, together)
+        function.facts = {}  # type: ignore[attr-defined]  # see flowvm.ops.declare.facts
         return function
 
     return register

@@ -22,6 +22,7 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import valueless
 from flowvm.ops.declare.assembly import Assembly
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.watch.pending import issued
 
@@ -77,15 +78,22 @@ def record(
 
 
 def _lower_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    return valueless.invocation((attrs[0],))
+    return valueless.invocation((_meta_in(attrs),))
+
+
+def _meta_in(attrs: tuple[Any, ...]) -> TensorMeta:
+    (meta,) = attrs
+    if not isinstance(meta, TensorMeta):
+        raise ArgumentTypeError(f"a tensor is made like a meta, got {meta!r}")
+    return meta
 
 
 def _infer_empty(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
-    return Assembly(attrs[0], ())
+    return Assembly(_meta_in(attrs), ())
 
 
 def _infer_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> ScalarLaunch:
-    (out,) = attrs
+    out = _meta_in(attrs)
     kind = "float64" if out.dtype.inexact else "int64"
     pack = "d" if kind == "float64" else "q"
     return ScalarLaunch((out,), (), "x", ("x",), (kind,), (out.dtype.compute.name,), ("x",), pack)
@@ -95,12 +103,14 @@ def _lower_fill(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invoca
     return _infer_fill(metas, attrs).on_cpu()
 
 
-_empty = Operator("empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty)
-_empty.complex = _empty.minifloats = True
+_empty = Operator(
+    "empty", (), ("out",), _lower_empty, attrs=("meta",), infer=_infer_empty,
+    complex=True, minifloats=True, letters=unsplit,
+)  # fmt: skip
 _fill = Operator(
-    "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill
-)
-_fill.complex = _fill.minifloats = True
+    "fill", (), ("out",), _lower_fill, attrs=("meta",), scalars=("value",), infer=_infer_fill,
+    complex=True, minifloats=True, letters=unsplit,
+)  # fmt: skip
 
 
 def empty_of(meta: TensorMeta) -> Tensor:

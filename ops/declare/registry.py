@@ -33,27 +33,29 @@ from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.body_kernel import Operand, body_layout, body_of, kernel_of, kind_of
 from flowvm.ops.declare.cpu.stand_in import short_kernel
+from flowvm.ops.declare.kinds import Inferred, Takes
+from flowvm.ops.declare.letters import Rule
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.narrate import kernel_text
 
 
 def _lower(
-    infer: Callable[..., Launch | ScalarLaunch], scalar_kinds: str, counts: bool
+    inferred: Inferred, scalar_kinds: str, counts: bool
 ) -> Callable[[tuple[TensorMeta, ...], tuple[Any, ...]], Invocation]:
     def lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-        launch = infer(*metas, *attrs)
+        launch = inferred(metas, attrs)
         if isinstance(launch, ScalarLaunch):
             return launch.on_cpu()
         if launch.arena > ARENA_BYTES:
             raise ValueError(
-                f"{infer.__name__}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
+                f"{inferred.name}: an arena has {ARENA_BYTES} bytes, got {launch.arena}"
             )
         views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
         operands = [Operand.of(v) for v in views]
         if config.debug >= 4:
             arrays = [o[:3] for o in operands]
-            say(4, kernel_text(infer.__name__, launch.body, arrays, scalar_kinds))
+            say(4, kernel_text(inferred.name, launch.body, arrays, scalar_kinds))
         kinds = [kind_of(c) for c in launch.consts]
         scalars = scalar_kinds.replace("d", "f").replace("q", "i")
         body = body_of(
@@ -94,6 +96,10 @@ def op(
     half: str = "upcast",
     refills: bool = False,
     complex: bool = False,
+    letters: Rule | None = None,
+    amp: str = "",
+    shaped: str = "",
+    takes: Takes | None = None,
     cuda: str | Callable[..., Any] = "",
 ) -> Callable[[Callable[..., Launch | ScalarLaunch]], Callable[..., Any]]:
     """Declare an op whose infer function is decorated; the result is the function that calls it.
@@ -113,13 +119,21 @@ def op(
                 takes them for CUDA, whose rule does, and not for the CPU
     refills     nothing of what an input with ! held goes into what is written there
     complex     it takes complex numbers; else these are an error at the call
+    letters     the rule of its SBP letters (`flowvm.ops.declare.letters`), by which calls on global
+                tensors are split; without one, every rank computes all of everything
+    amp         what autocast converts its inputs to (`flowvm.eager.autocasting`): "half", "full",
+                "widest", or "" for as they are
+    takes       `takes(metas, attributes by name)`: what operands and attributes are to each other,
+                where infer and kernel rely on it and a file could say otherwise
+    shaped      the attribute that says the shape of the first output: of a split one, its part's
     cuda        the rule that makes the op's CUDA launch of its Launch (`flowvm/cuda/launch.py`), a
                 function, or "module:function" where the module is one of the `cuda` folder beside
                 the declaration, or a whole dotted name; without one, the body itself is compiled
                 for CUDA
 
     The infer function takes the inputs' metas and the attributes (hashable), checks them, and
-    returns a Launch, or a ScalarLaunch of operands that are dense.
+    returns a Launch, or a ScalarLaunch of operands that are dense.  Its annotations say what kinds
+    of attributes flowvm's own ops take (`flowvm.ops.declare.kinds`).
 
     >>> def doubled(out, x, lo, hi):
     ...     for i in range(lo, hi):
@@ -143,11 +157,14 @@ def op(
 
     def declare(infer: Callable[..., Launch | ScalarLaunch]) -> Callable[..., Any]:
         attrs = tuple(inspect.signature(infer).parameters)[len(inputs) :]
+        ours = infer.__module__.startswith("flowvm.")
+        called = name or infer.__name__
+        inferred = Inferred(infer, called, attrs if ours else (), ours and dense, takes)
         operator = Operator(
-            name=name or infer.__name__,
+            name=called,
             inputs=tuple(inputs),
             outputs=tuple(outputs),
-            lower=_lower(infer, kinds, bool(unsized)),
+            lower=_lower(inferred, kinds, bool(unsized)),
             attrs=attrs,
             scalars=tuple(n.strip() for n, _ in pairs),
             scalar_kinds=kinds,
@@ -158,9 +175,12 @@ def op(
             dense=dense,
             refills=refills,
             grad=grad,
-            infer=lambda metas, attrs: infer(*metas, *attrs),
+            infer=inferred,
             cuda=cuda if callable(cuda) else _in_room(cuda, infer.__module__),
             complex=complex,
+            letters=letters,
+            amp=amp,
+            shaped=shaped,
             minifloats=half == "bits",
         )
         operator.fallback = _prepared(operator, dense, half)

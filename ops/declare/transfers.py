@@ -14,12 +14,13 @@ import numpy as np
 from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.placed import Globals, is_placed
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import DeviceError, ValuelessError
+from flowvm.errors import ArgumentTypeError, DeviceError, ValuelessError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare import valueless
+from flowvm.ops.declare.letters import unsplit
 from flowvm.vm.machine.lang import address_of
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def _kernel(name: str) -> int:
 
 def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     (x,), (device,) = metas, attrs
+    if not isinstance(device, Device):
+        raise ArgumentTypeError(f"copy_to needs a device, got {device!r}")
     out = TensorMeta.of(x.shape, x.dtype, device)
     words = [out.nbytes]
     if x.device is nowhere or device is nowhere:
@@ -51,7 +54,7 @@ def _lower(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
     if device is cpu:
         name, stream = "copy_out", streams.streams(x.device.index or 0).d2h
     else:
-        ours = streams.streams(device.index)
+        ours = streams.streams(device.index or 0)
         name, stream = "copy_in", ours.h2d
         if x.device is not cpu:
             name = "copy_across"
@@ -66,6 +69,7 @@ _move = Operator(
     _lower,
     attrs=("device",),
     grad=lambda c, g: (moved(g, c.metas[0].device),),
+    letters=unsplit,
     everywhere=True,
     complex=True,  # on its way to the meta device; CUDA has none
     minifloats=True,

@@ -19,12 +19,20 @@ from flowvm.eager.native.driving import each as native_each
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import same
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.declare.scalar_launch import ScalarLaunch, assigned
 
 
 def update(
-    name: str, tensors: str, numbers: str = "", *, once: str = "", each: str, doc: str = ""
+    name: str,
+    tensors: str,
+    numbers: str = "",
+    *,
+    once: str = "",
+    each: str,
+    linear: tuple[int, ...] = (),
+    doc: str = "",
 ) -> Callable[..., Any]:
     """Declare an update; the result is the function `name(tensors..., numbers...)`, which gives
     the first tensor.
@@ -32,6 +40,7 @@ def update(
     tensors     "param!, grad": all of one shape and dtype; those with ! are changed
     numbers     "lr: float, step: int"; a bool is an int
     once        lines of assignments: what follows from the numbers alone, in float64, by new names
+    linear      places of the tensors in which it is linear together
     each        lines of assignments, in which every tensor's name is its element: those with ! have
                 their new values behind the last line.  It may use the numbers and what `once` named
 
@@ -84,7 +93,7 @@ def update(
         )
 
     infer.__doc__ = doc
-    function = op(f"{tensors} -> ", name=name, scalars=numbers)(infer)
+    function = op(f"{tensors} -> ", name=name, scalars=numbers, letters=same(linear=linear))(infer)
     operator = operator_of(function)
     operator.fallback = _in_pairs(operator, operator.fallback)
     return function

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.dtype import complex64, complex128, get_default_dtype
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Metas, Values
+from flowvm.ops.declare.letters import Attrs, Letters, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import op
@@ -103,8 +105,29 @@ def _rows_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return _rows(g, way=-way, scale=scale), None
 
 
-@op("x, roots -> out", name="fft", grad=_rows_grad, complex=True)
-def _transformed(x: TensorMeta, roots: TensorMeta, way: int, scale: float) -> Launch:
+def _letters(metas: Metas, attrs: Attrs, outs: Metas) -> Letters:
+    """Name the dimensions in front of the rows."""
+    rows = numbered(metas[0], (-1,))
+    return Letters((rows, (None,)), (rows,), linear=((0,),))
+
+
+def _transforms(metas: Metas, values: Values) -> bool:
+    x, roots = metas
+    if not x.dtype.is_complex or roots.dtype is not x.dtype or x.ndim < 1:
+        return False
+    n = x.shape[-1]
+    return tuple(roots.shape) == (n,) and max(_factors(n) if n else (), default=1) <= LARGEST
+
+
+@op(
+    "x, roots -> out",
+    name="fft",
+    grad=_rows_grad,
+    complex=True,
+    letters=_letters,
+    takes=_transforms,
+)
+def _transformed(x: TensorMeta, roots: TensorMeta, way: Literal[1, -1], scale: float) -> Launch:
     n = x.shape[-1]
     rows = x.numel // n if n else 0
     bytes_ = n * x.dtype.itemsize

@@ -22,6 +22,7 @@ from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.letters import matrices, unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
@@ -241,7 +242,7 @@ def _solve_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "a, b -> out", name="solve", saves="a, out", grad=_solve_grad, complex=True,
-    cuda="systems:solve",
+    cuda="systems:solve", letters=unsplit,
 )  # fmt: skip
 def _solve(a: TensorMeta, b: TensorMeta) -> Launch:
     return _system(a, b)
@@ -254,7 +255,7 @@ def _inverse_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "a -> out", name="inverse", saves="out", grad=_inverse_grad, complex=True,
-    cuda="systems:inverse",
+    cuda="systems:inverse", letters=matrices,
 )  # fmt: skip
 def _inverse(a: TensorMeta) -> Launch:
     return _system(a, None)
@@ -267,7 +268,14 @@ def _slogdet_grad(c: Any, _: Any, g: Any) -> tuple[Any, ...]:
     return (g.unsqueeze(-1).unsqueeze(-1) * _inverse(a).transpose(-2, -1),)
 
 
-@op("a -> sign, logabsdet", name="slogdet", saves="a", grad=_slogdet_grad, cuda="systems:slogdet")
+@op(
+    "a -> sign, logabsdet",
+    name="slogdet",
+    saves="a",
+    grad=_slogdet_grad,
+    cuda="systems:slogdet",
+    letters=unsplit,
+)
 def _slogdet(a: TensorMeta) -> Launch:
     return _determinant(a, _determinant_body)
 
@@ -297,7 +305,7 @@ def _complex_slogdet_grad(c: Any, gs: Any, g: Any) -> tuple[Any, ...]:
 
 @op(
     "a -> sign, logabsdet", name="complex_slogdet", saves="a, sign", grad=_complex_slogdet_grad,
-    complex=True,
+    complex=True, letters=unsplit,
 )  # fmt: skip
 def _complex_slogdet(a: TensorMeta) -> Launch:
     return _determinant(a, _complex_determinant_body)
@@ -309,7 +317,7 @@ def _cholesky_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "a -> out", name="cholesky", saves="out", grad=_cholesky_grad, complex=True,
-    cuda="systems:cholesky",
+    cuda="systems:cholesky", letters=matrices,
 )  # fmt: skip
 def _cholesky(a: TensorMeta) -> Launch:
     n = _square("cholesky", a)

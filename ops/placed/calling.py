@@ -4,13 +4,12 @@ A call whose operands are held as the signature wants is given an entry of its o
 (`keep_global`), and never comes here again.  The node that backward goes over is that of the global
 call: gradient functions are ops, called with global tensors, and choose for themselves.
 
-What an attribute says of shapes is said of the part (`ATTRS`).  Random ops draw the whole tensor's
-numbers and keep their part, so numbers do not depend on the placement.
+The attribute that says the result's shape (`shaped=`) says that of the part.  Random ops
+draw the whole tensor's numbers and keep their part, so numbers do not depend on the placement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
@@ -20,37 +19,28 @@ from flowvm.eager.placed import local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.placements import Sbps, broadcast
+from flowvm.ops.declare import core
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.facts import Fact
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
 from flowvm.ops.placed.choosing import Choice, choose, forced, watched, whole_of
-from flowvm.ops.placed.rewrites import REWRITES
+from flowvm.ops.placed.rewrites import REWRITE
 from flowvm.ops.placed.views import written_back
+from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
+from flowvm.ops.rows.parts.folds import add_up
+from flowvm.ops.rows.reduce import _sum_whole
 from flowvm.vm.watch.pending import issued
 
 Attrs = tuple[Any, ...]
 
 
-def _last_shape(attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
-    return (*attrs[:-1], tuple(outs[0].local.shape))
-
-
-def _first_shape(attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
-    return (tuple(outs[0].local.shape), *attrs[1:])
-
-
-# attributes that follow from the result's shape, by the op's name
-ATTRS: dict[str, Callable[[Attrs, tuple[GlobalMeta, ...]], Attrs]] = {
-    "conv_input": _last_shape,
-    "conv_weight": _last_shape,
-    "avg_pool_backward": _first_shape,
-}
-
-
 def _local_attrs(op: Operator, attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> Attrs:
-    change = ATTRS.get(op.name)
-    found: Attrs = local_of(attrs)
-    return found if change is None else change(found, outs)
+    local: Attrs = local_of(attrs)
+    if not op.shaped:
+        return local
+    place = op.attrs.index(op.shaped)
+    return (*local[:place], tuple(outs[0].local.shape), *local[place + 1 :])
 
 
 def _draws(op: Operator) -> bool:
@@ -61,7 +51,7 @@ def _draws(op: Operator) -> bool:
 def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     """The result of a call on global tensors."""
     metas: Any = tuple(t._meta for t in tensors)
-    rewrite = REWRITES.get(op.name)
+    rewrite = REWRITE.of(op)
     if rewrite is not None and any(m.sbp != _whole(m) for m in metas):
         result = rewrite(op, tensors, attrs, scalars)
         if result is not None:
@@ -151,8 +141,10 @@ def _computed(
     return _assembled(op, parts, choice.outputs)
 
 
-# ops whose kernels take operands however they lie
-_ANY_STRIDES = {"arrange", "cast", "copy", "linear", "matmul", "_matmul_nt", "_matmul_tn", "sum"}
+# ops whose kernels take operands however they lie, also where the operand's meta says C order
+_ANY_STRIDES: Fact[bool] = Fact()
+_ANY_STRIDES.say(True, *core.COPIES, _matmul, _matmul_nt, _matmul_tn, _affine)
+_ANY_STRIDES.say(True, _sum_whole, add_up.call)
 
 
 def _laid(op: Operator, name: str, t: Tensor) -> Tensor:
@@ -162,7 +154,7 @@ def _laid(op: Operator, name: str, t: Tensor) -> Tensor:
     local = part_of(t)
     if local._meta.contiguous or name in op.writes:
         return local
-    if isinstance(op.form, tuple) or op.name in _ANY_STRIDES:
+    if isinstance(op.form, tuple) or _ANY_STRIDES.of(op):
         return local
     return cast(local, local._meta.dtype)
 

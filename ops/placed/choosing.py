@@ -18,6 +18,7 @@ from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import Sbps
 from flowvm.ops.declare.assembly import Assembly
+from flowvm.ops.declare.kinds import Inferred
 from flowvm.ops.placed.boxing import cost
 from flowvm.ops.placed.signatures import Signature, signatures
 
@@ -50,7 +51,8 @@ def results_of(
     """The results of a call on local tensors of the logical shapes; raises what the call would."""
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
-    answer = op.infer(tuple(metas), attrs)
+    infer = op.infer.said if isinstance(op.infer, Inferred) else op.infer
+    answer = infer(tuple(metas), attrs)
     if isinstance(answer, Assembly):
         return (answer.out,)
     outputs: tuple[TensorMeta, ...] = answer.outputs

@@ -10,26 +10,20 @@ a letter, or none where nothing is known of it.
 - an op that is linear in some operands together takes partial sums of these, the others whole, and
   gives partial sums (`linear`).
 
-The letters of an elementwise op are its broadcast dimensions, and what it is linear in follows from
-its expression.  Ops with bodies say theirs in `RULES`, a table by name.  An op that is not there
-has one signature, which every op has: all of everything, everywhere.
+An op's declaration says its letters (`letters=`, see `flowvm.ops.declare.letters`); those of an
+elementwise op follow from its expression.  Without letters there is one signature, which every op
+has: all of everything, everywhere.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from flowvm.eager.interpreter import Operator
-from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import broadcast, partial_sum, sbp, split
-from flowvm.ops.placed.letters import RULES, Letters
-
-Metas = tuple[TensorMeta, ...]
+from flowvm.ops.declare.letters import Letters, Metas
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ def signatures(
     that always is, last.  What an op writes stands among its inputs.
     """
     whole = Signature((broadcast,) * len(metas), (broadcast,) * len(outs))
-    letters = letters_of(op, metas, attrs, outs)
+    letters = op.letters and op.letters(metas, attrs, outs)
     if letters is None:
         return [whole]
     uneven = {
@@ -62,14 +56,6 @@ def signatures(
     }
     splits = _splits(letters, uneven)
     return [*dict.fromkeys([*splits, *_partials(letters)]), whole]
-
-
-def letters_of(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
-    """What is known of a call's dimensions, None if nothing."""
-    if isinstance(op.form, tuple) and hasattr(op.form[0], "expr"):
-        return _pointwise(metas, outs, _linear_in(op, metas, outs))
-    rule = RULES.get(op.name)
-    return None if rule is None else rule(op, metas, attrs, outs)
 
 
 # --- from letters ---------------------------------------------------------------------------------
@@ -103,90 +89,3 @@ def _partials(letters: Letters) -> Iterable[Signature]:
     for group in letters.linear:
         inputs = [partial_sum if k in group else broadcast for k in range(len(letters.inputs))]
         yield Signature(tuple(inputs), (partial_sum,) * len(letters.outputs))
-
-
-# --- elementwise ----------------------------------------------------------------------------------
-
-
-def _pointwise(metas: Metas, outs: Metas, linear: Sequence[tuple[int, ...]]) -> Letters:
-    """Dimensions broadcast, as the last ones are one another's; of a shape of its own where an op
-    writes what it reads.
-    """
-    shape = max((m.shape for m in (*outs, *metas)), key=len)
-    whole = (outs or metas)[0].shape
-    shape = whole if len(whole) >= len(shape) else shape
-
-    def names(meta: TensorMeta) -> tuple[Any, ...]:
-        lead = len(shape) - meta.ndim
-        return tuple(i + lead if d == shape[i + lead] else None for i, d in enumerate(meta.shape))
-
-    numbered = [names(m) for m in (*metas, *outs)]
-    named = [tuple(None if x is None else f"d{x}" for x in one) for one in numbered]
-    return Letters(tuple(named[: len(metas)]), tuple(named[len(metas) :]), linear=tuple(linear))
-
-
-def _linear_in(op: Operator, metas: Metas, outs: Metas) -> list[tuple[int, ...]]:
-    """The groups of inputs in which an elementwise call is linear."""
-    form, pattern = op.form
-    tensors = [n for n, p in zip(form.args, pattern, strict=True) if p == "t"]
-    result = outs[0].dtype if outs else metas[0].dtype
-    if form.types in ("bool", "logical", "int") or result.is_bool or getattr(form, "real", False):
-        return []
-    groups = _linear_groups(form.expr, tuple(tensors))
-    # a summand must be converted as the sum is: integers to floats, and floats to others, are not
-    return [g for g in groups if all(metas[k].dtype.inexact and result.inexact for k in g)] + [
-        g
-        for g in groups
-        if all(metas[k].dtype is result and not result.inexact for k in g) and "/" not in form.expr
-    ]
-
-
-@functools.cache
-def _linear_groups(expr: str, tensors: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
-    try:
-        tree = ast.parse(expr.strip(), mode="eval").body
-    except SyntaxError:
-        return ()  # a program of several lines
-    found = []
-    for count in range(1, len(tensors) + 1):
-        for group in itertools.combinations(range(len(tensors)), count):
-            if _degree(tree, {tensors[k] for k in group}) == 1:
-                found.append(group)
-    return tuple(found)
-
-
-_NONE = 2  # of a part that is neither independent nor linear
-
-
-def _degree(node: ast.expr, names: set[str]) -> int:
-    """0: independent of `names`; 1: linear in them together; `_NONE`."""
-    match node:
-        case ast.Name(id=name):
-            return int(name in names)
-        case ast.Constant():
-            return 0
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd(), operand=a):
-            return _degree(a, names)
-        case ast.BinOp(left=a, op=op, right=b):
-            left, right = _degree(a, names), _degree(b, names)
-            if isinstance(op, (ast.Add, ast.Sub)):
-                return left if left == right else _NONE
-            if isinstance(op, ast.Mult):
-                return min(left + right, _NONE)
-            if isinstance(op, ast.Div) and right == 0:
-                return left
-            return 0 if left == right == 0 else _NONE
-        case ast.IfExp(test=test, body=a, orelse=b):
-            left, right = _degree(a, names), _degree(b, names)
-            return left if left == right and _degree(test, names) == 0 else _NONE
-    inner = [_degree(child, names) for child in _parts(node)]
-    return 0 if not any(inner) else _NONE
-
-
-def _parts(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Call):
-        return list(node.args)
-    return [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-
-
-Rule = Callable[[Operator, Metas, tuple[Any, ...], Metas], "Letters | None"]

@@ -16,6 +16,8 @@ from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeErr
 from flowvm.launch import Launch, View, bits
 from flowvm.meta.dtype import bool_, float32, float64, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -45,7 +47,7 @@ def _positions_body(out: Array, mask: Array, lo: int, hi: int, details: Array) -
     details[0] = count
 
 
-@op("mask -> out?", name="true_positions", cuda="compaction:true_positions")
+@op("mask -> out?", name="true_positions", cuda="compaction:true_positions", letters=unsplit)
 def _true_positions(mask: TensorMeta) -> Launch:
     n = mask.numel
     out = TensorMeta.of((n,), int64, mask.device)
@@ -71,7 +73,7 @@ def _nonzero_body(out: Array, mask: Array, sizes: Array, lo: int, hi: int, detai
     details[0] = count
 
 
-@op("mask, sizes -> out?", name="nonzero", cuda="compaction:nonzero")
+@op("mask, sizes -> out?", name="nonzero", cuda="compaction:nonzero", letters=unsplit)
 def _nonzero(mask: TensorMeta, sizes: TensorMeta) -> Launch:
     n, ndim = mask.numel, sizes.numel
     out = TensorMeta.of((n, ndim), int64, mask.device)
@@ -152,8 +154,8 @@ def _bincount_body(
     return 0
 
 
-@op("x, weights -> out?", name="bincount", cuda="counting:bincount")
-def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: int) -> Launch:
+@op("x, weights -> out?", name="bincount", cuda="counting:bincount", letters=unsplit)
+def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: Count) -> Launch:
     kind = weights.dtype if weighted else int64
     out = TensorMeta.of((1,), kind, x.device)
     n = x.numel
@@ -211,7 +213,12 @@ def _repeats_body(out: Array, repeats: Array, lo: int, hi: int, details: Array) 
     return 0
 
 
-@op("repeats -> out?", name="repeated_positions", cuda="counting:repeated_positions")
+@op(
+    "repeats -> out?",
+    name="repeated_positions",
+    cuda="counting:repeated_positions",
+    letters=unsplit,
+)
 def _repeated_positions(repeats: TensorMeta) -> Launch:
     n = repeats.numel
     out = TensorMeta.of((1,), int64, repeats.device)

@@ -14,10 +14,12 @@ from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.halves import wide
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.gather import positions_of, spread, take_slices
+from flowvm.ops.places.parts.place_letters import one_hot as one_hot_letters
 from flowvm.ops.places.scatter import index_copy_
 from flowvm.ops.places.unique import unique
 from flowvm.ops.pointwise.compare import where
@@ -41,8 +43,13 @@ def _one_hot_body(out: Array, index: Array, lo: int, hi: int, details: Array) ->
     return 0
 
 
-@op("index -> out", name="one_hot", cuda="flowvm.ops.shapes.cuda.matrices:one_hot")
-def _one_hot(index: TensorMeta, classes: int) -> Launch:
+@op(
+    "index -> out",
+    name="one_hot",
+    cuda="flowvm.ops.shapes.cuda.matrices:one_hot",
+    letters=one_hot_letters,
+)
+def _one_hot(index: TensorMeta, classes: Count) -> Launch:
     m = index.numel
     out = index.with_shape((*index.shape, classes))
     views = (View(int64, (m, classes)), View(int64, (m,)))

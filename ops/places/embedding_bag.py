@@ -16,6 +16,7 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
@@ -145,6 +146,7 @@ def _grain(bags: int, work: int) -> int:
     grad=_sum_grad,
     half="cuda",
     cuda="embedding_bag:fold",
+    letters=unsplit,
 )
 def _sum(
     weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, scales: TensorMeta, skip: int,
@@ -169,6 +171,7 @@ def _sum(
     grad=_max_grad,
     half="cuda",
     cuda="embedding_bag:largest",
+    letters=unsplit,
 )
 def _max(weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, skip: int) -> Launch:
     rows, n = weight.shape

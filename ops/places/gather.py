@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.kinds import Dim, Metas, Values, between
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
@@ -31,6 +33,7 @@ from flowvm.ops.places.cpu.index_kernels import gather as gather_body
 from flowvm.ops.places.cpu.index_kernels import put as put_body
 from flowvm.ops.places.cpu.index_kernels import scatter as scatter_body
 from flowvm.ops.places.cpu.index_kernels import take as take_body
+from flowvm.ops.places.parts.place_letters import gathered, scattered, taken
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.complex_parts import imag, real
 from flowvm.ops.shapes.slices import basic_view
@@ -59,6 +62,12 @@ def positions_of(name: str, argument: str, index: Any) -> Tensor:
     return cast(index, int64)
 
 
+def _reaches(metas: Metas, values: Values) -> bool:
+    """Tell whether indices count from the end no further than the dimension has elements."""
+    low: int = values["low"]
+    return -split_at(metas[0], values["dim"])[1] <= low <= 0
+
+
 # --- ops ----------------------------------------------------------------------------------------
 
 
@@ -70,10 +79,16 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="index_select", saves="index", grad=_take_grad, half="bits",
-    complex=True, cuda="indexing:take",
+    complex=True, cuda="indexing:take", letters=taken, takes=_reaches,
 )  # fmt: skip
 def take_slices(
-    x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
+    x: TensorMeta,
+    index: TensorMeta,
+    dim: Dim,
+    low: int,
+    shown: Annotated[int, between(-64, 64)],
+    zero: int,
+    skip: int,
 ) -> Launch:
     """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
 
@@ -127,9 +142,22 @@ def _flat_view(meta: TensorMeta, shape: tuple[int]) -> View:
     return View(meta.dtype, shape)
 
 
-@op("x!, index, source -> ", name="index_copy_", half="bits", complex=True, cuda="indexing:put")
+@op(
+    "x!, index, source -> ",
+    name="index_copy_",
+    half="bits",
+    complex=True,
+    cuda="indexing:put",
+    letters=unsplit,
+    takes=_reaches,
+)
 def put_slices(
-    x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, low: int, shown: int
+    x: TensorMeta,
+    index: TensorMeta,
+    source: TensorMeta,
+    dim: Dim,
+    low: int,
+    shown: Annotated[int, between(-64, 64)],
 ) -> Launch:
     """Write slices of `source` (or its one element) into `x` at `index` of dimension `dim`."""
     return _put(x, index, source, dim, low, shown, NONE, SET)
@@ -160,16 +188,23 @@ def _adds_parts(x: Tensor, mode: int) -> bool:
     return x._meta.dtype.is_complex
 
 
-@op("x!, index, source -> ", name="index_reduce_", half="cuda", cuda="indexing:put")
+@op(
+    "x!, index, source -> ",
+    name="index_reduce_",
+    half="cuda",
+    cuda="indexing:put",
+    letters=unsplit,
+    takes=_reaches,
+)
 def combine_slices(
     x: TensorMeta,
     index: TensorMeta,
     source: TensorMeta,
-    dim: int,
+    dim: Dim,
     low: int,
-    shown: int,
+    shown: Annotated[int, between(-64, 64)],
     skip: int,
-    mode: int,
+    mode: Annotated[int, between(0, 15)],
 ) -> Launch:
     """The same, combining what is there with what comes: ADD, MULTIPLY, AMAX or AMIN."""
     return _put(x, index, source, dim, low, shown, skip, mode)
@@ -183,9 +218,9 @@ def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 
 @op(
     "x, index -> out", name="gather", saves="index", grad=_gather_grad, half="bits",
-    complex=True, cuda="indexing:gather",
+    complex=True, cuda="indexing:gather", letters=gathered,
 )  # fmt: skip
-def gather_elements(x: TensorMeta, index: TensorMeta, dim: int) -> Launch:
+def gather_elements(x: TensorMeta, index: TensorMeta, dim: Dim) -> Launch:
     """The elements of `x` at `index` in `dim`; the other dimensions are equal."""
     outer, n, inner = split_at(x, dim)
     m = split_at(index, dim)[1]
@@ -207,15 +242,32 @@ def _scattered(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, m
     return Launch((), scatter_body, views, consts, units, grain)
 
 
-@op("x!, index, source -> ", name="scatter_", half="bits", complex=True, cuda="indexing:scatter")
-def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int) -> Launch:
+@op(
+    "x!, index, source -> ",
+    name="scatter_",
+    half="bits",
+    complex=True,
+    cuda="indexing:scatter",
+    letters=scattered,
+)
+def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: Dim) -> Launch:
     """Write the elements of `source` (or its one) into `x` at `index` in `dim`."""
     return _scattered(x, index, source, dim, SET)
 
 
-@op("x!, index, source -> ", name="scatter_reduce_", half="cuda", cuda="indexing:scatter")
+@op(
+    "x!, index, source -> ",
+    name="scatter_reduce_",
+    half="cuda",
+    cuda="indexing:scatter",
+    letters=scattered,
+)
 def combine_elements(
-    x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
+    x: TensorMeta,
+    index: TensorMeta,
+    source: TensorMeta,
+    dim: Dim,
+    mode: Annotated[int, between(0, 15)],
 ) -> Launch:
     """The same, combining what is there with what comes."""
     return _scattered(x, index, source, dim, mode)

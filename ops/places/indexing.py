@@ -39,6 +39,8 @@ from flowvm.meta.device import cpu
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import _copy, cast, sum_to
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.declare.transfers import moved
@@ -289,8 +291,8 @@ def _joined_body(
     return 0
 
 
-@op("a, b -> out", name="join_positions", cuda="indexing:join")
-def _join_positions(a: TensorMeta, b: TensorMeta, na: int, nb: int, da: int, db: int) -> Launch:
+@op("a, b -> out", name="join_positions", cuda="indexing:join", letters=unsplit)
+def _join_positions(a: TensorMeta, b: TensorMeta, na: Count, nb: Count, da: int, db: int) -> Launch:
     """Positions in two dimensions of sizes na and nb as positions in the two taken together."""
     n, consts = a.numel, (Joined(na, nb, da, db),)
     return Launch((a.dense(),), _joined_body, (View(int64, (n,)),) * 3, consts, n, 1 << 14)

@@ -16,6 +16,8 @@ from flowvm.meta.dtype import bool_, result_type_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import elementwise
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
@@ -139,6 +141,7 @@ def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     half="bits",
     complex=True,
     cuda="compaction:masked_select",
+    letters=unsplit,
 )
 def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     n = x.numel
@@ -185,6 +188,7 @@ def _place_body(
     half="bits",
     complex=True,
     cuda="compaction:masked_scatter",
+    letters=unsplit,
 )
 def _place(x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> Launch:
     n, available = x.numel, source.numel
@@ -216,8 +220,9 @@ def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     half="bits",
     complex=True,
     cuda="compaction:masked_collect",
+    letters=unsplit,
 )
-def _collect(g: TensorMeta, mask: TensorMeta, total: int) -> Launch:
+def _collect(g: TensorMeta, mask: TensorMeta, total: Count) -> Launch:
     n = g.numel
     out = g.with_shape((total,))
     views = (bits(out, (total,)), bits(g, (n,)), View(mask.dtype, (n,)))

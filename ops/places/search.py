@@ -14,6 +14,8 @@ from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeErr
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, float64, int32, int64, promote_types
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -70,7 +72,7 @@ def _search_body(out: Array, boundaries: Array, x: Array, right: bool, lo: int, 
         at += end - start
 
 
-@op("boundaries, x -> out", name="searchsorted", cuda="search:searchsorted")
+@op("boundaries, x -> out", name="searchsorted", cuda="search:searchsorted", letters=unsplit)
 def _search(boundaries: TensorMeta, x: TensorMeta, right: bool) -> Launch:
     n = boundaries.shape[-1]
     rows = math.prod(boundaries.shape[:-1]) if boundaries.ndim > 1 else 1
@@ -167,7 +169,7 @@ def _isin_body(
             y[i] = (at < n and tests[min(at, n - 1)] == values[i]) != invert
 
 
-@op("x, tests -> out", name="isin", cuda="search:isin")
+@op("x, tests -> out", name="isin", cuda="search:isin", letters=unsplit)
 def _isin(x: TensorMeta, tests: TensorMeta, invert: bool) -> Launch:
     views = (View(bool_, (x.numel,)), View(x.dtype, (x.numel,)), View(tests.dtype, (tests.numel,)))
     consts, arena = (invert,), 8 * TOGETHER
@@ -231,8 +233,8 @@ def _histc_body(
     return 0
 
 
-@op("x -> out", name="histc", cuda="counting:histc")
-def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
+@op("x -> out", name="histc", cuda="counting:histc", letters=unsplit)
+def _histc(x: TensorMeta, bins: Count, low: float, high: float) -> Launch:
     out = x.with_shape((bins,))
     views = (View(x.dtype, (bins,)), View(x.dtype, (x.numel,)))
     return Launch((out,), _histc_body, views, (low, high))

@@ -20,6 +20,8 @@ from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import last_size
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
@@ -150,7 +152,7 @@ def _order_body(order: Array, other: Array, x: Array, lo: int, hi: int) -> None:
         width *= 2
 
 
-@op("x -> order, other", name="row_order", cuda="order:row_order")
+@op("x -> order, other", name="row_order", cuda="order:row_order", letters=unsplit)
 def _row_order(x: TensorMeta) -> Launch:
     n = x.shape[0]
     out = TensorMeta.of((n,), int64, x.device)
@@ -229,7 +231,13 @@ def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, 
             _sink(values, indices, r, 0, size, largest)
 
 
-@op("x -> values, indices", name="topk", cuda="selecting:topk")
+@op(
+    "x -> values, indices",
+    name="topk",
+    cuda="selecting:topk",
+    letters=unsplit,
+    takes=lambda metas, v: 0 <= v["k"] <= last_size(metas[0]),
+)
 def _topk_rows(x: TensorMeta, k: int, largest: bool) -> Launch:
     n = x.shape[-1] if x.ndim else 1
     rows = x.numel // n if n else math.prod(x.shape[:-1])
@@ -312,7 +320,7 @@ def _mode_body(values: Array, indices: Array, x: Array, order: Array, lo: int, h
         values[r], indices[r] = x[r, last], order[r, last]
 
 
-@op("x, order -> value, index", name="mode", cuda="order:mode")
+@op("x, order -> value, index", name="mode", cuda="order:mode", letters=unsplit)
 def _mode_rows(x: TensorMeta, order: TensorMeta) -> Launch:
     """The most frequent element of each sorted row, and where its last one was."""
     n = x.shape[-1] if x.ndim else 1

@@ -15,6 +15,7 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import index_select
@@ -51,7 +52,7 @@ def _suppress_body(kept: Array, corners: Array, threshold: float, lo: int, hi: i
             marks[j] &= not (shared / (area + other - shared) > threshold)
 
 
-@op("corners -> kept", name="nms")
+@op("corners -> kept", name="nms", letters=unsplit)
 def _suppress(corners: TensorMeta, threshold: float) -> Launch:
     kept = corners.with_shape((corners.shape[1],), bool_)
     return Launch((kept,), _suppress_body, consts=(threshold,))

@@ -16,6 +16,7 @@ from flowvm.errors import ShapeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import empty_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.sort import row_order, sort
@@ -77,7 +78,12 @@ def _number(inverse: Array, x: Array, order: Array) -> None:
         inverse[np.uint64(order[i])] = count
 
 
-@op("x, order -> values?, inverse, counts?", name="unique", cuda="compaction:unique")
+@op(
+    "x, order -> values?, inverse, counts?",
+    name="unique",
+    cuda="compaction:unique",
+    letters=unsplit,
+)
 def _distinct(x: TensorMeta, order: TensorMeta, wants_inverse: bool, wants_counts: bool) -> Launch:
     n = x.numel
     values = x.dense()
@@ -126,7 +132,12 @@ def _unique_body(
     details[2] = kept + 1
 
 
-@op("x, order -> values?, inverse, counts?", name="unique_dim", cuda="compaction:unique_dim")
+@op(
+    "x, order -> values?, inverse, counts?",
+    name="unique_dim",
+    cuda="compaction:unique_dim",
+    letters=unsplit,
+)
 def _unique(x: TensorMeta, order: TensorMeta) -> Launch:
     n = order.numel
     inner = math.prod(x.shape[1:])

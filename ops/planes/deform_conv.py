@@ -17,6 +17,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers
@@ -28,7 +30,8 @@ from flowvm.ops.planes.cpu.deform_kernels import (
     places_back_body,
 )
 from flowvm.ops.planes.cpu.pool_kernels import Windows
-from flowvm.ops.planes.pooling import windows_along
+from flowvm.ops.planes.parts import plane_checks
+from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
@@ -60,7 +63,14 @@ def _columns_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     return by_x, by_offset, by_mask
 
 
-@op("x, offset, mask -> out", name="deform_columns", saves="x, offset, mask", grad=_columns_grad)
+@op(
+    "x, offset, mask -> out",
+    name="deform_columns",
+    saves="x, offset, mask",
+    grad=_columns_grad,
+    letters=unsplit,
+    takes=plane_checks.deform_columns,
+)
 def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windows) -> Launch:
     """What the windows read: (N, channels * taps, windows)."""
     t = windows
@@ -92,10 +102,10 @@ def _no_grad(c: Any, *gradients: Tensor) -> None:
 
 @op(
     "g, offset, mask -> out", name="deform_columns_backward", saves="g, offset, mask",
-    grad=_columns_back_grad,
+    grad=_columns_back_grad, letters=unsplit, takes=plane_checks.deform_columns_backward,
 )  # fmt: skip
 def _columns_back(
-    g: TensorMeta, offset: TensorMeta, mask: TensorMeta, n: int, windows: Windows
+    g: TensorMeta, offset: TensorMeta, mask: TensorMeta, n: Count, windows: Windows
 ) -> Launch:
     """The gradient by x, of n channels."""
     t = windows
@@ -109,7 +119,13 @@ def _columns_back(
     )  # fmt: skip
 
 
-@op("g, x, offset, mask -> moved, masked", name="deform_places_backward", grad=_no_grad)
+@op(
+    "g, x, offset, mask -> moved, masked",
+    name="deform_places_backward",
+    grad=_no_grad,
+    letters=unsplit,
+    takes=plane_checks.deform_places_backward,
+)
 def _places_back(
     g: TensorMeta, x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windows
 ) -> Launch:

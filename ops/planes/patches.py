@@ -17,13 +17,15 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.conv_rows import take_row
 from flowvm.ops.planes.cpu.conv_strips import fill_with
 from flowvm.ops.planes.cpu.pool_kernels import Windows
-from flowvm.ops.planes.pooling import windows_along
+from flowvm.ops.planes.parts import plane_checks
+from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.shapes.complex_parts import by_parts
 
 __all__ = ["fold", "unfold"]
@@ -88,7 +90,7 @@ def _lead(shape: Sequence[int], behind: int) -> tuple[int, ...]:
 
 @op(
     "x -> out", name="unfold", half="native", grad=lambda c, g: (_fold(g, *c.attrs),),
-    cuda="patches:unfold",
+    cuda="patches:unfold", letters=unsplit, takes=plane_checks.unfold,
 )  # fmt: skip
 def _unfold(x: TensorMeta, t: Windows) -> Launch:
     channels, taps, count = x.shape[-3], t.kh * t.kw, t.oh * t.ow
@@ -100,7 +102,7 @@ def _unfold(x: TensorMeta, t: Windows) -> Launch:
 
 @op(
     "x -> out", name="fold", half="cuda", grad=lambda c, g: (_unfold(g, *c.attrs),),
-    cuda="patches:fold",
+    cuda="patches:fold", letters=unsplit, takes=plane_checks.fold,
 )  # fmt: skip
 def _fold(x: TensorMeta, t: Windows) -> Launch:
     channels = x.shape[-2] // (t.kh * t.kw)

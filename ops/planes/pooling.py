@@ -20,6 +20,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows
 from flowvm.ops.planes.parts import integers
+from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.planes.parts.pool_ops import _average, _max
 
 __all__ = [
@@ -82,17 +83,6 @@ def window_sizes(
             )
         size.append(count)
     return space, size, kernel, steps, pads, gaps
-
-
-def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
-    """How many windows a dimension has, less than 1 where the kernel is larger than it."""
-    room = size + 2 * pad - gap * (kernel - 1) - 1
-    if room < 0:
-        return 0
-    count = (-(-room // step) if ceil_mode else room // step) + 1
-    if ceil_mode and (count - 1) * step >= size + pad:
-        count -= 1  # a window must not start in the padding behind
-    return count
 
 
 def plane_windows(sizes: Sizes) -> Windows:

@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import ARENA_BYTES, GRAIN, Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.cpu.region_kernels import (
@@ -25,6 +26,7 @@ from flowvm.ops.planes.cpu.region_kernels import (
     align_body,
     arena_bytes,
 )
+from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.shapes.ranges import number_of
 from flowvm.vm.callers.hot import hot
 
@@ -56,6 +58,8 @@ def _arena(size: tuple[int, ...], bins: tuple[int, ...], itemsize: int) -> int:
     name="roi_align",
     saves="rois",
     grad=lambda c, g: (_back(g, c.saved[0], c.metas[0].shape, *c.attrs[1:]), None),
+    letters=unsplit,
+    takes=plane_checks.roi_align,
 )
 def _align(x: TensorMeta, rois: TensorMeta, size: tuple[int, int], regions: Regions) -> Launch:
     channels, (h, w), n = x.shape[1], x.shape[2:], rois.shape[0]
@@ -74,7 +78,7 @@ def _align(x: TensorMeta, rois: TensorMeta, size: tuple[int, int], regions: Regi
     saves="rois",
     grad=lambda c, v: (
         _align(v, c.saved[0], tuple(c.metas[0].shape[2:]), c.attrs[1]), None
-    ),
+    ), letters=unsplit, takes=plane_checks.roi_align_backward,
 )  # fmt: skip
 def _back(g: TensorMeta, rois: TensorMeta, shape: tuple[int, ...], regions: Regions) -> Launch:
     n, channels, h, w = shape

@@ -22,6 +22,7 @@ from flowvm.errors import ArgumentError, DTypeError, ModeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.cpu.resize_kernels import (
@@ -35,7 +36,9 @@ from flowvm.ops.planes.cpu.resize_kernels import (
     nearest_body,
     resize_body,
 )
+from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.byte_resize import resized_bytes
+from flowvm.ops.planes.parts.plane_letters import planes
 from flowvm.ops.planes.parts.resize_weights import sampling, smoothing
 from flowvm.ops.planes.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from flowvm.ops.products.matmul import matmul
@@ -73,8 +76,10 @@ def _grain(units: int, row: int) -> int:
     half="native",
     grad=lambda c, g: (_resize_back(g, *c.attrs),),
     cuda="resize:nearest",
+    letters=planes(),
+    takes=plane_checks.takes,
 )
-def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
+def _nearest(x: TensorMeta, t: Sizes, n: Count) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
     views = (bits(out, (out.numel,)), bits(x, (x.numel,)))
     rows = out.numel // max(1, t.ow)
@@ -86,9 +91,9 @@ def _nearest(x: TensorMeta, t: Sizes, n: int) -> Launch:
 
 @op(
     "x -> out", name="interpolate", grad=lambda c, g: (_resize_back(g, *c.attrs),),
-    half="cuda", cuda="resize:resize",
+    half="cuda", cuda="resize:resize", letters=planes(linear=True), takes=plane_checks.weighs,
 )  # fmt: skip
-def _resize(x: TensorMeta, t: Sizes, n: int) -> Launch:
+def _resize(x: TensorMeta, t: Sizes, n: Count) -> Launch:
     out = x.with_shape((*x.shape[:-n], *(t.od, t.oh, t.ow)[-n:]))
     rows, span = out.numel // max(1, t.ow), min(t.ow, SPAN)
     units, size = rows * -(-t.ow // span), out.dtype.itemsize
@@ -109,8 +114,10 @@ def _forward(g: Tensor, t: Sizes, n: int) -> Tensor:
 @op(
     "g -> out", name="interpolate_backward", grad=lambda c, v: (_forward(v, *c.attrs),),
     half="cuda", cuda="resize:resize_back",
+    letters=planes(linear=True),
+    takes=plane_checks.interpolate_backward,
 )  # fmt: skip
-def _resize_back(g: TensorMeta, t: Sizes, n: int) -> Launch:
+def _resize_back(g: TensorMeta, t: Sizes, n: Count) -> Launch:
     out = g.with_shape((*g.shape[:-n], *(t.d, t.h, t.w)[-n:]))
     rows, size = out.numel // max(1, t.w), out.dtype.itemsize
     lined = t.ow * size <= LONGEST

@@ -59,7 +59,7 @@ Number = float
 
 def _differentiable(
     name: str, value: str, first: str, second: str = "0", params: str = "", types: str = "float",
-    complex: Callable[[str], str] | None = None,
+    complex: Callable[[str], str] | None = None, amp: str = "",
 ) -> Elementwise:  # fmt: skip
     """An op for `value` of x and `params`, with its derivatives; `second` "0" where the function is
     made of lines.  `complex` makes of each expression that for complex numbers.
@@ -72,7 +72,7 @@ def _differentiable(
         theirs = complex(expr) if complex else False
         return elementwise(
             name + suffix, expr, args=args, types=types, saves=args, grad=grad, complex=theirs,
-            several=False,
+            several=False, amp="" if suffix else amp,
         )  # fmt: skip
 
     def forward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -414,6 +414,7 @@ _softplus = _differentiable(
     "1 if x * a > b else sigmoid(x * a)",
     "0 if x * a > b else a * sigmoid(x * a) * (1 - sigmoid(x * a))",
     "a, b",
+    amp="full",
 )
 _softsign = _differentiable(
     "softsign",

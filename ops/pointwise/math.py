@@ -8,6 +8,7 @@ the end makes the methods: `x.exp()` and `x.exp_()`.
 from __future__ import annotations
 
 import builtins
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -51,9 +52,11 @@ __all__ = [
     "trunc",
 ]
 
+_full = functools.partial(unary, amp="full")  # autocast computes them in float32
+
 # --- exponentials and logarithms --------------------------------------------------------------
 
-exp = unary(
+exp = _full(
     "exp",
     "exp(x)",
     lambda c, g: (g * c.saved[0],),
@@ -77,7 +80,7 @@ exp2 = unary(
     saves="out",
     complex="cexp(x * 0.6931471805599453)",
 )
-expm1 = unary(
+expm1 = _full(
     "expm1",
     "expm1(x)",
     lambda c, g: (g * (c.saved[0] + 1),),
@@ -89,7 +92,7 @@ expm1 = unary(
     saves="out",
     complex="cexpm1(x)",
 )
-log = unary(
+log = _full(
     "log",
     "log(x)",
     lambda c, g: (g / c.saved[0],),
@@ -100,7 +103,7 @@ log = unary(
     """,
     complex="clog(x)",
 )
-log2 = unary(
+log2 = _full(
     "log2",
     "log2(x)",
     lambda c, g: (g / (c.saved[0] * math.log(2)),),
@@ -111,7 +114,7 @@ log2 = unary(
     """,
     complex="clog2(x)",
 )
-log10 = unary(
+log10 = _full(
     "log10",
     "log10(x)",
     lambda c, g: (g / (c.saved[0] * math.log(10)),),
@@ -122,7 +125,7 @@ log10 = unary(
     """,
     complex="clog10(x)",
 )
-log1p = unary(
+log1p = _full(
     "log1p",
     "log1p(x)",
     lambda c, g: (g / (c.saved[0] + 1),),
@@ -148,7 +151,7 @@ sqrt = unary(
     saves="out",
     complex="csqrt(x)",
 )
-rsqrt = unary(
+rsqrt = _full(
     "rsqrt",
     "rsqrt(x)",
     lambda c, g: (g * -0.5 * c.saved[0] * c.saved[0] * c.saved[0],),
@@ -160,7 +163,7 @@ rsqrt = unary(
     saves="out",
     complex="crecip(csqrt(x))",
 )
-reciprocal = unary(
+reciprocal = _full(
     "reciprocal",
     "1 / x",
     lambda c, g: (-g * c.saved[0] * c.saved[0],),
@@ -172,7 +175,7 @@ reciprocal = unary(
     saves="out",
     complex="crecip(x)",
 )
-_square = unary(
+_square = _full(
     "square", "x * x", lambda c, g: (g * (c.saved[0] * 2),), "x * x.", types="promote", complex=True
 )
 

@@ -19,6 +19,7 @@ from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import complex128, float64, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import replaced, with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -136,7 +137,7 @@ def _frexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 @op("x -> mantissa, exponent", name="frexp", saves="exponent", constants="exponent",
-    grad=_frexp_grad)  # fmt: skip
+    grad=_frexp_grad, letters=unsplit)  # fmt: skip
 def _frexp(x: TensorMeta) -> Launch:
     outputs = (x.dense(), x.dense(int32))
     views = tuple(View(m.dtype, (x.numel,)) for m in (*outputs, x))

@@ -46,7 +46,13 @@ def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 _pow = elementwise(
-    "pow", "pow(x, y)", saves="x, y, out", grad=_pow_grad, complex="cpow(x, y)", several=True
+    "pow",
+    "pow(x, y)",
+    saves="x, y, out",
+    grad=_pow_grad,
+    complex="cpow(x, y)",
+    several=True,
+    amp="full",
 )
 _cube = elementwise(
     "cube",

@@ -55,6 +55,7 @@ atan2 = elementwise(
     >>> flow.arctan2(flow.tensor([0.0, 1.0, 0.0]), flow.tensor([1.0, 0.0, -1.0]))
     tensor([0.0000, 1.5708, 3.1416])
     """,
+    amp="widest",
 )
 arctan2 = atan2
 
@@ -189,6 +190,7 @@ _addcmul = elementwise(
     grad=_addcmul_grad,
     several=True,
     complex=True,
+    amp="widest",
 )
 
 
@@ -206,6 +208,7 @@ _addcdiv = elementwise(
     grad=_addcdiv_grad,
     several=True,
     complex="x + value * cdiv(y, z)",
+    amp="widest",
 )
 
 

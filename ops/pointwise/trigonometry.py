@@ -81,6 +81,7 @@ tan = unary(
     """,
     saves="out",
     complex="ctan(x)",
+    amp="full",
 )
 asin = unary(
     "asin",
@@ -92,6 +93,7 @@ asin = unary(
     tensor([0.0000, 1.5708,    nan])
     """,
     complex="casin(x)",
+    amp="full",
 )
 acos: Elementwise = unary(
     "acos",
@@ -103,6 +105,7 @@ acos: Elementwise = unary(
     tensor([0.0000, 1.5708,    nan])
     """,
     complex="cacos(x)",
+    amp="full",
 )
 atan = unary(
     "atan",
@@ -125,6 +128,7 @@ sinh = unary(
     tensor([0.0000, 1.1752])
     """,
     complex="csinh(x)",
+    amp="full",
 )
 cosh: Elementwise = unary(
     "cosh",
@@ -136,6 +140,7 @@ cosh: Elementwise = unary(
     tensor([1.0000, 1.5431])
     """,
     complex="ccosh(x)",
+    amp="full",
 )
 tanh = unary(
     "tanh",
@@ -253,6 +258,7 @@ erfinv = unary(
     tensor([0., inf, nan])
     """,
     saves="out",
+    amp="full",
 )
 lgamma = unary(
     "lgamma",

@@ -25,6 +25,7 @@ from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
+from flowvm.ops.products.parts import product_letters
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.vm.callers.hot import hot
 
@@ -96,6 +97,7 @@ def _tn_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 @op(
     "input, other -> out", saves="input, other", grad=_matmul_grad, dense=False, half="native",
     cuda="products:product", name="matmul",
+    letters=product_letters.product(False, False), amp="half",
 )  # fmt: skip
 def _matmul(input: TensorMeta, other: TensorMeta) -> Launch:
     """The matrix product; `a @ b` is the same.
@@ -115,7 +117,7 @@ def _matmul(input: TensorMeta, other: TensorMeta) -> Launch:
 
 @op(
     "input, other -> out", saves="input, other", grad=_nt_grad, dense=False, half="native",
-    cuda="products:product",
+    cuda="products:product", letters=product_letters.product(False, True), amp="half",
 )  # fmt: skip
 def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
     """input @ other.transpose(-2, -1), for matrices."""
@@ -124,7 +126,7 @@ def _matmul_nt(input: TensorMeta, other: TensorMeta) -> Launch:
 
 @op(
     "input, other -> out", saves="input, other", grad=_tn_grad, dense=False, half="native",
-    cuda="products:product",
+    cuda="products:product", letters=product_letters.product(True, False), amp="half",
 )  # fmt: skip
 def _matmul_tn(input: TensorMeta, other: TensorMeta) -> Launch:
     """input.transpose(-2, -1) @ other, for matrices."""
@@ -190,6 +192,8 @@ def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     dense=False,
     half="cuda",
     cuda="products:product",
+    letters=product_letters.affine,
+    amp="half",
 )
 def _affine(input: TensorMeta, weight: TensorMeta, bias: TensorMeta) -> Launch:
     _check_linear(input, weight)

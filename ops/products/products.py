@@ -17,6 +17,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -164,7 +165,7 @@ def _added_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "a, b, input -> out", name="addmm", saves="a, b", grad=_added_grad, dense=False,
-    half="cuda", cuda="products:product",
+    half="cuda", cuda="products:product", letters=unsplit, amp="half",
 )  # fmt: skip
 def _added_product(
     a: TensorMeta, b: TensorMeta, input: TensorMeta, beta: float, alpha: float

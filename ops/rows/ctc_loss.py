@@ -18,10 +18,13 @@ from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.rows.cpu.ctc_kernels import Labels, ctc_back_body, ctc_body
+from flowvm.ops.rows.parts import ctc_checks
 from flowvm.ops.rows.parts.class_loss_ops import check_reduction
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
@@ -39,10 +42,12 @@ def _flat(meta: TensorMeta) -> View:
     saves="x, targets, steps, counts, loss, alpha",
     constants="alpha",
     grad=lambda c, g: (_ctc_back(g, *c.saved, c.attrs[0]), None, None, None),
+    letters=unsplit,
+    takes=ctc_checks.ctc_loss,
 )
 def _ctc(
     x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta, labels: Labels,
-    longest: int,
+    longest: Count,
 ) -> Launch:  # fmt: skip
     t, n, _ = x.shape
     loss, alpha = x.with_shape((n,)), x.with_shape((n, t, 2 * longest + 1))
@@ -56,7 +61,8 @@ def _no_grad(c: Any, v: Tensor) -> None:
 
 
 @op(
-    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad
+    "g, x, targets, steps, counts, loss, alpha -> out", name="ctc_loss_backward", grad=_no_grad,
+    letters=unsplit, takes=ctc_checks.ctc_loss_backward
 )  # fmt: skip
 def _ctc_back(
     g: TensorMeta, x: TensorMeta, targets: TensorMeta, steps: TensorMeta, counts: TensorMeta,

@@ -19,6 +19,8 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dim
+from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
@@ -55,13 +57,27 @@ def _launch(order: Order, x: TensorMeta, dim: int, keepdim: bool) -> Launch:
     return fold_launch(outputs, bodies, views, walk, 2)
 
 
-@op("x -> values, indices", name="max", dense=False, half="native", cuda="reductions:largest")
-def _largest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+@op(
+    "x -> values, indices",
+    name="max",
+    dense=False,
+    half="native",
+    cuda="reductions:largest",
+    letters=fold(),
+)
+def _largest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
     return _launch(LARGEST, x, dim, keepdim)
 
 
-@op("x -> values, indices", name="min", dense=False, half="native", cuda="reductions:smallest")
-def _smallest(x: TensorMeta, dim: int, keepdim: bool) -> Launch:
+@op(
+    "x -> values, indices",
+    name="min",
+    dense=False,
+    half="native",
+    cuda="reductions:smallest",
+    letters=fold(),
+)
+def _smallest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
     return _launch(SMALLEST, x, dim, keepdim)
 
 

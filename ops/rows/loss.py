@@ -56,7 +56,14 @@ def _loss_op(
     def declared(suffix: str, expr: str, gradients: str, grad: Callable[..., Any]) -> Elementwise:
         args = ", ".join([*gradients, "x", "y", *names])
         return elementwise(
-            name + suffix, expr, args=args, types="float", saves=args, grad=grad, several=False
+            name + suffix,
+            expr,
+            args=args,
+            types="float",
+            saves=args,
+            grad=grad,
+            several=False,
+            amp="" if suffix else "full",
         )
 
     def no_third(c: Any, w: Tensor) -> tuple[Any, ...]:

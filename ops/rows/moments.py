@@ -16,6 +16,8 @@ from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.halves import wide
+from flowvm.ops.declare.kinds import Dims
+from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
@@ -54,9 +56,16 @@ _rows_body = functools.cache(moment_kernels.rows_body)
 _columns_body = functools.cache(moment_kernels.columns_body)
 
 
-@op("x -> spread, mean", name="moments", dense=False, half="native", cuda="reductions:moments")
+@op(
+    "x -> spread, mean",
+    name="moments",
+    dense=False,
+    half="native",
+    cuda="reductions:moments",
+    letters=fold(),
+)
 def _moments_of(
-    x: TensorMeta, dims: tuple[int, ...], keepdim: bool, freedom: float, root: bool, wide: bool
+    x: TensorMeta, dims: Dims, keepdim: bool, freedom: float, root: bool, wide: bool
 ) -> Launch:
     """Variance, or its root, and mean, where there is a walk: of float64 if `wide`, else of the
     dtype that x computes in.

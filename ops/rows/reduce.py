@@ -19,6 +19,7 @@ from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64, uint8
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.halves import gradient_in_float32
+from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -93,7 +94,13 @@ def _spread_meta(meta: TensorMeta) -> TensorMeta:
     return wide
 
 
-@op("x -> out", name="sum", grad=_sum_whole_grad, cuda="reductions:fold_sum")
+@op(
+    "x -> out",
+    name="sum",
+    grad=_sum_whole_grad,
+    cuda="reductions:fold_sum",
+    letters=fold(adds=True, linear=True),
+)
 def _sum_whole(x: TensorMeta) -> Launch:
     return add_up.launch(x, tuple(range(x.ndim)), False)
 

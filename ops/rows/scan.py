@@ -15,6 +15,8 @@ from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dim
+from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -41,8 +43,10 @@ def _summed(dtype: DType) -> DType:
     name="cumsum",
     grad=lambda c, g: (_cumsum(g, c.attrs[0], not c.attrs[1]),),
     cuda="scan_kernels:run",
+    letters=along_dim((0,)),
+    amp="full",
 )
-def _cumsum(x: TensorMeta, dim: int, reverse: bool) -> Launch:
+def _cumsum(x: TensorMeta, dim: Dim, reverse: bool) -> Launch:
     return scan_launch(Scanned(sums, dim, reverse), (x.dense(_summed(x.dtype)),), x)
 
 
@@ -88,8 +92,16 @@ def _cumprod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (later(out, dim, 1) * recurrence_back(g, x, dim),)
 
 
-@op("x -> out", name="cumprod", saves="x, out", grad=_cumprod_grad, cuda="scan_kernels:run")
-def _cumprod(x: TensorMeta, dim: int) -> Launch:
+@op(
+    "x -> out",
+    name="cumprod",
+    saves="x, out",
+    grad=_cumprod_grad,
+    cuda="scan_kernels:run",
+    letters=along_dim(),
+    amp="full",
+)
+def _cumprod(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(products, dim), (x.dense(_summed(x.dtype)),), x)
 
 
@@ -129,13 +141,13 @@ def others_product(x: Tensor, dim: int) -> Tensor:
 # --- extremes ---------------------------------------------------------------------------------
 
 
-@op("x -> values, indices", name="cummax", cuda="scan_kernels:run")
-def _cummax(x: TensorMeta, dim: int) -> Launch:
+@op("x -> values, indices", name="cummax", cuda="scan_kernels:run", letters=along_dim())
+def _cummax(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(largest, dim), (x.dense(), x.dense(int64)), x)
 
 
-@op("x -> values, indices", name="cummin", cuda="scan_kernels:run")
-def _cummin(x: TensorMeta, dim: int) -> Launch:
+@op("x -> values, indices", name="cummin", cuda="scan_kernels:run", letters=along_dim())
+def _cummin(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(smallest, dim), (x.dense(), x.dense(int64)), x)
 
 
@@ -204,8 +216,9 @@ def _logcumsumexp_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     saves="x, out",
     grad=_logcumsumexp_grad,
     cuda="scan_kernels:run",
+    letters=along_dim(),
 )
-def _logcumsumexp(x: TensorMeta, dim: int) -> Launch:
+def _logcumsumexp(x: TensorMeta, dim: Dim) -> Launch:
     return scan_launch(Scanned(exponentials, dim), (x.dense(),), x)
 
 

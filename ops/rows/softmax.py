@@ -16,6 +16,7 @@ from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
@@ -81,6 +82,7 @@ def _log_softmax_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     saves="g, y",
     grad=_softmax_backward_grad,
     cuda="row_kernels:run",
+    letters=along_dim((0,)),
 )
 def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("softmax", SOFTMAX_BACKWARD, dim, g, y)
@@ -92,6 +94,7 @@ def _softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     saves="g, y",
     grad=_log_softmax_backward_grad,
     cuda="row_kernels:run",
+    letters=along_dim((0,)),
 )
 def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX_BACKWARD, dim, g, y)
@@ -103,8 +106,10 @@ def _log_softmax_backward(g: TensorMeta, y: TensorMeta, dim: int) -> Launch:
     saves="out",
     grad=lambda c, g: (_softmax_backward(g, c.saved[0], c.attrs[0]),),
     cuda="row_kernels:run",
+    letters=along_dim(),
+    amp="full",
 )
-def _softmax(x: TensorMeta, dim: int) -> Launch:
+def _softmax(x: TensorMeta, dim: Any) -> Launch:
     return _launch("softmax", SOFTMAX, dim, x)
 
 
@@ -114,8 +119,10 @@ def _softmax(x: TensorMeta, dim: int) -> Launch:
     saves="out",
     grad=lambda c, g: (_log_softmax_backward(g, c.saved[0], c.attrs[0]),),
     cuda="row_kernels:run",
+    letters=along_dim(),
+    amp="full",
 )
-def _log_softmax(x: TensorMeta, dim: int) -> Launch:
+def _log_softmax(x: TensorMeta, dim: Any) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 

@@ -23,6 +23,8 @@ from flowvm.meta.dtype import result_type_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.facts import facts_of
+from flowvm.ops.declare.letters import Attrs, Letters, Metas, all_inexact, numbered
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.recording import (
@@ -137,6 +139,19 @@ def _cat_lower(count: int, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
     return _cat_infer(count, metas, attrs).on_cpu()
 
 
+def _cat_letters(metas: Metas, attrs: Attrs, outs: Metas) -> Letters | None:
+    """Name the dimensions that are not joined; the result is linear in all operands together."""
+    dim, new = attrs
+    out = outs[0]
+    at = dim % out.ndim
+    if any(m.ndim + new != out.ndim for m in metas):
+        return None
+    names = numbered(out, (at,))
+    inner = tuple(n for i, n in enumerate(names) if not (new and i == at))
+    linear = (tuple(range(len(metas))),) if all_inexact(*metas, *outs) else ()
+    return Letters((inner,) * len(metas), (names,), linear=linear)
+
+
 @maker("cat", integer(1, MOST))
 @functools.cache
 def _cat_of(count: int) -> Operator:
@@ -149,6 +164,8 @@ def _cat_of(count: int) -> Operator:
         grad=_cat_grad,
         infer=functools.partial(_cat_infer, count),
         recipe=("cat", (count,)),
+        letters=_cat_letters,
+        facts=facts_of(_cat_of),
         complex=True,
         minifloats=True,
     )

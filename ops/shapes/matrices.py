@@ -5,7 +5,7 @@ Long because kernels, gradients and samples stand beside each other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta, as_shape
+from flowvm.ops.declare.kinds import between
+from flowvm.ops.declare.letters import matrices, unsplit
 from flowvm.ops.declare.outputs import dtype_for, with_out
 from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
@@ -75,8 +77,9 @@ def _triangle(x: TensorMeta, k: int, lower: bool) -> Launch:
     complex=True,
     grad=lambda c, g: (_tril(g, *c.attrs),),
     cuda="matrices:triangle",
+    letters=matrices,
 )
-def _tril(x: TensorMeta, k: int) -> Launch:
+def _tril(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     return _triangle(x, k, True)
 
 
@@ -87,8 +90,9 @@ def _tril(x: TensorMeta, k: int) -> Launch:
     complex=True,
     grad=lambda c, g: (_triu(g, *c.attrs),),
     cuda="matrices:triangle",
+    letters=matrices,
 )
-def _triu(x: TensorMeta, k: int) -> Launch:
+def _triu(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     return _triangle(x, k, False)
 
 
@@ -182,8 +186,9 @@ def _embed_body(out: Array, x: Array, n: int, size: int, k: int, lo: int, hi: in
     complex=True,
     grad=lambda c, g: (g.diagonal(c.attrs[0], -2, -1),),
     cuda="matrices:diag_embed",
+    letters=unsplit,
 )
-def _embed(x: TensorMeta, k: int) -> Launch:
+def _embed(x: TensorMeta, k: Annotated[int, between(-(1 << 31), 1 << 31)]) -> Launch:
     n = x.shape[-1]
     size = n + abs(k)
     out = x.with_shape((*x.shape[:-1], size, size))

@@ -14,10 +14,12 @@ import numpy as np
 
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor, alias, method
-from flowvm.errors import ArgumentError, ModeError, OutOfRangeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
 from flowvm.ops.declare.core import cast, clone
+from flowvm.ops.declare.kinds import is_int
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.complex_parts import complex, imag, real
@@ -94,10 +96,15 @@ def flipud(input: Tensor) -> Tensor:
 
 def _roll_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
+    sizes = attrs[0]
+    if len(sizes) != x.ndim or not all(
+        is_int(cut, 0, max(0, size - 1)) for cut, size in zip(sizes, x.shape, strict=True)
+    ):
+        raise ArgumentError(f"roll: {sizes} are no places in the dimensions of {x!r}")
     out = x.dense()
     cuts = [
         [(0, size - cut, cut, 1), (size - cut, cut, 0, 1)] if cut else [(0, size, 0, 1)]
-        for size, cut in zip(x.shape, attrs[0], strict=True)
+        for size, cut in zip(x.shape, sizes, strict=True)
     ]
     pieces, planes, _ = rectangles(out, x, cuts)
     return Assembly(out, tuple(pieces), 0, planes)
@@ -113,7 +120,7 @@ def _put_together(
 ) -> Operator:
     return Operator(
         name, ("x",), ("out",), lambda metas, attrs: infer(metas, attrs).on_cpu(), attrs=attrs,
-        grad=grad, infer=infer, complex=True, minifloats=True,
+        grad=grad, infer=infer, complex=True, minifloats=True, letters=unsplit,
     )  # fmt: skip
 
 
@@ -181,9 +188,30 @@ _rot90_op = Recorded("rot90", lambda c, g: (rot90(g, -c.attrs[0], c.attrs[1]),))
 _Sides = tuple[tuple[int, int], ...]
 
 
+WIDEST = 1 << 40  # elements that a side has
+_BEYOND = {"reflect": -1, "replicate": WIDEST, "circular": 0}  # than elements, a side may have
+
+
+def _check_sides(x: TensorMeta, sides: Any, beyond: int, empty: bool = True) -> None:
+    """ArgumentError unless `sides` has two sizes for each dimension, at most so many beyond its
+    own; none around an empty one, unless `empty`.
+    """
+    if type(sides) is not tuple or len(sides) != x.ndim or not all(
+        type(side) is tuple
+        and len(side) == 2
+        and all(is_int(s, 0, max(0, min(size + beyond, WIDEST))) for s in side)
+        and (empty or size > 0 or side == (0, 0))
+        for side, size in zip(sides, x.shape, strict=True)
+    ):  # fmt: skip
+        raise ArgumentError(f"pad: {sides} are no sizes to add around {x!r}")
+
+
 def _constant_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
     sides, value = attrs
+    _check_sides(x, sides, WIDEST)
+    if not isinstance(value, (bool, int, float)) and not x.dtype.is_complex:
+        raise ArgumentTypeError(f"pad: value must be a number, got {value!r}")
     out = x.with_shape([n + a + b for n, (a, b) in zip(x.shape, sides, strict=True)]).dense()
     pairs = list(zip(x.shape, sides, strict=True))
     pieces, planes, lead = rectangles(out, x, [[(a, n, 0, 1)] for n, (a, _) in pairs])
@@ -221,6 +249,9 @@ def _border_cuts(n: int, a: int, b: int, mode: str) -> list[tuple[int, int, int,
 def _border_infer(metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Assembly:
     (x,) = metas
     sides, mode = attrs
+    if mode not in _BEYOND:
+        raise ArgumentError(f"pad: mode must be one of {', '.join(_BEYOND)}, got {mode!r}")
+    _check_sides(x, sides, _BEYOND[mode], empty=False)
     pairs = list(zip(x.shape, sides, strict=True))
     out = x.with_shape([n + a + b for n, (a, b) in pairs]).dense()
     cuts = [_border_cuts(n, a, b, mode) for n, (a, b) in pairs]

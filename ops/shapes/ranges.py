@@ -16,6 +16,8 @@ from flowvm.meta.dtype import DType, complex128, complex_of, float64, get_defaul
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import dtype_for
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.complex_parts import complex as of_parts
@@ -37,8 +39,8 @@ def _count_body(out: Array, start: int, step: int, lo: int, hi: int) -> None:
         y[k] = start + (lo + k) * step
 
 
-@op(" -> out", name="arange", scalars="start: int, step: int")
-def _count(n: int, dtype: DType, device: Device) -> Launch:
+@op(" -> out", name="arange", scalars="start: int, step: int", letters=unsplit)
+def _count(n: Count, dtype: DType, device: Device) -> Launch:
     return Launch((TensorMeta.of((n,), dtype, device),), _count_body, units=n, grain=GRAIN)
 
 
@@ -51,8 +53,8 @@ def _ramp_body(
         y[k] = start + i * step if i < middle else end - (last - i) * step
 
 
-@op(" -> out", name="linspace", scalars="start: float, end: float, step: float")
-def _ramp(n: int, middle: int, dtype: DType, device: Device) -> Launch:
+@op(" -> out", name="linspace", scalars="start: float, end: float, step: float", letters=unsplit)
+def _ramp(n: Count, middle: int, dtype: DType, device: Device) -> Launch:
     out = TensorMeta.of((n,), dtype, device)
     return Launch((out,), _ramp_body, consts=(middle,), units=n, grain=GRAIN)
 

@@ -14,5 +14,6 @@ accumulate_ = update(
     "accumulate_",
     "total!, g",
     each="total = total + g",
+    linear=(0, 1),
     doc="Add `g` to `total` in place; both have one shape and dtype.  Not recorded.",
 )

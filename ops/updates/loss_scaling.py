@@ -14,6 +14,7 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float32, int32
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
 __all__ = ["unscale_", "update_scale_"]
@@ -38,7 +39,7 @@ def _one_number(name: str, meta: TensorMeta, dtype: Any) -> View:
     return View(dtype, (1,))
 
 
-@op("grad!, scale -> found", cuda="loss_scaling:unscale")
+@op("grad!, scale -> found", cuda="loss_scaling:unscale", letters=unsplit)
 def unscale_(grad: TensorMeta, scale: TensorMeta) -> Launch:
     """unscale_(grad, scale): divide `grad` by `scale`, in place; for each block of it, 1.0 if an
     element was infinite or NaN, else 0.0.
@@ -78,7 +79,11 @@ def _update_body(
             tracker[i] += 1
 
 
-@op("scale!, tracker!, found -> ", scalars="growth: float, backoff: float, interval: int")
+@op(
+    "scale!, tracker!, found -> ",
+    scalars="growth: float, backoff: float, interval: int",
+    letters=unsplit,
+)
 def update_scale_(scale: TensorMeta, tracker: TensorMeta, found: TensorMeta) -> Launch:
     """update_scale_(scale, tracker, found, growth, backoff, interval): after a step, in place.
 

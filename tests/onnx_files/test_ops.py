@@ -8,13 +8,11 @@ import pytest
 
 import flowvm as flow
 from flowvm import nn
-from flowvm.eager.interpreter import operators
 from flowvm.nn import functional as F
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
-from flowvm.onnx.translations import TRANSLATIONS
 from tests.onnx_files.helpers import check
 
 
@@ -283,7 +281,3 @@ def test_a_rest_has_the_divisors_sign_and_halves_go_to_even() -> None:
 def test_numbers_beyond_all_stay_so() -> None:
     a = flow.tensor([-math.inf, -100.0, 0.0, 100.0, math.inf, math.nan])
     check(lambda x: (F.softplus(x), x.tanh(), x.exp(), x.clamp(-1, 1), x.log1p(), x.expm1()), a)
-
-
-def test_every_name_of_the_table_is_an_operator() -> None:
-    assert {o.name for o in operators} | {"cat"} >= set(TRANSLATIONS)

@@ -8,6 +8,8 @@ import op_calls
 import pytest
 from op_checks import Checks
 
+from flowvm.eager.interpreter import operators
+
 NAMED = op_calls.all_samples()
 
 # public functions without samples, and why
@@ -134,6 +136,19 @@ def test_errors(op, seed):
 @each_op()
 def test_docstring(op):
     Checks(op, 0).docstring()
+
+
+def test_every_operator_says_its_letters():
+    """Those of samples by name, and all others; what is made at run time or in a test need not."""
+    for _, op in NAMED:
+        Checks(op, 0).letters()
+    silent = sorted(
+        op.name
+        for op in tuple(operators)
+        if (op.twin.__module__ or op.lower.__module__).startswith("flowvm.")
+        if op.letters is None and op.recipe is None and op.over is None
+    )
+    assert not silent, f"no letters=: {', '.join(silent)}"
 
 
 def test_every_public_function_has_samples():

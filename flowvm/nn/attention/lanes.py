@@ -19,6 +19,10 @@ from flowvm.eager.modes import recorder_mode
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.loading.lazy import lazy
+from flowvm.ops.declare.core import CASTS
+from flowvm.ops.declare.registry import operator_of
+from flowvm.ops.places.gather import take_slices
+from flowvm.ops.places.indexing import _join_positions
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import stack
@@ -30,7 +34,7 @@ else:
     tracing = lazy("flowvm.nn.graph.tracing")
 
 NUMBER = ()  # the shape of one
-LOOKED_UP = ("index_select", "join_positions")  # what `table[i, j]` is made of
+LOOKED_UP = (operator_of(take_slices), operator_of(_join_positions))  # `table[i, j]`
 SCORE = 4  # behind the four dimensions
 
 
@@ -106,13 +110,13 @@ def _alone(
     none: frozenset[int] = frozenset()
     steps: list[tuple[bool, list[tuple[frozenset[int], bool]]]] = []
     for node in trace.graph.nodes:
-        name, operator = node.operator.name, node.operator
-        known = operator.form is not None or name == "cast" or name in LOOKED_UP
+        operator = node.operator
+        known = operator.form is not None or operator in CASTS or operator in LOOKED_UP
         plain = known and not node.into and not operator.writes
         by = [of.get(o.buffer, none) for o in node.inputs]
         # of each operand: on which dimensions it depends, and whether it may have lanes there
         fit = [tuple(o.meta.shape) == NUMBER for o in node.inputs]
-        if name == "index_select":
+        if operator is LOOKED_UP[0]:
             fit[0] = False  # the table
         every = none.union(*by)
         made = all(tuple(o.meta.shape) == NUMBER for o in node.outputs)

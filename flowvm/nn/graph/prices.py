@@ -16,6 +16,7 @@ from flowvm.meta.device import cpu
 from flowvm.meta.dtype import float32, float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import here
+from flowvm.ops.collectives.exchanges import TRAFFIC
 from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.work import flops_of
@@ -29,16 +30,6 @@ ROUNDS = 5  # of each measurement, of which the least counts
 SIDE = 256  # of the product that is measured
 COPIED = 1 << 20  # elements of the sum that is measured, and of the larger all-reduce
 TASK = 2e-7  # seconds that a task takes without its kernel
-# messages one behind the other, and bytes received for each byte of the whole, on n ranks
-EXCHANGES: dict[str, Callable[[int], tuple[float, float]]] = {
-    "all_reduce": lambda n: (2.0, 2 * (n - 1) / n),
-    "reduce_scatter": lambda n: (1.0, (n - 1) / n),
-    "all_gather": lambda n: (1.0, (n - 1) / n),
-    "all_to_all": lambda n: (1.0, (n - 1) / n),
-    "broadcast": lambda n: (1.0, 1.0),
-    "send": lambda n: (1.0, 1.0),
-    "recv": lambda n: (1.0, 1.0),
-}
 
 
 class Rates(NamedTuple):
@@ -82,13 +73,13 @@ class Price(NamedTuple):
 
 def exchange_price(node: OpNode, rates: Rates) -> float | None:
     """Seconds of an exchange of which this rank is a part; None for any other node."""
-    of = EXCHANGES.get(node.operator.name.rstrip("_"))
-    if of is None or "order" not in node.operator.inputs:
+    traffic = TRAFFIC.of(node.operator)
+    if traffic is None:
         return None
     metas = [o.meta for o in (*node.outputs, *node.inputs[:-1])]
-    messages, share = of(max(2, len(node.attrs[-1])))
+    share = traffic.share(max(2, len(node.attrs[-1])))
     whole = max((meta.nbytes for meta in metas), default=0)
-    return messages * rates.latency + share * whole / rates.bandwidth
+    return traffic.messages * rates.latency + share * whole / rates.bandwidth
 
 
 def kernel_price(node: OpNode, rates: Rates) -> float:

@@ -18,8 +18,11 @@ from flowvm.errors import AutogradError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import int32, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Char, Int, Program, named
+from flowvm.ops.linalg.parts import matrix_checks
 from flowvm.ops.linalg.parts.shared import turned
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.complex_parts import real
@@ -51,7 +54,7 @@ def _right_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "a, b -> x", name="triangular_solve", saves="a, x", grad=_right_grad,
-    complex=True, cuda=ABSENT,
+    complex=True, cuda=ABSENT, letters=unsplit, takes=matrix_checks.system,
 )  # fmt: skip
 def right_triangular(a: TensorMeta, b: TensorMeta, upper: bool, flip: bool, unit: bool) -> Launch:
     """X of X M = b, for M = a (*, n, n) or, with `flip`, its transpose, and b (*, k, n).
@@ -84,7 +87,7 @@ def _right_solve_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
 
 @op(
     "a, b -> x, info", name="solve_ex", saves="a, x", constants="info", grad=_right_solve_grad,
-    complex=True, cuda=ABSENT,
+    complex=True, cuda=ABSENT, letters=unsplit, takes=matrix_checks.system,
 )  # fmt: skip
 def right_solve(a: TensorMeta, b: TensorMeta) -> Launch:
     """X of X a = b, a (*, n, n) and b (*, k, n), and LAPACK's info."""
@@ -118,8 +121,8 @@ def _permutation_body(out: Array, pivots: Array, lo: int, hi: int, details: Arra
     return 0
 
 
-@op("pivots -> out", name="lu_permutation")
-def permutation_of(pivots: TensorMeta, m: int) -> Launch:
+@op("pivots -> out", name="lu_permutation", letters=unsplit, takes=matrix_checks.permutes)
+def permutation_of(pivots: TensorMeta, m: Count) -> Launch:
     """Which row of A is row i of L @ U: int64 (*, m), of LAPACK's exchanges (*, k)."""
     out = pivots.with_shape((*pivots.shape[:-1], m), int64)
     k = pivots.shape[-1]
@@ -182,7 +185,7 @@ def left_triangular(
 
 @op(
     "a -> lu, pivots, info", name="lu_factor", saves="lu, pivots", constants="pivots, info",
-    grad=_lu_grad, complex=True, cuda=ABSENT,
+    grad=_lu_grad, complex=True, cuda=ABSENT, letters=unsplit, takes=matrix_checks.matrix,
 )  # fmt: skip
 def lu_op(a: TensorMeta, strict: bool) -> Launch:
     """The factors in one matrix, LAPACK's exchanges of rows, int32 from 1 up, and its info, which
@@ -222,6 +225,8 @@ def _cholesky_info_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
 @op(
     "a -> factor, info", name="cholesky_ex", saves="factor", constants="info",
     grad=_cholesky_info_grad, complex=True, cuda=ABSENT,
+    letters=unsplit,
+    takes=matrix_checks.square,
 )  # fmt: skip
 def cholesky_info(a: TensorMeta) -> Launch:
     """The factor in the lower triangle, anything above it, and LAPACK's info."""
@@ -284,7 +289,7 @@ def _qr_grad(c: Any, gq: Any, gr: Any) -> tuple[Any, ...]:
 
 @op(
     "a -> q, r", name="qr", saves="q, r", grad=_qr_grad,
-    complex=True, cuda=ABSENT,
+    complex=True, cuda=ABSENT, letters=unsplit, takes=matrix_checks.matrix,
 )  # fmt: skip
 def qr_op(a: TensorMeta, complete: bool) -> Launch:
     """Q (m, m) or (m, k), and a matrix (m, n) with R in its upper triangle."""
@@ -313,7 +318,14 @@ def qr_op(a: TensorMeta, complete: bool) -> Launch:
 # --- reflectors -----------------------------------------------------------------------------------
 
 
-@op("a -> factors, tau", name="geqrf", complex=True, cuda=ABSENT)
+@op(
+    "a -> factors, tau",
+    name="geqrf",
+    complex=True,
+    cuda=ABSENT,
+    letters=unsplit,
+    takes=matrix_checks.matrix,
+)
 def geqrf_op(a: TensorMeta) -> Launch:
     """R, below it the reflectors of Q, and their factors (*, k)."""
     n, m = a.shape[-2:]
@@ -329,7 +341,14 @@ def geqrf_op(a: TensorMeta) -> Launch:
     return p.launch()
 
 
-@op("a, tau -> q", name="householder_product", complex=True, cuda=ABSENT)
+@op(
+    "a, tau -> q",
+    name="householder_product",
+    complex=True,
+    cuda=ABSENT,
+    letters=unsplit,
+    takes=matrix_checks.reflectors,
+)
 def orgqr_op(a: TensorMeta, tau: TensorMeta) -> Launch:
     """The first n columns of the product of the reflectors in the columns of a (m, n)."""
     n, m = a.shape[-2:]
@@ -348,7 +367,14 @@ def orgqr_op(a: TensorMeta, tau: TensorMeta) -> Launch:
 # --- LDL ------------------------------------------------------------------------------------------
 
 
-@op("a -> ld, pivots, info", name="ldl_factor", complex=True, cuda=ABSENT)
+@op(
+    "a -> ld, pivots, info",
+    name="ldl_factor",
+    complex=True,
+    cuda=ABSENT,
+    letters=unsplit,
+    takes=matrix_checks.square,
+)
 def ldl_op(a: TensorMeta, strict: bool, hermitian: bool) -> Launch:
     """L and D in the lower triangle, the exchanges, and LAPACK's info, an error if `strict`."""
     name = named("ldl_factor", a, "sytrf", "hetrf" if hermitian else "")
@@ -362,7 +388,14 @@ def ldl_op(a: TensorMeta, strict: bool, hermitian: bool) -> Launch:
     return p.launch(Status.SINGULAR_MATRIX, -1 if strict else 2)
 
 
-@op("ld, b, pivots -> x", name="ldl_solve", complex=True, cuda=ABSENT)
+@op(
+    "ld, b, pivots -> x",
+    name="ldl_solve",
+    complex=True,
+    cuda=ABSENT,
+    letters=unsplit,
+    takes=matrix_checks.factored_system,
+)
 def ldl_solve_op(ld: TensorMeta, b: TensorMeta, pivots: TensorMeta, hermitian: bool) -> Launch:
     """X of A X = b by A's factors."""
     name = named("ldl_solve", ld, "sytrs", "hetrs" if hermitian else "")

@@ -9,15 +9,18 @@ the difference of are equal.
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import Launch
 from flowvm.meta.dtype import int32
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
+from flowvm.ops.linalg.parts import matrix_checks
 from flowvm.ops.linalg.parts.shared import identity, turned
 from flowvm.ops.linalg.systems import solve
 from flowvm.ops.pointwise.compare import eq, where
@@ -26,6 +29,9 @@ from flowvm.ops.shapes.complex_parts import complex, real
 from flowvm.ops.shapes.fill import zeros_like
 
 ABSENT = "flowvm.ops.linalg.cuda.absent:absent"
+_lapack = functools.partial(op, cuda=ABSENT, letters=unsplit)
+_matrix = functools.partial(_lapack, takes=matrix_checks.matrix)
+_square = functools.partial(_lapack, takes=matrix_checks.square)
 LEAF = 25  # SMLSIZ of LAPACK's ilaenv: subproblems of divide and conquer
 
 
@@ -90,7 +96,7 @@ def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
     return (out,)
 
 
-@op("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, complex=True, cuda=ABSENT)
+@_matrix("a -> u, s, vh", name="svd", saves="u, s, vh", grad=_svd_grad, complex=True)
 def svd_op(a: TensorMeta, full: bool) -> Launch:
     """U (m, k), S (k) and Vᴴ (k, n) of a (m, n); with `full` U (m, m) and Vᴴ (n, n)."""
     m, n = a.shape[-2:]
@@ -142,7 +148,7 @@ def _svdvals_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (matmul(u * g.unsqueeze(-2), vh),)
 
 
-@op("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, complex=True, cuda=ABSENT)
+@_matrix("a -> s", name="svdvals", saves="a", grad=_svdvals_grad, complex=True)
 def svdvals_op(a: TensorMeta) -> Launch:
     """S (k) alone."""
     m, n = a.shape[-2:]
@@ -171,7 +177,7 @@ def _eigh_grad(c: Any, gw: Any, gvh: Any) -> tuple[Any, ...]:
     return (matmul(vh.mH, matmul(core.to(vh._meta.dtype), vh)),)
 
 
-@op("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, complex=True, cuda=ABSENT)
+@_square("a -> w, vh", name="eigh", saves="w, vh", grad=_eigh_grad, complex=True)
 def eigh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues, ascending, and Vᴴ; one triangle of a is read."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real), a.dense()), (a,), a.shape[:-2])
@@ -186,7 +192,7 @@ def _eigvalsh_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return (matmul(vh.mH * g.unsqueeze(-2), vh),)
 
 
-@op("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, complex=True, cuda=ABSENT)
+@_square("a -> w", name="eigvalsh", saves="a", grad=_eigvalsh_grad, complex=True)
 def eigvalsh_op(a: TensorMeta, lower: bool) -> Launch:
     """The eigenvalues alone."""
     p = Program((a.with_shape(a.shape[:-1], a.dtype.real),), (a,), a.shape[:-2])
@@ -235,10 +241,7 @@ def _complex_eig_grad(c: Any, gw: Any, grows: Any) -> tuple[Any, ...]:
     return (_eig_backward(w, rows, gw, grows),)
 
 
-@op(
-    "a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True,
-    cuda=ABSENT,
-)  # fmt: skip
+@_square("a -> w, rows", name="complex_eig", saves="w, rows", grad=_complex_eig_grad, complex=True)
 def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
     """The eigenvalues of the transpose of a complex a, and its vectors as rows, (0, 0) without
     `vectors`.
@@ -269,7 +272,7 @@ def paired(wi: Tensor, rows: Tensor) -> Tensor:
     return complex(where(second, rows.roll(1, -2), rows), imaginary)
 
 
-@op("a -> wr, wi, rows", name="real_eig", saves="wr, wi, rows", grad=_real_eig_grad, cuda=ABSENT)
+@_square("a -> wr, wi, rows", name="real_eig", saves="wr, wi, rows", grad=_real_eig_grad)
 def real_eig(a: TensorMeta, vectors: bool) -> Launch:
     """The parts of the eigenvalues of the transpose of a real a, and its vectors as `paired` takes
     them, (0, 0) without `vectors`.
@@ -298,8 +301,10 @@ def _geev(a: TensorMeta, parts: int, vectors: bool) -> Launch:
 # --- least squares --------------------------------------------------------------------------------
 
 
-@op("a, b -> x, rank, s", name="lstsq", complex=True, cuda=ABSENT)
-def lstsq_op(a: TensorMeta, b: TensorMeta, rcond: float, driver: str) -> Launch:
+@_lapack("a, b -> x, rank, s", name="lstsq", complex=True, takes=matrix_checks.least_squares)
+def lstsq_op(
+    a: TensorMeta, b: TensorMeta, rcond: float, driver: Literal["gels", "gelsy", "gelsd", "gelss"]
+) -> Launch:
     """X (k, max(m, n)) of A (n, m), by columns, and right sides (k, max(m, n)); A's rank where the
     driver finds it, and its singular values where it does.
     """

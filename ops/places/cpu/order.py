@@ -29,6 +29,8 @@ import numpy as np
 from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta.dtype import bool_, dtype_named, int64, uint8, uint64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count, last_size
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
 Array = Any
@@ -405,8 +407,14 @@ def _blocks_body(
 # --- the op -------------------------------------------------------------------------------------
 
 
-@op("x -> values, indices", name="sort", cuda="order:sort")
-def ordered_rows(x: TensorMeta, first: int, count: int, descending: bool) -> Launch:
+@op(
+    "x -> values, indices",
+    name="sort",
+    cuda="order:sort",
+    letters=unsplit,
+    takes=lambda metas, v: 0 <= v["first"] <= v["first"] + v["count"] <= last_size(metas[0]),
+)
+def ordered_rows(x: TensorMeta, first: int, count: Count, descending: bool) -> Launch:
     """Elements first to first + count of the sorted last dimension: values and positions."""
     n = x.shape[-1] if x.ndim else 1
     rows = x.numel // n if n else math.prod(x.shape[:-1])

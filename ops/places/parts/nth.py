@@ -18,6 +18,8 @@ import numpy as np
 from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import last_size
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.places.cpu.order import (
     DIGIT,
@@ -146,7 +148,13 @@ def _nth_body(
             counted[np.uint64((keys[i] >> shift) & (VALUES - 1))] += 1
 
 
-@op("x -> value, index", name="kthvalue", cuda="selecting:kthvalue")
+@op(
+    "x -> value, index",
+    name="kthvalue",
+    cuda="selecting:kthvalue",
+    letters=unsplit,
+    takes=lambda metas, v: 0 <= v["nth"] < last_size(metas[0]),
+)
 def nth_of_rows(x: TensorMeta, nth: int) -> Launch:
     """Element `nth` of the sorted last dimension, which is gone from the result: value, position.
 

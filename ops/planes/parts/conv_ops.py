@@ -32,6 +32,8 @@ from flowvm.ops.planes.cpu.conv_plan import (
 from flowvm.ops.planes.cpu.conv_short import sums_body
 from flowvm.ops.planes.cpu.conv_strips import strips_body
 from flowvm.ops.planes.cpu.conv_weight import weight_body
+from flowvm.ops.planes.parts import plane_checks
+from flowvm.ops.planes.parts.plane_letters import conv_weight, convolved
 
 MOST = 1 << 21  # bytes of an arena
 FEW = 1 << 19  # products, which take the short body 2.4 ms
@@ -109,7 +111,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 @op(
     "input, weight -> out", name="conv", saves="input, weight", grad=_conv_grad, half="cuda",
-    cuda="conv:conv",
+    cuda="conv:conv", letters=convolved(back=False), amp="half", takes=plane_checks.conv,
 )  # fmt: skip
 def _conv(input: TensorMeta, weight: TensorMeta, how: How, size: tuple[int, ...]) -> Launch:
     s = _shape(input.shape, weight.shape, size, how)
@@ -120,6 +122,8 @@ def _conv(input: TensorMeta, weight: TensorMeta, how: How, size: tuple[int, ...]
 @op(
     "input, weight, bias -> out", name="conv", saves="input, weight", grad=_conv_bias_grad,
     half="cuda", cuda="conv:conv",
+    letters=convolved(back=False), amp="half",
+    takes=plane_checks.conv,
 )  # fmt: skip
 def _conv_bias(
     input: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: How, size: tuple[int, ...]
@@ -146,6 +150,8 @@ def _conv_input_bias_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
 @op(
     "g, weight -> out", name="conv_input", saves="g, weight", grad=_conv_input_grad,
     half="cuda", cuda="conv:conv_input",
+    letters=convolved(back=True), amp="half", shaped="shape",
+    takes=plane_checks.conv_input,
 )  # fmt: skip
 def _conv_input(g: TensorMeta, weight: TensorMeta, how: How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's input, which has `shape`."""
@@ -156,6 +162,8 @@ def _conv_input(g: TensorMeta, weight: TensorMeta, how: How, shape: tuple[int, .
 @op(
     "g, weight, bias -> out", name="conv_input", saves="g, weight", grad=_conv_input_bias_grad,
     half="cuda", cuda="conv:conv_input",
+    letters=convolved(back=True), amp="half", shaped="shape",
+    takes=plane_checks.conv_input,
 )  # fmt: skip
 def _conv_input_bias(
     g: TensorMeta, weight: TensorMeta, bias: TensorMeta, how: How, shape: tuple[int, ...]
@@ -177,6 +185,8 @@ def _conv_weight_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
 @op(
     "g, input -> out", name="conv_weight", saves="g, input", grad=_conv_weight_grad,
     half="cuda", cuda="conv:conv_weight",
+    letters=conv_weight, shaped="shape",
+    takes=plane_checks.conv_weight,
 )  # fmt: skip
 def _conv_weight(g: TensorMeta, input: TensorMeta, how: How, shape: tuple[int, ...]) -> Launch:
     """The gradient of a convolution's weight, which has `shape`."""

@@ -17,6 +17,7 @@ from flowvm.errors import DTypeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import DType, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.registry import op
 from flowvm.ops.planes.cpu.conv_plan import axis_of
 from flowvm.ops.planes.cpu.pool_kernels import (
@@ -33,6 +34,8 @@ from flowvm.ops.planes.cpu.pool_kernels import (
     max_body,
     scatter_body,
 )
+from flowvm.ops.planes.parts import plane_checks
+from flowvm.ops.planes.parts.plane_letters import planes
 
 POSITIONS = 2048  # of a block: what a few lines of them take stays in the nearest cache
 TAPS = 36  # of a window that is laid out: one loop over all positions for each
@@ -92,8 +95,10 @@ def _forward(t: Windows, outside: float) -> Lines:
     ),
     half="cuda",
     cuda="pooling:largest",
+    letters=planes(),
+    takes=plane_checks.max_pool,
 )
-def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
+def _max(input: TensorMeta, windows: Windows, n: Count) -> Launch:
     planes, space = _planes(input, n)
     size = (windows.oh, windows.ow)[-n:]
     out = input.with_shape((*input.shape[:-n], *size))
@@ -115,6 +120,8 @@ def _max(input: TensorMeta, windows: Windows, n: int) -> Launch:
     grad=lambda c, v: (_pool_gather(v, c.saved[0], c.attrs[1], len(c.attrs[0])), None),
     half="cuda",
     cuda="pooling:spread",
+    letters=planes(lambda attrs: len(attrs[0])),
+    takes=plane_checks.max_pool_backward,
 )
 def _pool_scatter(
     g: TensorMeta, indices: TensorMeta, size: tuple[int, ...], windows: Windows
@@ -138,8 +145,10 @@ def _pool_scatter(
     ),
     half="cuda",
     cuda="pooling:picked",
+    letters=planes(),
+    takes=plane_checks.max_pool_gather,
 )
-def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: int) -> Launch:
+def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: Count) -> Launch:
     planes, space = _planes(input, n)
     out = input.with_shape(indices.shape)
     places = math.prod(indices.shape[-n:])
@@ -153,8 +162,10 @@ def _pool_gather(input: TensorMeta, indices: TensorMeta, windows: Windows, n: in
     grad=lambda c, g: (_average_back(g, tuple(c.metas[0].shape), *c.attrs),),
     half="cuda",
     cuda="pooling:average",
+    letters=planes(linear=True),
+    takes=plane_checks.avg_pool,
 )
-def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor: int) -> Launch:
+def _average(input: TensorMeta, windows: Windows, n: Count, padded: bool, divisor: int) -> Launch:
     if not input.dtype.is_floating_point:
         raise DTypeError(f"avg_pool needs a floating point input, got {input.dtype.name}")
     planes, space = _planes(input, n)
@@ -175,9 +186,12 @@ def _average(input: TensorMeta, windows: Windows, n: int, padded: bool, divisor:
     grad=lambda c, v: (_average(v, *c.attrs[1:]),),
     half="cuda",
     cuda="pooling:average_back",
+    letters=planes(lambda attrs: attrs[2], linear=True),
+    shaped="shape",
+    takes=plane_checks.avg_pool_backward,
 )
 def _average_back(
-    g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: int, padded: bool, divisor: int
+    g: TensorMeta, shape: tuple[int, ...], windows: Windows, n: Count, padded: bool, divisor: int
 ) -> Launch:
     out = g.with_shape(shape)
     planes, space = _planes(out, n)

@@ -16,6 +16,7 @@ from typing import Any
 
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 
@@ -96,13 +97,13 @@ def _lower_grad(c: Any, g: Any) -> tuple[Any, ...]:
     return None, g * density
 
 
-@op("a, x -> out", saves="a, x", grad=_lower_grad)
+@op("a, x -> out", saves="a, x", grad=_lower_grad, letters=unsplit)
 def gamma_lower(a: TensorMeta, x: TensorMeta) -> Launch:
     """P(a, x), of two vectors of one size and float dtype; its gradient goes to x alone."""
     return _launch(_lower_body, a)
 
 
-@op("a, x -> out")
+@op("a, x -> out", letters=unsplit)
 def gamma_moves(a: TensorMeta, x: TensorMeta) -> Launch:
     """dx/da of numbers x that were drawn at shapes a: two vectors of one size and float dtype."""
     return _launch(_moves_body, a)

@@ -40,6 +40,7 @@ from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import DType, float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.scalar import functions as scalar
 
@@ -387,58 +388,86 @@ def _words(dtype: DType) -> int:
     return 2 if dtype is float64 else 1
 
 
-@op(" -> out", name="rand", scalars=_UNIFORM, cuda="random:uniform")
+@op(" -> out", name="rand", scalars=_UNIFORM, cuda="random:uniform", letters=unsplit)
 def uniform_words(out: TensorMeta, drop: int) -> Launch:
     return _launch(_uniform_body, out, _words(out.dtype), (drop,))
 
 
-@op("x! -> ", name="uniform_", refills=True, scalars=_UNIFORM, cuda="random:uniform")
+@op(
+    "x! -> ",
+    name="uniform_",
+    refills=True,
+    scalars=_UNIFORM,
+    cuda="random:uniform",
+    letters=unsplit,
+)
 def uniform_into(x: TensorMeta, drop: int) -> Launch:
     return _launch(_uniform_body, x, _words(x.dtype), (drop,), fresh=False)
 
 
-@op(" -> out", name="randn", scalars=_NORMAL, cuda="random:normal")
+@op(" -> out", name="randn", scalars=_NORMAL, cuda="random:normal", letters=unsplit)
 def normal_words(out: TensorMeta) -> Launch:
     return _launch(_normal_body(out.dtype is float64), out, _words(out.dtype))
 
 
-@op("x! -> ", name="normal_", refills=True, scalars=_NORMAL, cuda="random:normal")
+@op("x! -> ", name="normal_", refills=True, scalars=_NORMAL, cuda="random:normal", letters=unsplit)
 def normal_into(x: TensorMeta) -> Launch:
     return _launch(_normal_body(x.dtype is float64), x, _words(x.dtype), fresh=False)
 
 
-@op(" -> out", name="exponential", scalars=_EXPONENTIAL, cuda="random:exponential")
+@op(" -> out", name="exponential", scalars=_EXPONENTIAL, cuda="random:exponential", letters=unsplit)
 def exponential_words(out: TensorMeta) -> Launch:
     return _launch(_exponential_body(out.dtype is float64), out, _words(out.dtype))
 
 
-@op("x! -> ", name="exponential_", refills=True, scalars=_EXPONENTIAL, cuda="random:exponential")
+@op(
+    "x! -> ",
+    name="exponential_",
+    refills=True,
+    scalars=_EXPONENTIAL,
+    cuda="random:exponential",
+    letters=unsplit,
+)
 def exponential_into(x: TensorMeta) -> Launch:
     return _launch(_exponential_body(x.dtype is float64), x, _words(x.dtype), fresh=False)
 
 
-@op(" -> out", name="randint", scalars=_INTEGERS, cuda="random:integers")
+@op(" -> out", name="randint", scalars=_INTEGERS, cuda="random:integers", letters=unsplit)
 def integer_words(out: TensorMeta) -> Launch:
     return _launch(_integer_body, out, 2)
 
 
-@op("x! -> ", name="random_", refills=True, scalars=_INTEGERS, cuda="random:integers")
+@op(
+    "x! -> ",
+    name="random_",
+    refills=True,
+    scalars=_INTEGERS,
+    cuda="random:integers",
+    letters=unsplit,
+)
 def integers_into(x: TensorMeta) -> Launch:
     return _launch(_integer_body, x, 2, fresh=False)
 
 
-@op(" -> out", name="bernoulli", scalars=_CHANCE, cuda="random:bernoulli")
+@op(" -> out", name="bernoulli", scalars=_CHANCE, cuda="random:bernoulli", letters=unsplit)
 def bernoulli_words(out: TensorMeta) -> Launch:
     """1 with probability `p`."""
     return _launch(_bernoulli_body, out, 1)
 
 
-@op("x! -> ", name="bernoulli_", refills=True, scalars=_CHANCE, cuda="random:bernoulli")
+@op(
+    "x! -> ",
+    name="bernoulli_",
+    refills=True,
+    scalars=_CHANCE,
+    cuda="random:bernoulli",
+    letters=unsplit,
+)
 def bernoulli_into(x: TensorMeta) -> Launch:
     return _launch(_bernoulli_body, x, 1, fresh=False)
 
 
-@op("p -> out", name="bernoulli", scalars=_SCALARS, cuda="random:chosen")
+@op("p -> out", name="bernoulli", scalars=_SCALARS, cuda="random:chosen", letters=unsplit)
 def chosen_words(p: TensorMeta, dtype: DType) -> Launch:
     """1 with the probability that is in the same place of `p`."""
     return _launch(_chosen_body, p.dense(dtype), 1, others=(p,))
@@ -450,6 +479,7 @@ def chosen_words(p: TensorMeta, dtype: DType) -> Launch:
     scalars=_CHANCE,
     grad=lambda c, g: (dropout_words(g, *c.attrs),),
     cuda="random:dropout",
+    letters=unsplit,
 )
 def dropout_words(x: TensorMeta) -> Launch:
     return _launch(_dropout_body, x.dense(), 1, others=(x,))

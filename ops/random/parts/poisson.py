@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import ARENA, LOW, STEP, draw_words, philox
 from flowvm.ops.scalar import functions as scalar
@@ -95,7 +96,13 @@ def _poisson_body(
     return 0
 
 
-@op("x -> out", name="poisson", scalars="seed: int, call: int", cuda="random:poisson")
+@op(
+    "x -> out",
+    name="poisson",
+    scalars="seed: int, call: int",
+    cuda="random:poisson",
+    letters=unsplit,
+)
 def poisson_counts(x: TensorMeta) -> Launch:
     view = View(x.dtype, (x.numel,))
     return Launch((x.dense(),), _poisson_body, (view, view), (), x.numel, 4096, arena=ARENA)

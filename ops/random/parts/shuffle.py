@@ -20,6 +20,7 @@ from flowvm.launch import PHASE_BITS, Launch, View
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.random.parts.philox import LOW, STEP, draw_words
 
@@ -111,7 +112,13 @@ def buckets_for(n: int) -> tuple[int, int]:
     return buckets, 33 - buckets.bit_length()
 
 
-@op(" -> out", name="randperm", scalars="seed: int, call: int", cuda="shuffle:permutation")
+@op(
+    " -> out",
+    name="randperm",
+    scalars="seed: int, call: int",
+    cuda="shuffle:permutation",
+    letters=unsplit,
+)
 def _permutation(out: TensorMeta) -> Launch:
     n = out.numel
     buckets, shift = buckets_for(n)

@@ -9,6 +9,7 @@ from flowvm.errors import InvalidValueError, declare_status
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
 Array = Any
@@ -35,7 +36,7 @@ def _weights_body(out: Array, x: Array, lo: int, hi: int, details: Array) -> int
     return 0
 
 
-@op("x -> out", name="multinomial")
+@op("x -> out", name="multinomial", letters=unsplit)
 def checked_weights(x: TensorMeta) -> Launch:
     """The rows of a vector or a matrix as float64.
 

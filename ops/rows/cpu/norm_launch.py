@@ -12,6 +12,7 @@ from typing import Any
 
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Count
 from flowvm.ops.rows.cpu.norm_columns import (
     COEFFICIENTS,
     FIXED,
@@ -33,7 +34,7 @@ from flowvm.ops.rows.cpu.row_launch import Rows, row_launch
 from flowvm.ops.rows.parts.norm_programs import norm_backward, norm_forward
 from flowvm.ops.rows.parts.row_program import RowProgram
 
-Size = int | tuple[int, ...]
+Size = Count | tuple[int, ...]
 CHUNK = 1 << 15  # elements of a chunk of work
 CACHED = 1 << 17  # elements of a group that stay in the cache of the core that reads them
 BLOCK = 1 << 14  # elements of a block of columns

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op, power_below
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.cpu.class_loss_kernels import (
@@ -192,13 +193,14 @@ def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
     saves="g, input, target, notes",
     grad=_entropy_backward_grad,
     cuda="class_loss:entropy_backward",
+    letters=unsplit,
 )
 def _entropy_backward(
     g: TensorMeta,
     input: TensorMeta,
     target: TensorMeta,
     notes: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -211,6 +213,7 @@ def _entropy_backward(
     saves="g, input, target, notes, weight",
     grad=_entropy_backward_grad,
     cuda="class_loss:entropy_backward",
+    letters=unsplit,
 )
 def _weighted_entropy_backward(
     g: TensorMeta,
@@ -218,7 +221,7 @@ def _weighted_entropy_backward(
     target: TensorMeta,
     notes: TensorMeta,
     weight: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -232,9 +235,15 @@ def _weighted_entropy_backward(
     constants="notes",
     grad=lambda c, g: (_entropy_backward(g, *c.saved, *c.attrs), None),
     cuda="class_loss:entropy",
+    letters=unsplit,
+    amp="full",
 )
 def _entropy(
-    input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int, smoothing: float
+    input: TensorMeta,
+    target: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
+    smoothing: float,
 ) -> Launch:
     return _entropy_launch(input, target, (), reduction, ignore_index, smoothing)
 
@@ -246,12 +255,14 @@ def _entropy(
     constants="notes",
     grad=lambda c, g: (_weighted_entropy_backward(g, *c.saved, *c.attrs), None, None),
     cuda="class_loss:entropy",
+    letters=unsplit,
+    amp="full",
 )
 def _weighted_entropy(
     input: TensorMeta,
     target: TensorMeta,
     weight: TensorMeta,
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
     smoothing: float,
 ) -> Launch:
@@ -314,13 +325,14 @@ def _nll_backward_launch(
     saves="target",
     grad=lambda c, v: (_nll(v, c.saved[0], *c.attrs[1:])[0], None, None),
     cuda="class_loss:likelihood_backward",
+    letters=unsplit,
 )
 def _nll_backward(
     g: TensorMeta,
     target: TensorMeta,
     notes: TensorMeta,
     shape: tuple[int, ...],
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
 ) -> Launch:
     return _nll_backward_launch(g, target, notes, (), shape, ignore_index)
@@ -332,6 +344,7 @@ def _nll_backward(
     saves="target, weight",
     grad=lambda c, v: (_weighted_nll(v, *c.saved, *c.attrs[1:])[0], None, None, None),
     cuda="class_loss:likelihood_backward",
+    letters=unsplit,
 )
 def _weighted_nll_backward(
     g: TensorMeta,
@@ -339,7 +352,7 @@ def _weighted_nll_backward(
     notes: TensorMeta,
     weight: TensorMeta,
     shape: tuple[int, ...],
-    reduction: str,
+    reduction: Literal["none", "mean", "sum"],
     ignore_index: int,
 ) -> Launch:
     return _nll_backward_launch(g, target, notes, (weight,), shape, ignore_index)
@@ -352,8 +365,15 @@ def _weighted_nll_backward(
     constants="notes",
     grad=lambda c, g: (_nll_backward(g, *c.saved, tuple(c.metas[0].shape), *c.attrs), None),
     cuda="class_loss:likelihood",
+    letters=unsplit,
+    amp="full",
 )
-def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: int) -> Launch:
+def _nll(
+    input: TensorMeta,
+    target: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
+) -> Launch:
     return _nll_launch(input, target, (), reduction, ignore_index)
 
 
@@ -368,9 +388,15 @@ def _nll(input: TensorMeta, target: TensorMeta, reduction: str, ignore_index: in
         None,
     ),
     cuda="class_loss:likelihood",
+    letters=unsplit,
+    amp="full",
 )
 def _weighted_nll(
-    input: TensorMeta, target: TensorMeta, weight: TensorMeta, reduction: str, ignore_index: int
+    input: TensorMeta,
+    target: TensorMeta,
+    weight: TensorMeta,
+    reduction: Literal["none", "mean", "sum"],
+    ignore_index: int,
 ) -> Launch:
     """The weight is a constant for autograd."""
     return _nll_launch(input, target, (weight,), reduction, ignore_index)

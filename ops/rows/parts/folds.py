@@ -18,6 +18,8 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import DType, bool_, float64, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dims
+from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.rows.cpu import sum_kernels
@@ -101,6 +103,7 @@ class Fold:
 
     gives    the dtype of the result for that of x
     neutral  what nothing reduces to
+    adds     the results of parts of x are summands of its own; and `linear`, it is linear in x
     again    the reduction that joins this one's results, where it takes several steps
     """
 
@@ -112,17 +115,21 @@ class Fold:
         neutral: int = 0,
         lift: Callable[[Any], Any] = plain,
         again: Fold | None = None,
+        adds: bool = False,
+        linear: bool = False,
     ) -> None:
         self.rules, self.gives, self.neutral, self.lift = rules, gives, neutral, lift
         self.again = again or self
         rule = f"reductions:fold_{name}"
-        self.call = op("x -> out", name=name, dense=False, half="native", cuda=rule)(self.launch)
+        letters = fold(adds, linear)
+        declared = op("x -> out", name=name, dense=False, half="native", cuda=rule, letters=letters)
+        self.call = declared(self.launch)
         operator_of(self.call).fallback = self._in_steps
 
     def launch(
         self,
         x: TensorMeta,
-        dims: tuple[int, ...],
+        dims: Dims,
         keepdim: bool,
         divisor: float = 1.0,
         dtype: DType | None = None,
@@ -188,12 +195,12 @@ def _counts(dtype: DType) -> DType:
     return int64
 
 
-add_up = Fold("sum", ADD, _summed)
+add_up = Fold("sum", ADD, _summed, adds=True, linear=True)
 multiply_up = Fold("prod", MULTIPLY, _summed, 1)
 largest = Fold("amax", LARGEST, _same)
 smallest = Fold("amin", SMALLEST, _same)
 some = Fold("any", LARGEST, _bools, 0, _truth, largest)
 every = Fold("all", SMALLEST, _bools, 1, _truth, smallest)
-count_up = Fold("count_nonzero", ADD, _counts, 0, _truth, add_up)
-square_up = Fold("sum_of_squares", ADD, _widest, 0, _square, add_up)
-magnitude_up = Fold("sum_of_magnitudes", ADD, _summed, 0, _magnitude, add_up)
+count_up = Fold("count_nonzero", ADD, _counts, 0, _truth, add_up, adds=True)
+square_up = Fold("sum_of_squares", ADD, _widest, 0, _square, add_up, adds=True)
+magnitude_up = Fold("sum_of_magnitudes", ADD, _summed, 0, _magnitude, add_up, adds=True)

@@ -15,13 +15,15 @@ Long because the ops, D and D's gradient define each other.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.kinds import Count
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op
 from flowvm.ops.rows.cpu.norm_launch import (
@@ -32,6 +34,7 @@ from flowvm.ops.rows.cpu.norm_launch import (
     groups_of,
 )
 from flowvm.ops.rows.parts.norm_checks import check_channels, check_norm
+from flowvm.ops.rows.parts.norm_letters import normalized, normalized_back
 from flowvm.ops.rows.parts.norm_rules import moved, unbiasing
 
 
@@ -54,8 +57,15 @@ def _forward(
     constants="stats",
     grad=lambda c, g: (_back(g, *c.saved, *c.attrs),),
     cuda="norms:forward",
+    letters=normalized,
 )
-def _plain(input: TensorMeta, kind: str, size: Size, eps: float, center: bool) -> Launch:
+def _plain(
+    input: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
+) -> Launch:
     return _forward(input, kind, size, eps, center)
 
 
@@ -95,9 +105,16 @@ def _along_x(c: Any, v: Tensor, h: Tensor, x: Tensor, stats: Tensor) -> Tensor:
     saves="h, x, stats",
     grad=_back_grad,
     cuda="norms:backward",
+    letters=normalized_back,
 )
 def _back(
-    h: TensorMeta, x: TensorMeta, stats: TensorMeta, kind: str, size: Size, eps: float, center: bool
+    h: TensorMeta,
+    x: TensorMeta,
+    stats: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
 ) -> Launch:
     """D(h)."""
     return backward_launch((x.dense(),), (h, x, stats), kind, size, eps, center, False)
@@ -132,13 +149,14 @@ def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ..
     saves="g, x, stats, weight",
     grad=_full_back_grad,
     cuda="norms:backward",
+    letters=normalized_back,
 )
 def _full_back(
     g: TensorMeta,
     x: TensorMeta,
     stats: TensorMeta,
     weight: TensorMeta,
-    kind: str,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
     size: Size,
     eps: float,
     center: bool,
@@ -164,9 +182,15 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     constants="stats",
     grad=_weighted_grad,
     cuda="norms:forward",
+    letters=normalized,
 )
 def _weighted(
-    input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
+    input: TensorMeta,
+    weight: TensorMeta,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
+    size: Size,
+    eps: float,
+    center: bool,
 ) -> Launch:
     """Of layer norm only."""
     return _forward(input, kind, size, eps, center, weight=weight)
@@ -179,12 +203,13 @@ def _weighted(
     constants="stats",
     grad=_weighted_grad,
     cuda="norms:forward",
+    letters=normalized,
 )
 def _affine(
     input: TensorMeta,
     weight: TensorMeta,
     bias: TensorMeta,
-    kind: str,
+    kind: Literal["batch", "layer", "group", "instance", "rms"],
     size: Size,
     eps: float,
     center: bool,
@@ -200,6 +225,7 @@ def _affine(
     scalars="momentum: float",
     grad=lambda c, g: (*_tracking_back(g, *c.saved, *c.attrs), None, None),
     cuda="norms:tracking",
+    letters=unsplit,
 )
 def _tracking(
     input: TensorMeta,
@@ -237,9 +263,14 @@ def _update_body(
     "running_mean!, running_var!, mean, var -> ",
     name="update_running_statistics",
     scalars="momentum: float",
+    letters=unsplit,
 )
 def _update(
-    running_mean: TensorMeta, running_var: TensorMeta, mean: TensorMeta, var: TensorMeta, count: int
+    running_mean: TensorMeta,
+    running_var: TensorMeta,
+    mean: TensorMeta,
+    var: TensorMeta,
+    count: Count,
 ) -> Launch:
     metas = running_mean, running_var, mean, var
     views = tuple(View(m.dtype, (m.numel,)) for m in metas)
@@ -273,6 +304,7 @@ def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, .
     saves="g, x, stats, weight",
     grad=_fixed_back_grad,
     cuda="norms:fixed_backward",
+    letters=normalized_back,
 )
 def _fixed_back(
     g: TensorMeta, x: TensorMeta, stats: TensorMeta, weight: TensorMeta, eps: float
@@ -288,6 +320,7 @@ def _fixed_back(
     constants="stats",
     grad=lambda c, g: (*_fixed_back(g, c.saved[0], c.saved[2], c.saved[1], *c.attrs), None, None),
     cuda="norms:fixed",
+    letters=unsplit,
 )
 def _fixed(
     input: TensorMeta,

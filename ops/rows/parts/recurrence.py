@@ -15,6 +15,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Dim
+from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.registry import op
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 from flowvm.ops.shapes.join import cat
@@ -97,11 +99,11 @@ def _backward_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return to_g, (later(to_g, dim, 0) * out if c.needs[1] else None)
 
 
-@op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad)
-def recurrence(a: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+@op("a, b -> out", name="recurrence", saves="b, out", grad=_forward_grad, letters=along_dim())
+def recurrence(a: TensorMeta, b: TensorMeta, dim: Dim) -> Launch:
     return _launch(_forward_body, a, dim, (a.dtype,) * 3, (a.dense(),))
 
 
-@op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad)
-def recurrence_back(g: TensorMeta, b: TensorMeta, dim: int) -> Launch:
+@op("g, b -> out", name="recurrence_back", saves="b, out", grad=_backward_grad, letters=along_dim())
+def recurrence_back(g: TensorMeta, b: TensorMeta, dim: Dim) -> Launch:
     return _launch(_backward_body, g, dim, (g.dtype,) * 3, (g.dense(),))

@@ -16,6 +16,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Metas, Values, computes
+from flowvm.ops.declare.letters import matrices
 from flowvm.ops.declare.registry import broadcast_shapes, op
 from flowvm.ops.places.masks import masked_fill
 from flowvm.ops.pointwise.compare import eq, logical_not
@@ -141,15 +143,48 @@ def _plain_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return gradients
 
 
+def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None) -> bool:
+    """Tell whether these are what `fused` makes of what it is given."""
+    given = (q, k, v) if mask is None else (q, k, v, mask)
+    if any(m.ndim != 4 or (m.stride[-1] != 1 and not m.contiguous) for m in given):
+        return False
+    if not (q.shape[:2] == k.shape[:2] == v.shape[:2] and q.shape[3] == k.shape[3]):
+        return False
+    if mask is not None:
+        around = zip(mask.shape, (*q.shape[:3], k.shape[2]), strict=True)
+        if mask.shape[3] != k.shape[2] or any(have not in (1, want) for have, want in around):
+            return False
+    return k.shape[2] == v.shape[2] and computes(*given) and fits(q, k, v)
+
+
+def _takes(metas: Metas, values: Values) -> bool:
+    q, k, v = metas[:3]
+    return _attends(q, k, v, metas[3] if len(metas) > 3 else None)
+
+
+def _takes_back(metas: Metas, values: Values) -> bool:
+    q, k, v, out, levels, g = metas[:6]
+    whole = (*q.shape[:3], v.shape[-1])
+    fit = tuple(out.shape) == tuple(g.shape) == whole and levels.shape == q.shape[:3]
+    same = all(m.dtype is q.dtype and m.contiguous for m in (out, levels, g))
+    return fit and same and _attends(q, k, v, metas[6] if len(metas) > 6 else None)
+
+
 @op(
     "q, k, v -> out, levels", name="attention", saves="q, k, v, out, levels", constants="levels",
-    grad=_plain_grad, dense=False,
+    grad=_plain_grad, dense=False, letters=matrices, takes=_takes,
 )  # fmt: skip
 def _plain(q: TensorMeta, k: TensorMeta, v: TensorMeta, is_causal: bool, scale: float) -> Launch:
     return _forward(q, k, v, None, is_causal, scale)
 
 
-@op("q, k, v, out, levels, g -> dq, dk, dv", name="attention_backward", dense=False)
+@op(
+    "q, k, v, out, levels, g -> dq, dk, dv",
+    name="attention_backward",
+    dense=False,
+    letters=matrices,
+    takes=_takes_back,
+)
 def _plain_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
     g: TensorMeta, is_causal: bool, scale: float,
@@ -166,7 +201,7 @@ def _masked_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 @op(
     "q, k, v, mask -> out, levels", name="attention", saves="q, k, v, mask, out, levels",
-    constants="levels", grad=_masked_grad, dense=False,
+    constants="levels", grad=_masked_grad, dense=False, letters=matrices, takes=_takes,
 )  # fmt: skip
 def _masked(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float
@@ -174,7 +209,13 @@ def _masked(
     return _forward(q, k, v, mask, is_causal, scale)
 
 
-@op("q, k, v, out, levels, g, mask -> dq, dk, dv", name="attention_backward", dense=False)
+@op(
+    "q, k, v, out, levels, g, mask -> dq, dk, dv",
+    name="attention_backward",
+    dense=False,
+    letters=matrices,
+    takes=_takes_back,
+)
 def _masked_back(
     q: TensorMeta, k: TensorMeta, v: TensorMeta, out: TensorMeta, levels: TensorMeta,
     g: TensorMeta, mask: TensorMeta, is_causal: bool, scale: float,

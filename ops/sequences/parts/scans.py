@@ -9,13 +9,16 @@ of the same steps written in ops (`steps`): while gradients are recorded, backwa
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.launch import ARENA_BYTES, Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Kind, Metas, Values, computes, within
+from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.products.cpu.gemm_kernels import COPIED, TRANSPOSED
 from flowvm.ops.products.cpu.tile import tile_functions
@@ -33,6 +36,7 @@ from flowvm.ops.sequences.cpu.recurrent_kernels import (
 from flowvm.ops.sequences.parts.steps import steps_back
 
 CELLS = {"tanh": TANH, "relu": RELU, "lstm": LSTM, "gru": GRU}
+Cell = Annotated[str, Kind(f"one of {', '.join(CELLS)}", lambda v, metas, values: v in [*CELLS])]
 GATES = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
 KEPT = {"tanh": 0, "relu": 0, "lstm": 5, "gru": 4}
 BLOCK = 24  # samples of a unit at most: two tiles' rows, so that more can go to other threads
@@ -105,19 +109,49 @@ def _scan_grad(c: Any, g: Tensor, dlast: Tensor) -> tuple[Any, ...]:
     )
 
 
+def _steps(sizes: Sequence[int]) -> bool:
+    """Tell whether so many samples take part in each step: none comes back that has left."""
+    return list(sizes) == sorted(sizes, reverse=True) and within(sizes, 0)
+
+
+def _takes(metas: Metas, values: Values) -> bool:
+    x, weight, bias, state = metas
+    ranks = x.ndim, weight.ndim, bias.ndim, state.ndim
+    fit = ranks == (2, 2, 1, 2) and computes(*metas) and _steps(values["sizes"])
+    return fit and fits(x.dtype.itemsize, weight.shape[0])  # its infer asks for the rest
+
+
+def _takes_back(metas: Metas, values: Values) -> bool:
+    weight, state, out, notes, g, dlast = metas
+    if any(m.ndim != 2 for m in metas) or not computes(*metas) or not _steps(values["sizes"]):
+        return False
+    (gates, size), cell, sizes = weight.shape, values["cell"], values["sizes"]
+    width, rows = 2 * size if cell == "lstm" else size, sum(sizes)
+    samples = max(sizes, default=0)
+    shapes = [tuple(m.shape) for m in (state, out, notes, g, dlast)]
+    wanted = [
+        (samples, width), (rows, size), (rows, KEPT[cell] * size), (rows, size),
+        (samples, width),
+    ]  # fmt: skip
+    fit = gates == GATES[cell] * size and fits(g.dtype.itemsize, gates)
+    return fit and shapes == wanted
+
+
 @op(
     "x, weight, bias, state -> out, last, notes",
     name="recurrent",
     saves="x, weight, bias, state, out, notes",
     constants="notes",
     grad=_scan_grad,
+    letters=unsplit,
+    takes=_takes,
 )
 def scan(
     x: TensorMeta,
     weight: TensorMeta,
     bias: TensorMeta,
     state: TensorMeta,
-    cell: str,
+    cell: Cell,
     sizes: Sizes,
     reverse: bool,
 ) -> Launch:
@@ -131,7 +165,12 @@ def scan(
     return _launch(outputs, scan_body, p, sizes, max(64, p.block * p.gates * p.stored))
 
 
-@op("weight, state, out, notes, g, dlast -> dx, dhidden, dstate, before", name="recurrent_backward")
+@op(
+    "weight, state, out, notes, g, dlast -> dx, dhidden, dstate, before",
+    name="recurrent_backward",
+    letters=unsplit,
+    takes=_takes_back,
+)
 def scan_back(
     weight: TensorMeta,
     state: TensorMeta,
@@ -139,7 +178,7 @@ def scan_back(
     notes: TensorMeta,
     g: TensorMeta,
     dlast: TensorMeta,
-    cell: str,
+    cell: Cell,
     sizes: Sizes,
     reverse: bool,
 ) -> Launch:

@@ -18,6 +18,8 @@ from flowvm.graph.capture.capture import capturing
 from flowvm.nn.graph import prices
 from flowvm.nn.graph.parallel import Search
 from flowvm.nn.graph.prices import Price, Rates, exchange_price, kernel_price
+from flowvm.ops.collectives import instructions
+from flowvm.ops.declare.registry import operator_of
 from tests.ops.helpers import ranks
 
 B, S = flow.sbp.broadcast, flow.sbp.split
@@ -36,19 +38,22 @@ def test_kernels_are_priced_by_the_longer_of_operations_and_bytes():
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "seconds"),
+    ("declared", "count", "seconds"),
     [
-        ("all_reduce", 4, 2e-5 + 1.5 * 4000 / 1e8),
-        ("all_gather", 4, 1e-5 + 0.75 * 4000 / 1e8),
-        ("recv", 2, 1e-5 + 4000 / 1e8),
+        (instructions.all_reduce_of, 4, 2e-5 + 1.5 * 4000 / 1e8),
+        (instructions.all_gather_of, 4, 1e-5 + 0.75 * 4000 / 1e8),
+        (instructions.recv_of, 2, 1e-5 + 4000 / 1e8),
     ],
+    ids=["all_reduce", "all_gather", "recv"],
 )
-def test_exchanges_are_priced_by_messages_and_bytes(name, count, seconds):
+def test_exchanges_are_priced_by_messages_and_bytes(declared, count, seconds):
     meta, order = flow.ones(1000)._meta, flow.ones(1)._meta
-    operator = SimpleNamespace(name=name, inputs=("x", "order"))
     operands = [SimpleNamespace(meta=m) for m in (meta, order)]
     node: Any = SimpleNamespace(
-        operator=operator, outputs=operands[:1], inputs=operands, attrs=("sum", tuple(range(count)))
+        operator=operator_of(declared),
+        outputs=operands[:1],
+        inputs=operands,
+        attrs=("sum", tuple(range(count))),
     )
     np.testing.assert_allclose(exchange_price(node, RATES), seconds)
 

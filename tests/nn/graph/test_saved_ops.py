@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -14,9 +14,8 @@ import pytest
 import flowvm as flow
 from flowvm.commands.warmup import as_tensors
 from flowvm.eager.interpreter import operators
-from flowvm.errors import ArgumentError, CaptureError, FlowError
-from flowvm.graph.logical import attributes
-from flowvm.graph.logical.attributes import names_without_rule
+from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, FlowError
+from flowvm.ops.declare.kinds import Count, Dim, Dims, Inferred
 from flowvm.ops.declare.registry import SAMPLES
 
 nn, F, linalg = flow.nn, flow.nn.functional, flow.linalg
@@ -213,27 +212,52 @@ def test_another_call(name: str) -> None:
     check(name, function, args, {}, True)
 
 
-def test_every_attribute_has_a_rule() -> None:
-    """Or whoever loads a graph refuses it.  Graphs with collectives are of several streams; a
-    capture is told of `add` where a result of `add_` goes over its input.
-    """
-    collectives = "flowvm.ops.collectives."
-    missing = {
-        operator.name: names
-        for operator in list(operators)
-        if not str(operator.call.__module__).startswith(collectives)
-        and operator.over is None
-        and (names := names_without_rule(operator))
-    }
-    assert not missing
+def test_every_attribute_is_of_some_kind() -> None:
+    """Or its first call is an error: a file could say anything."""
+    asked = 0
+    for operator in list(operators):
+        if isinstance(operator.infer, Inferred):
+            assert len(operator.infer.kinds) == len(operator.infer.attrs)
+            asked += len(operator.infer.kinds)
+    assert asked > 100
 
 
-def test_a_call_without_a_rule_is_refused_where_it_is_saved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(attributes._NAMED, "windows")
-    with pytest.raises(ArgumentError, match=r"max_pool .*cannot be saved: no rule"):
-        goes_round(lambda x: F.max_pool2d(x, 2), [IMAGE], {}, False)
+def test_an_attribute_of_no_kind_is_an_error() -> None:
+    def infer(x: Any, how: dict[str, int], much: int) -> Any:
+        raise AssertionError("not asked")
+
+    with pytest.raises(ArgumentTypeError, match=r"dict\[str, int\] of how is no kind"):
+        Inferred(infer, "odd", ("how", "much"), False, None)((flow.ones(1)._meta,), ({}, 1))
+
+
+KINDS: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
+    (bool, (True,), (1, None)),
+    (int, (-(1 << 63), 3), (True, 3.0, 1 << 63)),
+    (float, (1, 0.5, True), ("1", None)),
+    (Dim, (0, 1), (2, -1, 1.0)),
+    (Any, (None, "x"), ()),
+    (Dims, ((), (1, 0)), ((0, 0), (2,), [0], 0)),
+    (Count, (0, 1 << 48), (-1, (1 << 48) + 1)),
+    (Literal["mean", "sum"], ("mean",), ("none", None)),
+    (tuple[int, ...], ((), (3, 0)), ((-1,), [3], (1.0,))),
+    (tuple[int, int], ((3, 0),), ((3,), (1, 2, 3))),
+    (flow.dtype | None, (flow.int8, None), ("int8",)),
+    (Count | tuple[int, ...], (0, (1,)), (-1, (-1,))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "right", "wrong"), KINDS)
+def test_a_kind_holds_for_its_values_alone(said: Any, right: Any, wrong: Any) -> None:
+    def infer(x: Any, value: Any) -> str:
+        return "asked"
+
+    infer.__annotations__["value"] = said
+    inferred = Inferred(infer, "odd", ("value",), False, None)
+    metas = (flow.ones(2, 3)._meta,)
+    assert [inferred(metas, (value,)) for value in right] == ["asked"] * len(right)
+    for value in wrong:
+        with pytest.raises(ArgumentError, match="odd: value must be"):
+            inferred(metas, (value,))
 
 
 def test_a_fresh_process_has_declared_every_operator() -> None:

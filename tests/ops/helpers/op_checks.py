@@ -14,7 +14,7 @@ from op_calls import Array, as_tensor, call, flow, results, values
 from flowvm.autograd import enable_grad, gradcheck, gradgradcheck, no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import DType
-from flowvm.ops.declare.registry import OpSamples, Sample
+from flowvm.ops.declare.registry import OpSamples, Sample, _operators
 from flowvm.vm.engine.engine import engine
 
 
@@ -224,6 +224,15 @@ class Checks:
             with pytest.raises(kind) as caught:
                 wrong(flow)
             assert len(str(caught.value)) > 10, f"{kind.__name__} of {self.op.name} says too little"
+
+    def letters(self) -> None:
+        """The operator behind the function says how global tensors may be split, if it is one."""
+        function = self.op.function
+        operator = _operators.get(getattr(function, "__wrapped__", function))
+        assert operator is None or operator.letters is not None, (
+            f"{self.op.name} does not say letters=: without them every rank computes all of "
+            f"everything, and `unsplit` of flowvm.ops.declare.letters says so on purpose"
+        )
 
     def docstring(self) -> None:
         text = (self.op.function.__doc__ or "").strip()

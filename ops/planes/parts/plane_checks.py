@@ -1,43 +1,40 @@
-"""What flowvm's operators on planes can be called with, where a call comes from a file: see
-`flowvm.graph.logical.calls`.
+"""What ops on planes can be called with, operands and sizes together: their `takes=`.
+
+A rule asks what the public functions check or reckon before they issue the op, by the same
+functions where these are apart, else by the relation that they keep.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from flowvm.meta.device import cpu
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.kinds import Metas, Values, computes, within
 from flowvm.ops.planes.cpu.pool_kernels import Windows
 from flowvm.ops.planes.cpu.resize_kernels import CUBIC, EXACT, LINEAR, NEAREST, Sizes
-from flowvm.ops.planes.parts.conv_ops import How
-from flowvm.ops.planes.pooling import windows_along
 
-Metas = Sequence[TensorMeta]
-Values = dict[str, Any]
-CallRule = Callable[[Metas, Values], bool]
 MOST = 1 << 31  # of a size of a window, a step, a gap
 TAPS = {NEAREST: 1, EXACT: 1, LINEAR: 2, CUBIC: 4}
 
 
-def computes(*metas: TensorMeta) -> bool:
-    """Whether all are of one dtype of floats that the device's kernels compute with."""
-    dtype = metas[0].dtype
-    reduced = dtype.reduced and (dtype.minifloat or metas[0].device is cpu)
-    return dtype.is_floating_point and not reduced and all(m.dtype is dtype for m in metas)
-
-
-def within(values: Sequence[int], low: int, high: int = MOST - 1) -> bool:
-    return all(low <= v <= high for v in values)
+def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
+    """How many windows a dimension has, less than 1 where the kernel is larger than it."""
+    room = size + 2 * pad - gap * (kernel - 1) - 1
+    if room < 0:
+        return 0
+    count = (-(-room // step) if ceil_mode else room // step) + 1
+    if ceil_mode and (count - 1) * step >= size + pad:
+        count -= 1  # a window must not start in the padding behind
+    return count
 
 
 # --- convolution ----------------------------------------------------------------------------------
 
 
-def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], how: How) -> bool:
+def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], how: Any) -> bool:
     """Whether a convolution from shape `whole` to `out`, or the transposed one back, is one that
     the public functions give: of each dimension what is left over behind the last window is less
     than a stride, or an output padding, or "same" has padded once more behind.
@@ -69,7 +66,8 @@ def _biased(metas: Metas, channels: int) -> bool:
     return all(tuple(bias.shape) == (channels,) for bias in metas[2:]) and computes(*metas)
 
 
-def _conv(metas: Metas, values: Values) -> bool:
+def conv(metas: Metas, values: Values) -> bool:
+    """Tell whether x and weight convolve to planes of `size`."""
     x, weight = metas[0].shape, metas[1].shape
     if len(x) < 3 or len(weight) != len(x):
         return False
@@ -77,7 +75,8 @@ def _conv(metas: Metas, values: Values) -> bool:
     return _convolves(x, weight, out, values["how"]) and _biased(metas, weight[0])
 
 
-def _conv_input(metas: Metas, values: Values) -> bool:
+def conv_input(metas: Metas, values: Values) -> bool:
+    """Tell whether a gradient goes back to an input of `shape`."""
     whole = values["shape"]
     if len(whole) < 3:
         return False
@@ -85,7 +84,8 @@ def _conv_input(metas: Metas, values: Values) -> bool:
     return fits and _biased(metas, whole[1])
 
 
-def _conv_weight(metas: Metas, values: Values) -> bool:
+def conv_weight(metas: Metas, values: Values) -> bool:
+    """Tell whether a gradient goes back to a weight of `shape`."""
     g, x = metas
     return computes(g, x) and _convolves(x.shape, values["shape"], g.shape, values["how"])
 
@@ -123,18 +123,21 @@ def _pools_along(size: int, count: int, kernel: int, s: int, p: int, d: int) -> 
     return count in (windows_along(size, kernel, s, p, d, ceil) for ceil in (False, True))
 
 
-def _max_pool(metas: Metas, values: Values) -> bool:
+def max_pool(metas: Metas, values: Values) -> bool:
+    """Tell whether the windows are those of a pooling function."""
     t, n = values["windows"], values["n"]
     return _pools(t, n, metas[0].shape[-n:], (t.oh, t.ow)[-n:])
 
 
-def _max_pool_backward(metas: Metas, values: Values) -> bool:
+def max_pool_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether the windows lead back to planes of `size`."""
     (g, indices), size = metas, values["size"]
     fits = isinstance(size, tuple) and g.shape == indices.shape and indices.dtype is int64
     return fits and _pools(values["windows"], len(size), size, g.shape[-len(size) :])
 
 
-def _max_pool_gather(metas: Metas, values: Values) -> bool:
+def max_pool_gather(metas: Metas, values: Values) -> bool:
+    """Tell whether the indices are of such windows."""
     (x, indices), n = metas, values["n"]
     fits = indices.dtype is int64 and x.shape[:-n] == indices.shape[:-n]
     return fits and _pools(values["windows"], n, x.shape[-n:], indices.shape[-n:])
@@ -145,11 +148,15 @@ def _averages(metas: Metas, values: Values) -> bool:
     return computes(*metas) and type(values["divisor"]) is int and t.dh == t.dw == 1
 
 
-def _avg_pool(metas: Metas, values: Values) -> bool:
-    return _averages(metas, values) and _max_pool(metas, values)
+def avg_pool(metas: Metas, values: Values) -> bool:
+    """Tell whether the windows are averaged by a pooling function."""
+    if not metas[0].dtype.is_floating_point:
+        return True  # the op itself says that it is for floats
+    return _averages(metas, values) and max_pool(metas, values)
 
 
-def _avg_pool_backward(metas: Metas, values: Values) -> bool:
+def avg_pool_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether the windows lead back to `shape`."""
     (g,), shape, n = metas, values["shape"], values["n"]
     fits = _averages(metas, values) and g.shape[:-n] == tuple(shape[:-n])
     return fits and _pools(values["windows"], n, shape[-n:], g.shape[-n:])
@@ -163,12 +170,14 @@ def _patches(t: Windows) -> bool:
     )  # fmt: skip
 
 
-def _unfold(metas: Metas, values: Values) -> bool:
+def unfold(metas: Metas, values: Values) -> bool:
+    """Tell whether x has planes for these windows."""
     t, (x,) = values["t"], metas
     return x.ndim in (3, 4) and tuple(x.shape[-2:]) == (t.h, t.w) and _patches(t)
 
 
-def _fold(metas: Metas, values: Values) -> bool:
+def fold(metas: Metas, values: Values) -> bool:
+    """Tell whether x has columns of these windows."""
     t, (x,) = values["t"], metas
     fits = x.ndim in (2, 3) and _patches(t) and not x.dtype.is_bool
     return fits and x.shape[-2] % (t.kh * t.kw) == 0 and x.shape[-1] == t.oh * t.ow
@@ -206,15 +215,18 @@ def _interpolate(metas: Metas, values: Values) -> bool:
     return known and _resizes(t, x, n, x.shape[-n:], (t.od, t.oh, t.ow)[-n:])
 
 
-def _weighs(metas: Metas, values: Values) -> bool:
+def weighs(metas: Metas, values: Values) -> bool:
+    """Tell whether planes are resized so by weights."""
     return values["t"].kind in (LINEAR, CUBIC) and _interpolate(metas, values)
 
 
-def _takes(metas: Metas, values: Values) -> bool:
+def takes(metas: Metas, values: Values) -> bool:
+    """Tell whether planes are resized so by taking the nearest."""
     return values["t"].kind in (NEAREST, EXACT) and _interpolate(metas, values)
 
 
-def _interpolate_backward(metas: Metas, values: Values) -> bool:
+def interpolate_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether g is the gradient of planes resized so."""
     (g,), t, n = metas, values["t"], values["n"]
     return computes(g) and _resizes(t, g, n, (t.d, t.h, t.w)[-n:], g.shape[-n:])
 
@@ -232,11 +244,13 @@ def _aligns(whole: Sequence[int], metas: Metas, values: Values, bins: Sequence[i
     return fits and ways and listed and regions.aligned in (0, 1) and computes(first, rois)
 
 
-def _roi_align(metas: Metas, values: Values) -> bool:
+def roi_align(metas: Metas, values: Values) -> bool:
+    """Tell whether x has planes, and rois are regions."""
     return type(values["size"]) is tuple and _aligns(metas[0].shape, metas, values, values["size"])
 
 
-def _roi_align_backward(metas: Metas, values: Values) -> bool:
+def roi_align_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether g is the gradient of regions of `shape`."""
     (g, rois), shape = metas, values["shape"]
     if g.ndim != 4 or rois.ndim != 2 or not _aligns(shape, metas, values, g.shape[2:]):
         return False
@@ -261,12 +275,14 @@ def _are_columns(g: TensorMeta, shape: Sequence[int], t: Windows) -> bool:
     return tuple(g.shape) == (shape[0], shape[1] * t.kh * t.kw, t.oh * t.ow)
 
 
-def _deform_columns(metas: Metas, values: Values) -> bool:
+def deform_columns(metas: Metas, values: Values) -> bool:
+    """Tell whether offset and mask are of these windows."""
     x, offset, mask = metas
     return computes(*metas) and _deforms(x.shape, offset, mask, values["windows"])
 
 
-def _deform_columns_backward(metas: Metas, values: Values) -> bool:
+def deform_columns_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether g is the gradient of such columns."""
     (g, offset, mask), t = metas, values["windows"]
     if g.ndim != 3 or not computes(*metas):
         return False
@@ -274,19 +290,8 @@ def _deform_columns_backward(metas: Metas, values: Values) -> bool:
     return _deforms(shape, offset, mask, t) and _are_columns(g, shape, t)
 
 
-def _deform_places_backward(metas: Metas, values: Values) -> bool:
+def deform_places_backward(metas: Metas, values: Values) -> bool:
+    """Tell whether g is the gradient of such columns of x."""
     (g, x, offset, mask), t = metas, values["windows"]
     fits = computes(*metas) and _deforms(x.shape, offset, mask, t)
     return fits and _are_columns(g, x.shape, t)
-
-
-PLANE_CALLS: dict[str, CallRule] = {
-    "conv": _conv, "conv_input": _conv_input, "conv_weight": _conv_weight, "max_pool": _max_pool,
-    "max_pool_backward": _max_pool_backward, "max_pool_gather": _max_pool_gather,
-    "avg_pool": _avg_pool, "avg_pool_backward": _avg_pool_backward, "unfold": _unfold,
-    "fold": _fold, "interpolate": _weighs, "interpolate_nearest": _takes,
-    "interpolate_backward": _interpolate_backward, "roi_align": _roi_align,
-    "roi_align_backward": _roi_align_backward, "deform_columns": _deform_columns,
-    "deform_columns_backward": _deform_columns_backward,
-    "deform_places_backward": _deform_places_backward,
-}  # fmt: skip
