@@ -18,6 +18,7 @@ from flowvm.guards.exchange import exchange
 from flowvm.vm.callers.hot import hot
 
 
+# public: autograd
 class AccumulateGrad:
     """Where the gradients of a leaf go; PyTorch's name for it.
 

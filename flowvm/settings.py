@@ -15,6 +15,8 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 
+# public: flow (late, unlisted)
+
 __all__ = [
     "are_deterministic_algorithms_enabled",
     "clear_autocast_cache",

@@ -46,6 +46,8 @@ from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
 from flowvm.vm.watch.pending import POLL, issued, lively_on
 from flowvm.vm.workers.steps import take_steps
 
+# public: cuda
+
 __all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
 __dir__ = listing(globals())
 
@@ -164,7 +166,7 @@ def stream(stream: Any) -> Iterator[None]:
         yield
 
 
-StreamContext = AbstractContextManager  # what `stream` gives
+StreamContext = AbstractContextManager  # public: cuda
 
 
 def synchronize(device: Any = None) -> None:

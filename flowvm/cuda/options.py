@@ -110,6 +110,7 @@ def forget_calls() -> None:
         operator.kept.forget()
 
 
+# public: flow (late)
 def set_float32_matmul_precision(precision: str) -> None:
     """How exact float32 matrix products on CUDA are: "highest" is float32; "high" and "medium" may
     use TF32.  The CPU computes in float32 always.
@@ -125,6 +126,7 @@ def set_float32_matmul_precision(precision: str) -> None:
     _precision = precision
 
 
+# public: flow (late)
 def get_float32_matmul_precision() -> str:
     """What `set_float32_matmul_precision` set, or what `allow_tf32` has made of it.
 

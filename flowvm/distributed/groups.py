@@ -14,6 +14,8 @@ from flowvm.ranks.launched import is_launched
 from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
 
+# public: distributed
+
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver as drivers
 else:
@@ -23,8 +25,9 @@ MPI, NCCL = "mpi", "nccl"
 # what users may ask for: MPI exchanges tensors of the CPU and NCCL those of CUDA devices, whichever
 # is named
 BACKENDS = (MPI, NCCL, "cpu:mpi", "cuda:nccl", "cpu:mpi,cuda:nccl")
+# not public
 default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of what is waited for at most
-ProcessGroup = Group
+ProcessGroup = Group  # public: distributed
 
 
 class Backend:
@@ -50,6 +53,7 @@ class ReduceOp(enum.Enum):
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the type
 
 
+# not public
 def op_of(name: str, op: Any) -> str:
     """What `flowvm.ops.collectives` calls a ReduceOp; ArgumentTypeError if it is none."""
     if not isinstance(op, ReduceOp):
@@ -184,6 +188,7 @@ def destroy_process_group(group: Group | None = None) -> None:
         _State.initialized = False
 
 
+# not public
 def needed(name: str) -> None:
     """ArgumentError if there is no process group."""
     if not _State.initialized:
@@ -192,6 +197,7 @@ def needed(name: str) -> None:
         )
 
 
+# not public
 def members(name: str, group: Any) -> Group:
     """The Group that a collective of this name is among."""
     needed(name)
@@ -267,6 +273,7 @@ def get_global_rank(group: Group, group_rank: int) -> int:
     return ranks[group_rank]
 
 
+# not public
 def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
     """The rank that a call names by its number among all, or by that in the group."""
     if (number is None) == (in_group is None):
@@ -294,4 +301,4 @@ class GroupMember(metaclass=_GroupMember):
     NON_GROUP_MEMBER = -100
 
 
-group = GroupMember
+group = GroupMember  # public: distributed

@@ -14,6 +14,8 @@ from flowvm.distributions.transforms import ComposeTransform, Transform
 from flowvm.distributions.utils import Value, sum_rightmost
 from flowvm.errors import ArgumentError
 
+# public: distributions
+
 
 class Independent(Distribution):
     """A distribution whose last batch dimensions, reinterpreted, belong to an event.

@@ -15,6 +15,8 @@ from flowvm.distributions.utils import EULER, LOG_2PI, Value, broadcast_all
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 
+# public: distributions
+
 
 class _LocScale(Distribution):
     """Of loc + scale * a standard number."""

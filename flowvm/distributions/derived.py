@@ -26,6 +26,8 @@ from flowvm.distributions.transforms import (
 from flowvm.distributions.utils import EULER, Value, broadcast_all, clamp_probs
 from flowvm.meta.dtype import finfo
 
+# public: distributions
+
 
 class LogNormal(TransformedDistribution):
     """exp of a normal number.
@@ -394,6 +396,7 @@ class LogisticNormal(TransformedDistribution):
 # --- relaxed choices ------------------------------------------------------------------------------
 
 
+# not public
 class LogitRelaxedBernoulli(_Binary):
     """The log odds of a relaxed Bernoulli number (Maddison, Mnih and Teh, 2017)."""
 
@@ -475,6 +478,7 @@ class RelaxedBernoulli(_Relaxed):
         super().__init__(base, SigmoidTransform(), validate_args)
 
 
+# not public
 class ExpRelaxedCategorical(_OfCategorical):
     """The logarithms of a relaxed one-hot vector."""
 

@@ -25,6 +25,8 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.meta.meta import Size
 
+# public: distributions
+
 
 def _one_of(probs: Any, logits: Any) -> None:
     if (probs is None) == (logits is None):

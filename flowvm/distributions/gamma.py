@@ -19,6 +19,8 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.ops.random.parts.gamma import gamma_lower, gamma_moves
 
+# public: distributions
+
 
 class _StandardGamma(Function):
     """Numbers of rate 1, one for each shape."""
@@ -51,6 +53,7 @@ class _StandardGamma(Function):
         return g * moves.reshape(tuple(a.shape))
 
 
+# not public
 def standard_gamma(a: Value) -> Value:
     """One gamma number of rate 1 for each shape, with gradients by the shapes."""
     if not a.numel():

@@ -52,6 +52,7 @@ def mahalanobis(lower: Value, x: Value) -> Value:
     return (found**2).sum(-1)
 
 
+# public: distributions
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors: of `loc` and one of covariance_matrix, precision_matrix,
     scale_tril (L with covariance L L^T).
@@ -158,6 +159,7 @@ def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
     return found
 
 
+# public: distributions
 class LowRankMultivariateNormal(Distribution):
     """The normal distribution of covariance W W^T + diag(D): W is cov_factor (*, n, k), D is
     cov_diag (*, n).
@@ -258,6 +260,7 @@ class LowRankMultivariateNormal(Distribution):
         return 0.5 * (self.event_shape[0] * (1.0 + LOG_2PI) + self._log_det())
 
 
+# public: distributions
 class Wishart(ExponentialFamily):
     """The Wishart distribution of matrices: of `df` and one of covariance_matrix, precision_matrix,
     scale_tril.  Sampled by Bartlett's decomposition.
@@ -395,6 +398,7 @@ def digamma_multivariate(a: Value, p: int) -> Value:
     return total
 
 
+# public: distributions
 class LKJCholesky(Distribution):
     """Cholesky factors of dim x dim correlation matrices, of density det ** (concentration - 1).
 

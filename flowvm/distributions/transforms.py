@@ -16,31 +16,11 @@ from flowvm.distributions.utils import Value, sum_rightmost
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.guards.exchange import exchange
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import finfo
 
-__all__ = [
-    "AbsTransform",
-    "AffineTransform",
-    "CatTransform",
-    "ComposeTransform",
-    "CorrCholeskyTransform",
-    "CumulativeDistributionTransform",
-    "ExpTransform",
-    "IndependentTransform",
-    "LowerCholeskyTransform",
-    "PositiveDefiniteTransform",
-    "PowerTransform",
-    "ReshapeTransform",
-    "SigmoidTransform",
-    "SoftmaxTransform",
-    "SoftplusTransform",
-    "StackTransform",
-    "StickBreakingTransform",
-    "TanhTransform",
-    "Transform",
-    "identity_transform",
-]
+# public: distributions
+
 __dir__ = listing(globals())
 
 
@@ -859,3 +839,6 @@ class CumulativeDistributionTransform(Transform):
 
     def log_abs_det_jacobian(self, x: Value, y: Value) -> Value:
         return self.distribution.log_prob(x)
+
+
+__all__ = own_names(globals())

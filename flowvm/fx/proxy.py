@@ -16,6 +16,7 @@ __all__ = ["Attribute", "Proxy"]
 __dir__ = listing(globals())
 
 
+# public: fx
 class Proxy:
     """A value that is not known: stands for what `node` will give.
 

@@ -160,6 +160,7 @@ class _Given:
         return self.capsule
 
 
+# public: flow
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, or a
     capsule of one, on the CPU or on a CUDA device.

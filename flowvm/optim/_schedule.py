@@ -22,6 +22,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.optim.optimizer import Group, Optimizer, number
 
 
+# public: optim.lr_scheduler
 class LRScheduler:
     """The base of every schedule; a subclass defines lr_at, or get_lr."""
 
@@ -113,6 +114,7 @@ class LRScheduler:
         self._last_lr = [number(group["lr"]) for group in self.optimizer.param_groups]
 
 
+# public: optim.lr_scheduler
 class _LRScheduler(LRScheduler):
     """LRScheduler by the name that PyTorch's had, for programs that derive from that."""
 

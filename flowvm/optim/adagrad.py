@@ -10,6 +10,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
 
+# public: optim
+
 
 class RMSprop(Optimizer):
     """p -= lr * grad / (sqrt(v) + eps), v a running mean of the squared gradient.

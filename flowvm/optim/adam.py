@@ -13,6 +13,7 @@ from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_bet
 _each = each(ops.adam_step_, "exp_avg", "exp_avg_sq", counts="step")
 
 
+# public: optim
 class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + eps), m and v the bias-corrected moments of the gradient.
 
@@ -105,6 +106,7 @@ class Adam(Optimizer):
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
+# public: optim
 class AdamW(Adam):
     """Adam whose weight decay shrinks the parameter directly: p *= 1 - lr * weight_decay.
 

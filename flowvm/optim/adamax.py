@@ -10,6 +10,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import float32, get_default_dtype
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
 
+# public: optim
+
 
 class Adamax(Optimizer):
     """p -= lr * m / u, m Adam's first moment, corrected, and u = max(beta2 * u, |grad| + eps).
@@ -211,6 +213,7 @@ class RAdam(_Decoupling):
             )  # fmt: skip
 
 
+# not public
 def in_default_precision(value: Any) -> Any:
     """A number as a tensor of the default dtype would hold it."""
     return single(value) if get_default_dtype() is float32 else value

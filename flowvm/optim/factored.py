@@ -21,6 +21,7 @@ from flowvm.optim.optimizer import (
 )
 
 
+# public: optim
 class Adafactor(Optimizer):
     """Adam's divisor from the means of squared gradients of rows and of columns; no momentum.
 
@@ -117,6 +118,7 @@ def _second_moment(grad: Tensor, entry: dict[str, Any], new: Any, least: float) 
     return estimate
 
 
+# public: optim
 class LAMB(Optimizer):
     """OneFlow's LAMB: p -= lr * |p| / |d| * (d + weight_decay * p), d being Adam's direction.
 
@@ -193,6 +195,7 @@ class LAMB(Optimizer):
             param.sub_(direction * (trust * lr))
 
 
+# public: optim
 class Muon(Optimizer):
     """Momentum whose matrix is made nearly orthogonal, for parameters of two dimensions.
 

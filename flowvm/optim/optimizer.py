@@ -54,6 +54,7 @@ Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
+# public: optim
 class Optimizer:
     """The base of every optimizer.
 

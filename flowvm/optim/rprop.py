@@ -11,6 +11,7 @@ from flowvm.optim.adamax import in_default_precision
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
 
 
+# public: optim
 class Rprop(Optimizer):
     """p -= sign(grad) * size: an element's size grows by etas[1] where its gradient keeps its sign,
     shrinks by etas[0] where it turns, within step_sizes, and starts at lr.
@@ -73,6 +74,7 @@ class Rprop(Optimizer):
             )  # fmt: skip
 
 
+# public: optim
 class ASGD(Optimizer):
     """SGD at the rate lr / (1 + lambd * lr * step) ** alpha, and `ax` in the state, the average of
     where it was from step t0 on.

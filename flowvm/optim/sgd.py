@@ -14,6 +14,7 @@ _each = each(ops.sgd_step_)
 _each_momentum = each(ops.sgd_momentum_step_, "momentum_buffer")
 
 
+# public: optim
 class SGD(Optimizer):
     """p -= lr * b, where b = momentum * b + (1 - dampening) * (grad + weight_decay * p).
 

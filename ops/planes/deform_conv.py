@@ -32,9 +32,6 @@ from flowvm.ops.planes.pooling import windows_along
 from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["deform_conv2d"]
-
-
 # --- ops ----------------------------------------------------------------------------------------
 
 
@@ -126,6 +123,7 @@ def _places_back(
 # --- the function -------------------------------------------------------------------------------
 
 
+# public: flow (late), F
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,

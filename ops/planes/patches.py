@@ -26,8 +26,6 @@ from flowvm.ops.planes.cpu.pool_kernels import Windows
 from flowvm.ops.planes.pooling import windows_along
 from flowvm.ops.shapes.complex_parts import by_parts
 
-__all__ = ["fold", "unfold"]
-
 Array = Any
 
 
@@ -130,6 +128,7 @@ def _taps(
     return Windows(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
 
 
+# public: flow, F
 def unfold(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -159,6 +158,7 @@ def unfold(
     return out
 
 
+# public: flow, F
 def fold(
     input: Tensor,
     output_size: int | Sequence[int],

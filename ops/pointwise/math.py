@@ -24,32 +24,7 @@ from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, flat, in_place, into, unary, within
 
-__all__ = [
-    "abs",
-    "absolute",
-    "ceil",
-    "exp",
-    "exp2",
-    "expm1",
-    "fix",
-    "floor",
-    "frac",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "neg",
-    "negative",
-    "positive",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "sgn",
-    "sign",
-    "sqrt",
-    "square",
-    "trunc",
-]
+# public: flow
 
 # --- exponentials and logarithms --------------------------------------------------------------
 
@@ -65,6 +40,7 @@ exp = unary(
     saves="out",
     complex="cexp(x)",
 )
+# public: flow, special
 exp2 = unary(
     "exp2",
     "exp2(x)",
@@ -77,6 +53,7 @@ exp2 = unary(
     saves="out",
     complex="cexp(x * 0.6931471805599453)",
 )
+# public: flow, special
 expm1 = unary(
     "expm1",
     "expm1(x)",
@@ -122,6 +99,7 @@ log10 = unary(
     """,
     complex="clog10(x)",
 )
+# public: flow, special
 log1p = unary(
     "log1p",
     "log1p(x)",
@@ -284,7 +262,7 @@ _round = unary(
 )
 _frac = unary("frac", "x - trunc(x)", lambda c, g: (g,), "x - trunc(x).", saves="", types="number")
 
-absolute, negative, fix = abs, neg, trunc
+absolute, negative, fix = abs, neg, trunc  # public: flow
 
 
 @method()
@@ -323,6 +301,7 @@ def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     return part
 
 
+# public: flow, special
 def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
     """x rounded to `decimals` digits after the point (before it, if negative), halves to even.
 

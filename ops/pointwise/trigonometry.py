@@ -16,38 +16,9 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.math import exp, rsqrt
 from flowvm.ops.pointwise.parts.unary import attach, special, unary, within
 
-__all__ = [
-    "acos",
-    "acosh",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctanh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "cos",
-    "cosh",
-    "deg2rad",
-    "digamma",
-    "erf",
-    "erfc",
-    "erfinv",
-    "lgamma",
-    "polygamma",
-    "rad2deg",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "tan",
-    "tanh",
-]
-
 # --- trigonometry -----------------------------------------------------------------------------
 
+# public: flow
 sin = unary(
     "sin",
     "sin(x)",
@@ -59,6 +30,7 @@ sin = unary(
     """,
     complex="csin(x)",
 )
+# public: flow
 cos: Elementwise = unary(
     "cos",
     "cos(x)",
@@ -70,6 +42,7 @@ cos: Elementwise = unary(
     """,
     complex="ccos(x)",
 )
+# public: flow
 tan = unary(
     "tan",
     "tan(x)",
@@ -82,6 +55,7 @@ tan = unary(
     saves="out",
     complex="ctan(x)",
 )
+# public: flow
 asin = unary(
     "asin",
     "asin(x)",
@@ -93,6 +67,7 @@ asin = unary(
     """,
     complex="casin(x)",
 )
+# public: flow
 acos: Elementwise = unary(
     "acos",
     "acos(x)",
@@ -104,6 +79,7 @@ acos: Elementwise = unary(
     """,
     complex="cacos(x)",
 )
+# public: flow
 atan = unary(
     "atan",
     "atan(x)",
@@ -115,6 +91,7 @@ atan = unary(
     """,
     complex="catan(x)",
 )
+# public: flow
 sinh = unary(
     "sinh",
     "sinh(x)",
@@ -126,6 +103,7 @@ sinh = unary(
     """,
     complex="csinh(x)",
 )
+# public: flow
 cosh: Elementwise = unary(
     "cosh",
     "cosh(x)",
@@ -137,6 +115,7 @@ cosh: Elementwise = unary(
     """,
     complex="ccosh(x)",
 )
+# public: flow, F
 tanh = unary(
     "tanh",
     "tanh(x)",
@@ -149,6 +128,7 @@ tanh = unary(
     saves="out",
     complex="ctanh(x)",
 )
+# public: flow
 asinh = unary(
     "asinh",
     "asinh(x)",
@@ -160,6 +140,7 @@ asinh = unary(
     """,
     complex="casinh(x)",
 )
+# public: flow
 acosh: Elementwise = unary(
     "acosh",
     "acosh(x)",
@@ -175,6 +156,7 @@ acosh: Elementwise = unary(
         g * (rsqrt.call(c.saved[0] - 1) * rsqrt.call(c.saved[0] + 1)).conj(),
     ),
 )
+# public: flow
 atanh = unary(
     "atanh",
     "atanh(x)",
@@ -186,6 +168,7 @@ atanh = unary(
     """,
     complex="catanh(x)",
 )
+# public: flow
 deg2rad = unary(
     "deg2rad",
     f"x * {math.pi / 180!r}",
@@ -197,6 +180,7 @@ deg2rad = unary(
     """,
     saves="",
 )
+# public: flow
 rad2deg = unary(
     "rad2deg",
     f"x * {180 / math.pi!r}",
@@ -211,6 +195,7 @@ rad2deg = unary(
 
 # --- special functions ------------------------------------------------------------------------
 
+# public: flow, F
 sigmoid = unary(
     "sigmoid",
     "sigmoid(x)",
@@ -223,6 +208,7 @@ sigmoid = unary(
     saves="out",
     complex="csigmoid(x)",
 )
+# public: flow, special
 erf = unary(
     "erf",
     "erf(x)",
@@ -233,6 +219,7 @@ erf = unary(
     tensor([0.0000, 0.8427, 1.0000])
     """,
 )
+# public: flow, special
 erfc = unary(
     "erfc",
     "erfc(x)",
@@ -243,6 +230,7 @@ erfc = unary(
     tensor([1.0000, 0.1573, 0.0000])
     """,
 )
+# public: flow, special
 erfinv = unary(
     "erfinv",
     "erfinv(x)",
@@ -254,6 +242,7 @@ erfinv = unary(
     """,
     saves="out",
 )
+# public: flow
 lgamma = unary(
     "lgamma",
     "lgamma(x)",
@@ -264,6 +253,7 @@ lgamma = unary(
     tensor([0.0000, 0.0000, 0.6931])
     """,
 )
+# public: flow, special
 digamma: Elementwise = unary(
     "digamma",
     "digamma(x)",
@@ -284,10 +274,11 @@ _polygamma: Elementwise = elementwise(
 )
 
 
-arcsin, arccos, arctan = asin, acos, atan
-arcsinh, arccosh, arctanh = asinh, acosh, atanh
+arcsin, arccos, arctan = asin, acos, atan  # public: flow
+arcsinh, arccosh, arctanh = asinh, acosh, atanh  # public: flow
 
 
+# public: flow, special
 def polygamma(n: int, input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The derivative number `n` of digamma.
 

@@ -16,8 +16,6 @@ from flowvm.meta.dtype import float32, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import op
 
-__all__ = ["unscale_", "update_scale_"]
-
 Array = Any
 
 

@@ -17,6 +17,8 @@ from flowvm.files import later, shards
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.meta import TensorMeta
 
+# public: distributed.checkpoint
+
 
 @dataclass(frozen=True)
 class TensorStorageMetadata:
@@ -155,6 +157,7 @@ class FileSystemReader(StorageReader):
         return shards.gathered(self.path, self._said, wanted, serialization.load)
 
 
+# not public
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """(path, value) of all in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
@@ -166,6 +169,7 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for k, v in items for leaf in leaves(v, joined(path, k))]
 
 
+# not public
 def joined(path: str, key: Any) -> str:
     """The path of what is under `key`."""
     return f"{path}.{key}" if path else str(key)

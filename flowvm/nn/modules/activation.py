@@ -16,6 +16,8 @@ from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, integer
 from flowvm.nn.parameter import Parameter
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType
@@ -142,6 +144,7 @@ class ReLU6(_InPlace):
     _function = staticmethod(F.relu6)
 
 
+# public: nn
 class SELU(_InPlace):
     """ELU scaled so that activations keep zero mean and unit variance."""
 
@@ -172,6 +175,7 @@ class Hardswish(_InPlace):
     _function = staticmethod(F.hardswish)
 
 
+# public: nn
 class ELU(_Shaped):
     """x where positive, alpha * (exp(x) - 1) elsewhere."""
 
@@ -182,6 +186,7 @@ class ELU(_Shaped):
         super().__init__(alpha, inplace=inplace)
 
 
+# public: nn
 class CELU(_Shaped):
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
 
@@ -253,6 +258,7 @@ class Softshrink(_Shrink):
     _function = staticmethod(F.softshrink)
 
 
+# public: nn
 class GELU(Module):
     """x * Phi(x), or with approximate="tanh" the tanh form of it.
 
@@ -380,6 +386,7 @@ class Softmax2d(Module):
         return F.softmax(input, -3)
 
 
+# public: nn
 class GLU(Module):
     """a * sigmoid(b), where a and b are the halves of x along dim.
 

@@ -7,6 +7,7 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 
 
+# public: nn
 class PairwiseDistance(Module):
     """The p-norm of x1 - x2 + eps over the last dimension.
 
@@ -22,6 +23,7 @@ class PairwiseDistance(Module):
         return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 
 
+# public: nn
 class CosineSimilarity(Module):
     """x1 . x2 / (|x1| |x2|) along `dim`.
 

@@ -8,6 +8,8 @@ from flowvm.nn.module import Module
 from flowvm.nn.modules._check import probability
 from flowvm.ops.random.generator import Generator
 
+# public: nn
+
 
 class _Dropout(Module):
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:

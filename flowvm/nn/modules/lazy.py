@@ -33,6 +33,8 @@ from flowvm.nn.modules.linear import Linear
 from flowvm.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from flowvm.ops import zeros
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _initializing = held_at_fork(threading.RLock(), Rank.MODULE)
 
 
+# not public
 class LazyModuleMixin(Module):
     """What makes a layer lazy: in front of its first call `initialize_parameters` is given the
     arguments; then, if there is a `cls_to_become`, it is of that class.

@@ -29,6 +29,8 @@ from flowvm.nn.modules.distance import PairwiseDistance
 from flowvm.nn.modules.linear import Linear
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
 
+# public: nn
+
 
 class _Loss(Module):
     _reductions: tuple[str, ...] = ("none", "mean", "sum")

@@ -12,6 +12,8 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, sizes
 
+# public: nn
+
 _ANY = -(1 << 31)  # widths may be negative
 
 

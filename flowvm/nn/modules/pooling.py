@@ -14,6 +14,8 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, integer, sizes
 
+# public: nn
+
 
 class _Pool(Module):
     """A window that slides: kernel_size, stride (kernel_size by default) and padding."""

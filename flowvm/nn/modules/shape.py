@@ -10,6 +10,8 @@ from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, integer, sizes
 
+# public: nn
+
 
 class Unfold(Module):
     """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix.

@@ -17,6 +17,7 @@ from flowvm.meta.dtype import float64
 np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are, as in PyTorch
 
 
+# public: utils.data
 def default_collate(batch: Sequence[Any]) -> Any:
     """Stack tensors and arrays, make tensors of numbers, keep strings, go into what holds others.
 
@@ -60,6 +61,7 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
     return columns if isinstance(first, tuple) else _like(first, columns)
 
 
+# public: utils.data
 def default_convert(data: Any) -> Any:
     """Arrays as tensors, all else as it is; what batch_size=None does to a sample.
 

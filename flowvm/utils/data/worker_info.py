@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 
+# public: utils.data
 class WorkerInfo:
     """Which worker this is: its number, how many there are, the seed of its random numbers, and
     its dataset (in a process, the worker's own copy).
@@ -37,6 +38,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
+# public: utils.data
 def get_worker_info() -> WorkerInfo | None:
     """The WorkerInfo of the calling worker, or None outside a DataLoader's workers.
 

@@ -19,6 +19,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import DType
 from flowvm.ops.declare.registry import SAMPLES, OpSamples, Sample
+from tools import faces
 
 Array = np.ndarray
 
@@ -188,9 +189,11 @@ def _text(value: Any) -> str:
 def public_functions() -> list[tuple[str, str, Any]]:
     """(module, name, function) of everything callable that the rooms offer, classes aside."""
     found = []
+    files = faces.modules()
     for module in filter(is_public, ALL_MODULES):
         short = module.__name__.rpartition(".")[2]
-        for name in getattr(module, "__all__", ()):
+        path = files[module.__name__]
+        for name in dict.fromkeys(one.name for one in faces.marks(module.__name__, path)):
             value = getattr(module, name)
             if callable(value) and not inspect.isclass(value) and not isinstance(value, DType):
                 found.append((short, name, value))
