@@ -1,0 +1,122 @@
+"""What makes a layer of a row: one function, and the arguments that are kept for it.
+
+    @layer(F.softplus)
+    class Softplus(Module):
+        "log(1 + exp(beta * x)) / beta, and x itself where beta * x exceeds threshold."
+
+        beta: float = 1.0
+        threshold: float = 20.0
+
+The fields are the arguments of `__init__` and attributes; `forward` takes the inputs and calls the
+function with them and with all attributes that it has arguments for.  A type checker sees what it
+sees of a dataclass.  A class keeps a method that it has, so a row is as long as what is its own.
+
+Invariants: the methods are functions with names, defaults and annotations, as if they had been
+written in the class; the class has no attribute of a field's name, which would hide buffers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, dataclass_transform
+
+from flowvm.eager.calls import generated
+
+Check = Callable[[Any, str, Any], Any]  # of (layer, name, value): the value to keep
+L = TypeVar("L", bound=type)
+
+_FIELDS: Final = "_fields"  # what a class's objects keep, and those of its subclasses
+
+
+@dataclass_transform(eq_default=False)
+def layer(
+    function: Callable[..., Any] | None = None,
+    takes: str = "input",
+    *,
+    shown: str | None = None,
+    buffers: tuple[str, ...] = (),
+    **checks: Check,
+) -> Callable[[L], L]:
+    """A decorator that gives a Module with fields the methods that it has not.
+
+    function   what `forward` calls; the module's `training` is an argument too
+    takes      the inputs, with commas
+    shown      what `extra_repr` is, as a format of `self`; by default all fields by name, but for
+               `inplace` only where it is True
+    buffers    fields that are registered as buffers
+    checks     by a field's name, what its value goes through
+    """
+
+    def complete(cls: L) -> L:
+        own = [name for name in vars(cls).get("__annotations__", ()) if name[0] != "_"]
+        if own and "__init__" not in vars(cls):
+            _with_init(cls, own, buffers, checks)
+            setattr(cls, _FIELDS, own)
+        if function is not None and "forward" not in vars(cls):
+            _with_forward(cls, function, takes)
+        if shown is not None:
+            cls.extra_repr = lambda self: shown.format(self=self)  # type: ignore[attr-defined]
+        elif own and "extra_repr" not in vars(cls):
+            cls.extra_repr = _all_fields  # type: ignore[attr-defined]
+        return cls
+
+    return complete
+
+
+def _with_init(
+    cls: type, own: list[str], buffers: tuple[str, ...], checks: dict[str, Check]
+) -> None:
+    notes = cls.__annotations__
+    defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
+    for name in defaults:
+        delattr(cls, name)
+    arguments = [f"{name}=d_{name}" if name in defaults else name for name in own]
+    lines = [f"def __init__(self, {', '.join(arguments)}):", "    super(cls, self).__init__()"]
+    for name in own:
+        if name in buffers:
+            lines.append(f"    self.register_buffer({name!r}, {name})")
+        elif name in checks:
+            lines.append(f"    self.{name} = c_{name}(self, {name!r}, {name})")
+        else:
+            lines.append(f"    self.{name} = {name}")
+    if hasattr(cls, "__post_init__"):
+        lines.append("    self.__post_init__()")
+    known: dict[str, Any] = {"cls": cls}
+    known |= {f"d_{name}": value for name, value in defaults.items()}
+    known |= {f"c_{name}": check for name, check in checks.items()}
+    method = _given(cls, lines, known)
+    method.__annotations__ = {**{name: notes[name] for name in own}, "return": "None"}
+
+
+def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
+    inputs = takes.replace(",", " ").split()
+    kept = {*(name for base in cls.__mro__ for name in vars(base).get(_FIELDS, ())), "training"}
+    values, by_name = list(inputs), False
+    for name, parameter in list(inspect.signature(function).parameters.items())[len(inputs) :]:
+        by_name = by_name or name not in kept or parameter.kind is parameter.KEYWORD_ONLY
+        if name in kept:
+            values.append(f"{name}=self.{name}" if by_name else f"self.{name}")
+    text = f"    return function({', '.join(values)})"
+    lines = [f"def forward(self, {', '.join(inputs)}):", text]
+    method = _given(cls, lines, {"function": function})
+    method.__annotations__ = {**dict.fromkeys(inputs, "Tensor"), "return": "Tensor"}
+
+
+def _given(cls: type, lines: list[str], known: dict[str, Any]) -> Any:
+    name = lines[0][4 : lines[0].index("(")]
+    home = vars(sys.modules[cls.__module__])
+    method = generated("\n".join(lines), f"<flowvm {cls.__name__}.{name}>", known, home)
+    method.__qualname__ = f"{cls.__qualname__}.{name}"
+    setattr(cls, name, method)
+    return method
+
+
+def _all_fields(self: Any) -> str:
+    """The `extra_repr` of a layer whose fields are all shown."""
+    return ", ".join(
+        f"{name}={getattr(self, name)}"
+        for name in getattr(self, _FIELDS)
+        if name != "inplace" or self.inplace
+    )
