@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, dataclass_transform
 
 from flowvm.eager.calls import generated
+from flowvm.nn.module import Module
 
 Check = Callable[[Any, str, Any], Any]  # of (layer, name, value): the value to keep
 L = TypeVar("L", bound=type)
@@ -50,15 +51,15 @@ def layer(
     """
 
     def complete(cls: L) -> L:
-        own = [name for name in vars(cls).get("__annotations__", ()) if name[0] != "_"]
+        notes = vars(cls).get("__annotations__", {})
+        own = [name for name in notes if name[0] != "_" or name == "_"]  # KW_ONLY is called _
         if own and "__init__" not in vars(cls):
             _with_init(cls, own, buffers, checks)
-            setattr(cls, _FIELDS, own)
         if function is not None and "forward" not in vars(cls):
             _with_forward(cls, function, takes)
         if shown is not None:
             cls.extra_repr = lambda self: shown.format(self=self)  # type: ignore[attr-defined]
-        elif own and "extra_repr" not in vars(cls):
+        elif own and cls.extra_repr is Module.extra_repr:  # type: ignore[attr-defined]
             cls.extra_repr = _all_fields  # type: ignore[attr-defined]
         return cls
 
@@ -68,40 +69,51 @@ def layer(
 def _with_init(
     cls: type, own: list[str], buffers: tuple[str, ...], checks: dict[str, Check]
 ) -> None:
+    """The `__init__` of the fields: what the base's has an argument for is given to that."""
     notes = cls.__annotations__
     defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
     for name in defaults:
         delattr(cls, name)
-    arguments = [f"{name}=d_{name}" if name in defaults else name for name in own]
-    lines = [f"def __init__(self, {', '.join(arguments)}):", "    super(cls, self).__init__()"]
+    base = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
+    arguments, lines, fields = [], [], []
     for name in own:
+        if name == "_":
+            arguments.append("*")
+            continue
+        arguments.append(f"{name}=d_{name}" if name in defaults else name)
+        if name in base:
+            continue
+        fields.append(name)
         if name in buffers:
             lines.append(f"    self.register_buffer({name!r}, {name})")
         elif name in checks:
             lines.append(f"    self.{name} = c_{name}(self, {name!r}, {name})")
         else:
             lines.append(f"    self.{name} = {name}")
-    if hasattr(cls, "__post_init__"):
-        lines.append("    self.__post_init__()")
+    given = ", ".join(f"{name}={name}" for name in own if name in base)
+    head = f"def __init__(self, {', '.join(arguments)}):"
     known: dict[str, Any] = {"cls": cls}
     known |= {f"d_{name}": value for name, value in defaults.items()}
     known |= {f"c_{name}": check for name, check in checks.items()}
-    method = _given(cls, lines, known)
-    method.__annotations__ = {**{name: notes[name] for name in own}, "return": "None"}
+    method = _given(cls, [head, f"    super(cls, self).__init__({given})", *lines], known)
+    method.__annotations__ = {**{n: notes[n] for n in own if n != "_"}, "return": "None"}
+    setattr(cls, _FIELDS, tuple(fields))
 
 
 def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
     inputs = takes.replace(",", " ").split()
     kept = {*(name for base in cls.__mro__ for name in vars(base).get(_FIELDS, ())), "training"}
     values, by_name = list(inputs), False
-    for name, parameter in list(inspect.signature(function).parameters.items())[len(inputs) :]:
+    parameters = inspect.signature(function).parameters
+    for name, parameter in list(parameters.items())[len(inputs) :]:
         by_name = by_name or name not in kept or parameter.kind is parameter.KEYWORD_ONLY
         if name in kept:
             values.append(f"{name}=self.{name}" if by_name else f"self.{name}")
     text = f"    return function({', '.join(values)})"
     lines = [f"def forward(self, {', '.join(inputs)}):", text]
     method = _given(cls, lines, {"function": function})
-    method.__annotations__ = {**dict.fromkeys(inputs, "Tensor"), "return": "Tensor"}
+    notes = {name: parameters[name].annotation for name in inputs if name in parameters}
+    method.__annotations__ = {**dict.fromkeys(inputs, "Tensor"), **notes, "return": "Tensor"}
 
 
 def _given(cls: type, lines: list[str], known: dict[str, Any]) -> Any:
