@@ -126,7 +126,8 @@ def text_of(value: Any) -> str:
     """Its docstring, and for a class those of its methods."""
     texts = [inspect.getdoc(value) or ""]
     if inspect.isclass(value) and value is not flow.Tensor:  # whose methods are names themselves
-        texts += [inspect.getdoc(m) or "" for n, m in vars(value).items() if not n.startswith("__")]
+        own = [m for n, m in vars(value).items() if not n.startswith("__")]
+        texts += [inspect.getdoc(m) or "" for m in own if callable(m) or hasattr(m, "__get__")]
     return "\n\n".join(text for text in texts if ">>>" in text)
 
 

@@ -12,8 +12,8 @@ at the end of its line, which says the faces where users meet it:
     absolute = abs  # public: flow
 
 The same comment on a line of its own, with an empty line behind it, is of all functions, classes
-and calls' results of the file but for names that begin with an underscore or are in upper case;
-`# not public` takes one out.  `each of flow` is of the names that a literal lists.  `flow (late)`
+and calls' results of the file but for names that begin with an underscore and constants in upper
+case; `# not public` takes one out.  `each of flow` is of the names that a literal lists.  `flow (late)`
 is imported when it is first asked for; `(unlisted)`, `(late, unlisted)` is not in `__all__`.
 
 A face is a module with a part between the lines BEGIN and END.  What else it defines, and what it
@@ -114,7 +114,9 @@ def marks(module: str, path: Path) -> Iterator[Public]:
         if number:
             faces = comments.pop(number)["faces"] or ""
         elif of_file and _covered(statement):
-            faces, names = of_file, [n for n in names if not (n.startswith("_") or n.isupper())]
+            constant = isinstance(statement, (ast.Assign, ast.AnnAssign))
+            faces = of_file
+            names = [n for n in names if n[0] != "_" and not (constant and n.isupper())]
         else:
             continue
         yield from _published(module, f"{path}:{first}", statement, names, faces)

@@ -11,6 +11,9 @@ The fields are the arguments of `__init__` and attributes; `forward` takes the i
 function with them and with all attributes that it has arguments for.  A type checker sees what it
 sees of a dataclass.  A class keeps a method that it has, so a row is as long as what is its own.
 
+`Dimensional` is the base of layers that stand in one, two and three dimensions: each of them is a
+line, `class AvgPool2d(_AvgPool): ...`, and what it does and says follows from its name.
+
 Invariants: the methods are functions with names, defaults and annotations, as if they had been
 written in the class; the class has no attribute of a field's name, which would hide buffers.
 """
@@ -18,11 +21,13 @@ written in the class; the class has no attribute of a field's name, which would 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, dataclass_transform
 
 from flowvm.eager.calls import generated
+from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 
 Check = Callable[[Any, str, Any], Any]  # of (layer, name, value): the value to keep
@@ -97,7 +102,8 @@ def _with_init(
     known |= {f"c_{name}": check for name, check in checks.items()}
     method = _given(cls, [head, f"    super(cls, self).__init__({given})", *lines], known)
     method.__annotations__ = {**{n: notes[n] for n in own if n != "_"}, "return": "None"}
-    setattr(cls, _FIELDS, tuple(fields))
+    kept = [name for name in own if name in fields or name in getattr(cls, _FIELDS, ())]
+    setattr(cls, _FIELDS, tuple(kept))
 
 
 def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
@@ -112,6 +118,7 @@ def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
     text = f"    return function({', '.join(values)})"
     lines = [f"def forward(self, {', '.join(inputs)}):", text]
     method = _given(cls, lines, {"function": function})
+    method.__doc__ = inspect.getdoc(function)
     notes = {name: parameters[name].annotation for name in inputs if name in parameters}
     method.__annotations__ = {**dict.fromkeys(inputs, "Tensor"), **notes, "return": "Tensor"}
 
@@ -132,3 +139,37 @@ def _all_fields(self: Any) -> str:
         for name in getattr(self, _FIELDS)
         if name != "inplace" or self.inplace
     )
+
+
+SHAPES: Final = {
+    1: "(N, C, L) or (C, L)",
+    2: "(N, C, H, W) or (C, H, W)",
+    3: "(N, C, D, H, W) or (C, D, H, W)",
+}
+_SIZES: Final = {"twos": "2", "threes": "3", "fours": "4"}
+
+
+class Dimensional(Module):
+    """A layer over `_ndim` dimensions, which is the digit in the name of flowvm's classes.
+
+    `_text` is the docstring of those that have none of their own: {name}, {n} and {shape} are the
+    class's, {twos}, {threes} and {fours} so many sizes.  `_named` is the name in nn.functional of
+    its `_function`, with {n}.
+    """
+
+    _ndim: int
+    _text = ""
+    _named = ""
+    _function: Any
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        digit = re.fullmatch(r"[A-Z]\w*([123])d", cls.__name__)
+        if digit is None or not cls.__module__.startswith("flowvm."):
+            return  # what some of them share, or a user's
+        n = cls._ndim = int(digit[1])
+        if cls._named:
+            cls._function = staticmethod(getattr(F, cls._named.format(n=n)))
+        if cls._text and not vars(cls).get("__doc__"):
+            sizes = {name: ", ".join(size * n) for name, size in _SIZES.items()}
+            cls.__doc__ = cls._text.format(name=cls.__name__, n=n, shape=SHAPES[n], **sizes)

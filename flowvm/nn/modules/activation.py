@@ -249,7 +249,11 @@ class GLU(Module):
 
 
 class Hardtanh(Module):
-    """x clamped to [min_val, max_val]; min_value and max_value are older names."""
+    """x clamped to [min_val, max_val]; min_value and max_value are older names.
+
+    >>> nn.Hardtanh(0.0, 2.0)(flow.tensor([-1.0, 1.0, 3.0]))
+    tensor([0., 1., 2.])
+    """
 
     def __init__(
         self,
