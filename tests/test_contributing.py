@@ -46,6 +46,13 @@ alone = spread(x).numpy()
 flow.set_num_threads(3)
 assert np.array_equal(alone, spread(x).numpy())
 """,
+    "Add a layer": """
+import inspect
+assert repr(Powered()) == "Powered(exponent=2.0)"
+assert repr(Powered(inplace=True)) == "Powered(exponent=2.0, inplace=True)"
+assert list(inspect.signature(Powered).parameters) == ["exponent", "inplace"]
+assert Powered(3.0)(flow.tensor([-1.0, 2.0])).tolist() == [0.0, 8.0]
+""",
     "Add a row op": """
 for shape, dim in [((3, 40), 1), ((5, 7, 4), 1), ((2, 3000), 1)]:
     x = flow.rand(shape)

@@ -13,8 +13,8 @@ at the end of its line, which says the faces where users meet it:
 
 The same comment on a line of its own, with an empty line behind it, is of all functions, classes
 and calls' results of the file but for names that begin with an underscore and constants in upper
-case; `# not public` takes one out.  `each of flow` is of the names that a literal lists.  `flow (late)`
-is imported when it is first asked for; `(unlisted)`, `(late, unlisted)` is not in `__all__`.
+case; `# not public` takes one out.  `each of flow` is of the names that a literal lists.
+`flow (late)` is imported when it is first asked for; `(unlisted)` is not in `__all__`.
 
 A face is a module with a part between the lines BEGIN and END.  What else it defines, and what it
 imports `as` its own name, is public there too.  Nothing here is imported, all is read.
@@ -57,10 +57,10 @@ class FacesError(Exception):
     """A comment that cannot be followed."""
 
 
-def modules() -> dict[str, Path]:
+def modules(root: Path = ROOT) -> dict[str, Path]:
     """Every module of flowvm by its dotted name."""
     found = {}
-    for folder, prefix in ((ROOT / "flowvm", ""), *((ROOT / name, name + ".") for name in MOVED)):
+    for folder, prefix in ((root / "flowvm", ""), *((root / name, name + ".") for name in MOVED)):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
             dotted = (prefix + ".".join(parts)).removesuffix("__init__").rstrip(".")
@@ -236,27 +236,22 @@ def _cut(path: Path) -> tuple[str, str]:
     return before, after
 
 
-def _build(packages: list[str]) -> tuple[Path, str]:
+def _build(root: Path, packages: list[str]) -> tuple[Path, str]:
     """pyproject.toml, and what it is to be: its list of packages is that of the folders."""
-    path = ROOT / "pyproject.toml"
+    path = root / "pyproject.toml"
     rows = "".join(f'    "{name}",\n' for name in packages)
     pattern = r"(?<=\npackages = \[\n)(?:    .*\n)*"
     return path, re.sub(pattern, lambda _: rows, path.read_text(), count=1)
 
 
-def faces() -> dict[str, Path]:
-    """The modules whose names are written here."""
-    return {name: path for name, path in modules().items() if BEGIN in path.read_text()}
-
-
-def written() -> Iterator[tuple[Path, str]]:
+def written(root: Path = ROOT) -> Iterator[tuple[Path, str]]:
     """Each file with a part that is written here, and what it is to be."""
-    files = modules()
+    files = modules(root)
     by_face = defaultdict(list)
     for module, path in files.items():
         for one in marks(module, path):
             by_face[one.face].append(one)
-    known = faces()
+    known = {name: path for name, path in files.items() if BEGIN in path.read_text()}
     for face, names in by_face.items():
         if face not in known:
             one = names[0]
@@ -266,7 +261,7 @@ def written() -> Iterator[tuple[Path, str]]:
         inside = f"{BEGIN}\n{part(face, path, by_face[face])}\n{END}\n"
         yield path, before + inside + after
     packages = [name for name, path in files.items() if path.name == "__init__.py"]
-    yield _build(sorted([*packages, "flowvm.data"]))
+    yield _build(root, sorted([*packages, "flowvm.data"]))
 
 
 def main(arguments: list[str]) -> int:

@@ -10,7 +10,7 @@ from flowvm.errors import ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, integer
-from flowvm.nn.modules._layer import layer
+from flowvm.nn.modules.layer import layer
 from flowvm.nn.parameter import Parameter
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn import init
 from flowvm.nn.modules._check import Ints, channels, choice, integer, sizes
-from flowvm.nn.modules._layer import Dimensional
+from flowvm.nn.modules.layer import Dimensional
 from flowvm.nn.parameter import Parameter
 
 # public: nn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
-from flowvm.nn.modules._layer import layer
+from flowvm.nn.modules.layer import layer
 
 
 # public: nn

@@ -6,7 +6,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import probability
-from flowvm.nn.modules._layer import layer
+from flowvm.nn.modules.layer import layer
 from flowvm.ops.random.generator import Generator
 
 # public: nn

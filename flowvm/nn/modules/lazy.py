@@ -16,7 +16,6 @@ from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints
-from flowvm.nn.modules._layer import Dimensional
 from flowvm.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, _NormBase
 from flowvm.nn.modules.conv import (
     Conv1d,
@@ -30,6 +29,7 @@ from flowvm.nn.modules.conv import (
     _Transposed,
 )
 from flowvm.nn.modules.instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from flowvm.nn.modules.layer import Dimensional
 from flowvm.nn.modules.linear import Linear
 from flowvm.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from flowvm.ops import zeros

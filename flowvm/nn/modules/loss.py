@@ -26,8 +26,8 @@ from flowvm.nn import functional as F
 from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, probability
-from flowvm.nn.modules._layer import layer
 from flowvm.nn.modules.distance import PairwiseDistance
+from flowvm.nn.modules.layer import layer
 from flowvm.nn.modules.linear import Linear
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
 

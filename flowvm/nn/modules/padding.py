@@ -10,7 +10,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.modules._check import Ints, sizes
-from flowvm.nn.modules._layer import Dimensional
+from flowvm.nn.modules.layer import Dimensional
 
 # public: nn
 

@@ -9,7 +9,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn.modules._check import Ints, integer, sizes
-from flowvm.nn.modules._layer import Dimensional
+from flowvm.nn.modules.layer import Dimensional
 
 # public: nn
 

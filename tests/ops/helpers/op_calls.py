@@ -19,7 +19,6 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import DType
 from flowvm.ops.declare.registry import SAMPLES, OpSamples, Sample
-from tools import faces
 
 Array = np.ndarray
 
@@ -188,6 +187,8 @@ def _text(value: Any) -> str:
 
 def public_functions() -> list[tuple[str, str, Any]]:
     """(module, name, function) of everything callable that the rooms offer, classes aside."""
+    from tools import faces  # programs of other folders import this file, and find no tools
+
     found = []
     files = faces.modules()
     for module in filter(is_public, ALL_MODULES):
