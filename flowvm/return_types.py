@@ -22,10 +22,19 @@ from flowvm.eager.tensor import Tensor
 from flowvm.loading.listing import listing
 
 
-class Results(tuple[Any, ...]):
+class _Slotted(type):
+    """Its classes' objects have no dict, and the classes say whose results they are."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
+        function = name.removesuffix("_out").replace("linalg_", "linalg.")
+        return super().__new__(
+            cls, name, bases, {"__slots__": (), "__doc__": f"Of `flow.{function}`.", **space}
+        )
+
+
+class Results(tuple[Any, ...], metaclass=_Slotted):
     """A tuple whose elements have names: those that a class of these annotates."""
 
-    __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
     n_fields: ClassVar[int] = 0
     n_sequence_fields: ClassVar[int] = 0
@@ -59,100 +68,62 @@ class Results(tuple[Any, ...]):
 
 
 class _Located(Results):
-    __slots__ = ()
     values: Tensor
     indices: Tensor  # int64: where they were
 
 
 class _Factors(Results):
-    __slots__ = ()
     Q: Tensor
     R: Tensor
 
 
 class _LogDeterminant(Results):
-    __slots__ = ()
     sign: Tensor
     logabsdet: Tensor
 
 
 class _Triangles(Results):
-    __slots__ = ()
     P: Tensor
     L: Tensor
     U: Tensor
 
 
 class _Counted(Results):
-    __slots__ = ()
     hist: Tensor
     bin_edges: Any  # of each dimension for histogramdd
 
 
-class cummax(_Located):
-    """Of `flow.cummax`."""
-
-    __slots__ = ()
+class cummax(_Located): ...
 
 
-class cummin(_Located):
-    """Of `flow.cummin`."""
-
-    __slots__ = ()
+class cummin(_Located): ...
 
 
-class kthvalue(_Located):
-    """Of `flow.kthvalue`."""
-
-    __slots__ = ()
+class kthvalue(_Located): ...
 
 
-class max(_Located):
-    """Of `flow.max` along a dimension."""
-
-    __slots__ = ()
+class max(_Located): ...
 
 
-class median(_Located):
-    """Of `flow.median` along a dimension."""
-
-    __slots__ = ()
+class median(_Located): ...
 
 
-class min(_Located):
-    """Of `flow.min` along a dimension."""
-
-    __slots__ = ()
+class min(_Located): ...
 
 
-class mode(_Located):
-    """Of `flow.mode`."""
-
-    __slots__ = ()
+class mode(_Located): ...
 
 
-class nanmedian(_Located):
-    """Of `flow.nanmedian` along a dimension."""
-
-    __slots__ = ()
+class nanmedian(_Located): ...
 
 
-class sort(_Located):
-    """Of `flow.sort`."""
-
-    __slots__ = ()
+class sort(_Located): ...
 
 
-class topk(_Located):
-    """Of `flow.topk`."""
-
-    __slots__ = ()
+class topk(_Located): ...
 
 
 class aminmax(Results):
-    """Of `flow.aminmax`."""
-
-    __slots__ = ()
     min: Tensor
     max: Tensor
 
@@ -160,70 +131,47 @@ class aminmax(Results):
 class frexp(Results):
     """Of `flow.frexp`: mantissa * 2 ** exponent."""
 
-    __slots__ = ()
     mantissa: Tensor
     exponent: Tensor
 
 
-class histogram(_Counted):
-    """Of `flow.histogram`."""
-
-    __slots__ = ()
+class histogram(_Counted): ...
 
 
-class histogramdd(_Counted):
-    """Of `flow.histogramdd`."""
-
-    __slots__ = ()
+class histogramdd(_Counted): ...
 
 
 class geqrf(Results):
     """Of `flow.geqrf`: R with reflectors below it, and their factors."""
 
-    __slots__ = ()
     a: Tensor
     tau: Tensor
 
 
-class lu_unpack(_Triangles):
-    """Of `flow.lu_unpack`."""
-
-    __slots__ = ()
+class lu_unpack(_Triangles): ...
 
 
-class qr(_Factors):
-    """Of `flow.qr`."""
-
-    __slots__ = ()
+class qr(_Factors): ...
 
 
 class slogdet(_LogDeterminant):
     """Of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
 
-    __slots__ = ()
-
 
 class svd(Results):
     """Of `flow.svd`: U @ diag(S) @ V.T."""
 
-    __slots__ = ()
     U: Tensor
     S: Tensor
     V: Tensor
 
 
 class triangular_solve(Results):
-    """Of `flow.triangular_solve`."""
-
-    __slots__ = ()
     solution: Tensor
     cloned_coefficient: Tensor
 
 
 class linalg_cholesky_ex(Results):
-    """Of `flow.linalg.cholesky_ex`."""
-
-    __slots__ = ()
     L: Tensor
     info: Tensor
 
@@ -231,7 +179,6 @@ class linalg_cholesky_ex(Results):
 class linalg_eig(Results):
     """Of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
 
-    __slots__ = ()
     eigenvalues: Tensor
     eigenvectors: Tensor
 
@@ -239,15 +186,11 @@ class linalg_eig(Results):
 class linalg_eigh(Results):
     """Of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
 
-    __slots__ = ()
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class linalg_inv_ex(Results):
-    """Of `flow.linalg.inv_ex`."""
-
-    __slots__ = ()
     inverse: Tensor
     info: Tensor
 
@@ -255,7 +198,6 @@ class linalg_inv_ex(Results):
 class linalg_ldl_factor(Results):
     """Of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
 
-    __slots__ = ()
     LD: Tensor
     pivots: Tensor
 
@@ -263,7 +205,6 @@ class linalg_ldl_factor(Results):
 class linalg_ldl_factor_ex(Results):
     """Of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
 
-    __slots__ = ()
     LD: Tensor
     pivots: Tensor
     info: Tensor
@@ -272,7 +213,6 @@ class linalg_ldl_factor_ex(Results):
 class linalg_lstsq(Results):
     """Of `flow.linalg.lstsq`; empty is what the driver does not find."""
 
-    __slots__ = ()
     solution: Tensor
     residuals: Tensor
     rank: Tensor
@@ -282,13 +222,10 @@ class linalg_lstsq(Results):
 class linalg_lu(_Triangles):
     """Of `flow.linalg.lu`: P @ L @ U."""
 
-    __slots__ = ()
-
 
 class linalg_lu_factor(Results):
     """Of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows."""
 
-    __slots__ = ()
     LU: Tensor
     pivots: Tensor
 
@@ -296,28 +233,19 @@ class linalg_lu_factor(Results):
 class linalg_lu_factor_ex(Results):
     """Of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
 
-    __slots__ = ()
     LU: Tensor
     pivots: Tensor
     info: Tensor
 
 
-class linalg_qr(_Factors):
-    """Of `flow.linalg.qr`."""
-
-    __slots__ = ()
+class linalg_qr(_Factors): ...
 
 
 class linalg_slogdet(_LogDeterminant):
     """Of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
 
-    __slots__ = ()
-
 
 class linalg_solve_ex(Results):
-    """Of `flow.linalg.solve_ex`."""
-
-    __slots__ = ()
     result: Tensor
     info: Tensor
 
@@ -325,7 +253,6 @@ class linalg_solve_ex(Results):
 class linalg_svd(Results):
     """Of `flow.linalg.svd`: U @ diag(S) @ Vh."""
 
-    __slots__ = ()
     U: Tensor
     S: Tensor
     Vh: Tensor
@@ -342,7 +269,7 @@ def _with_twins() -> list[type[Results]]:
             if kind is histogramdd:  # which has no out=
                 continue
             space: dict[str, Any] = {
-                "__slots__": (), "__module__": __name__, "__doc__": kind.__doc__,
+                "__module__": __name__, "__doc__": kind.__doc__,
                 "__annotations__": vars(kind).get("__annotations__", {}),
             }  # fmt: skip
             kind._into = globals()[f"{name}_out"] = type(f"{name}_out", kind.__bases__, space)
