@@ -39,7 +39,7 @@ LAYERS = (
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
-    ("launch", "ranks", "return_types"),
+    ("fields", "launch", "ranks", "return_types"),
     ("accelerator", "backends", "cuda", "interop", "mps", "ops", "random", "xpu"),
     ("autograd",),
     ("graph",),

@@ -13,20 +13,16 @@ sees of a dataclass.  A class keeps a method that it has, so a row is as long as
 
 `Dimensional` is the base of layers that stand in one, two and three dimensions: each of them is a
 line, `class AvgPool2d(_AvgPool): ...`, and what it does and says follows from its name.
-
-Invariants: the methods are functions with names, defaults and annotations, as if they had been
-written in the class; the class has no attribute of a field's name, which would hide buffers.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, dataclass_transform
 
-from flowvm.eager.calls import generated
+from flowvm.fields import fields_of, give, give_init
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 
@@ -56,8 +52,7 @@ def layer(
     """
 
     def complete(cls: L) -> L:
-        notes = vars(cls).get("__annotations__", {})
-        own = [name for name in notes if name[0] != "_" or name == "_"]  # KW_ONLY is called _
+        own = fields_of(cls)
         if own and "__init__" not in vars(cls):
             _with_init(cls, own, buffers, checks)
         if function is not None and "forward" not in vars(cls):
@@ -75,34 +70,21 @@ def _with_init(
     cls: type, own: list[str], buffers: tuple[str, ...], checks: dict[str, Check]
 ) -> None:
     """The `__init__` of the fields: what the base's has an argument for is given to that."""
-    notes = cls.__annotations__
-    defaults = {name: vars(cls)[name] for name in own if name in vars(cls)}
-    for name in defaults:
-        delattr(cls, name)
     base = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
-    arguments, lines, fields = [], [], []
-    for name in own:
-        if name == "_":
-            arguments.append("*")
-            continue
-        arguments.append(f"{name}=d_{name}" if name in defaults else name)
-        if name in base:
-            continue
-        fields.append(name)
-        if name in buffers:
-            lines.append(f"    self.register_buffer({name!r}, {name})")
-        elif name in checks:
-            lines.append(f"    self.{name} = c_{name}(self, {name!r}, {name})")
-        else:
-            lines.append(f"    self.{name} = {name}")
     given = ", ".join(f"{name}={name}" for name in own if name in base)
-    head = f"def __init__(self, {', '.join(arguments)}):"
-    known: dict[str, Any] = {"cls": cls}
-    known |= {f"d_{name}": value for name, value in defaults.items()}
-    known |= {f"c_{name}": check for name, check in checks.items()}
-    method = _given(cls, [head, f"    super(cls, self).__init__({given})", *lines], known)
-    method.__annotations__ = {**{n: notes[n] for n in own if n != "_"}, "return": "None"}
-    kept = [name for name in own if name in fields or name in getattr(cls, _FIELDS, ())]
+    body = [f"super(cls, self).__init__({given})"]
+    kept = []
+    for name in own:
+        if name not in base and name != "_":
+            value = f"c_{name}(self, {name!r}, {name})" if name in checks else name
+            buffer = name in buffers
+            body.append(
+                f"self.register_buffer({name!r}, {value})" if buffer else f"self.{name} = {value}"
+            )
+            kept.append(name)
+        elif name in getattr(cls, _FIELDS, ()):
+            kept.append(name)
+    give_init(cls, own, body, {f"c_{name}": check for name, check in checks.items()})
     setattr(cls, _FIELDS, tuple(kept))
 
 
@@ -115,21 +97,11 @@ def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
         by_name = by_name or name not in kept or parameter.kind is parameter.KEYWORD_ONLY
         if name in kept:
             values.append(f"{name}=self.{name}" if by_name else f"self.{name}")
-    text = f"    return function({', '.join(values)})"
-    lines = [f"def forward(self, {', '.join(inputs)}):", text]
-    method = _given(cls, lines, {"function": function})
-    method.__doc__ = inspect.getdoc(function)
+    body = [f"return function({', '.join(values)})"]
     notes = {name: parameters[name].annotation for name in inputs if name in parameters}
-    method.__annotations__ = {**dict.fromkeys(inputs, "Tensor"), **notes, "return": "Tensor"}
-
-
-def _given(cls: type, lines: list[str], known: dict[str, Any]) -> Any:
-    name = lines[0][4 : lines[0].index("(")]
-    home = vars(sys.modules[cls.__module__])
-    method = generated("\n".join(lines), f"<flowvm {cls.__name__}.{name}>", known, home)
-    method.__qualname__ = f"{cls.__qualname__}.{name}"
-    setattr(cls, name, method)
-    return method
+    notes = {**dict.fromkeys(inputs, "Tensor"), **notes, "return": "Tensor"}
+    head = f"forward(self, {', '.join(inputs)})"
+    give(cls, head, body, {"function": function}, notes).__doc__ = inspect.getdoc(function)
 
 
 def _all_fields(self: Any) -> str:
