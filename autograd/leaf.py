@@ -24,6 +24,10 @@ class AccumulateGrad:
 
     hooks   of the tensor: each sees the sum of one backward and may replace it
     after   called with the tensor when its `.grad` has changed
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> (x * 2).grad_fn.next_functions[0][0]
+    <AccumulateGrad>
     """
 
     __slots__ = ("after", "hooks", "tensor")

@@ -107,6 +107,9 @@ STANDS_FOR = re.compile(
     r"(?:In-place |A copy of what )`(\w+)`|`(?:flow|x|input)\.(\w+)(?:\(.*?\))?`"
     r"|`(\w+)`(?:;| in place| over two| with return_indices| under its older name)"
 )
+# their examples are in the functions that make them or take them: infer functions, `grad_fn`,
+# `flow.vm.trace`, `flow.profiler.profile`
+SHOWN_ELSEWHERE = {"Launch", "Node", "Run", "Trace"}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -133,7 +136,7 @@ def text_of(value: Any) -> str:
 
 def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
     """Whether its docstring, or that of what it stands for, has an example."""
-    if ">>>" in text_of(value):
+    if ">>>" in text_of(value) or getattr(value, "__name__", "") in SHOWN_ELSEWHERE:
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")
     if stands is None or (name := next(filter(None, stands.groups()))) in seen:

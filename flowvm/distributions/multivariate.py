@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.gamma import Beta, standard_gamma
 from flowvm.distributions.utils import (
     LOG_2PI,
@@ -53,6 +54,7 @@ def mahalanobis(lower: Value, x: Value) -> Value:
 
 
 # public: distributions
+@formulas(mean="loc", mode="loc", variance="(scale_tril**2).sum(-1)")
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors: of `loc` and one of covariance_matrix, precision_matrix,
     scale_tril (L with covariance L L^T).
@@ -122,18 +124,6 @@ class MultivariateNormal(Distribution):
         inverse = _inverse_of_lower(self.scale_tril)
         return _transposed(inverse) @ inverse
 
-    @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return (self.scale_tril**2).sum(-1)
-
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
@@ -160,6 +150,7 @@ def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 # public: distributions
+@formulas(mean="loc", mode="loc", variance="(cov_factor**2).sum(-1) + cov_diag")
 class LowRankMultivariateNormal(Distribution):
     """The normal distribution of covariance W W^T + diag(D): W is cov_factor (*, n, k), D is
     cov_diag (*, n).
@@ -203,18 +194,6 @@ class LowRankMultivariateNormal(Distribution):
         scaled = _transposed(self.cov_factor) / self.cov_diag.unsqueeze(-2)
         small = scaled @ self.cov_factor
         return ops.cholesky(small + _eye(small))
-
-    @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return (self.cov_factor**2).sum(-1) + self.cov_diag
 
     @property
     def covariance_matrix(self) -> Value:

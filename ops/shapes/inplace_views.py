@@ -127,6 +127,10 @@ def set_(
 class UntypedStorage:
     """What `x.untyped_storage()` gives: the memory that a tensor and its views share, to compare
     and to measure.  Its values are the tensors'.
+
+    >>> x = flow.ones(3)
+    >>> x.untyped_storage() == x[1:].untyped_storage(), x.untyped_storage().nbytes()
+    (True, 12)
     """
 
     __slots__ = ("tensor",)
