@@ -10,12 +10,12 @@ of the distribution.
 
 from __future__ import annotations
 
-import ast
 import builtins
 import math
+import re
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from flowvm import ops
 from flowvm.distributions.distribution import Distribution
@@ -24,6 +24,7 @@ from flowvm.fields import give
 
 D = TypeVar("D", bound=type[Distribution])
 
+_NAME: Final = re.compile(r"(?<![\w.])[A-Za-z_]\w*+(?! *=[^=])")  # no attribute, no keyword
 _KNOWN: Final = {"EULER": EULER, "LOG_2PI": LOG_2PI, "math": math, "ops": ops}
 
 
@@ -31,11 +32,14 @@ def formulas(**texts: str) -> Callable[[D], D]:
     """A decorator that gives a distribution these properties and methods without arguments."""
 
     def complete(cls: D) -> D:
-        known = {**vars(sys.modules[cls.__module__]), **_KNOWN}
+        known = {**vars(builtins), **vars(sys.modules[cls.__module__]), **_KNOWN}
+
+        def own(name: str) -> str:
+            return name if name in known else f"self.{name}"
+
         for name, text in texts.items():
-            tree = _Own(known).visit(ast.parse(text, mode="eval"))
-            notes = {"return": "Value"}
-            method = give(cls, f"{name}(self)", [f"return {ast.unparse(tree)}"], _KNOWN, notes)
+            line = "return " + _NAME.sub(lambda name: own(name[0]), text)
+            method = give(cls, f"{name}(self)", [line], _KNOWN, {"return": "Value"})
             general = vars(Distribution)[name]
             method.__doc__ = general.__doc__
             if isinstance(general, property):
@@ -43,15 +47,3 @@ def formulas(**texts: str) -> Callable[[D], D]:
         return cls
 
     return complete
-
-
-class _Own(ast.NodeTransformer):
-    """Makes attributes of `self` of the names that are not in `known`."""
-
-    def __init__(self, known: dict[str, Any]) -> None:
-        self.known = known
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        if node.id in self.known or hasattr(builtins, node.id):
-            return node
-        return ast.Attribute(ast.Name("self", ast.Load()), node.id, ast.Load())

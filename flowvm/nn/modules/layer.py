@@ -70,7 +70,8 @@ def _with_init(
     cls: type, own: list[str], buffers: tuple[str, ...], checks: dict[str, Check]
 ) -> None:
     """The `__init__` of the fields: what the base's has an argument for is given to that."""
-    base = inspect.signature(cls.__mro__[1].__init__).parameters  # type: ignore[misc]
+    code = cls.__mro__[1].__init__.__code__  # type: ignore[misc]
+    base = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     given = ", ".join(f"{name}={name}" for name in own if name in base)
     body = [f"super(cls, self).__init__({given})"]
     kept = []
