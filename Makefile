@@ -1,7 +1,7 @@
 # make demo    train a CNN on handwritten digits, then show what the VM did
 # make test    the test suite, in two processes; names the slowest twenty
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
-# make lint    ruff: format and rules
+# make lint    ruff: format and rules; lists of public names as the definitions say them
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
@@ -48,6 +48,7 @@ versions: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tools.faces --check
 
 types: $(VENV)/installed-dev
 	tools/typecheck.sh $(BIN)/python

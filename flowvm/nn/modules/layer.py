@@ -98,16 +98,12 @@ def _with_forward(cls: type, function: Callable[..., Any], takes: str) -> None:
         by_name = by_name or name not in kept or parameter.kind is parameter.KEYWORD_ONLY
         if name in kept:
             values.append(f"{name}=self.{name}" if by_name else f"self.{name}")
-    name = getattr(function, "__name__", "")
-    if getattr(F, name, None) is function:
-        callee = f"F.{name}"  # looked up at each call: whoever replaces it there is heard
-    else:
-        callee, cls._function = "type(self)._function", staticmethod(function)  # type: ignore[attr-defined]
-    body = [f"return {callee}({', '.join(values)})"]
+    cls._function = staticmethod(function)  # type: ignore[attr-defined]
+    body = [f"return type(self)._function({', '.join(values)})"]  # one text for many classes
     notes = {name: parameters[name].annotation for name in inputs if name in parameters}
     notes = {**dict.fromkeys(inputs, "Tensor"), **notes, "return": "Tensor"}
     head = f"forward(self, {', '.join(inputs)})"
-    give(cls, head, body, {"F": F}, notes).__doc__ = inspect.getdoc(function)
+    give(cls, head, body, {}, notes).__doc__ = inspect.getdoc(function)
 
 
 def _all_fields(self: Any) -> str:
