@@ -1,11 +1,14 @@
 # make demo    train a CNN on handwritten digits, then show what the VM did
 # make test    the test suite, in two processes; names the slowest twenty
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
-# make lint    ruff: format and rules; lists of public names as the definitions say them
+# make changed the tests that the files need which differ from the last commit
+# make lint    ruff: format and rules; lists of public names; docstrings are counted that do not
+#              name their subject
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
-# make campaigns   for the night: an hour of each campaign (MINUTES=60), small programs explored whole
+# make campaigns   for the night: products whole, an hour of each campaign (MINUTES=60), small
+#              programs explored whole
 # make wheel   a wheel in dist/ that carries the VM and the usual kernels, compiled
 # make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
 # make clean   remove the environment and everything built
@@ -21,7 +24,7 @@ SLOWEST ?= 20
 BENCH_ARGS ?=
 MINUTES ?= 60
 
-.PHONY: demo test quick memory versions lint types campaigns bench wheel clean help
+.PHONY: demo test quick memory changed versions lint types campaigns bench wheel clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -36,6 +39,9 @@ test: $(VENV)/installed-dev
 quick: $(VENV)/installed-dev
 	@sed '/^#/d; /^$$/d' tests/quick.txt | xargs $(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
+changed: $(VENV)/installed-dev
+	$(BIN)/python -m tools.changed
+
 MEMORY_TESTS ?= tests/ops tests/autograd tests/nn tests/optim tests/test_amp.py \
 	tests/test_streams.py tests/graph/passes/test_random_programs.py
 
@@ -49,11 +55,13 @@ lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python -m tools.faces --check
+	$(BIN)/python -m tools.prose
 
 types: $(VENV)/installed-dev
 	tools/typecheck.sh $(BIN)/python
 
 campaigns: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS) --whole -m product
 	$(BIN)/python -m tools.campaign all --minutes $(MINUTES)
 	$(BIN)/python -m tests.vm.exploring 6
 	$(BIN)/python -m tests.graph.plan.exploring 3

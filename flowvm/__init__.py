@@ -242,7 +242,9 @@ __version__ = VERSION
 
 
 class _Errors(types.ModuleType):
-    """`flow.errors` holds the exceptions; called, it lists the instructions that have failed."""
+    """The module `flow.errors`, which holds the exceptions; called, it lists the failed
+    instructions.
+    """
 
     def __call__(self) -> vm.Errors:
         return vm.errors()

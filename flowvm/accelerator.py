@@ -1,4 +1,4 @@
-"""`flow.accelerator`: the device beside the CPU, whichever there is: CUDA or none."""
+"""`flow.accelerator`: the device beside the CPU: CUDA or none."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether there is one that can be used."""
+    """Return True if an accelerator can be used."""
     return cuda.is_available()
 
 
 def device_count() -> int:
-    """How many there are."""
+    """Return the number of accelerators."""
     return cuda.device_count() if cuda.is_available() else 0
 
 
 def current_accelerator(check_available: bool = False) -> Device | None:
-    """The device, without a number; None where there is none."""
+    """Return the device without its number; None if there is none."""
     return Device("cuda") if cuda.is_available() else None
 
 
 def current_device_index() -> int:
-    """The number of the device that "cuda" means here.  DeviceError where there is none."""
+    """Return the number of the device that "cuda" means here.  DeviceError if there is none."""
     return cuda.current_device()
 
 
@@ -38,22 +38,22 @@ def set_device_index(device: Any) -> None:
 
 
 def device_index(device: Any) -> Any:
-    """A with statement in which "cuda" means this device; None changes nothing."""
+    """Return a context manager in which "cuda" means this device; None changes nothing."""
     return nullcontext() if device is None else cuda.device(device)
 
 
 def current_stream(device: Any = None) -> Any:
-    """The stream that work goes to."""
+    """Return the stream to which work goes."""
     return cuda.current_stream(device)
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait for all that was given to the device."""
+    """Wait for all work of the device."""
     cuda.synchronize(device)
 
 
 def empty_cache() -> None:
-    """Give back memory that is held and not used."""
+    """Give unused memory back."""
     cuda.empty_cache()
 
 

@@ -1,7 +1,7 @@
 """`flow.comm`: collectives under OneFlow's names; `flow.distributed` has PyTorch's.
 
-They need no `init_process_group`: a program that `flowvm launch` or mpiexec started is a world, and
-one that nobody launched is a world of one.
+They need no `init_process_group`: a program started by `flowvm launch` or mpiexec is a world, and
+any other is a world of one.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ def _store(outs: Sequence[Tensor], values: Tensor) -> None:
 
 
 def all_reduce(tensor: Tensor) -> None:
-    """The sum of the ranks' tensors, in every rank's."""
+    """Sum the ranks' tensors into every rank's."""
     collectives.all_reduce_(tensor)
 
 
 def reduce(tensor: Tensor, dst: int) -> None:
-    """The sum of the ranks' tensors, in that of rank `dst`."""
+    """Sum the ranks' tensors into the tensor of rank `dst`."""
     collectives.reduce_(tensor, dst)
 
 
 def broadcast(tensor: Tensor, src: int) -> None:
-    """What rank `src` has in `tensor`, in every rank's."""
+    """Copy rank `src`'s `tensor` to every rank's."""
     collectives.broadcast_(tensor, src)
 
 
@@ -125,7 +125,7 @@ def gather(tensor: Tensor, gather_list: list[Tensor] | None = None, dst: int = 0
 
 
 def barrier() -> None:
-    """Wait until every rank is here, and done with what it issued."""
+    """Wait until every rank has come, with all its issued instructions done."""
     engine.wait_idle()
     if world_size() > 1:
         collectives.barrier()
@@ -150,7 +150,7 @@ def recv(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """What rank `src` sends; where no shape is given the sender says it, and this waits for that.
+    """Receive a tensor of rank `src`.  Without a shape, wait for the sender to name it.
 
     `out` takes the values where it is given.
     """

@@ -36,7 +36,7 @@ __all__ = ["VARIABLES", "Config", "Variable", "config", "say"]
 __dir__ = listing(globals())
 
 PREFIX = "FLOWVM_"
-TESTS = "FLOWVM_TEST_"  # what the tests are told, which is no setting
+TESTS = "FLOWVM_TEST_"  # variables for the tests, which are no settings
 
 
 class Variable(NamedTuple):
@@ -290,7 +290,7 @@ _BY_NAME = {variable.name: variable for variable in VARIABLES}
 
 
 class Config:
-    """The settings in effect, as attributes to read and to set.
+    """The settings in effect, as attributes.
 
     >>> with flow.config(debug=0):
     ...     print(flow.config.debug)
@@ -359,7 +359,9 @@ class Config:
         return checked
 
     def __call__(self, **settings: Any) -> AbstractContextManager["Config"]:
-        """A context manager that sets `settings` for a block and puts back what was there."""
+        """Return a context manager that sets `settings` for a block and restores them
+        afterwards.
+        """
         for name, value in settings.items():
             self._checked(name, value)  # complain at the call, before anything has changed
         return self._for_a_block(settings)
@@ -384,18 +386,18 @@ class Config:
         object.__setattr__(self, "_locked", reason)
 
     def on_change(self, name: str, function: Callable[[Any], None]) -> None:
-        """Call `function(value)` whenever setting `name` was set."""
+        """Call `function(value)` each time setting `name` is set."""
         self._listeners.append((name, function))
 
     _locked: str
     _listeners: list[tuple[str, Callable[[Any], None]]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Every setting by name."""
+        """Return every setting by name."""
         return {name: getattr(self, name) for name in _BY_NAME}
 
     def overrides(self) -> dict[str, str]:
-        """The FLOWVM_* variables of the environment that are in effect."""
+        """Return the FLOWVM_* variables of the environment that are in effect."""
         return {v.env: os.environ[v.env] for v in VARIABLES if os.environ.get(v.env)}
 
     def __repr__(self) -> str:
@@ -420,7 +422,7 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _is_command() -> bool:
-    """Whether flowvm is imported by `python -m flowvm` or by the `flowvm` script."""
+    """Return True if flowvm is imported by `python -m flowvm` or by the `flowvm` script."""
     program = getattr(sys, "argv", [""])[0]
     # while Python looks for the module of -m, which imports its package, it is not argv[0] yet
     return Path(program).stem == "flowvm" or (program == "-m" and "flowvm" in sys.orig_argv)
@@ -441,5 +443,5 @@ config = _of_this_process()  # public: flow
 def say(level: int, text: str) -> None:
     """Print a line to stderr if `config.debug` is at least `level`."""
     if config.debug >= level and sys.stderr:
-        with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+        with suppress(OSError, ValueError):  # no reader: that must not stop the program
             sys.stderr.write(f"flowvm: {text}\n")

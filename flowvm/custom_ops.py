@@ -1,5 +1,5 @@
-"""Ops of one's own: each has a schema, functions by dispatch key, maybe a gradient, and a name by
-which it is found.  See `flowvm.library`, which makes them.
+"""Custom ops: each has a schema, functions by dispatch key, maybe a gradient, and a name.  See
+`flowvm.library`, which makes them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class CustomOpDef:
         for p in self.schema.parameters:
             if p.written and given[p.name] is not None:
                 for x in tree_flatten(given[p.name])[0]:
-                    x.bump()  # what was done by NumPy was counted by nobody
+                    x.bump()  # writes by NumPy are not counted
         return result
 
     def _run(self, function: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -118,7 +118,7 @@ class CustomOpDef:
             seen.add(id(out.storage()))
 
     def _recorded(self, given: dict[str, Any]) -> Any:
-        """The call with a Node of its own."""
+        """Make the call with a Node of its own."""
         op, leaves = self, tree_flatten(given)
         shape: list[Any] = []
 
@@ -173,7 +173,7 @@ class CustomOpDef:
     def register_kernel(
         self, device_types: Any, fn: Callable[..., Any] | None = None, /
     ) -> Callable[..., Any]:
-        """`fn` computes on devices of these types; None: on all."""
+        """Register `fn` as the kernel for devices of these types; None: for all."""
         if fn is None:
             return functools.partial(self.register_kernel, device_types)
         kinds = (device_types,) if isinstance(device_types, str) else device_types
@@ -186,30 +186,33 @@ class CustomOpDef:
         return fn
 
     def register_fake(self, fn: Callable[..., Any], /) -> Callable[..., Any]:
-        """`fn` gives tensors of the right shapes and dtypes for tensors without values."""
+        """Register `fn`, which returns tensors of the right shapes and dtypes for tensors without
+        values.
+        """
         self.functions["Meta"] = fn
         return fn
 
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """`backward(ctx, *grads)` gives a gradient for each input; `setup_context(ctx, inputs,
-        output)`, or `(ctx, inputs, keyword_only_inputs, output)`, keeps what it needs, in ctx.
+        """Register a gradient.  `backward(ctx, *grads)` returns a gradient for each input.
+        `setup_context(ctx, inputs, output)`, or `(ctx, inputs, keyword_only_inputs, output)`,
+        stores values for it in ctx.
         """
         if any(p.written for p in self.schema.parameters):
             raise ArgumentError(f"{self.name}: an op that changes its arguments has no gradient")
         self.backward, self._setup = backward, setup_context
 
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
-        """Taken: vmap calls the op for each sample."""
+        """Accept and ignore: vmap calls the op for each sample."""
         return func if func is not None else lambda function: function
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:
-        """In a region of autocast, floating point inputs become `cast_inputs`."""
+        """Convert floating point inputs to `cast_inputs` in a region of autocast."""
         self._casts[device_type] = cast_inputs
 
     def _cast(self, args: Any) -> Any:
-        """The arguments as autocast wants them."""
+        """Return the arguments converted for autocast."""
 
         def cast(x: Any) -> Any:
             to = self._casts.get(x.device.type) if isinstance(x, Tensor) else None
@@ -231,7 +234,9 @@ def defined(schema: Schema, outside: bool) -> CustomOpDef:
 
 
 def known(op: Any) -> CustomOpDef:
-    """The op of this name, or behind `torch.ops.space.name`; MissingNameError if there is none."""
+    """Return the op of this name, or behind `torch.ops.space.name`; MissingNameError if there is
+    none.
+    """
     if isinstance(op, CustomOpDef):
         return op
     name = op if isinstance(op, str) else getattr(op, "name", "")
@@ -242,10 +247,10 @@ def known(op: Any) -> CustomOpDef:
 
 
 def find(name: str) -> CustomOpDef | None:
-    """The op of this name, None if there is none."""
+    """Return the op of this name, None if there is none."""
     return _ops.get(name)
 
 
 def forget(op: CustomOpDef) -> None:
-    """There is no such op any more."""
+    """Remove an op."""
     _ops.pop(op.name, None)

@@ -1,4 +1,4 @@
-"""`flow.env`: where this process stands among those launched with it, under OneFlow's names.
+"""`flow.env`: this process's place among the launched ones, under OneFlow's names.
 
 A program that nobody launched is a world of one.  `flow.distributed` has PyTorch's names.
 """
@@ -22,7 +22,7 @@ def get_rank() -> int:
 
 
 def get_local_rank() -> int:
-    """The number of this process among those of its host, from 0.
+    """Return the number of this process among the ranks of its host, from 0.
 
     >>> flow.env.get_local_rank()
     0
@@ -31,7 +31,7 @@ def get_local_rank() -> int:
 
 
 def get_world_size() -> int:
-    """How many processes were launched together.
+    """Return the number of processes launched together.
 
     >>> flow.env.get_world_size()
     1
@@ -40,7 +40,7 @@ def get_world_size() -> int:
 
 
 def get_node_size() -> int:
-    """How many hosts they run on.
+    """Return the number of hosts on which the processes run.
 
     >>> flow.env.get_node_size()
     1

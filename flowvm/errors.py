@@ -1,4 +1,4 @@
-"""Every exception flowvm raises, and the status codes by which a kernel says what went wrong.
+"""All exceptions of flowvm, and the status codes with which kernels report errors.
 
 A wrong shape, dtype or device is known when an op is issued and raises there.  What only a kernel
 can see (an index in the data, a zero divisor) comes back as a status code with up to six integers;
@@ -115,14 +115,15 @@ __dir__ = listing(globals())
 
 
 on_made: list[Callable[[], None]] = []  # called, where it will be raised, when one is made
-# what a device's driver makes of the details of DEVICE_FAILED, if one is loaded
+# a device's exception for the details of DEVICE_FAILED, if a driver is loaded
 on_device_failed: list[Callable[[Sequence[int]], FlowError]] = []
-# likewise who knows the ranks, of the details of RANKS_FAILED
+# the ranks' exception for the details of RANKS_FAILED
 on_ranks_failed: list[Callable[[Sequence[int]], FlowError]] = []
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about a name that is none of `known`: the one it is close to, if any.
+    """Return the end of a message about a name that is not in `known`: a similar name, if there is
+    one.
 
     >>> flow.errors.did_you_mean("rleu", ["relu", "gelu"])
     "; did you mean 'relu'?"
@@ -142,8 +143,8 @@ class FlowError(Exception):
     ShapeError
     """
 
-    # class and path of the layer it came from, the module it left last, the note that says so:
-    # for `flowvm.nn.module`
+    # for `flowvm.nn.module`: class and path of the layer that raised it, the last module it left,
+    # its note
     layer: tuple[str, str, object, str] | None = None
 
     def __init__(self, *args: object) -> None:
@@ -176,7 +177,7 @@ class AssertedError(ArgumentError, AssertionError):
 
 
 class ModeError(ArgumentError, NotImplementedError):
-    """A way of computing that there is not, or not for such a shape.
+    """A mode of computation that does not exist, or not for such a shape.
 
     >>> F.pad(flow.ones(1, 2), (1, 1), mode="mirror")
     Traceback (most recent call last):
@@ -186,7 +187,8 @@ class ModeError(ArgumentError, NotImplementedError):
 
 
 class FileError(ArgumentError, UnpicklingError):
-    """A file that cannot be read: another format, damaged, or with what is not loaded from files.
+    """A file that cannot be read: it has another format, is damaged, or has objects that are not
+    loaded from files.
 
     >>> issubclass(flow.errors.FileError, ValueError)
     True
@@ -244,7 +246,7 @@ class ValuelessError(DeviceError, NotImplementedError):
 
 
 class IndexTypeError(ArgumentTypeError, IndexError):
-    """What is no index, where one is due.
+    """An index that is not of an index's type.
 
     >>> flow.ones(2)[0.5]
     Traceback (most recent call last):
@@ -264,7 +266,7 @@ class OutOfRangeError(FlowError, IndexError, RuntimeError):
 
 
 class MissingNameError(FlowError, AttributeError):
-    """A name that flowvm, or one of its objects, has not.
+    """Unknown attribute of flowvm or of one of its objects.
 
     `known` are the names that there are.  Which of them is close is looked for when the message is
     read: `hasattr` does not read it.
@@ -291,7 +293,7 @@ class MissingNameError(FlowError, AttributeError):
 
 
 class CaptureError(FlowError, RuntimeError):
-    """Something in a graph's `build` that cannot be replayed, such as reading a value.
+    """An operation in a graph's `build` that cannot be replayed, such as reading a value.
 
     >>> @flow.compile
     ... def scaled(x):
@@ -304,7 +306,7 @@ class CaptureError(FlowError, RuntimeError):
 
 
 class GraphError(FlowError, RuntimeError):
-    """An edit of a `flow.fx` graph that cannot be, or a graph in which nodes do not fit.
+    """An impossible edit of a `flow.fx` graph, or a graph with nodes that do not fit.
 
     >>> graph = flow.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -317,7 +319,7 @@ class GraphError(FlowError, RuntimeError):
 
 
 class TraceError(FlowError, ValueError):
-    """Code that `flow.fx.symbolic_trace` cannot go through, for it asks for a value.
+    """Code that `flow.fx.symbolic_trace` cannot trace, because it needs a value.
 
     >>> try:
     ...     flow.fx.symbolic_trace(lambda x: x if x else -x)
@@ -328,7 +330,7 @@ class TraceError(FlowError, ValueError):
 
 
 class CheckError(FlowError, AssertionError):
-    """A graph's call that gave something else than eager code does (`graph.config.check`)."""
+    """A graph's call with another result than eager code (`graph.config.check`)."""
 
 
 class DivisionByZeroError(FlowError, RuntimeError, ZeroDivisionError):
@@ -422,7 +424,7 @@ class LoaderError(FlowError, RuntimeError):
 
 
 class CommunicationError(FlowError, RuntimeError):
-    """Ranks that do not exchange the same, one that is gone or failed, or MPI itself.
+    """An error between ranks: different exchanges, a rank that is gone or failed, or MPI itself.
 
     >>> issubclass(flow.errors.CommunicationError, RuntimeError)
     True
@@ -430,7 +432,7 @@ class CommunicationError(FlowError, RuntimeError):
 
 
 class VMError(FlowError, RuntimeError):
-    """The virtual machine could not do what was asked.
+    """A failed operation of the virtual machine.
 
     >>> issubclass(flow.errors.VMError, flow.FlowError)
     True
@@ -446,7 +448,7 @@ class CompileError(VMError):
 
 
 class CallbackError(VMError):
-    """A Python callback on a host stream raised; what it raised is the `__cause__`.
+    """A Python callback on a host stream raised an exception, which is the `__cause__`.
 
     >>> issubclass(flow.errors.CallbackError, RuntimeError)
     True
@@ -502,7 +504,7 @@ class ScheduleError(VMError):
 
 
 class CaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
-    """What a graph computes may differ from what its author expects; the text says where.
+    """A graph's results may differ from its author's expectation; the text names the place.
 
     >>> issubclass(flow.errors.CaptureWarning, UserWarning)
     True
@@ -521,7 +523,9 @@ class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
 
 
 class Status(IntEnum):
-    """What a kernel returns: OK, or why it stopped.  From USER_STATUS up they are user kernels'."""
+    """A kernel's result: OK, or the reason why it stopped.  Numbers from USER_STATUS up are for
+    user kernels.
+    """
 
     OK = 0
     INDEX_OUT_OF_RANGE = 1
@@ -536,7 +540,7 @@ class Status(IntEnum):
     NOT_POSITIVE_DEFINITE = 11
     CAPTURED = 12
     DEVICE_FAILED = 13
-    OUTSIDE_OPERAND = 14  # this and those below: the memory check
+    OUTSIDE_OPERAND = 14  # this and the ones below: the memory check
     BETWEEN_ELEMENTS = 15
     WROTE_INPUT = 16
     OUTSIDE_SCRATCH = 17
@@ -643,8 +647,8 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
 
 
 def declare_status(code: int, exception: type[FlowError], message: str) -> int:
-    """Say what a user kernel's own status means: `code` >= Status.USER_STATUS, `message` with {0}
-    to {5}.
+    """Declare the meaning of a user kernel's own status: `code` >= Status.USER_STATUS, `message`
+    with {0} to {5}.
 
     Returns `code`, so that a kernel's constant and its meaning are one line:
 
@@ -668,7 +672,7 @@ def declare_status(code: int, exception: type[FlowError], message: str) -> int:
 
 
 def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str] = ()) -> FlowError:
-    """The exception that a kernel's status and details stand for; `names` are its operands'.
+    """Return the exception for a kernel's status and details; `names` are its operands'.
 
     >>> code = int(flow.errors.Status.USER_STATUS) + 901
     >>> _ = flow.errors.declare_status(code, flow.errors.InvalidValueError, "row {0} is empty")

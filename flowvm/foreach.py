@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
 
 @functools.cache
 def foreach(name: str) -> Callable[..., Any]:
-    """The function of this name, one of NAMES.
+    """Return the function of this name, one of NAMES.
 
     Takes lists of as many tensors as the first, or a number or tensor for all of them, or a list of
     numbers.  ArgumentError: lists of different lengths, or an empty one.

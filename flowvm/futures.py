@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """A value that is there later.
+    """A value that comes later.
 
     >>> from flowvm.futures import Future
     >>> future = Future()
@@ -28,20 +28,20 @@ class Future(Generic[T]):
         self._own: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def done(self) -> bool:
-        """Whether the value, or an error, is there."""
+        """Return True if the value has been set, or an error."""
         return self._own.done()
 
     def wait(self) -> T:
-        """The value, once it is there; the error, if one was set."""
+        """Wait for the value and return it; raise the error, if one was set."""
         value: T = self._own.result()
         return value
 
     def value(self) -> T:
-        """The same, of one that is done."""
+        """Return the value of a future that is done."""
         return self.wait()
 
     def set_result(self, result: T) -> None:
-        """Set the value; concurrent.futures.InvalidStateError if there is one."""
+        """Set the value; concurrent.futures.InvalidStateError if it is set already."""
         self._own.set_result(result)
 
     def set_exception(self, result: BaseException) -> None:
@@ -49,11 +49,11 @@ class Future(Generic[T]):
         self._own.set_exception(result)
 
     def add_done_callback(self, callback: Callable[[Future[T]], None]) -> None:
-        """Call `callback(self)` when it is done; at once if it is."""
+        """Call `callback(self)` when the future is done, at once if it is done already."""
         self._own.add_done_callback(lambda _: callback(self))
 
     def then(self, callback: Callable[[Future[T]], Any]) -> Future[Any]:
-        """A Future of what `callback(self)` answers when this one is done."""
+        """Return a Future of the result of `callback(self)`, called when this one is done."""
         later: Future[Any] = Future()
 
         def run(_: Any) -> None:
@@ -67,7 +67,7 @@ class Future(Generic[T]):
 
 
 def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
-    """A Future of the list of them, done when all are.
+    """Return a Future of the list of them, done when all are.
 
     >>> from flowvm.futures import Future, collect_all
     >>> futures = [Future(), Future()]
@@ -91,7 +91,7 @@ def collect_all(futures: Sequence[Future[Any]]) -> Future[list[Future[Any]]]:
 
 
 def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
-    """Their values; the first error, if there is one.
+    """Wait for all futures.  Return their values; raise the first error.
 
     >>> from flowvm.futures import Future, wait_all
     >>> future = Future()

@@ -1,4 +1,4 @@
-"""`flow.hub`: flowvm fetches nothing and runs no code from elsewhere; what asks for that says so.
+"""`flow.hub`: flowvm downloads nothing and runs no code from elsewhere; its functions raise errors.
 
 Weights that were downloaded otherwise are read by `flow.load`, PyTorch's files too; code is
 installed by pip.
@@ -30,7 +30,7 @@ def _refuse(what: str, where: Any) -> NoReturn:
 
 
 def get_dir() -> str:
-    """The folder in which programs keep weights: $FLOWVM_HUB, or ~/.cache/flowvm/hub."""
+    """Return the folder of programs' weights: $FLOWVM_HUB, or ~/.cache/flowvm/hub."""
     default = os.environ.get("FLOWVM_HUB") or Path.home() / ".cache" / "flowvm" / "hub"
     return _folder[0] if _folder else str(default)
 
@@ -40,32 +40,32 @@ def _get_torch_home() -> str:
 
 
 def set_dir(d: str | os.PathLike[str]) -> None:
-    """Let get_dir answer this folder."""
+    """Set the folder that get_dir returns."""
     _folder[:] = [os.fspath(d)]
 
 
 def load(repo_or_dir: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: no code of a repository is run."""
+    """Raise ArgumentError: no code of a repository is run."""
     _refuse("load", repo_or_dir)
 
 
 def help(github: str, model: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: no code of a repository is run."""
+    """Raise ArgumentError: no code of a repository is run."""
     _refuse("help", github)
 
 
 def list(github: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: no code of a repository is run."""
+    """Raise ArgumentError: no code of a repository is run."""
     _refuse("list", github)
 
 
 def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: nothing is downloaded."""
+    """Raise ArgumentError: nothing is downloaded."""
     _refuse("load_state_dict_from_url", url)
 
 
 def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: nothing is downloaded."""
+    """Raise ArgumentError: nothing is downloaded."""
     _refuse("download_url_to_file", url)
 
 

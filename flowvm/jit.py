@@ -1,4 +1,4 @@
-"""`flow.jit`: PyTorch's words for compiling programs, with what they mean here.
+"""`flow.jit`: PyTorch's words for compiling programs, and their meaning here.
 
 script(f)       f itself: eager code is the program, and nothing of Python is left out
 trace(f, x)     flow.compile(f), called once with x: captured, and replayed from then on;
@@ -53,7 +53,7 @@ ScriptFunction = Graph
 
 
 def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-    """The function, class or module itself: it runs as the Python that it is.
+    """Return the function, class or module itself: it runs as Python.
 
     >>> model = nn.Linear(2, 3)
     >>> flow.jit.script(model) is model
@@ -63,10 +63,9 @@ def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`flow.compile(func)`, called once with the example (a tensor, or a tuple of arguments, or
-    the keyword example_kwarg_inputs).  What check_trace and its tolerances ask is so by
-    construction: a replay's results are the eager ones, and a call of another kind is captured
-    anew.
+    """Return `flow.compile(func)`, called once with the example (a tensor, a tuple of arguments, or
+    the keyword example_kwarg_inputs).  The checks of check_trace hold by construction: a replay's
+    results are the eager ones, and a call of another kind is captured anew.
 
     >>> doubled = flow.jit.trace(lambda x: 2 * x, flow.ones(2))
     >>> doubled(flow.tensor([1.0, 3.0]))
@@ -97,12 +96,12 @@ def trace_module(mod: Module, inputs: dict[str, Any], *args: Any, **kwargs: Any)
 
 
 def _itself(drop: Any = False, **kwargs: Any) -> Any:
-    """A decorator with or without arguments that changes nothing."""
+    """Return a decorator, with or without arguments, that changes nothing."""
     return drop if callable(drop) else lambda function: function
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
-    """The function itself, with or without arguments of the decorator.
+    """Return the function itself; the decorator may have arguments.
 
     >>> flow.jit.ignore(len) is len
     True
@@ -111,7 +110,7 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
 
 
 def unused(fn: Any) -> Any:
-    """The function itself.
+    """Return the function itself.
 
     >>> flow.jit.unused(len) is len
     True
@@ -120,7 +119,7 @@ def unused(fn: Any) -> Any:
 
 
 def export(fn: Any) -> Any:
-    """The function itself.
+    """Return the function itself.
 
     >>> flow.jit.export(len) is len
     True
@@ -136,7 +135,7 @@ _overload_method = _overload
 
 
 def interface(obj: Any) -> Any:
-    """The class itself.
+    """Return the class itself.
 
     >>> flow.jit.interface(int) is int
     True
@@ -145,7 +144,7 @@ def interface(obj: Any) -> Any:
 
 
 def script_if_tracing(fn: Any) -> Any:
-    """The function itself.
+    """Return the function itself.
 
     >>> flow.jit.script_if_tracing(len) is len
     True
@@ -154,7 +153,7 @@ def script_if_tracing(fn: Any) -> Any:
 
 
 def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module itself: a graph's constants are folded when it is captured.
+    """Return the module itself: a graph's constants are folded when it is captured.
 
     >>> model = nn.Linear(2, 3).eval()
     >>> flow.jit.freeze(model) is model
@@ -164,7 +163,7 @@ def freeze(mod: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def optimize_for_inference(mod: Any, *args: Any, **kwargs: Any) -> Any:
-    """The module itself: passes run when a graph is captured.
+    """Return the module itself: passes run when a graph is captured.
 
     >>> model = nn.Linear(2, 3).eval()
     >>> flow.jit.optimize_for_inference(model) is model
@@ -174,14 +173,14 @@ def optimize_for_inference(mod: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def enable_onednn_fusion(enabled: bool) -> None:
-    """Taken: graphs fuse by themselves.
+    """Accept and ignore: graphs fuse by themselves.
 
     >>> flow.jit.enable_onednn_fusion(True)
     """
 
 
 def is_scripting() -> bool:
-    """Whether code is being compiled from its text: never.
+    """Return False: no code is ever compiled from its text.
 
     >>> flow.jit.is_scripting()
     False
@@ -190,7 +189,7 @@ def is_scripting() -> bool:
 
 
 def is_tracing() -> bool:
-    """Whether what runs now is being captured.
+    """Return True if the running code is being captured.
 
     >>> flow.jit.is_tracing()
     False
@@ -199,7 +198,7 @@ def is_tracing() -> bool:
 
 
 def annotate(the_type: Any, the_value: Any) -> Any:
-    """The value.
+    """Return the value.
 
     >>> flow.jit.annotate(list, [1, 2])
     [1, 2]
@@ -208,7 +207,7 @@ def annotate(the_type: Any, the_value: Any) -> Any:
 
 
 def Attribute(value: Any, type: Any = None) -> Any:  # noqa: N802 - PyTorch's name
-    """The value.
+    """Return the value.
 
     >>> flow.jit.Attribute(3, int)
     3
@@ -217,7 +216,7 @@ def Attribute(value: Any, type: Any = None) -> Any:  # noqa: N802 - PyTorch's na
 
 
 def isinstance(obj: Any, target_type: Any) -> bool:
-    """Python's, with the arguments of generic types left out.
+    """Do as Python's isinstance, without the arguments of generic types.
 
     >>> flow.jit.isinstance([1, 2], list[int])
     True
@@ -228,7 +227,8 @@ def isinstance(obj: Any, target_type: Any) -> bool:
 
 
 def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """The call's result: what it computes is not waited for before it is read.
+    """Call the function and return its result; the computation is waited for when the result is
+    read.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
     tensor([2., 2.])
@@ -237,7 +237,7 @@ def fork(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def wait(future: Any) -> Any:
-    """What fork gave.
+    """Return fork's result.
 
     >>> flow.jit.wait(flow.jit.fork(flow.add, flow.ones(2), 1))
     tensor([2., 2.])
@@ -246,7 +246,7 @@ def wait(future: Any) -> Any:
 
 
 def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: there is no file of code.
+    """Raise ArgumentError: there is no file of code.
 
     >>> try:
     ...     flow.jit.save(nn.Linear(2, 3), "model.pt")
@@ -261,7 +261,7 @@ def save(m: Any, f: Any, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def load(f: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """ArgumentError: TorchScript files hold code, which flowvm does not run.
+    """Raise ArgumentError: TorchScript files hold code, which flowvm does not run.
 
     >>> try:
     ...     flow.jit.load("model.pt")

@@ -1,4 +1,4 @@
-"""What an op's infer function answers: a `Launch` of a kernel body on `View`s of its operands.
+"""The answer of an op's infer function: a `Launch` of a kernel body on `View`s of its operands.
 
 Every device's lowering starts from it, so it lies below the ops and below the devices.
 """
@@ -43,12 +43,12 @@ class View:
 
     @staticmethod
     def of(meta: TensorMeta) -> View:
-        """The operand as it is."""
+        """Return the view of an operand as it is."""
         return View(meta.dtype, tuple(meta.shape), meta.stride)
 
     @staticmethod
     def optional(view: View | None, dtype: DType, ndim: int = 1) -> View:
-        """An operand that a call may lack; if this one does, `view` is None.
+        """Return the view of an operand that a call may lack; if this one does, `view` is None.
 
         Such operands come last, and their op has no dynamic scalars.
         """
@@ -56,18 +56,18 @@ class View:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Strides in elements."""
+        """The strides in elements."""
         return dense_stride(self.shape) if self.stride is None else self.stride
 
     @property
     def dense(self) -> bool:
-        """Whether it is C-contiguous."""
+        """True if the view is C-contiguous."""
         return self.stride is None or self.stride == dense_stride(self.shape)
 
 
 def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
-    """A view of the elements as integers of their size, for kernels that only move them; those of
-    16 bytes as complex128, for want of such integers.
+    """Return a view of the elements as integers of their size, for kernels that only move them.
+    Elements of 16 bytes are complex128, for want of such integers.
     """
     names = {1: "uint8", 2: "int16", 4: "int32", 8: "int64", 16: "complex128"}
     name = names[meta.dtype.itemsize]
@@ -78,7 +78,7 @@ def bits(meta: TensorMeta, shape: Sequence[int] | None = None) -> View:
 
 @dataclass(frozen=True)
 class Launch:
-    """What an infer function answers.
+    """The answer of an infer function.
 
     `body(arrays..., consts..., scalars..., [scratch], [arena], lo, hi, [details])` works on the
     range [lo, hi) of `units`; arrays are the outputs, then the inputs, as `views` says (default: as
@@ -126,11 +126,11 @@ class Launch:
     blocks: tuple[int, ...] = ()
     stream: int = 0  # that it goes to, if not the caller's: see `flowvm.ranks.world.Lane`
     stand_in: Callable[..., Any] | None = None
-    plan: Any = None  # for a rule of another device: what it needs to know besides metas and attrs
+    plan: Any = None  # for a rule of another device: more facts than metas and attrs
 
 
 def elsewhere(outputs: tuple[TensorMeta, ...], plan: Any) -> Launch:
-    """What an infer function answers that will not plan a kernel for the CPU in vain."""
+    """Return a Launch without a CPU kernel, for a call on another device."""
     return Launch(outputs, _no_body, plan=plan)
 
 

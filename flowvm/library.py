@@ -1,5 +1,5 @@
-"""`flow.library`: ops of one's own, under PyTorch's names: a schema, a function for each device or
-for all, one for tensors without values, a gradient.
+"""`flow.library`: custom ops under PyTorch's names: a schema, a function for each device or for
+all, a function for tensors without values, a gradient.
 
 An op here is a Python function that others find by its name, as `torch.ops.space.name` too
 (`flowvm.compat`).  What `custom_op` makes computes outside of the graph, as there: gradients are
@@ -40,8 +40,8 @@ __dir__ = listing(globals())
 
 
 class Library:
-    """Ops of a name space: "DEF" and "FRAGMENT" define some, "IMPL" gives functions of those that
-    others define.
+    """Ops of a name space. "DEF" and "FRAGMENT" define ops, "IMPL" adds functions to ops defined
+    elsewhere.
 
     >>> lib = flow.library.Library("mine", "DEF")
     >>> lib.define("plus(Tensor x, float y=1.0) -> Tensor")
@@ -63,8 +63,8 @@ class Library:
         return f"Library(kind={self.kind}, ns={self.ns}, dispatch_key={self.dispatch_key})>"
 
     def define(self, schema: str, alias_analysis: str = "", *, tags: Any = ()) -> str:
-        """Define an op; its name.  ArgumentError for one that there is, or a text that is no
-        schema.
+        """Define an op.  Return its name.  ArgumentError for an op that exists, or a text that is
+        no schema.
         """
         if self.kind == "IMPL":
             raise ArgumentError("a library of kind IMPL defines no ops; FRAGMENT does")
@@ -98,7 +98,7 @@ class Library:
         self._made.append((op, key))
 
     def _destroy(self) -> None:
-        """Take back what was defined and given."""
+        """Remove the ops and functions that this library has added."""
         for op, key in self._made:
             if key:
                 op.functions.pop(key, None)
@@ -107,7 +107,7 @@ class Library:
         self._made.clear()
 
 
-_kept = Library("", "FRAGMENT")  # what functions here define
+_kept = Library("", "FRAGMENT")  # the ops that functions here define
 
 
 def define(qualname: str, schema: str, *, lib: Library | None = None, tags: Any = ()) -> Any:
@@ -145,7 +145,7 @@ def impl(
 
 
 def fallthrough_kernel(*args: Any) -> Any:
-    """ModeError: a key without a function is passed over here.
+    """Raise ModeError: a key without a function is passed over here.
 
     >>> flow.library.fallthrough_kernel.__name__
     'fallthrough_kernel'
@@ -163,8 +163,8 @@ def custom_op(
     schema: str | None = None,
     tags: Any = None,
 ) -> Any:
-    """`fn` as the op "space::name", or a decorator: `mutates_args` are the names of tensors that it
-    changes, `device_types` where it runs, its schema is that of its annotations.
+    """Make `fn` the op "space::name", or return a decorator.  `mutates_args` names the tensors that
+    it changes, `device_types` the devices where it runs.  The annotations give its schema.
 
     >>> @flow.library.custom_op("own::thrice", mutates_args=())
     ... def thrice(x: flow.Tensor) -> flow.Tensor:
@@ -185,7 +185,7 @@ def custom_op(
 
 
 def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any = None) -> Any:
-    """See CustomOpDef.register_kernel.
+    """Register a kernel as CustomOpDef.register_kernel does.
 
     >>> flow.library.define("own::half", "(Tensor x) -> Tensor")
     >>> _ = flow.library.register_kernel("own::half", "cpu", lambda x: x / 2)
@@ -194,7 +194,7 @@ def register_kernel(op: Any, device_types: Any, func: Any = None, /, *, lib: Any
 
 
 def register_fake(op: Any, func: Any = None, /, *, lib: Any = None, **kwargs: Any) -> Any:
-    """`func` gives, for tensors without values, such as the op would give.
+    """Register `func`, which returns the op's results for tensors without values.
 
     >>> @flow.library.custom_op("own::same", mutates_args=())
     ... def same(x: flow.Tensor) -> flow.Tensor:
@@ -217,7 +217,7 @@ def register_autograd(
     setup_context: Callable[..., Any] | None = None,
     lib: Any = None,
 ) -> None:
-    """See CustomOpDef.register_autograd.
+    """Register a gradient as CustomOpDef.register_autograd does.
 
     >>> @flow.library.custom_op("own::tenfold", mutates_args=())
     ... def tenfold(x: flow.Tensor) -> flow.Tensor:
@@ -232,7 +232,7 @@ def register_autograd(
 
 
 def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
-    """Taken: vmap calls an op for each sample.
+    """Accept and ignore: vmap calls an op for each sample.
 
     >>> flow.library.define("own::kept", "(Tensor x) -> Tensor")
     >>> _ = flow.library.register_vmap("own::kept", lambda info, dims, x: (x, 0))
@@ -241,7 +241,7 @@ def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
 
 
 def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Any = None) -> None:
-    """See CustomOpDef.register_autocast.
+    """Register a dtype as CustomOpDef.register_autocast does.
 
     >>> @flow.library.custom_op("own::copied", mutates_args=())
     ... def copied(x: flow.Tensor) -> flow.Tensor:
@@ -272,8 +272,9 @@ def opcheck(
     atol: float | None = None,
     rtol: float | None = None,
 ) -> dict[str, Any]:
-    """Whether an op is as it says, for these arguments: it changes what its schema says and nothing
-    else; it has a gradient if an argument wants one; its fake gives what it gives, but for values.
+    """Test an op against its schema, for these arguments.  It must change exactly the arguments
+    that its schema names.  It has a gradient if an argument wants one.  Its fake returns equal
+    metadata.
 
     The result of each test, "SUCCESS" or the error; the first error, if `raise_exception`.
 

@@ -28,7 +28,8 @@ __dir__ = listing(globals())
 
 # not public
 def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = None) -> Tensor:
-    """Orthonormal columns (*, m, q) that nearly span what the matrices A - M (*, m, n) map to.
+    """Return orthonormal columns (*, m, q) that nearly span the image of the matrices A - M (*, m,
+    n).
 
     niter   how often the space is refined, by products with the matrix and its adjoint
 
@@ -62,8 +63,9 @@ def _less(name: str, a: Any, mean: Any) -> Tensor:
 def svd_lowrank(
     A: Tensor, q: int | None = 6, niter: int | None = 2, M: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V (not its transpose) of the matrices A - M (*, m, n), of which the `q` largest
-    singular values are found: nearly, by chance, and the better the faster they fall.
+    """Return U, S and V (not its transpose) of the matrices A - M (*, m, n), for about the `q`
+    largest singular values.  The method is randomized; the faster the singular values fall, the
+    better the result.
 
     q       somewhat more than the rank that is looked for; min(m, n) if it is more than that
     niter   how often the space of U is refined
@@ -80,7 +82,7 @@ def svd_lowrank(
     count = min(6 if q is None else q, m, n)
     if count <= 0:
         raise ArgumentError(f"svd_lowrank: q and the matrices' sizes are positive, got {q}, {m, n}")
-    turned = m < n  # the basis is that of the longer side, so the small matrix is thin
+    turned = m < n  # the basis is of the longer side, so the small matrix is thin
     x = x.mH if turned else x
     basis = get_approximate_basis(x, count, niter)
     u, s, vh = svd(matmul(basis.mH, x), full_matrices=False)
@@ -91,8 +93,9 @@ def svd_lowrank(
 def pca_lowrank(
     A: Tensor, q: int | None = None, center: bool = True, niter: int = 2
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """U, S and V of samples (*, m, n), of which each of the m rows is one: the columns of V are the
-    `q` principal directions (6 if there are as many), S**2 / (m - 1) what varies along them.
+    """Return U, S and V of samples (*, m, n), whose m rows are the samples.  The columns of V are
+    the `q` principal directions (6 if there are as many).  S**2 / (m - 1) is the variance along
+    them.
 
     `center`: each column's mean is taken off first.
 
@@ -184,15 +187,15 @@ def _one_by_one(t: Any, batch: Any) -> list[Any]:
 
 
 def _of_one(a: Any, b: Any, x: Any, k: Any, niter: int, tol: float, largest: bool) -> Tensor:
-    """The vectors of one matrix: each step seeks the best in the space of the vectors, their
-    residuals and the step before.
+    """Return the vectors of one matrix.  Each step seeks the best in the space of the vectors,
+    their residuals and the step before.
     """
 
     def by_b(z: Any) -> Any:
         return z if b is None else matmul(b, z)
 
     def best(space: Any, count: int) -> tuple[Any, Any]:
-        """Of all vectors in the space, which are independent: those of the first eigenvalues."""
+        """Return the first eigenvalues and their vectors, among all vectors of the space."""
         scale, turn = eigh(matmul(space.mT, by_b(space)))
         kept = scale > scale.max() * finfo(space.dtype).eps * len(scale) * 10
         basis = matmul(space, turn[:, kept] / scale[kept].sqrt())

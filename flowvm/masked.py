@@ -1,4 +1,5 @@
-"""`flow.masked`: reductions and normalizations of the elements that a mask has, as compositions.
+"""`flow.masked`: reductions and normalizations of the elements that a mask selects, as
+compositions.
 
 Where the mask is False an element is as if it were not there: it is replaced by what changes
 nothing, 0 in a sum, -inf in a maximum.  The mask is broadcast with the input; without one all
@@ -31,7 +32,7 @@ Dims = int | Sequence[int] | None
 
 
 def _mask(name: str, x: Any, mask: Any) -> Tensor | None:
-    """The mask, as large as the input; None where all count."""
+    """Return the mask, as large as the input; None if all elements count."""
     if not isinstance(x, Tensor):
         raise ArgumentTypeError(f"masked.{name}: input must be a Tensor, got {type(x).__name__}")
     if mask is None:
@@ -47,7 +48,7 @@ def _mask(name: str, x: Any, mask: Any) -> Tensor | None:
 
 
 def _dims(name: str, x: Tensor, dim: Dims) -> tuple[int, ...]:
-    """All dimensions for None and ()."""
+    """Return the dimensions: all for None and ()."""
     if dim is None or (not isinstance(dim, int) and len(tuple(dim)) == 0):
         return tuple(range(x.ndim))
     given = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -62,7 +63,7 @@ def _dims(name: str, x: Tensor, dim: Dims) -> tuple[int, ...]:
 
 
 def _or(x: Tensor, mask: Tensor | None, other: float) -> Tensor:
-    """`x` with `other` where the mask is False."""
+    """Return `x` with `other` where the mask is False."""
     if mask is None:
         return x
     found: Tensor = ops.where(mask, x, ops.full((), other, dtype=x.dtype, device=x.device))
@@ -78,14 +79,14 @@ def _most(dtype: DType) -> float:
 
 
 def _summed_dtype(x: Tensor, dtype: DType | None) -> DType:
-    """Integers are summed up as int64."""
+    """Return the dtype of a sum: int64 for integers."""
     if dtype is not None:
         return dtype
     return x.dtype if x.dtype.inexact else int64
 
 
 def _scanned_dtype(x: Tensor, dtype: DType | None) -> DType:
-    """Scans stay in the input's dtype, but for bools."""
+    """Return the dtype of a scan: the input's dtype, but for bools."""
     if dtype is not None:
         return dtype
     return int64 if x.dtype is bool_ else x.dtype
@@ -162,8 +163,8 @@ def argmax(
     input: Tensor, dim: int | None = None, *, keepdim: bool | None = False,
     dtype: DType | None = None, mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where the greatest of the elements that count is; int64 for integers, else of the input's
-    dtype, as PyTorch's.
+    """Return the index of the greatest element among the ones that count. int64 for integers, else
+    of the input's dtype, as PyTorch's.
 
     >>> flow.masked.argmax(flow.tensor([1, 9, 4]), mask=flow.tensor([True, False, True]))
     tensor(2)
@@ -178,8 +179,8 @@ def argmin(
     input: Tensor, dim: int | None = None, *, keepdim: bool | None = False,
     dtype: DType | None = None, mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Where the least of the elements that count is; int64 for integers, else of the input's dtype,
-    as PyTorch's.
+    """Return the index of the least element among the ones that count. int64 for integers, else of
+    the input's dtype, as PyTorch's.
 
     >>> flow.masked.argmin(flow.tensor([1, 0, 4]), mask=flow.tensor([True, False, True]))
     tensor(0)
@@ -271,8 +272,8 @@ def median(
     input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: DType | None = None,
     mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The lower one of the middle elements of those that count, along `dim`; NaN of none, which is
-    an error for integers.
+    """Return the lower middle element along `dim` among the ones that count.  NaN if there is none,
+    which is an error for integers.
 
     >>> flow.masked.median(flow.tensor([1.0, 9.0, 3.0]), mask=flow.tensor([True, True, False]))
     tensor(1.)
@@ -368,7 +369,7 @@ def softmin(
 def cumsum(
     input: Tensor, dim: int, *, dtype: DType | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Sums of what counts up to each place.
+    """Return the sums of the counting elements up to each place.
 
     >>> flow.masked.cumsum(flow.tensor([1.0, 2.0, 4.0]), 0, mask=flow.tensor([True, False, True]))
     tensor([1., 1., 5.])
@@ -380,7 +381,7 @@ def cumsum(
 def cumprod(
     input: Tensor, dim: int, *, dtype: DType | None = None, mask: Tensor | None = None
 ) -> Tensor:
-    """Products of what counts up to each place.
+    """Return the products of the counting elements up to each place.
 
     >>> flow.masked.cumprod(flow.tensor([3.0, 2.0, 4.0]), 0, mask=flow.tensor([True, False, True]))
     tensor([ 3.,  3., 12.])

@@ -1,4 +1,4 @@
-"""Memory of tensors: how much there is, what it is for and who keeps it alive.
+"""Memory of tensors: its amount, its uses and its owners.
 
     print(flow.memory.summary())
 
@@ -19,13 +19,14 @@ from flowvm.vm import empty_cache, reset_peak, stats
 __all__ = ["allocated", "empty_cache", "max_allocated", "reserved", "reset_peak", "summary"]
 __dir__ = listing(globals())
 
-REPORT = 86  # columns of what stands in an error
+REPORT = 86  # columns of a report in an error
 INDENT = " " * 14
 
 
 def summary(device: Device | str | None = None) -> MemoryNow:
-    """What memory of a device, by default the CPU, is for at this moment: by kind, and the largest
-    owners with the lines that made them and what keeps them alive.  Waits for nothing.
+    """Return the present use of a device's memory, by default the CPU's.  It is sorted by kind,
+    with the largest owners, the lines that made them, and the references that keep them alive.
+    Nothing is waited for.
 
     ArgumentError: a CUDA device that has not been used.
     """
@@ -40,22 +41,24 @@ def summary(device: Device | str | None = None) -> MemoryNow:
 
 
 def allocated() -> int:
-    """Bytes that tensors have now."""
+    """Return the bytes that tensors have now."""
     return stats()["live_bytes"]
 
 
 def max_allocated() -> int:
-    """The most that they had since the process began, or since `reset_peak()`."""
+    """Return the most bytes that tensors had since the process began, or since `reset_peak()`."""
     return stats()["peak_bytes"]
 
 
 def reserved() -> int:
-    """Bytes that flowvm has from the system; what tensors do not have of it is kept for others."""
+    """Return the bytes that flowvm has from the system.  The part that tensors do not use is kept
+    for others.
+    """
     return stats()["reserved_bytes"]
 
 
 def report(stream: int) -> str:
-    """The summary as the body of an out-of-memory error of a stream."""
+    """Return the summary as the body of an out-of-memory error of a stream."""
     lines = memory_now(space_of(stream)).screen(REPORT).plain().split("\n")
     first = lines[0].removeprefix(" memory  ")
     body = [INDENT + line.removeprefix(" ") for line in lines[1:]]

@@ -1,4 +1,4 @@
-"""Methods that OneFlow has as functions, too: `flow.expand(x, 2, 3)` is `x.expand(2, 3)`.
+"""Tensor methods that OneFlow has as functions, too: `flow.expand(x, 2, 3)` is `x.expand(2, 3)`.
 
 Made when named; the docstring is the method's.  `cast`, `local_to_global` and `global_to_global`
 are methods under other names.
@@ -34,8 +34,8 @@ def __getattr__(name: str) -> Callable[..., Any]:
 # not public
 @functools.cache
 def function(name: str) -> Callable[..., Any]:
-    """The function `name(input, ...)`, which is `input.name(...)`; ArgumentTypeError where `input`
-    is no tensor.
+    """Return the function `name(input, ...)`, which calls `input.name(...)`; ArgumentTypeError if
+    `input` is no tensor.
 
     >>> flow.expand(flow.ones(1, 2), 2, 2)
     tensor([[1., 1.],
@@ -56,7 +56,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def cast(input: Tensor, dtype: Any) -> Tensor:
-    """`input.to(dtype)`: the tensor itself where it has the dtype.
+    """Return `input.to(dtype)`: the tensor itself if it has the dtype.
 
     >>> flow.cast(flow.tensor([1.7, -1.7]), flow.int8)
     tensor([ 1, -1], dtype=flow.int8)

@@ -25,7 +25,7 @@ _aside: dict[str, ModuleType] = {}  # the modules that the mirrors stand in for
 
 
 def is_enabled() -> bool:
-    """Whether `import torch` means flowvm now.
+    """Return True if `import torch` means flowvm now.
 
     >>> flow.mock_torch.is_enabled()
     False
@@ -34,14 +34,16 @@ def is_enabled() -> bool:
 
 
 class _Switch:
-    """Called, it holds until the other one is called; as a context, until the block ends."""
+    """A switch of the meaning of `import torch`.  A call lasts until the opposite call; a with
+    statement lasts until its end.
+    """
 
     def __init__(self, on: bool, report: bool) -> None:
         self._before = is_enabled()
         _turn(on, report)
 
     def __enter__(self) -> None:
-        """It holds since it was made."""
+        """Do nothing: the switch was made with the object."""
 
     def __exit__(
         self,
@@ -80,7 +82,8 @@ class enable(_Switch):  # noqa: N801 - OneFlow's name
 
 
 class disable(_Switch):  # noqa: N801 - OneFlow's name
-    """Let these names mean what they did from now on, or inside `with disable():`.
+    """Restore the meaning of `import torch` and `import oneflow` from now on, or inside `with
+    disable():`.
 
     >>> with flow.mock_torch.enable():
     ...     with flow.mock_torch.disable():

@@ -1,4 +1,4 @@
-"""`flow.mps`: flowvm does not compute on Apple's GPUs; what asks hears so."""
+"""`flow.mps`: flowvm does not compute on Apple's GPUs, and says so."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ def _refuse() -> NoReturn:
 
 
 def is_available() -> bool:
-    """Whether there is such a device: never."""
+    """Return False: such devices do not exist here."""
     return False
 
 
 def is_initialized() -> bool:
-    """Whether such a device is in use: never."""
+    """Return False: such devices do not exist here."""
     return False
 
 
 def device_count() -> int:
-    """How many such devices there are: none."""
+    """Return 0: such devices do not exist here."""
     return 0
 
 
 def current_device() -> NoReturn:
-    """DeviceError: there is none."""
+    """Raise DeviceError: such devices do not exist here."""
     _refuse()
 
 
 def synchronize(device: object = None) -> NoReturn:
-    """DeviceError: there is nothing to wait for."""
+    """Raise DeviceError: such devices do not exist here."""
     _refuse()
 
 
 def empty_cache() -> None:
-    """Nothing is cached."""
+    """Do nothing: nothing is cached."""
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the generators of such devices, of which there are none."""
+    """Do nothing: such devices do not exist here."""
 
 
 def manual_seed_all(seed: int) -> None:
-    """Seed the generators of such devices, of which there are none."""
+    """Do nothing: such devices do not exist here."""
 
 
 __all__ = own_names(globals())

@@ -1,4 +1,4 @@
-"""`flow.multiprocessing`: Python's, whose names it has all, and `spawn`.
+"""`flow.multiprocessing`: all names of Python's multiprocessing, and `spawn`.
 
 Tensors that go through its queues and pipes are copied, but those on memory of `share_memory_`,
 which the other process then has, too.  A fork waits until nothing is half done
@@ -32,17 +32,19 @@ _STRATEGY: Final = "file_descriptor"  # PyTorch's name of its default
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """The strategies that may be named; shared memory is a file without a name in all of them."""
+    """Return the names of strategies; in all of them, shared memory is a file without a name."""
     return {"file_descriptor", "file_system"}
 
 
 def get_sharing_strategy() -> str:
-    """PyTorch's default: what is set changes nothing."""
+    """Return PyTorch's default; `set_sharing_strategy` changes nothing."""
     return _STRATEGY
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Taken, see there.  ArgumentError for a strategy that there is not."""
+    """Accept and ignore a strategy, see `get_sharing_strategy`.  ArgumentError for an unknown
+    one.
+    """
     if new_strategy not in get_all_sharing_strategies():
         raise ArgumentError(
             f"{new_strategy!r} is no sharing strategy: {sorted(get_all_sharing_strategies())}"
@@ -50,18 +52,18 @@ def set_sharing_strategy(new_strategy: str) -> None:
 
 
 class ProcessContext:
-    """Processes that `spawn` has started."""
+    """The processes that `spawn` has started."""
 
     def __init__(self, processes: list[Any]) -> None:
         self.processes = processes
 
     def pids(self) -> list[int]:
-        """Their numbers."""
+        """Return the numbers of the processes."""
         return [process.pid for process in self.processes]
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
-        """Wait for them; whether all have ended.  If one fails, the others are ended, and that is a
-        VMError which names it.
+        """Wait for the processes.  Return True if all have ended.  If one fails, the others are
+        ended, and a VMError names it.
         """
         left: dict[Any, Any] = {p.sentinel: p for p in self.processes if p.is_alive()}
         for sentinel in _connection.wait(list(left), timeout) if left else []:
@@ -114,5 +116,5 @@ def spawn(
     daemon: bool = False,
     start_method: str = "spawn",
 ) -> ProcessContext | None:
-    """See start_processes; each process is a new Python."""
+    """Do as start_processes; each process is a new Python."""
     return start_processes(fn, args, nprocs, join, daemon, start_method)

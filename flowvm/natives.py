@@ -1,5 +1,5 @@
-"""PyTorch's functions that others are made of, which programs call by these names, too:
-`native_layer_norm`, `grid_sampler`, `feature_dropout` and so on.
+"""PyTorch's basic functions that programs also call by these names: `native_layer_norm`,
+`grid_sampler`, `feature_dropout` and so on.
 
 What they compute is that of the function which each docstring names; here are their arguments.
 """
@@ -106,8 +106,8 @@ def frobenius_norm(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 
 def nuclear_norm(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
-    """The sum of singular values of a matrix, or of those in the two dimensions `dim`:
-    `flow.linalg.matrix_norm(input, "nuc")`.
+    """Return the sum of singular values of a matrix, or of the matrices in the two dimensions
+    `dim`: `flow.linalg.matrix_norm(input, "nuc")`.
 
     >>> flow.nuclear_norm(flow.diag(flow.tensor([3.0, 4.0])))
     tensor(7.)
@@ -171,7 +171,7 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`F.group_norm` of (N, C, ...), and the means and 1 / sqrt(var + eps): (N, group).
+    """Return `F.group_norm` of (N, C, ...), and the means and 1 / sqrt(var + eps): (N, group).
 
     ShapeError unless N, C and HxW are those of input.
 
@@ -188,8 +188,8 @@ def native_group_norm(
 
 
 def embedding_renorm_(input: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> Tensor:
-    """`input`, a matrix, with those of the rows `indices` that are longer than `max_norm` by the
-    norm of order `norm_type` scaled down to it.
+    """Scale the rows `indices` of `input`, a matrix, down to the norm `max_norm` of order
+    `norm_type`, if they are longer.  Return `input`.
 
     >>> table = flow.tensor([[3.0, 4.0], [30.0, 40.0]])
     >>> flow.embedding_renorm_(table, flow.tensor([1]), 5.0, 2.0)

@@ -1,4 +1,4 @@
-"""Whether an op of one's own is as its schema says: the tests of `flow.library.opcheck`."""
+"""Tests of a custom op against its schema, for `flow.library.opcheck`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _check_fake(op: CustomOpDef, args: Any, kwargs: Any, atol: Any, rtol: Any) -
 
 
 def _check_gradient(op: CustomOpDef, args: Any, kwargs: Any, atol: Any, rtol: Any) -> None:
-    """Gradients twice: they are the same numbers, of their inputs' shapes."""
+    """Check that gradients computed twice are equal, and have their inputs' shapes."""
     runs = []
     for _ in range(2):
         copied = _mapped(

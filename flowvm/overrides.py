@@ -1,4 +1,4 @@
-"""`flow.overrides`: calls that classes and modes take over, by `__torch_function__`.
+"""`flow.overrides`: calls that classes and modes override by `__torch_function__`.
 
 A class that defines `__torch_function__(cls, func, types, args, kwargs)` is asked in the place of a
 public function, method or property that is called with an instance of it; a `TorchFunctionMode`
@@ -52,7 +52,7 @@ __all__ = [
 __dir__ = listing(globals())
 
 _flow: Final = sys.modules["flowvm"]
-# what asks nobody: of the library, not of a tensor
+# functions without overrides: of the library, not of a tensor
 _IGNORED: Final = frozenset({
     "default_generator", "elementwise", "from_dlpack", "get_rng_state", "initial_seed",
     "is_storage", "is_tensor", "manual_seed", "op", "samples", "seed", "set_default_tensor_type",
@@ -83,7 +83,9 @@ _PLACES: Final = {
 
 
 def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
-    """What gives way: (name, whom it belongs to, what is called, what is known as it)."""
+    """Yield the functions that overrides may replace: (name, owner, function called, public
+    object).
+    """
     found: Any
     for name in ops.__all__:
         found = getattr(ops, name)
@@ -113,7 +115,7 @@ def _surface() -> Iterator[tuple[str, Any, Any, Any]]:
 
 
 def surface_gives_way() -> None:
-    """Let all public functions ask whom they may ask."""
+    """Let all public functions ask for overrides."""
     give_way(Elementwise.__call__, None, objects=True)
     for _, _, function, public in _surface():
         if not isinstance(function, Elementwise):
@@ -125,7 +127,7 @@ def surface_gives_way() -> None:
 
 
 def has_torch_function(relevant_args: Iterable[Any]) -> bool:
-    """Whether a mode, or the class of one of the arguments, may take a call over.
+    """Return True if a mode, or the class of one of the arguments, may take a call over.
 
     >>> class Own(flow.Tensor):
     ...     pass
@@ -159,8 +161,8 @@ def has_torch_function_variadic(*args: Any) -> bool:
 def handle_torch_function(
     public_api: Callable[..., Any], relevant_args: Iterable[Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What the mode that is entered, or the classes of `relevant_args`, answer in the place of
-    `public_api(*args, **kwargs)`: for functions of a program's own that give way, too.
+    """Return the result of the entered mode, or of the classes of `relevant_args`, in the place of
+    `public_api(*args, **kwargs)`.  A program's own functions can allow overrides with it, too.
 
     ArgumentTypeError if all of them answer NotImplemented, or there is none to ask.
 
@@ -184,8 +186,7 @@ def handle_torch_function(
 def wrap_torch_function(
     dispatcher: Callable[..., Iterable[Any]],
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A decorator of a function that gives way to what `dispatcher(*args, **kwargs)` gives of its
-    arguments.
+    """Decorate a function that allows overrides by the classes of `dispatcher(*args, **kwargs)`.
 
     >>> @flow.overrides.wrap_torch_function(lambda x: (x,))
     ... def twice(x):
@@ -211,7 +212,7 @@ def wrap_torch_function(
 
 
 class TorchFunctionMode(Region):
-    """Inside `with Mode():` each call of a public function on this thread is
+    """A mode of calls.  Inside `with Mode():` each call of a public function on this thread is
     `mode.__torch_function__(func, types, args, kwargs)`, which runs outside of the mode.
 
     >>> class Names(flow.overrides.TorchFunctionMode):
@@ -232,17 +233,17 @@ class TorchFunctionMode(Region):
         return modes, (*modes.now(), self), self
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """NotImplementedError: a mode defines it."""
+        """Raise NotImplementedError: a mode defines this method."""
         raise NotImplementedError(f"{type(self).__name__} defines no __torch_function__")
 
     @classmethod
     def push(cls, *args: Any, **kwargs: Any) -> TorchFunctionMode:
-        """A mode made of the arguments."""
+        """Return a mode made of the arguments."""
         return cls(*args, **kwargs)
 
 
 class BaseTorchFunctionMode(TorchFunctionMode):
-    """A mode that makes each call as it is.
+    """A mode that leaves each call unchanged.
 
     >>> with flow.overrides.BaseTorchFunctionMode():
     ...     print(flow.ones(2) + 1)
@@ -250,12 +251,12 @@ class BaseTorchFunctionMode(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The call."""
+        """Make the call."""
         return func(*args, **(kwargs or {}))
 
 
 class DisableTorchFunctionSubclass(Region):
-    """Inside, no class is asked; modes are.
+    """Ask no class for overrides inside the with statement; modes are asked.
 
     >>> class Own(flow.Tensor):
     ...     pass
@@ -275,7 +276,7 @@ class DisableTorchFunctionSubclass(Region):
 
 
 class DisableTorchFunction(DisableTorchFunctionSubclass):
-    """Inside, no class is asked, and no mode.
+    """Ask neither classes nor modes for overrides inside the with statement.
 
     >>> with flow.overrides.DisableTorchFunction():
     ...     flow.ones(2) + 1
@@ -286,7 +287,7 @@ class DisableTorchFunction(DisableTorchFunctionSubclass):
 
 
 def enable_reentrant_dispatch() -> Region:
-    """For a with statement: what was not asked is asked again.
+    """Return a with statement's region in which overrides are asked for again.
 
     >>> with flow.overrides.enable_reentrant_dispatch():
     ...     flow.ones(2) + 1
@@ -316,7 +317,7 @@ def _names() -> dict[Any, str]:
 
 
 def resolve_name(f: Any) -> str | None:
-    """The name of a function that gives way, as a program writes it; None of others.
+    """Return the name of an overridable function, as a program writes it; None for others.
 
     >>> flow.overrides.resolve_name(flow.Tensor.shape.__get__)
     'flow.Tensor.shape.__get__'
@@ -325,7 +326,7 @@ def resolve_name(f: Any) -> str | None:
 
 
 def get_overridable_functions() -> dict[Any, list[Any]]:
-    """The functions that give way, by the module or class that has them.
+    """Return the overridable functions, by the module or class that has them.
 
     >>> flow.add in flow.overrides.get_overridable_functions()[flow]
     True
@@ -337,7 +338,7 @@ def get_overridable_functions() -> dict[Any, list[Any]]:
 
 
 def get_testing_overrides() -> dict[Any, Any]:
-    """For each function that gives way one of the same parameters, which gives -1.
+    """Return, for each overridable function, one of the same parameters that returns -1.
 
     >>> flow.overrides.get_testing_overrides()[flow.exp](flow.ones(2))
     -1
@@ -355,7 +356,7 @@ def get_testing_overrides() -> dict[Any, Any]:
 
 
 def get_ignored_functions() -> set[Any]:
-    """Public functions that ask nobody.
+    """Return public functions that cannot be overridden.
 
     >>> flow.is_tensor in flow.overrides.get_ignored_functions()
     True
@@ -366,7 +367,7 @@ def get_ignored_functions() -> set[Any]:
 
 
 def get_default_nowrap_functions() -> set[Any]:
-    """Functions whose results `Tensor.__torch_function__` leaves as they are.
+    """Return the functions whose results `Tensor.__torch_function__` leaves unchanged.
 
     >>> flow.Tensor.grad.__get__ in flow.overrides.get_default_nowrap_functions()
     True
@@ -376,7 +377,7 @@ def get_default_nowrap_functions() -> set[Any]:
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Whether it is a tensor, or its class may take calls over.
+    """Return True if the object is a tensor, or its class may take calls over.
 
     >>> flow.overrides.is_tensor_like(flow.ones(2)), flow.overrides.is_tensor_like([1.0])
     (True, False)
@@ -385,7 +386,7 @@ def is_tensor_like(inp: Any) -> bool:
 
 
 def is_tensor_method_or_property(func: Any) -> bool:
-    """Whether it is a method of Tensor, or what reads or writes a property of it.
+    """Return True if the function is a method of Tensor, or reads or writes a property of it.
 
     >>> flow.overrides.is_tensor_method_or_property(flow.Tensor.add)
     True

@@ -32,7 +32,7 @@ __dir__ = listing(globals())
 
 
 class fork_rng(Switched):  # noqa: N801 - it is called as a function is
-    """A with statement behind which generators draw as if nothing had been drawn inside.
+    """Restore the state of random generators at the end of a with statement.
 
     devices   CUDA devices whose generators are kept too; None: those in use
     enabled   False lets it do nothing

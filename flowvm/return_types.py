@@ -1,4 +1,4 @@
-"""`flow.return_types`: what functions with several results return, a class for each function.
+"""`flow.return_types`: a class for each function with several results.
 
     >>> flow.tensor([3.0, 5.0]).max(0)
     flow.return_types.max(
@@ -23,23 +23,26 @@ from flowvm.loading.listing import listing
 
 
 class _Slotted(type):
-    """Its classes' objects have no dict, and the classes say whose results they are."""
+    """Give a result class no instance dict, and a docstring that names its function."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
         function = name.removesuffix("_out").replace("linalg_", "linalg.")
         return super().__new__(
-            cls, name, bases, {"__slots__": (), "__doc__": f"Of `flow.{function}`.", **space}
+            cls,
+            name,
+            bases,
+            {"__slots__": (), "__doc__": f"The result of `flow.{function}`.", **space},
         )
 
 
 class Results(tuple[Any, ...], metaclass=_Slotted):
-    """A tuple whose elements have names: those that a class of these annotates."""
+    """A tuple with named elements; a subclass annotates the names."""
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
     n_fields: ClassVar[int] = 0
     n_sequence_fields: ClassVar[int] = 0
     n_unnamed_fields: ClassVar[int] = 0
-    _into: ClassVar[type[Results] | None] = None  # the class of what went into out=
+    _into: ClassVar[type[Results] | None] = None  # the class of results written into out=
 
     def __init_subclass__(cls) -> None:
         names = tuple(vars(cls).get("__annotations__", ()))
@@ -63,7 +66,7 @@ class Results(tuple[Any, ...], metaclass=_Slotted):
         return f"flow.return_types.{type(self).__name__}(\n" + ",\n".join(parts) + ")"
 
     def into(self, outs: Iterable[Tensor]) -> Results:
-        """The results that were written to `outs`."""
+        """Return the results that were written to `outs`."""
         return (self._into or type(self))(outs)
 
 
@@ -129,7 +132,7 @@ class aminmax(Results):
 
 
 class frexp(Results):
-    """Of `flow.frexp`: mantissa * 2 ** exponent."""
+    """The result of `flow.frexp`: mantissa * 2 ** exponent."""
 
     mantissa: Tensor
     exponent: Tensor
@@ -142,7 +145,7 @@ class histogramdd(_Counted): ...
 
 
 class geqrf(Results):
-    """Of `flow.geqrf`: R with reflectors below it, and their factors."""
+    """The result of `flow.geqrf`: R with reflectors below it, and their factors."""
 
     a: Tensor
     tau: Tensor
@@ -155,11 +158,11 @@ class qr(_Factors): ...
 
 
 class slogdet(_LogDeterminant):
-    """Of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
+    """The result of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
 
 
 class svd(Results):
-    """Of `flow.svd`: U @ diag(S) @ V.T."""
+    """The result of `flow.svd`: U @ diag(S) @ V.T."""
 
     U: Tensor
     S: Tensor
@@ -177,14 +180,14 @@ class linalg_cholesky_ex(Results):
 
 
 class linalg_eig(Results):
-    """Of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
+    """The result of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class linalg_eigh(Results):
-    """Of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
+    """The result of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
@@ -196,14 +199,14 @@ class linalg_inv_ex(Results):
 
 
 class linalg_ldl_factor(Results):
-    """Of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
+    """The result of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
 
     LD: Tensor
     pivots: Tensor
 
 
 class linalg_ldl_factor_ex(Results):
-    """Of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
+    """The result of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
 
     LD: Tensor
     pivots: Tensor
@@ -211,7 +214,7 @@ class linalg_ldl_factor_ex(Results):
 
 
 class linalg_lstsq(Results):
-    """Of `flow.linalg.lstsq`; empty is what the driver does not find."""
+    """The result of `flow.linalg.lstsq`.  Fields that the driver does not compute are empty."""
 
     solution: Tensor
     residuals: Tensor
@@ -220,18 +223,20 @@ class linalg_lstsq(Results):
 
 
 class linalg_lu(_Triangles):
-    """Of `flow.linalg.lu`: P @ L @ U."""
+    """The result of `flow.linalg.lu`: P @ L @ U."""
 
 
 class linalg_lu_factor(Results):
-    """Of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of rows."""
+    """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of
+    rows.
+    """
 
     LU: Tensor
     pivots: Tensor
 
 
 class linalg_lu_factor_ex(Results):
-    """Of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
+    """The result of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
 
     LU: Tensor
     pivots: Tensor
@@ -242,7 +247,7 @@ class linalg_qr(_Factors): ...
 
 
 class linalg_slogdet(_LogDeterminant):
-    """Of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
+    """The result of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
 
 
 class linalg_solve_ex(Results):
@@ -251,7 +256,7 @@ class linalg_solve_ex(Results):
 
 
 class linalg_svd(Results):
-    """Of `flow.linalg.svd`: U @ diag(S) @ Vh."""
+    """The result of `flow.linalg.svd`: U @ diag(S) @ Vh."""
 
     U: Tensor
     S: Tensor
@@ -259,7 +264,9 @@ class linalg_svd(Results):
 
 
 def _with_twins() -> list[type[Results]]:
-    """All classes, and for each the one that `out=` gives: its twin, and not a kind of it."""
+    """Return all classes, and for each the one of results with `out=`: its twin, which is no
+    subclass of it.
+    """
     found = []
     for name, kind in list(globals().items()):
         if isinstance(kind, type) and issubclass(kind, Results) and name[0] != "_":

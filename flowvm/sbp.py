@@ -1,4 +1,4 @@
-"""`flow.sbp`: what ranks hold of a global tensor, and what a function makes of it.
+"""`flow.sbp`: the layouts of global tensors on ranks, and the layout of a function's results.
 
 flow.sbp.split(0)        dimension 0 is cut among the ranks
 flow.sbp.broadcast       each has all of it

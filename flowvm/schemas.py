@@ -1,5 +1,5 @@
-"""Schemas of ops: the text "ns::name(Tensor x, int k=2, *, float? z=None) -> Tensor", what its
-parameters are, and whether arguments are such.  See `flowvm.library`.
+"""Schemas of ops: the text "ns::name(Tensor x, int k=2, *, float? z=None) -> Tensor", its
+parameters, and checks of arguments.  See `flowvm.library`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NUMBERS: Final = {
     "Scalar": (int, float, bool, complex), "ScalarType": (DType,), "Device": (Device, str),
     "Tensor": (Tensor,),
 }  # fmt: skip
-# what an annotation comes to, by its text without spaces
+# the schema type of an annotation, by its text without spaces
 _ANNOTATED: Final = {
     Tensor: "Tensor", int: "SymInt", float: "float", bool: "bool", str: "str", DType: "ScalarType",
     Device: "Device",
@@ -45,12 +45,12 @@ class Parameter(NamedTuple):
 
     @property
     def type_name(self) -> str:
-        """As messages and schemas have it."""
+        """Return the name of the type in messages and schemas."""
         mark = "(a!)" if self.written else ""
         return f"{self.kind}{mark}{'[]' * self.several}{'?' * self.optional}"
 
     def takes(self, value: Any) -> bool:
-        """Whether the value is such."""
+        """Return True if the parameter accepts the value."""
         if value is None:
             return self.optional
         if not self.several:
@@ -76,7 +76,7 @@ class Schema(NamedTuple):
         return self.name + self.signature()
 
     def signature(self) -> str:
-        """The text behind the name."""
+        """The text behind the op's name."""
         parts, keyword = [], False
         for p in self.parameters:
             if p.keyword and not keyword:
@@ -88,7 +88,9 @@ class Schema(NamedTuple):
         return f"({', '.join(parts)}) -> {self.returns}"
 
     def arguments(self, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The value of each parameter; ArgumentTypeError where one is missing, or is no such."""
+        """Return the value of each parameter; ArgumentTypeError if one is missing or does not
+        fit.
+        """
         places = [p for p in self.parameters if not p.keyword]
         if len(args) > len(places):
             raise ArgumentTypeError(
@@ -120,7 +122,7 @@ class Schema(NamedTuple):
 
 
 def parsed(text: str) -> Schema:
-    """The schema that a text says; ArgumentError where it says none."""
+    """Return the schema of a text; ArgumentError if the text is no schema."""
     found = re.fullmatch(r"\s*([\w:.]+)\s*\((.*)\)\s*->\s*(.+?)\s*", text, re.DOTALL)
     if found is None:
         raise ArgumentError(
@@ -145,7 +147,7 @@ def parsed(text: str) -> Schema:
 
 
 def _parts(text: str) -> Iterable[str]:
-    """What stands between commas that are in no brackets."""
+    """Yield the texts between commas that are outside of brackets."""
     depth, part = 0, ""
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -168,8 +170,8 @@ def _literal(text: str) -> Any:
 def infer_schema(
     prototype_function: Callable[..., Any], /, *, mutates_args: Any, op_name: str | None = None
 ) -> str:
-    """The schema of a function with annotations: `mutates_args` are the names of tensors that it
-    changes.
+    """Return the schema of a function with annotations; `mutates_args` are the names of tensors
+    that it changes.
 
     ArgumentError for a parameter without annotation, or of a type that no schema has.
 
@@ -208,7 +210,7 @@ def infer_schema(
 
 
 def _annotated(hint: Any, name: str) -> tuple[str, bool, bool]:
-    """(kind, is it several, may it be None)."""
+    """Return (kind, is it several, may it be None) of an annotation."""
     args = typing.get_args(hint)
     if type(None) in args:
         rest = tuple(a for a in args if a is not type(None))

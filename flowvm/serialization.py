@@ -93,7 +93,7 @@ __dir__ = listing(globals())
 
 _KEY = "flowvm"  # where in the metadata the structure is
 _VERSION, _VERSION_OF_SHARED = 1, 2
-DEFAULT_PROTOCOL = 2  # of pickles, as PyTorch has it: what is written here is none
+DEFAULT_PROTOCOL = 2  # of pickles, as in PyTorch; files written here are none
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -133,7 +133,7 @@ def save(
 
 
 def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
-    """A safetensors file of these tensors, whose metadata are these texts."""
+    """Return a safetensors file of these tensors, with these texts as metadata."""
     from safetensors.numpy import save as to_bytes
 
     data = to_bytes({name: _array(t) for name, t in tensors.items()}, metadata)
@@ -141,7 +141,7 @@ def as_safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> b
 
 
 def header_of(path: Path) -> dict[str, Any]:
-    """The header of a safetensors file: of each tensor its dtype and shape."""
+    """Return the header of a safetensors file: the dtype and shape of each tensor."""
     size, where = path.stat().st_size, repr(os.fspath(path))
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -155,16 +155,16 @@ def header_of(path: Path) -> dict[str, Any]:
 
 
 def folder_of(obj: Any) -> tuple[Any, dict[str, Tensor]]:
-    """What a folder of shards has of an object, whether its tensors are global or not: a structure
-    and the tensors that it names.
+    """Return the structure of an object and its tensors by name, for a folder of shards.  The
+    tensors may be global or not.
     """
     tensors, metadata = _flatten(obj, apart=True)
     return json.loads(metadata[_KEY]), tensors
 
 
 def structure_of(said: Any, tensors: Mapping[str, Any], where: str) -> Any:
-    """The object that such a structure describes, with whatever `tensors` has in the places of
-    tensors and arrays.
+    """Return the object of a structure, with the values of `tensors` in the places of tensors and
+    arrays.
     """
     if not isinstance(said, dict) or "tree" not in said:
         raise FileError(f"load: {where} is damaged: its structure has no tree")
@@ -189,9 +189,9 @@ def load(
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Read back what save wrote, or any safetensors file as a flat dict of tensors, or what
-    torch.save wrote of tensors, numbers, texts and containers (.pt, .pth, both formats), or a
-    folder of variables that OneFlow wrote, as a dict of tensors by name.
+    """Load a file that save wrote, or any safetensors file as a flat dict of tensors.  Also load
+    files of torch.save with tensors, numbers, texts and containers (.pt, .pth, both formats).  A
+    folder of variables that OneFlow wrote gives a dict of tensors by name.
 
     map_location is the device the tensors go to, the CPU by default.  Files do not say where
     tensors were, so of a dict it is that for "cpu", and a function is taken and not called.
@@ -258,8 +258,8 @@ def load(
 
 
 def _has_header(data: bytes) -> bool:
-    """Whether it begins as safetensors files do, with the length of their header, which may begin
-    as a pickle or a zip file does; these say a length beyond any file.
+    """Return True if the data begins with the length of a safetensors header.  A pickle or a zip
+    file may begin alike, but has a length beyond any file there.
     """
     return data[8:9] == b"{" and int.from_bytes(data[:8], "little") <= len(data) - 8
 
@@ -283,12 +283,12 @@ def add_safe_globals(safe_globals: Sequence[Any]) -> None:
 
 
 def get_safe_globals() -> list[Any]:
-    """The classes that add_safe_globals was given."""
+    """Return the classes passed to add_safe_globals."""
     return list(_safe.values())
 
 
 def clear_safe_globals() -> None:
-    """Forget them."""
+    """Forget the classes passed to add_safe_globals."""
     _safe.clear()
 
 
@@ -306,7 +306,9 @@ _META = re.compile(r"\s*(?:shape\s*\{((?:\s*dim:\s*\d{1,15})*)\s*\}\s*)?data_typ
 
 
 def _read_folder(folder: Path) -> dict[str, Tensor]:
-    """The variables of a folder: each a folder of its own with `meta`, a text, and `out`."""
+    """Return the variables of a folder.  Each is a folder of its own with `meta`, a text, and
+    `out`.
+    """
     found = {}
     for entry in sorted(folder.iterdir()):
         meta, out = entry / "meta", entry / "out"
@@ -338,8 +340,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
 
 
 def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """(name -> tensor to store, metadata).  `apart`: each tensor is stored under its name, also
-    where some share a storage.
+    """Return (name -> tensor to store, metadata).  `apart`: each tensor is stored under its name,
+    even if some share a storage.
     """
     check_tree(obj, lambda why: ArgumentError(f"flow.save: the object {why}"))
     writer = _Writer()
@@ -363,7 +365,7 @@ def _flatten(obj: Any, apart: bool = False) -> tuple[dict[str, Tensor], dict[str
 def _shared(
     tensors: dict[str, Tensor],
 ) -> tuple[dict[str, Tensor], dict[str, list[Any]], dict[str, list[int]]]:
-    """(what is stored, views of it, strides): see the head of the file."""
+    """Return (stored tensors, views of them, strides): see the head of the file."""
     users: dict[Any, list[str]] = {}
     for name, t in tensors.items():
         users.setdefault(_sharing_key(name, t), []).append(name)
@@ -401,7 +403,7 @@ def _shared(
 
 
 def _sharing_key(name: str, t: Tensor) -> Any:
-    """What tensors that are stored together have in common."""
+    """Return a key that is equal for tensors to be stored together."""
     if t._meta.device is nowhere or t._meta.numel == 0:
         return name
     place = t._ref & OPERAND.STORAGE_MASK
@@ -409,12 +411,14 @@ def _sharing_key(name: str, t: Tensor) -> Any:
 
 
 def _offset(t: Tensor) -> int:
-    """Bytes before a tensor's first element, in its storage."""
+    """Return the bytes before a tensor's first element, in its storage."""
     return t._ref >> OPERAND.STORAGE_BITS
 
 
 def _is_permuted(meta: TensorMeta) -> bool:
-    """Whether the elements lie without gaps, the dimensions in another order than C's."""
+    """Return True if the elements have no gaps, but the dimensions are in another order than
+    C's.
+    """
     if meta.contiguous or isinstance(meta, GlobalMeta):
         return False
     pairs = sorted(zip(meta.stride, meta.shape, strict=True), reverse=True)
@@ -430,8 +434,8 @@ def _free_name(name: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _relabelled(data: bytes, dtypes: Mapping[str, str]) -> bytes:
-    """The file with other dtypes, of the same size, for these tensors: safetensors has no arrays of
-    what NumPy has no dtype for, and is shown their bits.
+    """Return the file with other dtypes, of equal sizes, for these tensors. safetensors knows only
+    NumPy's dtypes, and gets the bits of other ones.
     """
     if not dtypes:
         return data
@@ -546,12 +550,12 @@ def _header(data: bytes, where: str) -> dict[str, Any]:
 
 
 def _refused(what: str, why: str) -> FileError:
-    """Make the error of a file from what is wrong with it."""
+    """Return the error of a file, from the text of the reason."""
     return FileError(f"{what}: it {why}")
 
 
 def _check_header(header: dict[str, Any], size: int, where: str) -> None:
-    """ArgumentError unless the tensors' bytes are those of the file, one behind the other."""
+    """Check a header: FileError unless the tensors' bytes fill the file, one after another."""
     metadata = header.get("__metadata__", {})
     texts = metadata.items() if isinstance(metadata, dict) else [(metadata, metadata)]
     if not all(isinstance(key, str) and isinstance(value, str) for key, value in texts):
@@ -608,7 +612,7 @@ _DTYPES = {
     "F64": 8, "C64": 8, "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
     "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "F8_E8M0": 1,
 }  # fmt: skip
-_UNKNOWN = {  # those that NumPy has no dtype for
+_UNKNOWN = {  # dtypes that NumPy lacks
     "BF16": bfloat16, "F8_E4M3": float8_e4m3fn, "F8_E5M2": float8_e5m2,
     "F8_E4M3FNUZ": float8_e4m3fnuz, "F8_E5M2FNUZ": float8_e5m2fnuz, "F8_E8M0": float8_e8m0fnu,
 }  # fmt: skip
@@ -621,7 +625,7 @@ _ENTRY = record(
 
 
 def _tensor(array: np.ndarray[Any, Any], dtype: DType | None, device: Device) -> Tensor:
-    """A copy of what the file holds, whose bits `array` has if NumPy has no such dtype."""
+    """Return a copy of a tensor in the file.  `array` has its bits if NumPy lacks its dtype."""
     there: Tensor = adopt_array(np.array(array, order="C"), dtype=dtype).to(device)
     return there
 
@@ -642,7 +646,7 @@ _SHARED = options(
 
 
 def _check_structure(said: Any, where: str) -> None:
-    """FileError unless this flowvm reads such a structure."""
+    """Raise FileError unless this flowvm reads such a structure."""
     if (
         not isinstance(said, dict)
         or not {"version", "tree"} <= said.keys()
@@ -658,7 +662,7 @@ def _check_structure(said: Any, where: str) -> None:
 
 
 def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> None:
-    """Give tensors their strides back, and add those that share a storage with another."""
+    """Restore the strides of tensors, and add the ones that share a storage with another."""
     shared = {key: said[key] for key in ("views", "strides") if key in said}
     _SHARED(shared, f"flow.load: the structure of {where}")
 
@@ -695,7 +699,7 @@ def _add_views(tensors: dict[str, Tensor], said: dict[str, Any], where: str) -> 
 
 
 def _join_pairs(tensors: dict[str, Tensor], names: Any, where: str) -> None:
-    """Make complex numbers of the tensors that were saved as pairs of parts."""
+    """Join pairs of parts, as which complex tensors were saved."""
     for name in names if isinstance(names, list) else [names]:
         pairs: Any = tensors.get(name) if isinstance(name, str) else None
         if pairs is None or pairs.dtype is not float64 or pairs.shape[-1:] != (2,):
@@ -772,7 +776,7 @@ class _Reader:
 
 
 class _Named(_Reader):
-    """The same of what stands for tensors."""
+    """A reader of structures that name tensors."""
 
     def _marked(self, mark: str, value: Any) -> Any:
         return super()._marked("$tensor" if mark == "$array" else mark, value)

@@ -1,4 +1,4 @@
-"""PyTorch's switches of the whole process that have one right answer here.
+"""PyTorch's switches of the whole process, which have one right value here.
 
 What is asked is answered truthfully, and what is set is remembered where it has no effect: every
 algorithm is deterministic, whoever asks for that; threads are those of `flow.set_num_threads`,
@@ -21,7 +21,7 @@ _state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Remember that deterministic algorithms are asked for: all are, whatever `mode` is."""
+    """Set if deterministic algorithms are asked for: all are, whatever `mode` is."""
     if not isinstance(mode, bool):
         raise ArgumentTypeError(
             f"use_deterministic_algorithms: mode is True or False, got {mode!r}"
@@ -30,17 +30,17 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What `use_deterministic_algorithms` was last given."""
+    """Return True if `use_deterministic_algorithms` was last called with True."""
     return bool(_state["deterministic"])
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Whether that was with `warn_only`."""
+    """Return True if `use_deterministic_algorithms` was last called with `warn_only`."""
     return bool(_state["deterministic"] == 1)
 
 
 def set_deterministic_debug_mode(debug_mode: int | str) -> None:
-    """The same by a number or word: 0 "default", 1 "warn", 2 "error"."""
+    """Set the deterministic debug mode by a number or word: 0 "default", 1 "warn", 2 "error"."""
     if debug_mode not in (*range(3), *_DEBUG):
         raise ArgumentError(
             f"set_deterministic_debug_mode: 0, 1, 2 or one of {_DEBUG}, got {debug_mode!r}"
@@ -50,34 +50,36 @@ def set_deterministic_debug_mode(debug_mode: int | str) -> None:
 
 
 def get_deterministic_debug_mode() -> int:
-    """That number."""
+    """Return the deterministic debug mode: 0 default, 1 warn, 2 error."""
     return int(_state["deterministic"])
 
 
 def set_num_interop_threads(threads: int) -> None:
-    """Remember a number of threads for independent operations: the VM's streams need no pool."""
+    """Set a number of threads for independent operations; the VM's streams need no pool, so it is
+    only stored.
+    """
     if not isinstance(threads, int) or threads < 1:
         raise ArgumentError(f"set_num_interop_threads: a positive int, got {threads!r}")
     _state["interop"] = threads
 
 
 def get_num_interop_threads() -> int:
-    """That number; at first 1."""
+    """Return the number of threads for independent operations, as set; at first 1."""
     return int(_state["interop"])
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """False: subnormal numbers stay numbers, and that cannot be changed."""
+    """Return False: subnormal numbers stay numbers, and that cannot be changed."""
     return False
 
 
 def set_warn_always(b: bool) -> None:
-    """Remember whether a warning is to be given each time: Python's filters decide that."""
+    """Set if a warning is given each time; Python's filters decide that, so it is only stored."""
     _state["warn"] = bool(b)
 
 
 def is_warn_always_enabled() -> bool:
-    """What `set_warn_always` was last given."""
+    """Return the last argument of `set_warn_always`."""
     return bool(_state["warn"])
 
 
@@ -87,22 +89,26 @@ def set_anomaly_enabled(mode: bool, check_nan: bool = True) -> None:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """Whether this thread is inside an enabled `autocast`, which is for tensors of every device."""
+    """Return True if this thread is inside an enabled `autocast`, which is for tensors of every
+    device.
+    """
     return autocast_dtype() is not None
 
 
 def is_autocast_cpu_enabled() -> bool:
-    """`is_autocast_enabled("cpu")`."""
+    """Return `is_autocast_enabled("cpu")`."""
     return is_autocast_enabled("cpu")
 
 
 def is_autocast_cache_enabled() -> bool:
-    """True: a parameter is converted once, and again when it has changed."""
+    """Return True: a parameter is converted once, and again when it has changed."""
     return True
 
 
 def get_autocast_dtype(device_type: str) -> DType:
-    """What the `autocast` around converts to; without one, its default for the device type."""
+    """Return the dtype to which the surrounding `autocast` converts; without one, its default for
+    the device type.
+    """
     return autocast_dtype() or _default("get_autocast_dtype", device_type)
 
 
@@ -128,8 +134,8 @@ def set_autocast_enabled(device_type: str | bool, enabled: bool | None = None) -
 
 
 def set_autocast_dtype(device_type: str, dtype: DType) -> None:
-    """Set what `autocast` of the device type converts to where it is not told; where this thread is
-    in a region, what that converts to until it ends.
+    """Set the default dtype of `autocast` for the device type.  If this thread is in a region, set
+    the region's dtype until it ends.
 
     ArgumentError for another dtype than float16 and bfloat16.
 
@@ -159,7 +165,7 @@ def set_autocast_gpu_dtype(dtype: DType) -> None:
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
-    """Nothing for True; ArgumentError for False: a parameter that has changed is converted again
+    """Do nothing for True; ArgumentError for False: a parameter that has changed is converted again
     anyway.
     """
     if not enabled:
@@ -185,5 +191,5 @@ def get_autocast_gpu_dtype() -> DType:
 
 
 def is_vulkan_available() -> bool:
-    """False: there are the CPU and CUDA."""
+    """Return False: the devices are the CPU and CUDA."""
     return False

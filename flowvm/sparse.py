@@ -1,4 +1,4 @@
-"""`flow.sparse`: there are no sparse tensors here; each name says so."""
+"""`flow.sparse`: flowvm has no sparse tensors; each name raises an error that says so."""
 
 from flowvm.loading.absent import nothing_of
 from flowvm.vm.callers.tracebacks import border

@@ -59,15 +59,17 @@ class Stream(Unique):
 
     @property
     def stream_id(self) -> int:
-        """Its number in the VM; traces show it."""
+        """The stream's number in the VM; traces show it."""
         return self.number
 
     def query(self) -> bool:
-        """Whether everything issued to it so far is done."""
+        """Return True if all instructions issued to this stream so far are done."""
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
-        """Wait until everything issued to it so far is done; raise an error nobody has seen."""
+        """Wait until all instructions issued to this stream so far are done.  Raise an error that
+        nobody has seen.
+        """
         before = issued()
         while lively_on(engine, self.number, before):
             time.sleep(POLL)
@@ -114,7 +116,7 @@ def stream(stream: Stream | None) -> AbstractContextManager[None]:
 
 
 def set_num_threads(threads: int) -> None:
-    """Let so many threads share each large CPU kernel of the default stream: 1 to 256.
+    """Set the number of threads that share each large CPU kernel of the default stream: 1 to 256.
 
     At any time; kernels that run just now go on with the threads they have.  Results do not depend
     on it, bit for bit.  The same as `flow.config.workers = threads`.  ConfigError if it is no such
@@ -126,7 +128,8 @@ def set_num_threads(threads: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Threads that share a large CPU kernel; at first FLOWVM_WORKERS, or the CPUs there are.
+    """Return the number of threads that share a large CPU kernel; at first FLOWVM_WORKERS, or the
+    number of CPUs.
 
     >>> flow.get_num_threads() >= 1
     True

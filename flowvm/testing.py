@@ -1,4 +1,4 @@
-"""`flow.testing`: whether results are what they should be, and tensors to try things with."""
+"""`flow.testing`: comparison of results with expected ones, and tensors for tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Message = str | Callable[[str], str] | None
 
 
 class _Comparison:
-    """One assert_close."""
+    """One comparison of assert_close."""
 
     def __init__(
         self,
@@ -225,15 +225,17 @@ _check_value = _checking("_check_value", ValueError)  # public: flow (late, unli
 
 # public: flow (late, unlisted)
 def _assert(condition: Any, message: str) -> None:
-    """An AssertionError with `message` unless `condition` is true: what programs call where they
-    want an assert that tracing sees.  A tensor's value is read.
+    """Raise AssertionError with `message` unless `condition` is true.  Programs call it for an
+    assert that tracing sees.  A tensor's value is read.
     """
     assert condition, message
 
 
 # public: flow (late, unlisted)
 def _assert_async(input: Any, assert_msg: str = "") -> None:
-    """The same of a tensor; its value is read here, so the error is on this line."""
+    """Raise AssertionError unless a tensor is true.  Its value is read here, so the error is on
+    this line.
+    """
     assert bool(input), assert_msg
 
 
@@ -251,7 +253,7 @@ def assert_close(
     check_stride: bool = False,
     msg: Message = None,
 ) -> None:
-    """AssertionError unless |actual - expected| <= atol + rtol * |expected| everywhere.
+    """Raise AssertionError unless |actual - expected| <= atol + rtol * |expected| everywhere.
 
     Of tensors, NumPy arrays, numbers, and sequences and mappings of them; shapes, and what the
     check_ flags name, must be the same.  Tolerances go by dtype, the larger of two (float32: 1.3e-6
@@ -276,7 +278,7 @@ def assert_allclose(
     equal_nan: bool = True,
     msg: str = "",
 ) -> None:
-    """assert_close that takes what is no tensor as one, and asks for values alone.
+    """Compare as assert_close does, but accept other objects than tensors, and compare only values.
 
     >>> flow.testing.assert_allclose(flow.tensor([1.0, 2.0]), [1.0, 2.0])
     """
@@ -302,8 +304,8 @@ def make_tensor(
     exclude_zero: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """A tensor of numbers drawn evenly from [low, high): [-9, 9) of floats, [-9, 10) of signed
-    integers, [0, 10) of others, [0, 2) of bools.
+    """Return a tensor of numbers drawn evenly from [low, high).  The defaults are [-9, 9) for
+    floats, [-9, 10) for signed integers, [0, 10) for others, [0, 2) for bools.
 
     noncontiguous   its elements do not lie behind each other
     exclude_zero    zeros become the smallest number, or 1

@@ -1,4 +1,4 @@
-"""flowvm's version, where every layer can have it; the names that PyTorch has in `torch.version`.
+"""flowvm's version, for all layers; and the names of `torch.version`.
 
 `cuda`, `hip` and `xpu` are what a build was made for: None, flowvm is built for none of them and
 finds a CUDA driver when it is first asked (`flow.cuda.is_available()`).
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 
 class Version(str):
-    """A version as a text, which compares as versions do, also with tuples: "0.10" > "0.9"."""
+    """A version as a text, compared by its numbers, also with tuples: "0.10" > "0.9"."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Version(str):
 
 
 def _key(version: str | tuple[Any, ...]) -> tuple[tuple[int, ...], bool]:
-    """The numbers, and whether it is a release: "1.2.0rc1+cpu" is in front of "1.2"."""
+    """Return the numbers, and True for a release: "1.2.0rc1+cpu" comes before "1.2"."""
     if isinstance(version, tuple):
         version = ".".join(map(str, version))
     public = str.partition(version, "+")[0]

@@ -33,7 +33,7 @@ from typing import Any
 
 from flowvm.vm.callers.lines import INTERNAL
 
-PATIENCE = 60  # seconds for one run
+PATIENCE = 250  # seconds for one run
 BLOCKED_S = 0.02  # for which another thread is waited for
 _MARK = "injected"
 _LOCKED = re.compile(r"^\s*with (\w+\.)*_?lock:")

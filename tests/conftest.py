@@ -13,6 +13,7 @@ import sys
 import time
 import zlib
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -32,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--once-more",
         action="store_true",
         help="run each failed test once more alone; the run passes where all of them do then",
+    )
+    parser.addoption(
+        "--whole", action="store_true", help="run all cases of products, not the sample of them"
     )
 
 
@@ -152,6 +156,59 @@ def _seeded(seed: int) -> None:
     torch = sys.modules.get("torch")  # the peer, where a test's file has imported it
     if torch is not None:
         torch.manual_seed(seed)
+
+
+# --- products -------------------------------------------------------------------------------------
+
+
+class Sample:
+    """The cases of products that a run takes.
+
+    A product is a test of many ops, or of many ops and dtypes; most of its time is spent compiling.
+    A run takes the same ops of all products, so that they share kernels: those whose name and the
+    seed in `sample.txt` hash to 0 modulo `one_in`.  Cases in `always.txt` are in every run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        (seed,) = _lines(folder / "sample.txt")
+        self.seed = int(seed)
+        self.always = set(_lines(folder / "always.txt"))
+
+    def takes(self, item: pytest.Item, mark: pytest.Mark) -> bool:
+        """Return True if a run takes this case of a product."""
+        callspec: Any = getattr(item, "callspec", None)
+        if callspec is None or item.nodeid in self.always:
+            return True
+        if callspec.params.get("dtype") in mark.kwargs.get("always", ()):
+            return True
+        case = callspec.params.get("op", callspec.params.get("name", callspec.id))
+        name = getattr(case, "name", case)
+        return zlib.crc32(f"{self.seed} {name}".encode()) % int(mark.args[0]) == 0
+
+
+def _lines(path: Path) -> list[str]:
+    """Return the lines of a file without comments and empty ones."""
+    lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the cases of products that are not in the sample, unless they are asked for: by
+    --whole, by -k or by name.
+    """
+    if config.getoption("--whole") or config.option.keyword:
+        return
+    named = tuple(arg for arg in config.args if "::" in arg)
+    sample = Sample(Path(__file__).parent)
+    taken: list[pytest.Item] = []
+    left: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("product")
+        is_taken = mark is None or item.nodeid.startswith(named) or sample.takes(item, mark)
+        (taken if is_taken else left).append(item)
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = taken
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,6 +101,7 @@ def as_pytorch():
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+@pytest.mark.product(4)
 def test_every_op_has_pytorchs_dtype(known, as_pytorch, rng):
     if known.name in OTHERWISE:
         pytest.skip(OTHERWISE[known.name])

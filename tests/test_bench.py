@@ -34,6 +34,7 @@ def test_the_lists_name_only_what_exists():
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=lambda case: case.name)
+@pytest.mark.product(4)
 def test_each_case_runs_on_ours(case, rng):
     size = max(case.least, 64)
     arrays = [OPERANDS[kind](rng, size) for kind in case.operands]

@@ -1,5 +1,5 @@
-"""`flow.autocast`: a region in which products and convolutions compute in a 16-bit float; and what
-an autograd.Function says of it.
+"""`flow.autocast`: a region in which products and convolutions compute in a 16-bit float; and
+decorators for an autograd.Function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowvm.meta.dtype import DType, float16, float64
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether `autocast(device_type)` can be enabled here.
+    """Return True if `autocast(device_type)` can be enabled here.
 
     >>> flow.amp.is_autocast_available("cpu")
     True
@@ -118,8 +118,7 @@ def _need_type(name: str, device_type: Any) -> None:
 def custom_fwd(
     fwd: Callable[..., Any] | None = None, *, device_type: str, cast_inputs: DType | None = None
 ) -> Callable[..., Any]:
-    """A decorator of `forward` of an autograd.Function, which notes for `custom_bwd` in what region
-    it is.
+    """Decorate `forward` of an autograd.Function: it notes its region for `custom_bwd`.
 
     cast_inputs   inside an autocast region, convert tensors of floats (but float64) to it, and
                   compute without autocast

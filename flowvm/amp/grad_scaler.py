@@ -1,7 +1,7 @@
 """GradScaler: the loss is scaled up, so that small gradients survive float16, and steps whose
 gradients overflowed are skipped.
 
-Scale and growth count are tensors that instructions read and write; what is waited for is the one
+Scale and growth count are tensors that instructions read and write.  The only wait is for the
 decision whether to step.  In a graph (`graph.set_grad_scaler`) that decision ends a segment.
 
 A dynamic scale halves when an infinity was found and doubles after 2,000 steps without one
@@ -93,7 +93,7 @@ class GradScaler:
         self._stepped: set[int] = set()
 
     def is_enabled(self) -> bool:
-        """Whether it scales at all."""
+        """Return True if the scaler is enabled."""
         return self._enabled
 
     # --- a step -------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class GradScaler:
         )
 
     def _follow(self, device: Device) -> None:
-        """Move the scale to `device`; not in a capture, which holds the tensors that there are."""
+        """Move the scale to `device`, except in a capture, which holds the present tensors."""
         if self._scale._meta.device is not device and current_recorder() is None:
             with no_grad():
                 self._scale = self._scale.to(device=device)
@@ -147,7 +147,7 @@ class GradScaler:
             self._found[key] = ops.amax(ops.cat(found)).to(float32)
 
     def has_unscaled(self, optimizer: Optimizer) -> bool:
-        """Whether `unscale_` was called on it since the last update.
+        """Return True if `unscale_` was called on this optimizer since the last update.
 
         >>> flow.amp.GradScaler().has_unscaled(flow.optim.SGD([nn.Parameter(flow.ones(1))]))
         False
@@ -155,14 +155,16 @@ class GradScaler:
         return id(optimizer) in self._found
 
     def _unscaled(self, grad: Tensor) -> Tensor:
-        """Whether blocks of the gradient were not finite, told where the scale is."""
+        """Unscale a gradient.  Return a tensor, on the scale's device, that says if blocks of it
+        were not finite.
+        """
         found = unscale_(grad, self._scale.to(device=grad._meta.device))
         told: Tensor = found.to(device=self._scale._meta.device)
         return told
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """Step the optimizer, unless an unscaled gradient has an infinity or a NaN; what its
-        `step(*args, **kwargs)` returns, None for a step that was skipped.
+        """Step the optimizer, unless an unscaled gradient has an infinity or a NaN.  Return the
+        result of its `step(*args, **kwargs)`, None for a skipped step.
 
         AutogradError for a closure, and the second time between two updates.
         """
@@ -182,7 +184,7 @@ class GradScaler:
         return None if overflow else optimizer.step(**kwargs)
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """Adapt the scale to what was found since the last update, or set it to `new_scale`.
+        """Adapt the scale to the infinities since the last update, or set it to `new_scale`.
 
         AutogradError if no optimizer was stepped or unscaled.
         """
@@ -207,7 +209,7 @@ class GradScaler:
         update_scale_(self._scale, self._tracker, found, *numbers)
 
     def forget(self) -> None:
-        """Drop what was found since the last update."""
+        """Forget the infinities and steps since the last update."""
         self._found = {}
         self._stepped = set()
 
@@ -218,27 +220,27 @@ class GradScaler:
         return float(self._scale.item()) if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """What the scale grows by."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what the scale grows by."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What the scale shrinks by."""
+        """Return the factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what the scale shrinks by."""
+        """Set the factor by which the scale shrinks."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many steps without an infinity the scale grows."""
+        """Return the number of steps without an infinity after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set after how many steps without an infinity the scale grows."""
+        """Set the number of steps without an infinity after which the scale grows."""
         self._growth_interval = new_interval
 
     def state_dict(self) -> dict[str, Any]:
@@ -256,7 +258,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over a `state_dict()`; ArgumentError for an empty one, that of a disabled scaler."""
+        """Load a `state_dict()`.  ArgumentError for an empty one, which a disabled scaler gives."""
         if not self._enabled:
             return
         if not state_dict:
@@ -269,7 +271,7 @@ class GradScaler:
             self._tracker.fill_(int(state_dict["_growth_tracker"]))
 
     def key(self) -> tuple[Any, ...]:
-        """What a graph's capture takes as it is."""
+        """Return the values that a graph's capture treats as constants."""
         factors = (self._growth_factor, self._backoff_factor, self._growth_interval)
         return (self._enabled, *factors)
 
@@ -280,7 +282,7 @@ class GradScaler:
 
 # public: amp
 class StaticGradScaler(GradScaler):
-    """A scale that stays what it is (OneFlow's); steps with an infinity are skipped as well.
+    """A scale that never changes (OneFlow's); steps with an infinity are skipped, too.
 
     >>> w = nn.Parameter(flow.tensor([1.0, 2.0]))
     >>> flow.amp.StaticGradScaler(8.0).scale(w.sum()).backward()
@@ -306,7 +308,7 @@ def _scales(scaler: GradScaler) -> Iterator[tuple[int, bool]]:
 
 
 def _start_over(scaler: GradScaler, lost: Callable[[int], bool]) -> None:
-    """Forget what was found since the last update, if a part of it was never computed."""
+    """Forget the infinities since the last update, if a part of them was never computed."""
     if any(lost(found._ref) for found in scaler.__dict__.get("_found", {}).values()):
         scaler.forget()
 

@@ -38,7 +38,7 @@ from flowvm.loading.listing import listing
 
 __array_api_version__ = "2024.12"
 newaxis = None
-VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")  # each has all of those before it
+VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")  # each extends the ones before
 
 __all__ = [
     "__array_api_version__",

@@ -125,7 +125,7 @@ def _imag(x: Tensor) -> Any:
 
 
 def _sign(x: Tensor) -> Any:
-    """PyTorch's sign of NaN is 0, the standard's NaN."""
+    """Return the sign.  PyTorch's sign of NaN is 0, the standard's NaN."""
     if x.dtype.is_complex:
         return ops.where(ops.eq(x, 0), 0, ops.sgn(x))  # and no -0
     return ops.where(ops.isnan(x), x, ops.sign(x)) if x.dtype.inexact else ops.sign(x)
@@ -137,7 +137,9 @@ def _round(x: Tensor) -> Any:
 
 
 def _floor_divide(x1: Tensor, x2: Tensor) -> Any:
-    """PyTorch's quotient of an infinity is NaN, and that by one a whole number away from 0."""
+    """Return the floor of the quotient.  PyTorch gives NaN for an infinity by a number, and -1 for
+    a negative number by inf.
+    """
     quotient: Tensor = ops.floor_divide(x1, x2)
     if not x1.dtype.inexact:
         return quotient
@@ -145,7 +147,7 @@ def _floor_divide(x1: Tensor, x2: Tensor) -> Any:
 
 
 def _remainder(x1: Tensor, x2: Tensor) -> Any:
-    """PyTorch's remainder has the sign of x1 where it is 0."""
+    """Return the remainder.  PyTorch's remainder has the sign of x1 where it is 0."""
     rest: Tensor = ops.remainder(x1, x2)
     return ops.where(ops.eq(rest, 0), ops.copysign(rest, x2), rest) if x1.dtype.inexact else rest
 
@@ -224,8 +226,8 @@ subtract = _of_two("subtract", "x1 - x2.")
 def clip(
     x: Tensor, /, min: Tensor | complex | None = None, max: Tensor | complex | None = None
 ) -> Tensor:
-    """`x`, but no less than `min` and no greater than `max`, which are arrays or numbers, in the
-    dtype of `x`.  Where min > max it is max.
+    """Return `x` limited to [`min`, `max`], which are arrays or numbers, in the dtype of `x`.
+    Where min > max it is max.
     """
     bounds = [b.to(x.dtype) if isinstance(b, Tensor) else b for b in (min, max)]
     low, high = (

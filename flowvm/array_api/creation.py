@@ -1,4 +1,4 @@
-"""Arrays made of nothing, of numbers, of others' arrays."""
+"""Creation of arrays: from nothing, from numbers, from other libraries' arrays."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ def arange(
 def asarray(
     obj: Any, /, *, dtype: DType | None = None, device: Where = None, copy: Any = None
 ) -> Tensor:
-    """An array of a number, of nested sequences, or of what has a buffer, DLPack or NumPy's
-    interface; copied where it must be (None), always (True) or never (False; else ArgumentError).
+    """Return an array of a number, of nested sequences, or of an object with a buffer, DLPack or
+    NumPy's interface.  Copy it if necessary (None), always (True) or never (False; ArgumentError if
+    necessary).
     """
     if copy is False and isinstance(obj, (bool, int, float, complex, list, tuple)):
         raise ArgumentError("asarray: numbers and sequences have no memory to share; copy=None")
@@ -62,12 +63,12 @@ def from_dlpack(x: Any, /, *, device: Where = None, copy: Any = None) -> Tensor:
 
 
 def empty(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """An array of that shape; what it holds is left open."""
+    """Return an array of this shape with arbitrary values."""
     return ops.empty(_shape(shape), dtype=dtype, device=device)
 
 
 def empty_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """An array of that shape and dtype; what it holds is left open."""
+    """Return an array of `x`'s shape and dtype with arbitrary values."""
     return ops.empty_like(x, dtype=dtype, device=device)
 
 
@@ -77,7 +78,7 @@ def zeros(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> 
 
 
 def zeros_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """Zeros of that shape and dtype."""
+    """Return zeros of `x`'s shape and dtype."""
     return ops.zeros_like(x, dtype=dtype, device=device)
 
 
@@ -87,21 +88,21 @@ def ones(shape: Shape, *, dtype: DType | None = None, device: Where = None) -> T
 
 
 def ones_like(x: Tensor, /, *, dtype: DType | None = None, device: Where = None) -> Tensor:
-    """Ones of that shape and dtype."""
+    """Return ones of `x`'s shape and dtype."""
     return ops.ones_like(x, dtype=dtype, device=device)
 
 
 def full(
     shape: Shape, fill_value: complex, *, dtype: DType | None = None, device: Where = None
 ) -> Tensor:
-    """One number everywhere; without `dtype`, of the default dtype of its kind."""
+    """Return an array of one number; without `dtype`, of the default dtype of its kind."""
     return ops.full(_shape(shape), fill_value, dtype=dtype, device=device)
 
 
 def full_like(
     x: Tensor, /, fill_value: complex, *, dtype: DType | None = None, device: Where = None
 ) -> Tensor:
-    """One number everywhere, of that shape and dtype."""
+    """Return an array of one number, of `x`'s shape and dtype."""
     return ops.full_like(x, fill_value, dtype=dtype, device=device)
 
 
@@ -117,7 +118,7 @@ def eye(
     """A matrix with ones on its k-th diagonal (above the main one if positive), else zeros."""
     columns = n_rows if n_cols is None else n_cols
     down, right = ops.arange(n_rows, device=device), ops.arange(columns, device=device)
-    k = min(max(k, -n_rows), columns)  # what is further away shows nothing either
+    k = min(max(k, -n_rows), columns)  # diagonals further away are empty, too
     on = down.unsqueeze(1) + k == right
     made: Tensor = on.to(get_default_dtype() if dtype is None else dtype)
     return made
@@ -152,8 +153,8 @@ def linspace(
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
-    """Coordinates of a grid: each array along a dimension of its own ("ij"), or with the first two
-    of these exchanged ("xy").
+    """Return the coordinates of a grid: each array along its own dimension ("ij"). "xy" exchanges
+    the first two dimensions.
     """
     return list(ops.meshgrid(*arrays, indexing=indexing)) if arrays else []
 

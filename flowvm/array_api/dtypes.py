@@ -1,4 +1,4 @@
-"""Data types: their names, what two of them become, and which there are."""
+"""Data types: their names, promotion and limits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ KINDS["numeric"] = KINDS["integral"] + KINDS["real floating"] + KINDS["complex f
 
 
 class finfo_object(NamedTuple):  # noqa: N801 - the standard's name
-    """Limits of floats; of a complex dtype, those of its parts."""
+    """Limits of floats; a complex dtype has the limits of its parts."""
 
     bits: int
     eps: float
@@ -110,7 +110,8 @@ def _of(type: Any) -> DType:
 def astype(
     x: Tensor, dtype: DType, /, *, copy: Any = True, device: Device | str | None = None
 ) -> Tensor:
-    """`x` in another dtype; with copy=False itself where it has that one already.
+    """Return `x` in another dtype.  With copy=False, return `x` itself if it has that dtype
+    already.
 
     DTypeError where complex numbers are to become real ones: take `real` or `abs`.
     """
@@ -124,7 +125,7 @@ def astype(
 
 
 def can_cast(from_: DType | Tensor, to: DType, /) -> Any:
-    """Whether `from_` becomes `to` by the promotion of two arrays."""
+    """Return True if `from_` becomes `to` by the promotion of two arrays."""
     try:
         return promote_types(_of(from_), to) is to
     except DTypeError:
@@ -132,8 +133,8 @@ def can_cast(from_: DType | Tensor, to: DType, /) -> Any:
 
 
 def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> Any:
-    """Whether `dtype` is `kind`, is of that kind, or of one of several: "bool", "signed integer",
-    "unsigned integer", "integral", "real floating", "complex floating", "numeric".
+    """Return True if `dtype` is `kind`, is of that kind, or of one of several: "bool", "signed
+    integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric".
     """
     if isinstance(kind, tuple):
         return True in [isdtype(dtype, one) for one in kind]
@@ -147,7 +148,7 @@ def isdtype(dtype: DType, kind: DType | str | tuple[DType | str, ...]) -> Any:
 
 
 def result_type(*arrays_and_dtypes: Tensor | DType | complex) -> DType:
-    """The dtype that arrays, dtypes and Python's numbers become together.
+    """Return the common dtype of arrays, dtypes and Python's numbers.
 
     A 0-d array counts as any other; a number takes the dtype of the others where it is of no higher
     kind, else the default one of its kind.
@@ -166,24 +167,26 @@ def result_type(*arrays_and_dtypes: Tensor | DType | complex) -> DType:
 
 
 class Info:
-    """What `__array_namespace_info__` gives: devices, dtypes and what can be done."""
+    """The result of `__array_namespace_info__`: devices, dtypes and capabilities."""
 
     __module__ = "flowvm.array_api"
 
     def capabilities(self) -> dict[str, Any]:
-        """Masks index, and shapes may depend on data; there is no bound on dimensions."""
+        """Return the capabilities: masks index, shapes may depend on data, dimensions are not
+        bounded.
+        """
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Device:
-        """Where arrays are made."""
+        """Return the device on which arrays are made."""
         return get_default_device()
 
     def devices(self) -> list[Device]:
-        """Where arrays can be."""
+        """Return the devices on which arrays can be."""
         return [cpu]
 
     def default_dtypes(self, *, device: Device | str | None = None) -> dict[str, DType]:
-        """What arrays are made of where nothing is said."""
+        """Return the default dtypes of arrays."""
         as_device(device)
         real = get_default_dtype()
         return {
@@ -196,12 +199,14 @@ class Info:
     def dtypes(
         self, *, device: Device | str | None = None, kind: str | tuple[str, ...] | None = None
     ) -> dict[str, DType]:
-        """The standard's dtypes that there are, of a kind (see `isdtype`) or of all."""
+        """Return the standard's dtypes of a kind (see `isdtype`), or all."""
         as_device(device)
         every = (*KINDS["bool"], *KINDS["numeric"])
         return {d.name: d for d in every if kind is None or isdtype(d, kind)}
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name
-    """What there is: https://data-apis.org/array-api/2024.12/API_specification/inspection.html."""
+    """Return the namespace's information:
+    https://data-apis.org/array-api/2024.12/API_specification/inspection.html.
+    """
     return Info()

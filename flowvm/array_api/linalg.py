@@ -68,7 +68,9 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
 def tensordot(
     x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
-    """Products summed over the last `axes` dimensions of x1 and the first of x2, or over those."""
+    """Return products summed over the last `axes` dimensions of x1 and the first of x2, or over the
+    given dimensions.
+    """
     first, second = paired("tensordot", x1, x2)
     if isinstance(axes, int):
         return ops.tensordot(first, second, axes)
@@ -99,7 +101,7 @@ def cholesky(x: Tensor, /, *, upper: Any = False) -> Tensor:
 def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
     """Cross products of vectors of 3 elements along `axis`."""
     first, second = paired("cross", x1, x2)
-    n = max(first.ndim, second.ndim)  # PyTorch wants as many dimensions of both
+    n = max(first.ndim, second.ndim)  # PyTorch needs equal numbers of dimensions
     first, second = (x.reshape((1,) * (n - x.ndim) + tuple(x.shape)) for x in (first, second))
     return linalg.cross(first, second, dim=axis)
 
@@ -115,12 +117,14 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
 
 
 def eigh(x: Tensor, /) -> EighResult:
-    """Eigenvalues and eigenvectors of symmetric matrices, of which the lower triangle is read."""
+    """Return eigenvalues and eigenvectors of symmetric matrices.  Only the lower triangle is
+    read.
+    """
     return EighResult(*linalg.eigh(x))
 
 
 def eigvalsh(x: Tensor, /) -> Tensor:
-    """Eigenvalues of symmetric matrices, of which the lower triangle is read."""
+    """Return eigenvalues of symmetric matrices.  Only the lower triangle is read."""
     return linalg.eigvalsh(x)
 
 
@@ -130,7 +134,7 @@ def inv(x: Tensor, /) -> Tensor:
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: Any = False, ord: float | str | None = "fro") -> Tensor:
-    """The norm of matrices: "fro", "nuc", 1, 2, inf and these negative."""
+    """Return the norm of matrices: "fro", "nuc", 1, 2, inf, -1, -2, -inf."""
     return linalg.matrix_norm(x, "fro" if ord is None else ord, (-2, -1), keepdims)
 
 
@@ -140,7 +144,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are greater than `rtol` times the greatest."""
+    """Return the number of singular values greater than `rtol` times the greatest."""
     return linalg.matrix_rank(x, rtol=rtol)
 
 

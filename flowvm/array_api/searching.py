@@ -1,4 +1,4 @@
-"""Elements by place and by value: found, ordered, taken, told apart."""
+"""Search and order of elements: by index and by value."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: Any = False) -> T
 
 
 def count_nonzero(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """How many are not 0; int64."""
+    """Return the number of elements that are not 0; int64."""
     places = axes_of("count_nonzero", x, axis)
     there: Tensor = ops.ne(x, 0).to(int64)
     return ops.sum(there, places, keepdims) if places else there
 
 
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
-    """The places of what is not 0, an array for each dimension; ShapeError for an array of none."""
+    """Return the indices of elements that are not 0, an array for each dimension.  ShapeError for a
+    0-d array.
+    """
     if x.ndim == 0:
         raise ShapeError("nonzero: an array of at least one dimension, got one of none")
     return tuple(ops.unbind(ops.nonzero(x), 1))
@@ -46,8 +48,8 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 def searchsorted(
     x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:
-    """Where the elements of x2 belong in x1, which is sorted or, by `sorter`, put in order: before
-    what is equal ("left") or behind ("right").
+    """Return the indices at which elements of x2 keep x1 sorted; `sorter` puts x1 in order.  Equal
+    elements are inserted before ("left") or behind ("right").
     """
     first, second = paired("searchsorted", x1, x2)
     return ops.searchsorted(first, second, side=side, sorter=sorter)
@@ -86,7 +88,7 @@ def argsort(x: Tensor, /, *, axis: int = -1, descending: Any = False, stable: An
 
 
 class unique_all_result(NamedTuple):  # noqa: N801 - the standard's name
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Tensor
     indices: Tensor
@@ -95,22 +97,22 @@ class unique_all_result(NamedTuple):  # noqa: N801 - the standard's name
 
 
 class unique_counts_result(NamedTuple):  # noqa: N801 - the standard's name
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
 
 
 class unique_inverse_result(NamedTuple):  # noqa: N801 - the standard's name
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor
 
 
 def _unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The different elements, for each place the number of its element, and how often it is
-    there; complex ones as pairs, in whose order they come.
+    """Return the different elements, for each place the number of its element, and counts.  Complex
+    elements are pairs, in the pairs' order.
     """
     if not x.dtype.is_complex:
         values, inverse, counts = ops.unique(x, return_inverse=True, return_counts=True)
@@ -121,8 +123,8 @@ def _unique(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def unique_all(x: Tensor, /) -> unique_all_result:
-    """The different elements, the first place of each, for each place the number of its element,
-    and how often it is there.  NaNs differ from each other.
+    """Return the different elements, the first index of each, for each place the number of its
+    element, and counts.  NaNs differ from each other.
     """
     values, inverse, counts = _unique(x)
     flat = inverse.reshape((-1,))
@@ -133,7 +135,7 @@ def unique_all(x: Tensor, /) -> unique_all_result:
 
 
 def unique_counts(x: Tensor, /) -> unique_counts_result:
-    """The different elements, and how often each is there.  NaNs differ from each other."""
+    """Return the different elements, and the count of each.  NaNs differ from each other."""
     values, _, counts = _unique(x)
     return unique_counts_result(values, counts)
 

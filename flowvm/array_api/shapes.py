@@ -1,4 +1,4 @@
-"""Arrays seen in another shape, joined, repeated, turned round."""
+"""Arrays reshaped, joined, repeated and reordered."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _met(arrays: Sequence[Tensor]) -> list[Tensor]:
 
 
 def axes_of(name: str, x: Tensor, axis: Axes | None) -> tuple[int, ...]:
-    """`axis` as places among the dimensions of `x`, all of them for None; ShapeError for others."""
+    """Return `axis` as indices of dimensions of `x`, all for None; ShapeError for others."""
     n = x.ndim
     if axis is None:
         return tuple(range(n))
@@ -42,7 +42,7 @@ def axes_of(name: str, x: Tensor, axis: Axes | None) -> tuple[int, ...]:
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
-    """The arrays in the shape that they have together."""
+    """Return the arrays broadcast to their common shape."""
     return list(ops.broadcast_tensors(*arrays)) if arrays else []
 
 
@@ -69,7 +69,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """Its parts along a dimension, which is gone."""
+    """Return the parts of `x` along a dimension, without it."""
     return tuple(ops.unbind(x, axis))
 
 
@@ -83,7 +83,7 @@ def expand_dims(x: Tensor, /, axis: int = 0) -> Tensor:
 
 
 def squeeze(x: Tensor, /, axis: Axes) -> Tensor:
-    """`x` without these dimensions; ShapeError where one is not of size 1."""
+    """Return `x` without these dimensions; ShapeError for a dimension that is not of size 1."""
     places = axes_of("squeeze", x, axis)
     for place in places:
         if x.shape[place] != 1:
@@ -92,7 +92,7 @@ def squeeze(x: Tensor, /, axis: Axes) -> Tensor:
 
 
 def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
-    """The elements in reverse order along these dimensions, or all."""
+    """Return the elements in reverse order along these dimensions, or all."""
     return ops.flip(x, axes_of("flip", x, axis))
 
 
@@ -114,8 +114,8 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
 
 
 def reshape(x: Tensor, /, shape: Sequence[int], *, copy: Any = None) -> Tensor:
-    """`x` in another shape with as many elements, one of which may be -1.  A view where that can be
-    (None), a copy (True), or a view or an ArgumentError (False).
+    """Return `x` in another shape with as many elements; one size may be -1.  The result is a view
+    if possible (None), a copy (True), or a view or an ArgumentError (False).
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if -1 in shape and math.prod(n for n in shape if n != -1) == 0:
@@ -132,8 +132,8 @@ def reshape(x: Tensor, /, shape: Sequence[int], *, copy: Any = None) -> Tensor:
 
 
 def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
-    """The elements moved on by `shift` along `axis`, those at the end to the beginning; with None
-    as if all were in one dimension.
+    """Return the elements moved on by `shift` along `axis`; the last ones move to the beginning.
+    With None, all elements form one dimension.
     """
     if axis is not None and isinstance(shift, int) and not isinstance(axis, int):
         shift = [shift] * len(axis)

@@ -32,7 +32,7 @@ def _over(
 
 
 def _counts(dtype: DType) -> Any:
-    """Whether int64 is for its sums: for signed integers and booleans."""
+    """Return True if sums of this dtype are int64: for signed integers and booleans."""
     return dtype.is_signed or dtype.is_bool
 
 
@@ -63,12 +63,12 @@ def prod(
 
 
 def max(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """The greatest; NaN where there is one."""
+    """Return the greatest element; NaN if there is one."""
     return _over("max", ops.amax, x, axis, keepdims)
 
 
 def min(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """The smallest; NaN where there is one."""
+    """Return the smallest element; NaN if there is one."""
     return _over("min", ops.amin, x, axis, keepdims)
 
 
@@ -94,12 +94,12 @@ def std(
 
 
 def all(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """Whether all are true, as all but 0 is."""
+    """Return True if all elements are true; every number but 0 is."""
     return _over("all", ops.all, x.to(bool_), axis, keepdims)
 
 
 def any(x: Tensor, /, *, axis: Axes | None = None, keepdims: Any = False) -> Tensor:
-    """Whether one is true, as all but 0 is."""
+    """Return True if any element is true; every number but 0 is."""
     return _over("any", ops.any, x.to(bool_), axis, keepdims)
 
 
@@ -153,7 +153,7 @@ def diff(
     prepend: Tensor | None = None,
     append: Tensor | None = None,
 ) -> Tensor:
-    """Differences of neighbours, taken n times, of what is prepended, x, and what is appended."""
+    """Return differences of neighbours, taken n times, of `prepend`, x and `append` joined."""
     ends = [None if end is None else end.to(x.dtype) for end in (prepend, append)]
     return ops.diff(x, n, axis, *ends)
 

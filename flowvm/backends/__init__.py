@@ -1,4 +1,4 @@
-"""`flow.backends`: PyTorch's switches of what computes where, as far as flowvm has them.
+"""`flow.backends`: PyTorch's switches of computing libraries, as far as flowvm has them.
 
     flow.backends.cuda.matmul.allow_tf32     float32 matrix products may use TF32 (False)
     flow.backends.cudnn.allow_tf32           convolutions may, too (False; PyTorch has True)

@@ -1,4 +1,4 @@
-"""Modules some of whose attributes are switches: setting one asks who keeps it."""
+"""Modules with switches as attributes: setting one calls its owner."""
 
 from __future__ import annotations
 

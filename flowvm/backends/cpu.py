@@ -1,4 +1,4 @@
-"""`flow.backends.cpu`: what the CPU can do."""
+"""`flow.backends.cpu`: the CPU's capabilities."""
 
 import platform
 

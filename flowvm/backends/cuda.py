@@ -1,4 +1,4 @@
-"""`flow.backends.cuda`: CUDA, its matrix products, and which attention is computed how."""
+"""`flow.backends.cuda`: CUDA, its matrix products, and the choice of attention's computation."""
 
 from __future__ import annotations
 
@@ -29,47 +29,47 @@ _attention: Final = {"flash": True, "mem_efficient": True, "math": True, "cudnn"
 
 
 def is_built() -> bool:
-    """Whether this flowvm can use CUDA, where there is a device: always."""
+    """Return True: this flowvm can use CUDA if there is a device."""
     return True
 
 
 def enable_flash_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["flash"] = bool(enabled)
 
 
 def flash_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["flash"]
 
 
 def enable_mem_efficient_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["mem_efficient"] = bool(enabled)
 
 
 def mem_efficient_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["mem_efficient"]
 
 
 def enable_math_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["math"] = bool(enabled)
 
 
 def math_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["math"]
 
 
 def enable_cudnn_sdp(enabled: bool) -> None:
-    """Taken and kept: flowvm has one way to compute attention."""
+    """Set and ignore: flowvm has one way to compute attention."""
     _attention["cudnn"] = bool(enabled)
 
 
 def cudnn_sdp_enabled() -> bool:
-    """What was set; it changes nothing."""
+    """Return the value set; it changes nothing."""
     return _attention["cudnn"]
 
 
@@ -79,11 +79,13 @@ def sdp_kernel(
     enable_mem_efficient: bool = True,
     enable_cudnn: bool = True,
 ) -> AbstractContextManager[Any]:
-    """A with statement in which these were set; they change nothing."""
+    """Return a context manager that sets these switches; they change nothing."""
     chosen = (enable_flash, enable_mem_efficient, enable_math, enable_cudnn)
     return options.Setting(_attention, dict(zip(_attention, map(bool, chosen), strict=True)))
 
 
 def preferred_linalg_library(backend: str | None = None) -> str:
-    """Taken: LAPACK computes on the CPU, cuSOLVER where CuPy has it; "default"."""
+    """Return "default" and ignore the argument: LAPACK computes on the CPU, cuSOLVER where CuPy has
+    it.
+    """
     return "default"

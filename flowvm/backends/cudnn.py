@@ -21,17 +21,17 @@ CUDNN_TENSOR_DTYPES: Final[frozenset[Any]] = frozenset()
 
 
 def is_available() -> bool:
-    """Whether cuDNN is used: never."""
+    """Return False: flowvm does not use cuDNN."""
     return False
 
 
 def version() -> int | None:
-    """cuDNN's version: None, for there is none."""
+    """Return None: there is no cuDNN."""
     return None
 
 
 def is_acceptable(tensor: Any) -> bool:
-    """Whether cuDNN would compute with it: never."""
+    """Return False: cuDNN computes with no tensor here."""
     return False
 
 
@@ -43,7 +43,7 @@ def flags(
     allow_tf32: bool = True,
     **others: Any,
 ) -> AbstractContextManager[Any]:
-    """A with statement in which these switches are set."""
+    """Return a context manager that sets these switches."""
     given = {
         "enabled": enabled,
         "benchmark": benchmark,

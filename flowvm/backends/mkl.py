@@ -6,7 +6,7 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether MKL is used: never."""
+    """Return False: flowvm does not use MKL."""
     return False
 
 

@@ -17,19 +17,19 @@ _own: Final = options.Switches(
 
 
 def is_available() -> bool:
-    """Whether oneDNN is used: never."""
+    """Return False: flowvm does not use oneDNN."""
     return False
 
 
 def is_acl_available() -> bool:
-    """Whether it is used with the Arm Compute Library: never."""
+    """Return False: flowvm does not use oneDNN with the Arm Compute Library."""
     return False
 
 
 def flags(
     enabled: bool = False, deterministic: bool = False, allow_tf32: bool = True, **others: Any
 ) -> AbstractContextManager[Any]:
-    """A with statement in which these switches are set; they change nothing."""
+    """Return a context manager that sets these switches; they change nothing."""
     given = {"enabled": enabled, "deterministic": deterministic, "allow_tf32": allow_tf32}
     return options.Setting(_own, given)
 

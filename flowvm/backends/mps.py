@@ -6,17 +6,17 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether Metal can be used: never."""
+    """Return False: flowvm does not use Metal."""
     return False
 
 
 def is_built() -> bool:
-    """Whether this flowvm could use Metal: never."""
+    """Return False: flowvm is not built for Metal."""
     return False
 
 
 def is_macos_or_newer(major: int, minor: int) -> bool:
-    """Whether a macOS of this version has devices for flowvm: never."""
+    """Return False: flowvm has no devices of macOS."""
     return False
 
 

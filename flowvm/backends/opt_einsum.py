@@ -12,12 +12,12 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether the package opt_einsum is used: never."""
+    """Return False: flowvm does not use the package opt_einsum."""
     return False
 
 
 def get_opt_einsum() -> Any:
-    """The package: None, for it is not used."""
+    """Return None: the package is not used."""
     return None
 
 

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FlowError as error:
         print(f"flowvm {args.command or 'repl'}: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # whoever read what is printed, `head` perhaps, has had enough
+    except BrokenPipeError:  # the reader of the output, `head` perhaps, has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Hand over to the module of the subcommand."""
+    """Run the module of the subcommand."""
     if args.command == "demo":
         return demo.main(args)
     if args.command == "doctor":

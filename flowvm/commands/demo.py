@@ -1,5 +1,5 @@
-"""The main job: train a small CNN on real handwritten digits, eagerly and again as a graph, then
-show what the virtual machine did for it, and last where a graph matters.
+"""The main job: train a small CNN on real handwritten digits, eagerly and again as a graph.  Then
+show the virtual machine's work for it, and last a case where a graph matters.
 
 Both trainings begin with the same weights and see the same images, so they must come to the same
 losses.  Its kernels are large, so a graph saves little there, and a network of small kernels is
@@ -61,7 +61,7 @@ def _positive(text: str) -> int:
 
 @dataclass
 class Training:
-    """One of the two: `step(images, labels)` gives the loss without waiting for it."""
+    """One of the two trainings: `step(images, labels)` returns the loss without waiting for it."""
 
     name: str
     model: "Module"
@@ -70,7 +70,7 @@ class Training:
     accuracy: float = 0.0
     seconds: float = 0.0  # of all epochs but the first, which compiles and captures
     images: int = 0  # seen in that time
-    peak_bytes: int = 0  # of tensors at once, beside those that were there before this training
+    peak_bytes: int = 0  # of tensors at once, beside tensors from before this training
 
     @property
     def speed(self) -> float:
@@ -109,7 +109,9 @@ def main(args: argparse.Namespace) -> int:
 def eager_training(
     args: argparse.Namespace, build: Callable[[], "Module"] | None = None
 ) -> Training:
-    """Every op is issued, every step; of the CNN, or what `build` builds."""
+    """Build a training that issues every op in every step; the model is the CNN, or the result of
+    `build`.
+    """
     flow.manual_seed(args.seed)
     model = (build or build_model)()
     optimizer = flow.optim.Adam(model.parameters(), lr=args.lr)
@@ -119,7 +121,7 @@ def eager_training(
 def graph_training(
     args: argparse.Namespace, build: Callable[[], "Module"] | None = None
 ) -> Training:
-    """The same step, captured once: a call replays it as one instruction."""
+    """Build a training whose step is captured once: a call replays it as one instruction."""
 
     flow.manual_seed(args.seed)
 
@@ -141,7 +143,7 @@ def graph_training(
 def run(
     console: "Console", make: Callable[[Any], Training], data: Any, args: argparse.Namespace
 ) -> tuple[Training, int]:
-    """A training, made and gone through, and how many steps that were."""
+    """Make a training and run it.  Return it and the number of steps."""
     flow.vm.sync()
     there = flow.vm.stats()["live_bytes"]  # the model that was trained before, for one
     training = make(args)
@@ -151,7 +153,7 @@ def run(
 
 
 def train(console: "Console", training: Training, data: Any, args: argparse.Namespace) -> int:
-    """All epochs, each with a line; how many steps that were."""
+    """Run all epochs, each with a line.  Return the number of steps."""
     flow.manual_seed(args.seed)  # of the order of the images
     (images, labels), test = data
     feed = flow.utils.data
@@ -198,7 +200,7 @@ def small_kernels(data: Any, args: argparse.Namespace) -> list[float]:
 
 
 def compare(console: "Console", eager: Training, graph: Training, small: list[float]) -> None:
-    """The two trainings beside each other, and a network where each call counts."""
+    """Show the two trainings beside each other, and a network where each call counts."""
     from rich.table import Table
 
     table = Table(title="\nEager beside graph", title_justify="left")
@@ -239,7 +241,7 @@ def compare(console: "Console", eager: Training, graph: Training, small: list[fl
 
 
 def what_next(console: "Console") -> None:
-    """What to run after this."""
+    """Print commands to try next."""
     python = min(sys.executable, os.path.relpath(sys.executable), key=len)
     console.print("\nWhat to try next")
     commands = [
@@ -289,7 +291,7 @@ def train_step(
 
 
 def train_epoch(training: Training, loader: Any, advance: Callable[[], None]) -> float:
-    """One pass over the data; the mean loss.  Reading that is the only wait."""
+    """Run one pass over the data.  Return the mean loss; reading it is the only wait."""
     losses = []
     training.model.train()
     for images, labels in loader:
@@ -308,7 +310,7 @@ def accuracy_on(model: "Module", images: "Tensor", labels: "Tensor") -> float:
 
 
 def warm_up(console: "Console", batch: int) -> None:
-    """One step and one test of a network that is thrown away, so that all compiling is done."""
+    """Run one step and one test of a spare network, so that all compiling is done."""
     began = time.perf_counter()
     with busy(console, "first step: kernels come from the cache, or are compiled, once"):
         model = build_model()
@@ -325,7 +327,7 @@ def warm_up(console: "Console", batch: int) -> None:
 
 
 def is_compiled() -> bool:
-    """Whether the VM and calls are compiled code by now."""
+    """Return True if the VM and the call functions are compiled code by now."""
     before = flow.vm.stats()["native_hits"]
     (flow.ones(()) + 1).item()
     calls = flow.vm.stats()["native_hits"] > before or not install.wanted()
@@ -333,16 +335,20 @@ def is_compiled() -> bool:
 
 
 def settle() -> bool:
-    """Wait until they are, so that what is timed is what every other run has; or SETTLE_S."""
+    """Wait until the VM and the call functions are compiled, at most SETTLE_S.  Measured times are
+    then the usual ones.
+    """
     until = time.monotonic() + SETTLE_S
     while not (compiled := is_compiled()) and time.monotonic() < until:
-        time.sleep(0.05)  # a core for who compiles
+        time.sleep(0.05)  # leave a core to the compiler
     return compiled
 
 
 @contextmanager
 def busy(console: "Console", what: str) -> Iterator[None]:
-    """Says what takes its time, and on a terminal which kernel is being made for it."""
+    """A context that prints the present activity, and on a terminal the kernel being compiled for
+    it.
+    """
     if not console.is_terminal:
         console.print(f"{what} ...")
         yield
@@ -361,7 +367,7 @@ def busy(console: "Console", what: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]:
-    """A function that advances a bar by a step, or does nothing where there is no terminal."""
+    """Return a function that advances a bar by a step, or does nothing without a terminal."""
     if not console.is_terminal:
         yield lambda: None
         return
@@ -374,7 +380,7 @@ def progress_bar(console: "Console", steps: int) -> Iterator[Callable[[], None]]
 
 
 def report(console: "Console", before: dict[str, int], now: dict[str, int], steps: int) -> None:
-    """What the VM did between two calls of `flow.vm.stats()`, as a table."""
+    """Print a table of the VM's work between two calls of `flow.vm.stats()`."""
     from rich.table import Table
 
     done = {name: count - before.get(name, 0) for name, count in now.items()}
@@ -415,7 +421,7 @@ def report(console: "Console", before: dict[str, int], now: dict[str, int], step
 
 
 def show_plan(console: "Console", training: Training) -> None:
-    """The Plan of the graph's step: its memory and its tasks."""
+    """Show the Plan of the graph's step: its memory and its tasks."""
     (plan,) = training.step.plans  # type: ignore[attr-defined]
     console.print("\nThe Plan that each step of the graph replays, as one instruction")
     lines = plan.dump().splitlines()
@@ -427,7 +433,7 @@ def show_plan(console: "Console", training: Training) -> None:
 
 
 def show_one_step(console: "Console", training: Training, data: Any) -> None:
-    """What the profiler has of one step: what bound it, when what ran, and what waited for what."""
+    """Show the profile of one step: its bound, its timeline and its instructions."""
     (images, labels), _ = data
     batch = images[:32], labels[:32]
     training.model.train()

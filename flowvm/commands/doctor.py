@@ -1,5 +1,4 @@
-"""`flowvm doctor`: what is installed, what is missing, how to get it, and whether the VM works
-here.
+"""`flowvm doctor`: a report of installed and missing packages, with advice, and of the VM's health.
 
 A verdict a line, with the fix on the same line, so that the output can be pasted into a bug
 report.  Environment checks read metadata and touch no device; then the private names that flowvm
@@ -165,7 +164,7 @@ def _memory() -> str:
 
 
 def _cuda() -> Check:
-    """The driver, asked through its library; no context is made."""
+    """Check the driver through its library; no context is made."""
     packages = f"{_version('numba-cuda')}, {_version('cupy')}"
 
     try:
@@ -181,7 +180,7 @@ def _cuda() -> Check:
 
 
 def _version(package: str) -> str:
-    """A package and its version; CuPy's has the name of a CUDA version in its own."""
+    """Return a package and its version; CuPy's name contains a CUDA version."""
     for distribution in metadata.distributions():
         name = (distribution.name or "").lower()
         if name == package or name.startswith(f"{package}-cuda"):
@@ -223,7 +222,7 @@ def _overrides() -> Check:
 
 
 def _calls() -> Check:
-    """Who makes operators' calls, and why if it is not compiled code."""
+    """Check if operators' calls are made by compiled code, and if not, say why."""
     if config.calls == "python" or config.debug_calls:
         return Check(INFO, "calls", "by Python functions, as a FLOWVM_* variable says")
     why = install.why_not()
@@ -235,13 +234,13 @@ def _calls() -> Check:
 
 
 def _sampling() -> Check:
-    """How the profiler sees what a program does between two calls."""
+    """Describe the way in which the profiler samples a program between two calls."""
     return Check(INFO if frames.why_not() else OK, "sampling", f"of issuing threads {how()}")
 
 
 def private_names(every: bool = False) -> Iterator[Check]:
-    """What flowvm uses of packages that they do not promise: a line a package, and one for each
-    name that is not as it was, or for every one.
+    """Check the private names that flowvm uses of other packages.  Yield a line a package, and a
+    line for each changed name, or for every name.
     """
     for package in _packages():
         if package.version == "not installed":
@@ -265,7 +264,7 @@ def private_names(every: bool = False) -> Iterator[Check]:
 
 
 def _whole(package: Any) -> str:
-    """What to do about a package of whose names none is there."""
+    """Return advice about a package that lacks all of its private names."""
     if package.distribution == "numba-cuda":
         return "for CUDA, pip install 'numba-cuda[cu12]' or 'numba-cuda[cu13]', with its libraries"
     return f"pip install --force-reinstall {package.distribution}"
@@ -294,7 +293,9 @@ def _packages() -> Iterator[Any]:
 
 
 def self_test() -> Iterator[Check]:
-    """Ops through the VM, compared with NumPy, each with its first-call and its usual time."""
+    """Run ops through the VM and compare with NumPy, each with its first-call and its usual
+    time.
+    """
     for name, test in SELF_TESTS.items():
         try:
             began = time.perf_counter()
@@ -302,7 +303,7 @@ def self_test() -> Iterator[Check]:
             first = time.perf_counter() - began
             test()
             again = time.perf_counter() - began - first
-        except Exception as error:  # whatever is broken here is what this report is for
+        except Exception as error:  # this report must show any error
             yield Check(FAIL, "self-test", f"{name}: {type(error).__name__}: {error}")
             continue
         yield Check(
@@ -345,7 +346,7 @@ def _gradient() -> None:
 
 
 def _error() -> None:
-    """A kernel that fails must raise here and leave the VM usable."""
+    """Check that a failing kernel raises here and leaves the VM usable."""
     table, bad = flow.ones(4, 2), flow.tensor([7])
     try:
         table.index_select(0, bad).numpy()
@@ -379,7 +380,7 @@ def _same(tensor: Any, expected: Any, tolerance: float = 1e-5) -> None:
 
 
 def _speed() -> str:
-    """Time to issue `a + b` on 8x8, and to issue one and wait for it."""
+    """Measure the time to issue `a + b` on 8x8, and to issue one and wait for it."""
     a = flow.ones(8, 8)
     issues, waits = 2000, 200
     best_issue = min(_seconds(lambda: a + a, issues, flow.vm.sync) for _ in range(3))

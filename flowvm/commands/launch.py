@@ -1,8 +1,8 @@
 """`flowvm launch -n 4 train.py`: a program on several ranks of this machine, by mpiexec.
 
 Each rank gets its part of the cores, each line of output the number of its rank.  When a rank
-fails, the others hear of it (`flowvm.ranks.watching`), say what they waited for and end; those that
-do not are ended.  The exit code is that of the rank that failed first.
+fails, the others hear of it (`flowvm.ranks.watching`), report their waits and end; the rest are
+ended.  The exit code is the first failed rank's.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from flowvm.ranks.library import INSTALL, is_installed, wheel_file
 from flowvm.ranks.watching import BROKEN, ENDED, FIRST
 
 PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
-AT_ONCE = 3.0  # and after they were told to end
+AT_ONCE = 3.0  # and after a request to end
 LOOK = 0.05
 
 
@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the program on all ranks: the exit code of the one that failed first, 0 if none did."""
+    """Run the program on all ranks.  Return the exit code of the one that failed first, 0 if none
+    did.
+    """
     if args.ranks < 1:
         raise ArgumentError(f"launch: -n is 1 or more, got {args.ranks}")
     if not args.module and not Path(args.script).exists():
@@ -68,13 +70,13 @@ def mpiexec(ranks: int) -> list[str]:
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"
         raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
     told = processes.output([path, "--version"])
-    if "HYDRA" in told:  # which else ends the others before they can say what they waited for
+    if "HYDRA" in told:  # otherwise it ends the other ranks before they can report their waits
         return [path, "-disable-auto-cleanup", "-n", str(ranks)]
     return [path, *(["--oversubscribe"] if "Open MPI" in told else []), "-n", str(ranks)]
 
 
 def environment(ranks: int, threads: int) -> dict[str, str]:
-    """What ranks find set: their threads, and that their lines are handed over as they come."""
+    """Return the environment of ranks: their numbers of threads, and output without buffers."""
     cores = len(os.sched_getaffinity(0))
     each = str(threads or max(1, cores // ranks))
     known = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -84,7 +86,7 @@ def environment(ranks: int, threads: int) -> dict[str, str]:
 
 
 def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
-    """Run the launcher to its end, and end it where ranks stay on after a failure or a Ctrl-C."""
+    """Run the launcher to its end.  End it if ranks stay after a failure or a Ctrl-C."""
     libc = ctypes.CDLL(None)
     process = processes.start(
         list(command), env=known, start_new_session=True,
@@ -123,8 +125,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path) -> int:
 def failed(folder: Path) -> list[tuple[float, int, int]]:
     """Return (when, rank, exit code) of the ranks that have failed, the first one first.
 
-    A rank whose program came to its end has failed, too, if it says so: nobody may have read what
-    an exchange could not give.
+    A rank whose program came to its end has failed, too, if it says so: the program may not have
+    read the result of a failed exchange.
     """
     ranks = []
     for path in folder.iterdir():
@@ -145,7 +147,7 @@ def _how(code: int) -> str:
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:
-    """Wait for the launcher; end it and its ranks when patience is over."""
+    """Wait for the launcher.  End it and its ranks after a time."""
     for seconds, number in (
         (patience, signal.SIGTERM),
         (AT_ONCE, signal.SIGKILL),

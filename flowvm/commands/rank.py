@@ -1,9 +1,9 @@
-"""What `flowvm launch` has mpiexec start: one rank of a program, its lines marked with its number.
+"""The program that `flowvm launch` lets mpiexec start: one rank, its lines marked with its number.
 
     python rank.py FOLDER COMMAND...
 
 It is run as a file, so it imports nothing of flowvm.  It starts the command as a process of its own
-and hands over what that prints, a line at a time; when it ends, a file in FOLDER says how.
+and passes its output on, a line at a time.  When the process ends, a file in FOLDER says how.
 """
 
 import ctypes
@@ -20,12 +20,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def number() -> int:
-    """Which rank this is."""
+    """Return the number of this rank."""
     return int(next((os.environ[name] for name in RANKS if name in os.environ), "0"))
 
 
 def hand_over(source: IO[bytes], target: int, mark: bytes) -> None:
-    """Write what comes from `source` to a descriptor, each line marked and in one piece."""
+    """Copy the lines of `source` to a descriptor, each marked and in one piece."""
     for line in iter(source.readline, b""):
         text = mark + (line if line.endswith(b"\n") else line + b"\n")
         while text:
@@ -33,10 +33,10 @@ def hand_over(source: IO[bytes], target: int, mark: bytes) -> None:
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run the command to its end: its exit code, 128 and more where a signal ended it."""
+    """Run the command to its end.  Return its exit code, 128 and more if a signal ended it."""
     rank = number()
     mark = f"[{rank}] ".encode()
-    # mpiexec tells ranks by this signal that another has ended, and whoever has no handler dies
+    # mpiexec signals by this that another rank has ended; without a handler it kills the process
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # of the command, too
     # in a group of its own, or a Ctrl-C would come to it twice; but it ends with this process
     libc = ctypes.CDLL(None)

@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def namespace() -> dict[str, Any]:
-    """What is imported for the user: flow, nn, np."""
+    """Return the names defined at the prompt: flow, nn, np."""
     return {"flow": flow, "nn": flow.nn, "np": np}
 
 

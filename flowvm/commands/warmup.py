@@ -1,8 +1,8 @@
 """`flowvm warmup`: compile ahead what a session would otherwise compile at its first use of an op.
 
-The usual set is what the demo and the self-test run, and the ops that most models are made of, in
-float32, forward and backward; or those ops that are named.  `--all` runs every sample that every
-op, or every named one, declares for its tests.
+The usual set is the kernels of the demo and the self-test, and the ops of most models, in float32,
+forward and backward; or the named ops.  `--all` runs every sample that every op, or every named
+one, declares for its tests.
 
 Compiling is spread over processes that share the cache folder.  Of two that need the same kernel at
 the same moment one compiles it, and the other waits.
@@ -41,14 +41,14 @@ COMMON = (
 )
 
 
-NUMBERS = "numbers"  # what `with_numbers` does
-SIZES = "sizes"  # what `of_other_sizes` does
-CALLS = "calls"  # what native calls need
+NUMBERS = "numbers"  # the piece of `with_numbers`
+SIZES = "sizes"  # the piece of `of_other_sizes`
+CALLS = "calls"  # the piece of native calls
 SAMPLER = "sampler"  # the profiler's, of issuing threads
 
 
 class Done(NamedTuple):
-    """What a process says of one piece of work."""
+    """The result of one piece of work in a process."""
 
     name: str
     compiled: int
@@ -57,7 +57,7 @@ class Done(NamedTuple):
 
 
 def main(args: argparse.Namespace) -> int:
-    """Compile, say what was done, and return the exit code."""
+    """Compile, print the results, and return the exit code."""
     began = time.perf_counter()
     named = [*loops(), *args.ops] if args.ops else []
     work = named or (every_piece() if args.all else usual_pieces())
@@ -78,7 +78,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done]:
-    """The pieces of work, in fresh processes, as they are done."""
+    """Yield the results of pieces of work as they are done, in fresh processes."""
     os.environ.setdefault("FLOWVM_WORKERS", "1")
     os.environ.setdefault("FLOWVM_AHEAD", "0")
     with processes(jobs) as pool:
@@ -91,8 +91,8 @@ def in_processes(work: list[str], jobs: int, all_samples: bool) -> Iterator[Done
 
 
 def processes(jobs: int) -> ProcessPoolExecutor:
-    """So many fresh processes, which end with this one, also where it is killed."""
-    # what a process imports before it has this one's path, it does not take from the current folder
+    """Start `count` processes that die with this one, even on SIGKILL."""
+    # a process must not import modules from the current folder before it has this one's path
     os.environ["PYTHONSAFEPATH"] = "1"
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_parent)
@@ -104,14 +104,16 @@ def _end_with_parent() -> None:
 
     def watch() -> None:
         parent.join()
-        os._exit(1)  # what it compiles nobody waits for
+        os._exit(1)  # its compilation is not needed any more
 
     threading.Thread(target=watch, name="flowvm-parent", daemon=True).start()
 
 
 @contextmanager
 def progress(pieces: int) -> Iterator[Callable[[str], None]]:
-    """A function that says that a piece is done: a bar on a terminal, else a line now and then."""
+    """Return a function that reports a finished piece: a bar on a terminal, else a line now and
+    then.
+    """
     from rich.console import Console
 
     console = Console()
@@ -135,24 +137,28 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
 
 
 def loops() -> list[str]:
-    """The VM, native calls, and the profiler's sampler."""
+    """Return the pieces for the VM, native calls, and the profiler's sampler."""
     names = (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))
     return [*(f"loop: {name}" for name in names), CALLS, SAMPLER]
 
 
 def usual_pieces() -> list[str]:
-    """The VM, the self-test of `flowvm doctor`, a step of the demo, and the common ops."""
+    """Return the usual pieces: the VM, the self-test of `flowvm doctor`, a step of the demo, and
+    the common ops.
+    """
     tests = (f"test: {name}" for name in doctor.SELF_TESTS)
     return [*loops(), NUMBERS, SIZES, *tests, "demo", *COMMON.split()]
 
 
 def every_piece() -> list[str]:
-    """The usual pieces, and every op that declares samples."""
+    """Return the usual pieces, and every op that declares samples."""
     return list(dict.fromkeys([*usual_pieces(), *(known.name for known in SAMPLES)]))
 
 
 def warm(name: str, all_samples: bool) -> Done:
-    """Run one piece of work in this process: what it compiled and loaded, and what went wrong."""
+    """Run one piece of work in this process.  Return the numbers of functions compiled and loaded,
+    and the error.
+    """
 
     before = jit.stats()
     error = ""
@@ -165,7 +171,7 @@ def warm(name: str, all_samples: bool) -> Done:
 
 
 def run_piece(name: str, all_samples: bool) -> None:
-    """What `usual_pieces` and `every_piece` name."""
+    """Run one of the pieces that `usual_pieces` and `every_piece` name."""
     from rich.console import Console
 
     if name == NUMBERS:
@@ -191,7 +197,7 @@ def run_piece(name: str, all_samples: bool) -> None:
 
 
 def with_numbers() -> None:
-    """Operators between a tensor and a number, which are kernels of their own."""
+    """Compile the operators between a tensor and a number, which are kernels of their own."""
     x = flow.ones(2, 2)
     compared = (x.eq(1), x > 0, x >= 0, x < 0, x <= 0)
     for y in (x + 1, x - 1, 1 - x, x * 2, x / 2, 1 / x, x**2, *compared):
@@ -199,8 +205,8 @@ def with_numbers() -> None:
 
 
 def of_other_sizes() -> None:
-    """Kernels of the usual ops for rows that are longer than those of their samples, and the
-    functions of matrix products that small ones do not call.
+    """Compile kernels of the usual ops for rows longer than their samples' rows, and functions of
+    matrix products that small ones do not call.
     """
     tile_functions("float32")
     x = flow.ones(2, 200, requires_grad=True)

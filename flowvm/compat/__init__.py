@@ -1,4 +1,4 @@
-"""Other frameworks' names for flowvm, for a process that asks for them.
+"""Other frameworks' names for flowvm, in processes that ask for them.
 
 Not here: flowvm's own names.
 """

@@ -1,4 +1,4 @@
-"""`torch.__config__`: what flowvm computes with, in a few lines."""
+"""`torch.__config__`: flowvm's build in a few lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from flowvm.version import __version__
 
 
 def show() -> str:
-    """What flowvm is made of: packages, and the processor that kernels are compiled for."""
+    """Return a text about flowvm's build: its packages, and the processor for which kernels are
+    compiled.
+    """
     return (
         f"flowvm {__version__}: kernels compiled by Numba when they are first used, for "
         f"{platform.machine()}; LAPACK is enabled (SciPy's); there is no MKL, no CUDA toolkit"
@@ -17,5 +19,5 @@ def show() -> str:
 
 
 def parallel_info() -> str:
-    """How many threads compute."""
+    """Return a text with the number of computing threads."""
     return f"flowvm:\n\tget_num_threads() : {get_num_threads()}"

@@ -1,5 +1,5 @@
-"""What programs name of `torch._dynamo`: of `flow.compiler`, and hints that have no meaning here,
-since a capture is of the shapes that it saw, and memory that a graph writes stays where it is.
+"""The names of `torch._dynamo` that programs use: names of `flow.compiler`, and hints without a
+meaning.  A capture is of the shapes that it saw, and memory that a graph writes stays in place.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from flowvm.compiler import reset as reset
 
 TransformGetItemToIndex = nullcontext  # inside of vmap tensors index as they do elsewhere
 
-config = types.SimpleNamespace()  # what is set is kept, and read by nobody
+config = types.SimpleNamespace()  # settings are stored and never read
 
 
 def mark_static_address(t: Any, guard: bool = True) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def mark_static(t: Any, index: Any = None) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def mark_dynamic(t: Any, index: Any, **limits: Any) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def maybe_mark_dynamic(t: Any, index: Any) -> None:
-    """Taken."""
+    """Accept and ignore."""
 
 
 def graph_break(msg: str = "") -> None:
-    """Taken: there is no compiler of Python whose graph would end."""
+    """Accept and ignore: there is no compiler of Python whose graph would end."""
 
 
 class OptimizedModule:
-    """What PyTorch's `torch.compile(module)` gives; no module is one: `flow.compile` gives a
-    function that calls it.
+    """The class of PyTorch's `torch.compile(module)`.  It has no instances: `flow.compile` returns
+    a function that calls the module.
     """

@@ -1,5 +1,5 @@
-"""`torch._subclasses.fake_tensor`: tensors without values are on the meta device here, and a
-FakeTensorMode is a mode of calls in which all tensors are.
+"""`torch._subclasses.fake_tensor`: tensors without values.  They are on the meta device here; in a
+FakeTensorMode all tensors are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class _Fakes(type):
 
 
 class FakeTensor(metaclass=_Fakes):
-    """A tensor on the meta device is one: it has a shape, and no values."""
+    """The class of tensors on the meta device: they have a shape, and no values."""
 
 
 class FakeTensorMode(TorchFunctionMode):
-    """Inside, functions make tensors without values, on whichever device they are asked for, and
-    compute shapes and dtypes; `from_tensor` gives such a one of a tensor.
+    """Inside, functions make tensors without values on any device, and compute shapes and dtypes.
+    `from_tensor` makes such a tensor like another one.
 
     allow_non_fake_inputs   tensors with values may be arguments, and count as fakes of them; else
                             they are a TypeError
@@ -37,13 +37,13 @@ class FakeTensorMode(TorchFunctionMode):
         self.allow_non_fake_inputs = allow_non_fake_inputs
 
     def from_tensor(self, tensor: Tensor, **taken: Any) -> Tensor:
-        """A tensor of this shape and dtype without values."""
+        """Return a tensor of equal shape and dtype without values."""
         with unasked.within(ALL):
             fake: Tensor = tensor.to("meta")
         return fake
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """The call, of fakes."""
+        """Make the call with fake tensors."""
         if getattr(func, "__name__", "") in ("__get__", "__repr__"):
             return func(*args, **(kwargs or {}))
 
@@ -66,10 +66,10 @@ class FakeTensorMode(TorchFunctionMode):
 
 
 def get_proxy_mode() -> Any:
-    """None: make_fx records calls, and no mode is seen."""
+    """Return None: make_fx records calls without a mode."""
     return None
 
 
 def is_fake(x: object) -> bool:
-    """Whether it is a tensor without values."""
+    """Return True if `x` is a tensor without values."""
     return isinstance(x, FakeTensor)

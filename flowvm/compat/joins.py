@@ -1,5 +1,5 @@
-"""`torch.distributed.algorithms.join`: ranks with inputs of different number, which there is not
-here: each exchange wants all ranks, and one that is missing is an error that names it.
+"""`torch.distributed.algorithms.join`: ranks with different numbers of inputs.  They do not exist
+here: each exchange needs all ranks, and a missing one is an error that names it.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from flowvm.errors import ModeError
 
 
 class Joinable:
-    """In annotations and as a base; nothing is asked of it."""
+    """A class for annotations and as a base; it has no methods."""
 
 
 class JoinHook:
-    """In annotations and as a base; nothing is asked of it."""
+    """A class for annotations and as a base; it has no methods."""
 
 
 class Join:
-    """ModeError: give each rank as many batches, by DistributedSampler or `drop_last`."""
+    """Raise ModeError: give each rank as many batches, by DistributedSampler or `drop_last`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ModeError(

@@ -1,4 +1,4 @@
-"""`torch.utils.model_zoo`: an older name of what `flow.hub` refuses."""
+"""`torch.utils.model_zoo`: an older name of functions that `flow.hub` refuses."""
 
 from flowvm.hub import load_state_dict_from_url as load_state_dict_from_url
 

@@ -1,4 +1,6 @@
-"""What programs name of `torch._C`: classes in annotations, and what has nothing to do here."""
+"""The names of `torch._C` that programs use: classes in annotations, and functions without an
+effect.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,27 @@ from flowvm.overrides import DisableTorchFunctionSubclass as DisableTorchFunctio
 
 
 class Graph:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class Node:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class Value:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class SymInt:
-    """In annotations alone: sizes are plain numbers."""
+    """A class for annotations: sizes are plain numbers."""
 
 
 class SymFloat:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class SymBool:
-    """In annotations alone."""
+    """A class for annotations."""
 
 
 class NoDtype:
@@ -59,23 +61,23 @@ _TensorMeta = type(Tensor)
 
 
 class PyTorchFileReader:
-    """In annotations: `flow.load` reads PyTorch's files."""
+    """A class for annotations: `flow.load` reads PyTorch's files."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise ModeError("PyTorchFileReader: flow.load(path) reads PyTorch's files")
 
 
 def _are_functorch_transforms_active() -> bool:
-    """False: transforms are functions here, and no mode."""
+    """Return False: transforms are functions here, and no mode."""
     return False
 
 
 def _log_api_usage_once(event: str) -> None:
-    """Taken: nothing is logged."""
+    """Accept and ignore: nothing is logged."""
 
 
 def _get_tracing_state() -> Any:
-    """None: nothing is traced by a tracer of C++."""
+    """Return None: no tracer of C++ exists."""
     return None
 
 
@@ -86,7 +88,7 @@ def _get_accelerator(check: bool | None = None) -> Device:
 
 
 class _nn:  # noqa: N801 - PyTorch's name of a module
-    """What programs call of `torch._C._nn`."""
+    """The functions of `torch._C._nn` that programs call."""
 
     @staticmethod
     def _parse_to(*args: Any, **kwargs: Any) -> tuple[Any, Any, bool, Any]:

@@ -1,7 +1,8 @@
 """`torch.ops`: operators by the names of PyTorch's registry, `torch.ops.aten.add.Tensor`.
 
-An overload's name is taken: functions here find out by themselves.  Programs use these as keys of
-tables, and call them; what flowvm has no function for is an AttributeError when it is called.
+An overload's name is accepted and ignored: functions here dispatch by themselves.  Programs use
+these objects as keys of tables, and call them.  A call raises AttributeError if flowvm has no such
+function.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from flowvm.errors import MissingNameError
 
 
 def called(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What its function answers; MissingNameError if flowvm has none."""
+    """Call an operator's function; MissingNameError if flowvm has none."""
     if op.function is None:
         raise MissingNameError(f"flowvm has no operator {op.name}", op.name)
     return op.function(*args, **kwargs)
@@ -40,7 +41,7 @@ class OpOverload:
 
 
 class OpOverloadPacket:
-    """`torch.ops.aten.add`: called, and asked for its overloads."""
+    """`torch.ops.aten.add`: it can be called, and has its overloads as attributes."""
 
     def __init__(self, name: str, function: Any) -> None:
         self.name, self.function = name, function

@@ -1,9 +1,9 @@
-"""`torch.profiler` and `torch.autograd.profiler` as programs write them, over `flow.profiler`.
+"""`torch.profiler` and `torch.autograd.profiler`, over `flow.profiler`.
 
-A program's `profile`, `schedule` and `record_function` work as they are called; what is recorded is
-flowvm's: instructions, when they ran, for whom they waited.  `profile.run` is the whole Profile of
-the last recording, with all its screens.  Arguments about shapes, stacks and modules are taken:
-they are always recorded.  Names that are not PyTorch's are those of `flow.profiler`.
+A program's `profile`, `schedule` and `record_function` work as they are called.  The records are
+flowvm's: instructions, their times, and their waits.  `profile.run` is the whole Profile of the
+last recording, with all its screens.  Arguments about shapes, stacks and modules are accepted and
+ignored: they are always recorded.  Names beyond PyTorch's are names of `flow.profiler`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
 
 SORTED: dict[
     str, Callable[[FunctionEventAvg], float]
-] = {  # PyTorch's words for what a table is sorted by
+] = {  # PyTorch's names of the columns by which a table is sorted
     "count": lambda event: event.count,
     "cpu_time": lambda event: event.cpu_time,
     "cpu_memory_usage": lambda event: event.cpu_memory_usage,
@@ -29,7 +29,7 @@ SORTED: dict[
 
 
 class ProfilerActivity(enum.Enum):
-    """What is recorded: always all there is."""
+    """The kinds of recorded activity.  All kinds are always recorded."""
 
     CPU = 0
     CUDA = 1
@@ -38,7 +38,7 @@ class ProfilerActivity(enum.Enum):
 
 
 class ProfilerAction(enum.Enum):
-    """What happens at a step of a schedule."""
+    """The action at a step of a schedule."""
 
     NONE = 0
     WARMUP = 1
@@ -47,7 +47,7 @@ class ProfilerAction(enum.Enum):
 
 
 def supported_activities() -> set[ProfilerActivity]:
-    """What can be recorded here."""
+    """Return the activities that can be recorded."""
     return {ProfilerActivity.CPU, ProfilerActivity.CUDA}
 
 
@@ -55,9 +55,10 @@ def schedule(
     *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0,
     skip_first_wait: int = 0,
 ) -> Callable[[int], ProfilerAction]:  # fmt: skip
-    """What to do at each step: `skip_first` steps nothing, then rounds of `wait` steps of nothing,
-    `warmup` of warming up and `active` of recording, `repeat` of them, or without end if that is 0.
-    The first round waits for nothing with `skip_first_wait`.
+    """Return a function from a step to its action.  The first `skip_first` steps do nothing.  Then
+    come rounds: `wait` steps of nothing, `warmup` of warming up, `active` of recording.  There are
+    `repeat` rounds, or rounds without end if it is 0.  With `skip_first_wait` the first round does
+    not wait.
     """
     if min(wait, warmup, repeat, skip_first) < 0 or active < 1:
         raise ArgumentError(
@@ -100,7 +101,7 @@ class FunctionEventAvg:
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The same as cpu_time_total: instructions have no children."""
+        """The value of cpu_time_total: instructions have no children."""
         return self.cpu_time_total
 
 
@@ -130,7 +131,7 @@ class EventList(list[FunctionEventAvg]):
         return "\n".join([*lines, f"Self CPU time total: {total:.3f}us", ""])
 
     def total_average(self) -> FunctionEventAvg:
-        """All of them as one."""
+        """Return the sum of all operators."""
         return FunctionEventAvg(
             "Total", sum(e.count for e in self), sum(e.cpu_time_total for e in self),
             sum(e.cpu_memory_usage for e in self), sum(e.flops for e in self),
@@ -173,7 +174,7 @@ class profile:  # noqa: N801 - PyTorch's name
         return self._schedule(self.step_num) if self._schedule else ProfilerAction.RECORD
 
     def _follow(self) -> None:
-        """Record, if the step that begins is to be recorded."""
+        """Begin a recording if the schedule wants the coming step recorded."""
         wanted = self._action() in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
         if wanted and self._open is None:
             self._open = own.profile()
@@ -183,7 +184,7 @@ class profile:  # noqa: N801 - PyTorch's name
             self._step.__enter__()
 
     def _end(self) -> None:
-        """The recording that is open is complete."""
+        """End the open recording."""
         recording, self._open = self._open, None
         if recording is not None:
             recording.__exit__(None, None, None)
@@ -197,11 +198,11 @@ class profile:  # noqa: N801 - PyTorch's name
             step.__exit__(None, None, None)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin the schedule."""
         self._follow()
 
     def step(self) -> None:
-        """The next step of the schedule begins."""
+        """Go to the next step of the schedule."""
         before = self._action()
         self._end_step()
         self.step_num += 1
@@ -211,7 +212,7 @@ class profile:  # noqa: N801 - PyTorch's name
         self._follow()
 
     def stop(self) -> None:
-        """End, with what has been recorded so far."""
+        """End with the steps recorded so far."""
         self._end_step()
         self._end()
 
@@ -229,7 +230,7 @@ class profile:  # noqa: N801 - PyTorch's name
         )
 
     def events(self) -> EventList:
-        """See key_averages: instructions are many, and added up by operator."""
+        """Return `key_averages()`: instructions are many, so they are added up by operator."""
         return self.key_averages()
 
     def table(self, *args: Any, **kwargs: Any) -> str:
@@ -237,7 +238,7 @@ class profile:  # noqa: N801 - PyTorch's name
         return self.key_averages().table(*args, **kwargs)
 
     def total_average(self) -> FunctionEventAvg:
-        """All operators as one."""
+        """Return the sum of all operators."""
         return self.key_averages().total_average()
 
     def export_chrome_trace(self, path: str) -> None:
@@ -246,7 +247,7 @@ class profile:  # noqa: N801 - PyTorch's name
 
 
 class record_function:  # noqa: N801 - PyTorch's name
-    """Names what is issued inside a with statement, or in a function that it decorates."""
+    """Names the instructions issued inside a with statement, or in a function that it decorates."""
 
     def __init__(self, name: str, args: str | None = None) -> None:
         if not isinstance(name, str):
@@ -291,7 +292,7 @@ class emit_nvtx:  # noqa: N801 - PyTorch's name
     """ModeError from `with`: there are no ranges of NVTX; `flow.profiler` records CUDA devices."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Whatever it is told."""
+        """Accept any arguments."""
 
     def __enter__(self) -> NoReturn:
         raise ModeError("emit_nvtx: there are no ranges of NVTX; use flow.profiler.profile()")
@@ -304,7 +305,7 @@ FunctionEvent = FunctionEventAvg
 
 
 def kineto_available() -> bool:
-    """Whether PyTorch's own recorder is here: no."""
+    """Return False: PyTorch's own recorder is not here."""
     return False
 
 

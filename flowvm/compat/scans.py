@@ -19,7 +19,8 @@ def associative_scan(
     reverse: bool = False,
     combine_mode: str = "pointwise",
 ) -> Any:
-    """Along `dim`, what `combine_fn` makes of all elements up to each; from behind if `reverse`.
+    """Return, along `dim`, the combination by `combine_fn` of all elements up to each; from behind
+    if `reverse`.
 
     combine_fn   associative; gets two trees of tensors like `xs`, and answers one
     xs           a tree of tensors, all as long along `dim`

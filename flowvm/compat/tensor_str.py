@@ -1,4 +1,4 @@
-"""`torch._tensor_str`: how tensors are printed, of `flow.set_printoptions`."""
+"""`torch._tensor_str`: the options of printing, from `flow.set_printoptions`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowvm.interop import printing
 
 
 class _Options:
-    """PyTorch's record of what set_printoptions was told; reading it asks flowvm."""
+    """PyTorch's record of the options of set_printoptions; reading it asks flowvm."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(printing._options, name)

@@ -5,10 +5,10 @@
     import torch                      # flowvm under that name, submodules too
     from torch.utils.data import DataLoader
 
-What a program asks for and flowvm has not is an AttributeError or ModuleNotFoundError as ever, and
-is listed on stderr when Python ends: a list of what is missing for that program.  Names are looked
-up in flowvm when they are asked for; nothing is copied, so `torch.nn.Module is flowvm.nn.Module`.
-`torch.__version__` is that of the PyTorch whose names these are.
+A name that flowvm lacks raises AttributeError or ModuleNotFoundError as ever.  It is also listed on
+stderr when Python ends, as a list of missing names for that program.  Names are looked up in flowvm
+at their use; nothing is copied, so `torch.nn.Module is flowvm.nn.Module`.  `torch.__version__` is
+the version of the PyTorch with these names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flowvm.vm.callers.tracebacks import border
 
 ROOTS: Final = ("torch", "oneflow")
 VERSION: Final = Version("2.13.0+flowvm")
-# modules of PyTorch whose names stand elsewhere in flowvm
+# modules of PyTorch whose names are elsewhere in flowvm
 _ELSEWHERE: Final = {
     "_C": "compat.native",
     "__config__": "compat.build",
@@ -109,7 +109,7 @@ _missed: Counter[str] = Counter()
 
 
 class _Mirror(types.ModuleType):
-    """A module of PyTorch's name: its attributes are those of one of flowvm's."""
+    """A module of PyTorch's name with the attributes of one of flowvm's."""
 
     def __init__(self, name: str, of: types.ModuleType) -> None:
         super().__init__(name, of.__doc__)
@@ -214,7 +214,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Mirror(spec.name, found)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """A mirror has nothing to run."""
+        """Do nothing: a mirror has no code to run."""
 
 
 _finder: Final = _Finder()
@@ -240,12 +240,14 @@ def install(*, report: bool = True) -> None:
 
 
 def is_installed() -> bool:
-    """Whether they mean it now."""
+    """Return True if `import torch` and `import oneflow` mean flowvm now."""
     return _finder in sys.meta_path
 
 
 def uninstall() -> None:
-    """Let these names mean what they did; modules that were imported keep what they have."""
+    """Restore the meaning of `import torch` and `import oneflow`.  Modules imported before keep
+    their contents.
+    """
     if is_installed():
         sys.meta_path.remove(_finder)
     for name in [n for n, module in sys.modules.items() if isinstance(module, _Mirror)]:
@@ -255,7 +257,7 @@ def uninstall() -> None:
 
 
 def missing() -> dict[str, int]:
-    """What was asked for and is not there, and how often."""
+    """Return the names that were asked for and do not exist, with the number of requests."""
     return dict(sorted(_missed.items()))
 
 

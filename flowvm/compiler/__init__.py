@@ -13,11 +13,11 @@ from flowvm.loading.listing import listing, own_names
 
 __dir__ = listing(globals())
 
-captured: list[Callable[[], bool]] = []  # who knows whether this thread's calls are captured
+captured: list[Callable[[], bool]] = []  # return True during a capture
 
 
 def is_compiling() -> bool:
-    """Whether what runs now is being captured (`flow.compile`, `nn.Graph`)."""
+    """Return True if the running code is being captured (`flow.compile`, `nn.Graph`)."""
     return any(asked() for asked in captured)
 
 
@@ -27,38 +27,40 @@ def is_dynamo_compiling() -> bool:
 
 
 def is_exporting() -> bool:
-    """Whether a program is being exported: never."""
+    """Return False: flowvm exports no programs."""
     return False
 
 
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
-    """The function itself, or a decorator that gives it: a capture runs what it calls, and there is
-    no compiler of Python to keep away from it.
+    """Return the function itself, or a decorator that returns it.  Captures run the functions that
+    they call, so nothing must be kept from a compiler of Python.
     """
     return fn if fn is not None else lambda function: function
 
 
 def allow_in_graph(fn: Any) -> Any:
-    """The function itself: a capture takes whatever it calls."""
+    """Return the function itself: a capture accepts any call."""
     return fn
 
 
 def assume_constant_result(fn: Any) -> Any:
-    """The function itself: what is no tensor is watched by captures that read it."""
+    """Return the function itself: a capture watches all values that it reads and that are no
+    tensors.
+    """
     return fn
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Taken: every replay is a step."""
+    """Accept and ignore: every replay is a step."""
 
 
 def list_backends(exclude_tags: Any = ()) -> list[str]:
-    """What compiles: the capture alone."""
+    """Return the names of the backends: the capture alone."""
     return ["flowvm"]
 
 
 def reset() -> None:
-    """Taken: graphs belong to the functions that were compiled, and go with them."""
+    """Accept and ignore: graphs belong to their compiled functions, and end with them."""
 
 
 __all__ = own_names(globals())

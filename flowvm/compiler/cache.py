@@ -1,9 +1,9 @@
-"""The files of compiled code: in a folder that nobody but its owner may write.
+"""The files of compiled code, in a folder that only its owner may write.
 
-An entry is native code, and who reads one runs it; its checksum says that it is whole, and not who
-wrote it.  So a folder is used only if it is this user's and neither its group nor others may write
-it, and an entry only if it is a regular file of this user's, likewise; links are not followed.
-Whoever else could put an entry there could run code as this user.
+An entry is native code, and a process that reads it runs it.  Its checksum says that it is whole,
+and not who wrote it.  So a folder is used only if it is this user's and neither its group nor
+others may write it.  An entry must be a regular file of this user's, not writable by others,
+either; links are not followed.  Otherwise other users could run code as this user.
 
 Everything goes through a descriptor of the folder that was looked at, so another folder cannot be
 put in its place in between.  A folder that is made is made with mode 0700.
@@ -28,13 +28,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def is_own(found: os.stat_result) -> bool:
-    """Whether a file or folder is this user's and nobody else may write it."""
+    """Return True if a file or folder is this user's and nobody else may write it."""
     return found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
 
 
 def is_flowvms(found: os.stat_result) -> bool:
-    """Whether nobody may write a file or folder but who may write flowvm's sources: it came with
-    them, and is as good as they are.
+    """Return True if only writers of flowvm's sources may write a file or folder.  It came with the
+    sources, and is as safe as they are.
     """
     own = os.stat(__file__)
     same = (found.st_uid, found.st_gid) == (own.st_uid, own.st_gid)
@@ -44,7 +44,7 @@ def is_flowvms(found: os.stat_result) -> bool:
 def read(
     folder: Path, name: str, trusted: Callable[[os.stat_result], bool] = is_own
 ) -> bytes | None:
-    """The bytes of an entry; None where there is none that may be used."""
+    """Return the bytes of an entry; None if there is none that may be used."""
     with contextlib.suppress(OSError), _opened(folder, trusted) as at:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         with _open(os.open(name, flags, dir_fd=at), "rb") as file:
@@ -55,7 +55,7 @@ def read(
 
 
 def write(folder: Path, name: str, data: bytes) -> None:
-    """Write an entry beside its place and move it there.  OSError where that cannot be."""
+    """Write an entry beside its place and move it there.  OSError if that fails."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _opened(folder, is_own) as at:
         half = f"{name}.{secrets.token_hex(8)}.tmp"
@@ -72,10 +72,11 @@ def write(folder: Path, name: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[bool]:
-    """No other process is in here with this folder and name meanwhile; whether one was, and was
-    waited for.  Without that, where there can be no locks.
+    """Exclude other processes from this folder and name inside the with statement.  The value is
+    True if another process was waited for.  Without file locks, nothing is excluded.
 
-    The lock is a file, which goes with who made something under it: whoever comes then finds that.
+    The lock is a file.  It is removed by the process that made an entry under it; a later process
+    then finds the entry.
     """
     global queues
     waits = False
@@ -98,7 +99,7 @@ def alone(folder: Path, name: str) -> Iterator[bool]:
 
 
 def taken(folder: Path, name: str) -> bool:
-    """Whether another process is in `alone` with these."""
+    """Return True if another process is in `alone` with this folder and name."""
     with (
         contextlib.suppress(OSError),
         _opened(folder, is_own) as at,
@@ -125,8 +126,8 @@ def _unlink(name: str, at: int) -> None:
 
 
 def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    """The files in a folder and below it; those that another process removes meanwhile are left
-    out: locks and halves of entries come and go.
+    """Return the files in a folder and below it.  Files that another process removes meanwhile are
+    left out: locks and halves of entries come and go.
     """
     found = []
     for at, _, names in os.walk(folder):
@@ -137,7 +138,9 @@ def files(folder: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def trouble(folder: Path) -> str:
-    """Why what is in `folder` may not be used; "" where it may, or where there is none."""
+    """Return the reason why the contents of `folder` may not be used; "" if they may, or if there
+    is no folder.
+    """
     try:
         with _opened(folder, is_own):
             return ""
@@ -146,7 +149,7 @@ def trouble(folder: Path) -> str:
     except PermissionError as error:
         return str(error.strerror)
     except OSError:
-        return ""  # no folder: who writes says so
+        return ""  # no folder: the writer raises the error
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Processes that compile for this one what it can do without for a while.
+"""Helper processes: they compile code that this process can do without for a while.
 
 A helper
 - has the lowest priority, until it is seen that other programs leave it next to nothing: then it
@@ -41,20 +41,20 @@ else:  # when something is to be made, and not with flowvm
     subprocess = lazy("subprocess")
     tempfile = lazy("tempfile")
 
-GLANCE_S = 1.0  # between two looks whether the parent is there, whose pipe a fork of it may hold
+GLANCE_S = 1.0  # between two checks that the parent lives; a fork of it may hold its pipe
 # Under 20 busy processes the lowest priority was a hundredth of a core, and the VM of a program
 # that trained for minutes was never compiled.
 LOWEST, LOW = 19, 5  # of `nice`
 STARVED_S, STARVED = 2.0, 1 / 8  # the part of a core, over this time, under which it begins anew
 PRESSING = "--pressing="  # in front of the jobs, with the parent: low, and not the lowest
-IDLE_S = 10.0  # after which who waits for more jobs ends
-AHEAD = "ahead"  # the lock of who does jobs that were sent: those are waited for, others give way
+IDLE_S = 10.0  # idle seconds after which a helper ends
+AHEAD = "ahead"  # the lock of helpers whose jobs were sent: these have waiters, others give way
 JOB = select.PIPE_BUF  # bytes of one that is sent: it arrives whole, or not at all
 _MAIN = "flowvm.compiler.helpers:main"
 
 
 class Helper:
-    """One process, which does `jobs`; without any, those that are sent to it.
+    """A process that does `jobs`.  Without any, it does the jobs sent to it.
 
     OSError or ValueError where there can be none.
     """
@@ -63,7 +63,7 @@ class Helper:
         environment = {
             **os.environ,
             "FLOWVM_AHEAD": "0",
-            "FLOWVM_ENGINE": "sequential",  # what a job issues runs at once, on one thread
+            "FLOWVM_ENGINE": "sequential",  # a job's instructions run at once, on one thread
             "FLOWVM_CACHE_DIR": str(_folder()),
             "FLOWVM_CHECK": config.check,
             "FLOWVM_DEBUG": "0",
@@ -76,16 +76,16 @@ class Helper:
             stderr=subprocess.DEVNULL,
             env=environment,
             process_group=0,  # Ctrl-C is not meant for it; a session of its own, which Linux may
-            # schedule as one with what this one has (autogroup), would take no notice of `nice`
+            # schedule as one with this process's (autogroup), would ignore `nice`
         )
         _helpers.append(self)
 
     def is_at_work(self) -> bool:
-        """Whether it has not ended yet."""
+        """Return True if the process has not ended yet."""
         return self.process.poll() is None
 
     def send(self, job: str) -> bool:
-        """Whether it takes one more job now."""
+        """Send a job.  Return True if the process takes it."""
         assert self.process.stdin is not None, "it has a pipe"
         line = f"{job}\n".encode()
         try:
@@ -95,11 +95,11 @@ class Helper:
 
 
 def ahead(job: str) -> None:
-    """Have `job` done by a helper that does such ones, if there can be one: while this process
-    compiles what it needs now, for what it will probably need next.
+    """Let a helper do `job`, if there can be one.  It compiles what this process will probably need
+    next.
 
-    It does so where there is a second core, and leaves it to others where the cache may not be
-    written, for then this process would not find what was made.
+    A helper needs a second core.  Nothing is done if the cache may not be written, because this
+    process would not find the result.
     """
     global _assistant
     if not can_help():
@@ -113,14 +113,14 @@ def ahead(job: str) -> None:
 
 
 def can_help() -> bool:
-    """Whether helpers can take something off this process: there is a second core for them, and
-    this process will find what they make.
+    """Return True if helpers can relieve this process: there is a second core, and this process
+    will find their results.
     """
     return len(os.sched_getaffinity(0)) > 1 and _may_write(jit.cache_dir())
 
 
 def later(job: str, made: Callable[[], None], *, pressing: bool = False) -> None:
-    """Have `job` done by a helper, and then, or if there is none, call `made` on a thread.
+    """Let a helper do `job`.  Then, or if there is no helper, call `made` on a thread.
 
     `pressing`: this process may soon wait for it, so its priority is low and not the lowest.  In a
     helper nothing is done.
@@ -148,7 +148,7 @@ _own: Path | None = None  # instead of the cache
 
 
 def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) -> int | None:
-    """`jit.kept`, also of what helpers have made where the cache may not be written."""
+    """Do as `jit.kept`; also look into the helpers' own folder, if the cache may not be written."""
     address = jit.kept(function, signature, facts=facts)
     if address is None and _own is not None:
         address = jit.kept(function, signature, facts=facts, folder=_own)
@@ -156,13 +156,15 @@ def kept(function: Callable[..., Any], signature: str, *, facts: object = ()) ->
 
 
 def kept_bytes(name: str) -> bytes | None:
-    """What is in the cache by this name, or where helpers write instead; None where nothing is."""
+    """Return the cache's entry of this name, or the one in the helpers' own folder; None if there
+    is none.
+    """
     data = cache.read(jit.cache_dir(), name)
     return cache.read(_own, name) if data is None and _own is not None else data
 
 
 def _folder() -> Path:
-    """Where helpers write: the cache, or else a folder of this process."""
+    """Return the folder to which helpers write: the cache, or else a folder of this process."""
     global _own
     if _own is None and not _may_write(jit.cache_dir()):
         _own = Path(tempfile.mkdtemp(prefix="flowvm-"))
@@ -170,7 +172,7 @@ def _folder() -> Path:
 
 
 def _may_write(folder: Path) -> bool:
-    """Whether entries can be kept there, as far as that can be told without writing one."""
+    """Return True if entries can probably be written to a folder.  This check writes none."""
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return not cache.trouble(folder) and os.access(folder, os.W_OK)
@@ -178,15 +180,15 @@ def _may_write(folder: Path) -> bool:
 
 
 def bury() -> None:
-    """Let the system forget those that have ended: till then it lists them, as defunct."""
+    """Let the system forget helpers that have ended; until then it lists them as defunct."""
     for helper in list(_helpers):
         if not helper.is_at_work():
-            with contextlib.suppress(ValueError):  # somebody else was here
+            with contextlib.suppress(ValueError):  # another thread was faster
                 _helpers.remove(helper)
 
 
 def stop() -> None:
-    """Nobody wants what is being made any more: this process ends."""
+    """Stop all helpers: this process ends."""
     global _own, _assistant
     for helper in _helpers:
         helper.process.kill()
@@ -199,7 +201,7 @@ def stop() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The helpers are the parent's, and so is their folder."""
+    """Forget the helpers and their folder in a forked child: they are the parent's."""
     global _own, _assistant
     for helper in _helpers:
         helper.process.returncode = 0  # or it would be waited for
@@ -231,7 +233,7 @@ def main(jobs: Sequence[str]) -> None:
 
 
 def _sent() -> Iterator[str]:
-    """Jobs as they are sent, until there is nobody to send more, or nothing was for long.
+    """Yield jobs from the parent, until it has ended, or has sent none for long.
 
     Of several the last comes first: backward begins where forward ended.
     """
@@ -249,7 +251,7 @@ def _sent() -> Iterator[str]:
 
 
 def do(job: str) -> None:
-    """Do the job here, while no helper of any process does it."""
+    """Do a job in this process, while no helper of any process does it."""
     _do(job, job.replace(":", "."))
 
 
@@ -264,7 +266,7 @@ def _watch(parent: int, worker: int, jobs: Sequence[str], pressing: bool) -> Non
     clock = time.pthread_getcpuclockid(worker)
     began, used = time.monotonic(), time.clock_gettime(clock)
     closed = select.poll()
-    closed.register(0, 0)  # of what is written to it other than the end nothing is said
+    closed.register(0, 0)  # poll stdin for hang-up only; ignore data
     while os.getppid() == parent and not closed.poll(GLANCE_S * 1000):
         now, uses = time.monotonic(), time.clock_gettime(clock)
         if cache.queues or cache.taken(jit.cache_dir(), AHEAD):

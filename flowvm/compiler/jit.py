@@ -17,8 +17,8 @@ Guarantees
   compiled, by name. An exception that compiled code raises becomes the return value -1 (all bits
   set).
 
-What may be compiled, and how it becomes LLVM's, is in `flowvm.compiler.native`; what a key covers,
-in `flowvm.compiler.reach`.
+`flowvm.compiler.native` says which functions may be compiled, and turns them into LLVM's modules;
+`flowvm.compiler.reach` says what a key covers.
 
 Long because it is one path: key, cache entry, linking, optimizing, code, loading.
 """
@@ -65,13 +65,15 @@ metadata = lazy("importlib.metadata")
 SCHEMA = 1  # of cache entries and of the code made here; raise it when either changes meaning
 PRUNE_EVERY = 128  # compilations after which the size of the cache is looked at
 USED_AFTER = 86400  # seconds after which an entry that is read is marked as used again
-SHIPPED = Path(__file__).parents[1] / "objects"  # what a wheel carries, a folder a level
+SHIPPED = Path(__file__).parents[1] / "objects"  # the object files of a wheel, a folder a level
 _MAGIC = b"flowvm.o"
 _DIGEST = hashlib.sha256().digest_size
 
 
 class Stats(NamedTuple):
-    """What this process did so far: functions compiled and loaded, and the seconds they took."""
+    """The work of this process so far: numbers of functions compiled and loaded, and the seconds it
+    took.
+    """
 
     compiled: int
     loaded: int
@@ -94,18 +96,18 @@ class Lowered(NamedTuple):
 _lock = held_at_fork(threading.RLock(), Rank.COMPILER)  # guards all module state below
 _addresses: dict[str, int] = {}
 _counts = {"compiled": 0, "loaded": 0, "compile_seconds": 0.0, "load_seconds": 0.0}
-# called with the name and the start (`time.monotonic_ns`) of what was compiled or loaded just now
+# called with the name and the start (`time.monotonic_ns`) of a function just compiled or loaded
 listeners: list[Callable[[str, int], None]] = []
 
 
 def native(
     function: Callable[..., Any], signature: str, *, facts: object = (), reassociate: bool = False
 ) -> int:
-    """The address of a C function that does what `function`, a plain Python function, does.
+    """Return the address of a C function that does the work of `function`, a plain Python function.
 
-    `signature` is Numba's ("int32(uint64, int64)").  `facts` are what code depends on that no
-    source says: of this machine, or of this process.  `reassociate` lets LLVM reorder sums, which
-    vectorizes them and changes their rounding.
+    `signature` is Numba's ("int32(uint64, int64)").  `facts` are facts that the code depends on and
+    no source names: of this machine, or of this process.  `reassociate` lets LLVM reorder sums,
+    which vectorizes them and changes their rounding.
     """
 
     return load(_maker(function, signature, reassociate), function.__qualname__, facts)
@@ -124,8 +126,8 @@ def _maker(
 def kept(
     function: Callable[..., Any], signature: str, *, facts: object = (), folder: Path | None = None
 ) -> int | None:
-    """The address that `native` answers with these arguments if nothing has to be compiled for it,
-    else None.  `folder`: where to look instead of the cache's.
+    """Return the address that `native` would return, if nothing has to be compiled for it; else
+    None.  `folder` is used instead of the cache's folder.
     """
     return found(_maker(function, signature, False), function.__qualname__, facts, folder)
 
@@ -133,8 +135,8 @@ def kept(
 def found(
     make: Callable[[], Lowered], name: str, facts: object = (), folder: Path | None = None
 ) -> int | None:
-    """The address that `load` answers with these arguments if nothing has to be compiled for it,
-    else None.  `folder`: where to look instead of the cache's.
+    """Return the address that `load` would return, if nothing has to be compiled for it; else
+    None.  `folder` is used instead of the cache's folder.
     """
     key = _key(make, facts)
     address = _addresses.get(key)
@@ -142,10 +144,11 @@ def found(
 
 
 def load(make: Callable[[], Lowered], name: str, facts: object = ()) -> int:
-    """The address of the C function of `make()`, which is called if the cache does not have it.
+    """Return the address of the C function of `make()`.  `make` is called only if the cache lacks
+    the function.
 
-    The cache has it if nothing has changed of what `make` reaches, its closure included, nor any of
-    `facts`.  `name` is what FLOWVM_DEBUG=1 calls it.
+    The cache has it if nothing that `make` reaches has changed, its closure included, nor any of
+    `facts`.  `name` is its name for FLOWVM_DEBUG=1.
     """
     key = _key(make, facts)
     address = _addresses.get(key)
@@ -172,7 +175,7 @@ def _own_key() -> str:
 def _load(
     key: str, make: Callable[[], Lowered] | None, name: str, folder: Path | None = None
 ) -> int | None:
-    """The address of what has this key: loaded, or compiled if `make` is given."""
+    """Return the address of the function with this key: loaded, or compiled if `make` is given."""
     with _lock:
         if (address := _addresses.get(key)) is None:
             digest = _digest(key)
@@ -198,7 +201,7 @@ def _digest(key: str) -> str:
 
 
 def stats() -> Stats:
-    """How much was compiled and loaded, and how long it took."""
+    """Return the numbers of functions compiled and loaded, and the seconds it took."""
     with _lock:
         return Stats(**_counts)  # type: ignore[arg-type]
 
@@ -231,8 +234,8 @@ def _from_cache(digest: str, folder: Path) -> int | None:
 
 
 def _from_wheel(program: str) -> int | None:
-    """The address of what came with flowvm for a level that this processor has, the highest first;
-    `program`: its key without the machine's.
+    """Return the address of a function that came with flowvm, for the highest level of this
+    processor.  `program` is its key without the machine's part.
     """
     for folder, machine in _shipped():
         address = _loaded(_digest(machine + program), folder, cache.is_flowvms)
@@ -251,7 +254,9 @@ def _shipped() -> list[tuple[Path, str]]:
 
 
 def _loaded(digest: str, folder: Path, trusted: Callable[[os.stat_result], bool]) -> int | None:
-    """The address of what an entry holds; None where there is none, or not what was written."""
+    """Return the address of an entry's function; None if there is no entry, or its bytes were
+    changed.
+    """
     start = time.perf_counter()
     data = cache.read(folder, f"{digest}.o", trusted)
     if data is None:
@@ -293,7 +298,9 @@ def _to_cache(digest: str, code: bytes, imports: list[str]) -> None:
 
 
 def _mark_used(path: Path) -> None:
-    """Let an entry that is read be younger than those that are not, to the day."""
+    """Set the modification time of an entry that is read, to the day, so that unused entries are
+    the older ones.
+    """
     with contextlib.suppress(OSError):
         if time.time() - path.stat().st_mtime > USED_AFTER:
             os.utime(path)
@@ -303,8 +310,8 @@ def prune(folder: Path, limit: int) -> int:
     """Remove the entries of `folder` that were not used for longest until a quarter of `limit`
     bytes is free; the number removed.
 
-    Does nothing below `limit`, nor in a folder that is not this user's.  What another process has
-    loaded stays loaded.
+    Do nothing below `limit`, nor in a folder that is not this user's.  Code that another process
+    has loaded stays loaded.
     """
     if cache.trouble(folder):
         return 0
@@ -342,7 +349,7 @@ def _cannot_write(folder: Path, error: OSError) -> None:
 
 @functools.cache
 def _machine_key(of: Target) -> str:
-    """Everything besides the program that the bytes of an object file depend on."""
+    """Return all facts besides the program on which the bytes of an object file depend."""
     parts = [
         str(SCHEMA),
         ".".join(map(str, sys.version_info[:2])),
@@ -438,7 +445,7 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
         module, imports, code = _object(make(), _symbol(digest))
         _to_cache(digest, code, imports)
         address = _load_object(digest, code)
-        gc.collect(0)  # what typing made and nobody needs any more
+        gc.collect(0)  # the garbage of typing
         settle()  # or soon everything would be looked over, and Numba alone is a tenth of a second
     _counts["compiled"] += 1
     seconds = time.perf_counter() - start
@@ -457,8 +464,9 @@ def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
 
 
 def _no_collection() -> reverting:
-    """No garbage collection: typing makes many objects that live, and looking them over again and
-    again takes a tenth of the time; a collection in the first keys takes longer than they do.
+    """Switch garbage collection off.  Typing makes many objects that live, and looking them over
+    again and again takes a tenth of the time.  A collection in the first keys takes longer than
+    they do.
     """
     return reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable)
 
@@ -466,8 +474,8 @@ def _no_collection() -> reverting:
 def _linked(
     lowered: Lowered, symbol: str, optimize: Callable[[Any], None] = lambda module: None
 ) -> Any:
-    """One module of all, whose entry is now called `symbol`; `optimize` is called with it when it
-    has all but what is written as it is to run.
+    """Link all modules to one, whose entry is called `symbol`.  `optimize` is called with it before
+    the parts are added that must run as they are written.
     """
     module = llvm.parse_assembly(_NO_RUNTIME if lowered.modules else "")
     if lowered.modules:
@@ -479,7 +487,7 @@ def _linked(
 
 
 def _link(module: Any, parts: Iterable[Any], lowered: Lowered) -> None:
-    """Parts of a program join the module of all, of which only the entry is seen from outside."""
+    """Link parts of a program into one module.  Only its entry stays visible from outside."""
     for part in parts:
         module.link_in(part, preserve=True)
     for item in [*module.functions, *module.global_variables]:
@@ -505,7 +513,7 @@ def _optimize(module: Any, loops_only: bool) -> None:
     options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)
     options.loop_vectorization = True
     options.slp_vectorization = not loops_only
-    options.loop_unrolling = not loops_only  # interleaving does what unrolling would
+    options.loop_unrolling = not loops_only  # interleaving replaces unrolling
     builder = llvm.create_pass_builder(machine, options)
     manager = builder.getModulePassManager()
     manager.run(module, builder)
@@ -513,7 +521,9 @@ def _optimize(module: Any, loops_only: bool) -> None:
 
 
 def _imports(module: Any) -> list[str]:
-    """The symbols that the module takes from the process; none may be Numba's or Python's."""
+    """Return the symbols that the module takes from the process; none may be Numba's or
+    Python's.
+    """
     items = [*module.functions, *module.global_variables]
     names = sorted(i.name for i in items if i.is_declaration and not i.name.startswith("llvm."))
     foreign = [n for n in names if n.startswith(("NRT_", "numba_", "Py", "_Py"))]
@@ -567,8 +577,8 @@ bad:
 
 
 def _version(package: str) -> str:
-    """The version of an installed distribution, which the folder of its metadata, beside the
-    package, has in its name (the Python packaging guide's "recording installed projects").
+    """Return the version of an installed distribution.  The folder of its metadata, beside the
+    package, has it in its name (the Python packaging guide's "recording installed projects").
 
     importlib.metadata, which imports a parser of e-mails, is asked where that is not so.
     """

@@ -1,4 +1,4 @@
-"""How Numba's front end lowers what kernels do most with an array of one dimension without gaps: an
+"""Faster lowering, by Numba's front end, of operations on arrays of one dimension without gaps: an
 element, a slice, a view as another dtype.
 
 Numba's own answers are for any number of dimensions, any strides and any step, written as branches
@@ -17,8 +17,8 @@ from typing import Any
 
 from flowvm.private.numba import overloads_of
 
-Find = Callable[[Any], Any]  # what lowers an operation, of the types of its arguments
-Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and what that is for flowvm
+Find = Callable[[Any], Any]  # a function from argument types to the lowering of an operation
+Way = tuple[Any, str, Any]  # an object of Numba's, its attribute, and flowvm's replacement
 
 
 def _is_line(kind: Any) -> bool:
@@ -35,7 +35,7 @@ def _is_line(kind: Any) -> bool:
 
 
 def _field(context: Any, kind: Any, name: str) -> int:
-    """Which of an array's parts, as LLVM has it, that is."""
+    """Return the index of the part `name` in LLVM's structure of an array."""
     place: int = context.data_model_manager[kind].get_field_position(name)
     return place
 
@@ -146,7 +146,7 @@ def _view(context: Any, builder: Any, signature: Any, values: Any) -> Any:
 
 
 def ways(context: Any) -> list[Way]:
-    """What stands in for Numba's own while flowvm compiles."""
+    """Return the replacements for Numba's own functions while flowvm compiles."""
     known = ((operator.getitem, _reading), (operator.setitem, _writing), (slice, _slicing))
     selectors = [(overloads_of(context, of), found) for of, found in known]
     selectors.append((overloads_of(context, "array.view"), _viewing))
@@ -154,7 +154,7 @@ def ways(context: Any) -> list[Way]:
 
 
 def _reading(plain: Find) -> Find:
-    """Of `array[place]`."""
+    """Return a selector for `array[place]`."""
     from numba import types
 
     def find(kinds: Any) -> Any:
@@ -170,7 +170,7 @@ def _reading(plain: Find) -> Find:
 
 
 def _writing(plain: Find) -> Find:
-    """Of `array[place] = value`."""
+    """Return a selector for `array[place] = value`."""
     from numba import types
 
     def find(kinds: Any) -> Any:
@@ -182,7 +182,7 @@ def _writing(plain: Find) -> Find:
 
 
 def _slicing(plain: Find) -> Find:
-    """Of `start:stop`."""
+    """Return a selector for `start:stop`."""
     from numba import types
 
     def find(kinds: Any) -> Any:
@@ -193,7 +193,7 @@ def _slicing(plain: Find) -> Find:
 
 
 def _viewing(plain: Find) -> Find:
-    """Of `array.view(dtype)`."""
+    """Return a selector for `array.view(dtype)`."""
 
     def find(kinds: Any) -> Any:
         return _view if _is_line(kinds[0]) else plain(kinds)

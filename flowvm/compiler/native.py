@@ -52,10 +52,10 @@ from flowvm.private.numba import (
 class Intrinsic:
     """A function that is `python` where Python runs it, and `define()`'s code where it is compiled.
 
-    `define` is called at most once, on the first compilation, and returns what
-    `numba.extending.intrinsic` takes or, for a C function, a `numba.types.ExternalFunction`.
-    `cuda` is what CUDA kernels have for `define`: another such function, or `python` itself where
-    that can be compiled.
+    `define` is called at most once, at the first compilation.  It returns the argument of
+    `numba.extending.intrinsic` or, for a C function, a `numba.types.ExternalFunction`.  `cuda`
+    replaces `define` for CUDA kernels: another such function, or `python` itself if that can be
+    compiled.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Intrinsic:
 
     @functools.cached_property
     def numba(self) -> Any:
-        """The form that Numba knows."""
+        """The form of the intrinsic for Numba."""
         from numba import types
         from numba.extending import intrinsic as numba_intrinsic
 
@@ -103,7 +103,9 @@ class Overloaded:
         self.implementations = dict(implementations)
 
     def choose(self, dtypes: list[str]) -> tuple[str, Any]:
-        """The dtype that arguments of these dtypes are converted to, and its implementation."""
+        """Return the dtype to which arguments of these dtypes are converted, and its
+        implementation.
+        """
         widest = max((self._width(name) for name in dtypes), default=0)
         whole = self.WIDTHS[widest] == "int64" and "uint64" in dtypes
         for name in ("uint64", *self.WIDTHS[widest:]) if whole else self.WIDTHS[widest:]:
@@ -165,7 +167,7 @@ def lower(
 
 
 def forget(names: frozenset[str]) -> None:
-    """Lower anew for the next program what calls LLVM functions of these names: one has them."""
+    """Lower callers of these LLVM functions anew for the next program, which has one of them."""
     _frontend().forget(names)
 
 
@@ -194,7 +196,7 @@ class _Frontend:
         self.target = NUMBA.target
         self.dispatchers: dict[Any, Any] = {}
         self.active = 0  # inside `lower`, on the thread that holds _lock
-        self.simplified = False  # what `lower` was told
+        self.simplified = False  # the argument of `lower`
         self.compiler = function_compiler(_flags, self._lowered)
         with NUMBA.lock, unloaded_scipy():
             self.target.target_context.refresh()
@@ -222,7 +224,7 @@ class _Frontend:
         def of_intrinsic(value: Any, c: Any) -> Any:
             known = "numba" in vars(value)
             compiled = value.numba
-            if not known:  # making it registered it, and the contexts look for news when told to
+            if not known:  # making it registered it; the contexts look for news on request
                 self.target.typing_context.refresh()
                 self.target.target_context.refresh()
             return self.target.typing_context.resolve_value_type(compiled)
@@ -265,7 +267,7 @@ class _Frontend:
                 raise CompileError(
                     f"{function.__qualname__} cannot be compiled: {error}"
                 ) from error
-        # nobody calls a program: what stays of it is what its callers have of it now
+        # nobody calls a program: only its callers' copies stay of it
         forget_function(self.target.target_context, compiled.entry_point)
         if not self._is_simplified(function, simplified):  # the program's entry has it inlined
             simplify(compiled.library)
@@ -302,8 +304,8 @@ class _Frontend:
         if self._is_simplified(function, self.simplified):
             simplify(compiled.library)
         # Numba keys a callee by its entry point, which must be a builtin method, and would finalize
-        # its library when a caller uses it.
-        # What it was lowered from is most of what it is, and nobody asks for it any more.
+        # its library when a caller uses it. The types and calls it was lowered from are most of its
+        # memory, and are not needed any more.
         compiled.fndesc.typemap, compiled.fndesc.calltypes = {}, {}
         compiled = compiled._replace(entry_point=[].append, type_annotation=None)
         never_finalized(compiled.library)
@@ -345,7 +347,9 @@ def _flags(flags: Any) -> Any:
 
 
 def _collect(library: Any, modules: list[Any], seen: set[int]) -> None:
-    """The modules of `library` and of those it calls, each once, without Numba's runtime."""
+    """Append the modules of `library` and of the libraries that it calls, each once, without
+    Numba's runtime.
+    """
     if id(library) in seen or library is getattr(NUMBA.runtime, "library", None):
         return
     seen.add(id(library))

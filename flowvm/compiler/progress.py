@@ -1,15 +1,16 @@
-"""What a terminal shows while kernels are compiled, and what is remembered of how long it took.
+"""Progress lines on the terminal while kernels are compiled, and a table of the seconds that each
+kernel took.
 
-A line says what is being made, how long that will take, and that it is once: at a prompt when it
-will be felt, in a script once it takes more than two seconds; the next when twice as long has
-passed, so there are few.  Lines stay: one that was taken back would take with it what somebody
-typed meanwhile, or what the program had begun to print.  There are none while somebody else owns
-the terminal's lines: rich's displays, which replace `sys.stderr`, and who is `telling` of kernels
-in a line of its own.
+A line names the kernel being compiled and the expected time, and says that it happens once.  At a
+prompt it comes if the delay is noticeable, in a script once it takes more than two seconds.  The
+next line comes when twice as long has passed, so there are few.  Lines stay: removing one would
+also remove text that the user typed or the program printed meanwhile.  There are no lines while
+another owner has the terminal: rich's displays, which replace `sys.stderr`, and `telling`, which
+shows kernels in a line of its own.
 
-How long a kernel takes is what it took when it was last made with this cache, else what it took
-elsewhere (`flowvm.compiler.seconds`), scaled by what others took here and there.  It is processor
-time of the thread that compiles, so it is the kernel's and not that of what else ran.
+The expected time is the kernel's last time with this cache, else its time elsewhere
+(`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is processor time of
+the compiling thread, so other programs do not change it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ else:  # when a kernel is made, and not with flowvm
 AT_A_PROMPT = 0.5  # seconds that are felt there
 PATIENCE = 2.0  # seconds of a burst that show nothing in a script
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
-UNKNOWN = 1.0  # seconds of a kernel that nobody has made before
+UNKNOWN = 1.0  # seconds of a kernel without a measured time
 MEASURED = "seconds.json"  # in the cache: name of a kernel -> seconds, last measured last
 MOST_MEASURED = 500
 LONGEST = 200  # characters of a kernel's name: some are an expression
@@ -65,7 +66,9 @@ class _Burst:
         self.first: Callable[[], None] | None = None  # called before the next kernel is compiled
 
     def begin(self) -> float:
-        """Now, when a kernel is compiled next; in a burst of its own if the last is long over."""
+        """Return the start time of a kernel's compilation.  It begins a burst of its own if the
+        last burst is long over.
+        """
         start = time.monotonic()
         if start - self.ended > BURST_ENDS_AFTER:
             self.spent, self.count, self.spoken = 0.0, 0, 0.0
@@ -100,7 +103,7 @@ _burst = _Burst()
 
 @contextlib.contextmanager
 def compiling(name: str) -> Iterator[None]:
-    """The kernel `name` is compiled inside."""
+    """Measure the compilation of the kernel `name` inside the with statement."""
     burst = _burst
     name = (f"{burst.op}: {name}" if burst.op else name)[:LONGEST]
     if burst.first is not None:
@@ -119,8 +122,8 @@ def compiling(name: str) -> Iterator[None]:
 
 
 def making(op: str, first: Callable[[], None] | None = None) -> reverting:
-    """What is compiled inside is for the op of this name; `first` is called if something is, before
-    it is.
+    """Name the op for which kernels are compiled inside the with statement.  `first` is called
+    before the first compilation.
     """
     burst = _burst
     before = burst.op, burst.first
@@ -149,13 +152,13 @@ def _rounded(seconds: float) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether a line on stderr is for somebody who sits there."""
+    """Return True if stderr is a terminal."""
     terminal = sys.__stderr__
     return terminal is not None and terminal is sys.stderr and terminal.isatty()
 
 
 def tell(text: str) -> None:
-    """A line of news for who sits at a prompt; for others from FLOWVM_DEBUG=1 on."""
+    """Print a line of news at Python's prompt; elsewhere from FLOWVM_DEBUG=1 on."""
     if hasattr(sys, "ps1") and on_terminal() and config.debug < 1:
         print(f"\x1b[2mflowvm: {printable(text)}\x1b[0m", file=sys.stderr, flush=True)
     else:
@@ -163,7 +166,9 @@ def tell(text: str) -> None:
 
 
 def telling(listener: Callable[[str], None]) -> reverting:
-    """Call `listener` with the name of each kernel that is compiled inside, and show nothing."""
+    """Call `listener` with the name of each kernel compiled inside the with statement, and print
+    nothing.
+    """
     burst = _burst
     back = functools.partial(setattr, burst, "listener", burst.listener)
     return reverting(back, functools.partial(setattr, burst, "listener", listener))
@@ -173,7 +178,7 @@ def telling(listener: Callable[[str], None]) -> reverting:
 
 
 def estimate(name: str) -> float | None:
-    """How many seconds the kernel will take to make; None if that is not known."""
+    """Return the estimated seconds to make a kernel; None if nothing is known."""
     here, there = measured(), seconds.SECONDS
     if (own := _of(name, here)) is not None:
         return own
@@ -184,7 +189,9 @@ def estimate(name: str) -> float | None:
 
 
 def _of(name: str, table: dict[str, float]) -> float | None:
-    """What a kernel took by a table: for this op, or for others, where several have it made."""
+    """Return a kernel's seconds in a table: for this op, or the most that other ops with this
+    kernel took.
+    """
     if name in table:
         return table[name]
     kernel = _kernel(name)
@@ -197,7 +204,7 @@ def _kernel(name: str) -> str:
 
 
 def measured() -> dict[str, float]:
-    """What kernels took that were made with this cache."""
+    """Return the seconds of each kernel that was compiled with this cache."""
     data = cache.read(config.cache_dir, MEASURED)
     try:
         found = read_json(data or b"{}", MEASURED)
@@ -208,19 +215,21 @@ def measured() -> dict[str, float]:
 
 
 def remember(name: str, took: float) -> None:
-    """Keep what a kernel took.  Of two processes that do so at one time one may be forgotten."""
+    """Store the seconds that a kernel took.  If two processes do so at once, one entry may be
+    lost.
+    """
     if took < WORTH_MEASURING:
         return
     known = measured()
     known.pop(name, None)
     known[name] = round(took, 2)
     last = dict(list(known.items())[-MOST_MEASURED:])
-    with contextlib.suppress(OSError):  # of a folder that cannot be written the cache has told
+    with contextlib.suppress(OSError):  # the cache has warned about the folder already
         cache.write(config.cache_dir, MEASURED, json.dumps(last, indent=0).encode())
 
 
 def _after_fork_in_child() -> None:
-    global _burst  # what compiled in the parent does not here
+    global _burst  # compilations of the parent do not run here
     _burst = _Burst()
 
 

@@ -1,13 +1,14 @@
-"""How Numba's front end lowers a loop over a range: what there is to count, and counting it.
+"""Faster lowering of a loop over a range by Numba's front end: the length of the range, and the
+iteration.
 
 Numba's own has a branch for a step of 0 and one for either direction, decided where the code runs,
 and keeps each number in a structure in memory of its own.  Nearly every step is written as a
 number, so the way is known here, and nothing is left but a subtraction; a step that is known only
 where the code runs is Numba's.
 
-The next number is said not to overflow.  It is used only if it is within the range, so that is
-true; and with it LLVM knows that x[i] has no negative i where the range begins at 0 or above, which
-it has to know to vectorize the loop.
+The next number is declared not to overflow.  It is used only within the range, so that is true.
+Then LLVM knows that x[i] has no negative i if the range begins at 0 or above.  It must know that to
+vectorize the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ITER, STOP, STEP, COUNT = range(4)  # the parts of an iterator, as Numba has the
 
 
 def ways(context: Any) -> list[Way]:
-    """What stands in for Numba's own while flowvm compiles."""
+    """Return the replacements for Numba's own functions while flowvm compiles."""
     known = ((range, _range_found), ("getiter", _iterator_found), ("iternext", _next_found))
     selectors = [(overloads_of(context, of), found) for of, found in known]
     return [
@@ -32,7 +33,9 @@ def ways(context: Any) -> list[Way]:
 
 
 def _known() -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """The ranges and their iterators that this is for, of integers: signed ones."""
+    """Return the types of ranges and their iterators that these replacements serve: signed
+    integers.
+    """
     from numba import types
 
     kinds = (
@@ -67,7 +70,7 @@ def _range_found(plain: Find) -> Find:
                 else values
             )
             result = _structure(context, builder, signature.return_type, [start, stop, step])
-            result.flowvm_range = start, stop, step  # for who iterates it at once
+            result.flowvm_range = start, stop, step  # for a caller that iterates it at once
             return result
 
         return made
@@ -98,7 +101,7 @@ def _iterator_found(plain: Find) -> Find:
 
 
 def _count(builder: Any, start: Any, stop: Any, step: Any) -> Any:
-    """How many numbers there are; where there are none, 0 or fewer."""
+    """Return the length of a range; 0 or less if it is empty."""
     whole, by = stop.type, step.constant
     distance = stop if getattr(start, "constant", None) == 0 else builder.sub(stop, start)
     if by == 1:

@@ -1,8 +1,10 @@
-"""What compiled code is made of, as text that changes when any of it does: the key of its cache.
+"""The cache key of compiled code: a text that changes when any source that the code depends on
+changes.
 
-`source_key(make)` follows `make` to all that it reaches, through globals, closures, defaults,
-attributes of modules, modules imported late (`lazy`) and imports inside functions.  What is
-compiled and what generates the code are followed alike, so nobody lists files.
+`source_key(make)` follows `make` to all objects that it reaches.  It goes through globals,
+closures, defaults, attributes of modules, modules imported late (`lazy`) and imports inside
+functions.  It follows compiled code and code generators alike, so there is no list of files to
+maintain.
 
 - Of a function, the digest of the file it is written in counts, and which function it is.  Code
   that never had a file (a prompt, text that was executed) counts by itself.  A file that cannot be
@@ -17,11 +19,12 @@ compiled and what generates the code are followed alike, so nobody lists files.
   of every key.  A flowvm module whose first level imports Numba or llvmlite, and which is imported
   late, is not imported for its key: it counts by its file, and so does what it reaches.
 
-Invariants: nothing here imports Numba; a key is the same in every process and whatever was imported
-or compiled before.  Each file is read once a process.  What modules of flowvm hold is taken not to
-change once it was reached, so what they reach is remembered; what users write is looked at anew.
+Invariants: nothing here imports Numba.  A key is equal in every process, whatever was imported or
+compiled before.  Each file is read once a process.  Contents of flowvm's modules are taken not to
+change once they were reached, so the parts that they reach are cached.  Users' code is looked at
+anew.
 
-Long because what is walked and how it is told are one: each value told may have more to walk.
+Long because the walk and the text of a value are one: each value may have more to walk.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from flowvm.private.cpython import CPYTHON, imports_of
 
 
 class Fact(NamedTuple):
-    """Something that a key covers: a file, a function or a constant, where it is, and its text."""
+    """A fact that a key covers: a file, a function or a constant, with its place and its text."""
 
     kind: str
     place: str
@@ -59,7 +62,7 @@ _BETWEEN = "\0"
 
 
 class _Parts(NamedTuple):
-    """What one thing contributes, and the things that it reaches at first hand."""
+    """The lines that one object contributes to a key, and the objects that it reaches directly."""
 
     lines: str  # its facts, which are many: a line for each, with _BETWEEN kind, place and text
     reached: list[Any]
@@ -82,7 +85,7 @@ def source_key(*roots: Any) -> str:
 
 
 def reach(*roots: Any) -> frozenset[Fact]:
-    """All that the key of `roots` covers."""
+    """Return all facts that the key of `roots` covers."""
     reached: list[Any] = []
     for root in roots:
         _told(root, reached)
@@ -93,13 +96,13 @@ def reach(*roots: Any) -> frozenset[Fact]:
 
 # --- the walk -------------------------------------------------------------------------------
 
-_remembered: dict[Any, _Parts] = {}  # of what modules of flowvm reach
+_remembered: dict[Any, _Parts] = {}  # the parts that modules of flowvm reach
 _settled_keys: dict[Any, str] = {}
 
 
 def _walk(todo: list[Any], stop: bool, known: dict[Any, _Parts]) -> tuple[list[_Parts], list[Any]]:
-    """The parts of all that is reached from `todo`, some of which `known` has and all of which it
-    gets; with `stop`, what is settled is not entered but returned.
+    """Return the parts of all objects reached from `todo`.  `known` has some of them and gets all.
+    With `stop`, settled objects are returned and not entered.
     """
     found: list[_Parts] = []
     settled: list[Any] = []
@@ -131,7 +134,7 @@ def _digests(found: list[_Parts]) -> list[str]:
 
 
 def _is_settled(item: Any) -> bool:
-    """Whether it is of a module of flowvm, and that for as long as the process lives."""
+    """Return True if an object belongs to a module of flowvm as long as the process lives."""
     if isinstance(item, pytypes.FunctionType):
         return item.__closure__ is None and _is_flowvms(item.__globals__.get("__name__"))
     if isinstance(item, type):
@@ -177,7 +180,7 @@ def _of_function(function: pytypes.FunctionType, facts: list[str], reached: list
         _told(wrapped, reached)
 
 
-# what Numba's front end asks the module of a function for
+# options that Numba's front end looks up in the module of a function
 _MODULE_OPTIONS = {"INLINE_ALWAYS", "LOOPS_ONLY", "REASSOCIATE"}
 
 
@@ -212,7 +215,9 @@ def _of_code(
 
 
 class _Named(NamedTuple):
-    """What a name means: its fact, what it reaches, the module or namespace that it is."""
+    """The meaning of a name: its line for the key, the objects it reaches, and its contents if it
+    is a module or namespace.
+    """
 
     fact: str
     reached: list[Any]
@@ -226,7 +231,7 @@ _named_in: dict[str, dict[str, _Named]] = {}  # of the modules of flowvm
 def _of_names(
     names: set[str], scope: dict[str, Any], module: str, facts: list[str], reached: list[Any]
 ) -> None:
-    """What `names` mean in a module, or in the modules and namespaces that they name there."""
+    """Add the meaning of `names` in a module, and in the modules and namespaces that they name."""
     todo, seen = [(module, scope)], [scope]
     while todo:
         where, held = todo.pop()
@@ -265,7 +270,7 @@ def _named(where: str, name: str, value: Any) -> _Named:
 
 
 def _counts(name: str, value: Any) -> bool:
-    """Whether what a module or a class holds under `name` is no state of the process."""
+    """Return True if a value under `name` in a module or class is no state of the process."""
     return name.isupper() or not _can_change(value)
 
 
@@ -283,7 +288,7 @@ def _can_change(value: Any) -> bool:
 def _of_imports(
     code: pytypes.CodeType, names: set[str], facts: list[str], reached: list[Any]
 ) -> None:
-    """What `code` imports of flowvm; of a module, what `names` are in it."""
+    """Add the modules of flowvm that `code` imports, and the meaning of `names` in them."""
     if not any(map(_is_flowvms, names)):
         return
     for name, wanted in imports_of(code):
@@ -323,7 +328,9 @@ _TOP_IMPORT = re.compile(
 
 @functools.cache
 def _is_unimported(name: str) -> bool:
-    """Whether the module `name` is for compilations, of Numba, llvmlite or Numba-CUDA."""
+    """Return True if module `name` imports Numba, llvmlite or Numba-CUDA: it serves compilation and
+    is imported late.
+    """
     path = _origin(name)
     return bool(path) and _TOP_IMPORT.search(Path(path).read_bytes()) is not None
 
@@ -337,7 +344,7 @@ def _of_unimported(module: _Unimported, facts: list[str], reached: list[Any]) ->
 
 
 def _of_class(kind: type, facts: list[str], reached: list[Any]) -> None:
-    """All of a class: who has an object of it calls what it likes."""
+    """Add all members of a class, since any of them may be called on an instance."""
     place = f"{kind.__module__}.{kind.__qualname__}"
     _told(kind.__bases__, reached)
     for name, value in vars(kind).items():
@@ -357,7 +364,7 @@ _OF_EVERY_CLASS = {
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, slice, np.generic,
           np.dtype, enum.Enum, re.Pattern)  # fmt: skip
-_PLAINEST = {bool, int, float, str, bytes, type(None)}  # most there is
+_PLAINEST = {bool, int, float, str, bytes, type(None)}  # most values
 _CODE = (pytypes.FunctionType, pytypes.MethodType, pytypes.BuiltinFunctionType, np.ufunc)
 _ATTRIBUTES = (property, functools.cached_property, staticmethod, classmethod)
 
@@ -402,10 +409,12 @@ def _told(value: Any, reached: list[Any]) -> str:
 
 
 def _told_of_code(value: Any, reached: list[Any]) -> str:
-    """`_told` of what has code: functions in all their wrappings, classes and their objects."""
+    """Return the line of an object with code: a function in any wrapper, a class or its
+    instance.
+    """
     kind = type(value)
     if isinstance(value, type):
-        # what is raised becomes a status, whatever else its class says
+        # raised exceptions become a status, whatever else their class defines
         if not _is_foreign(value.__module__) and not issubclass(value, BaseException):
             reached.append(value)
         return f"class {value.__module__}.{value.__qualname__}"
@@ -433,7 +442,7 @@ def _told_of_code(value: Any, reached: list[Any]) -> str:
 
 
 def _wrapped(value: Any) -> Any:
-    """The function in a static method, in Numba's dispatcher, in what `functools.cache` makes."""
+    """Return the function inside a static method, Numba's dispatcher, or a `functools.cache`."""
     if _is_foreign(type(value).__module__):
         for name in ("__func__", "py_func", "__wrapped__"):
             if hasattr(value, name):
@@ -462,7 +471,7 @@ _FOREIGN = {*sys.stdlib_module_names, "numpy", "scipy", "numba", "numba_cuda", "
 
 @functools.cache
 def _is_foreign(module: str | None) -> bool:
-    """Whether a module is none of flowvm's and none of its user's."""
+    """Return True if a module belongs neither to flowvm nor to its user."""
     return _package(module) in _FOREIGN
 
 

@@ -1,9 +1,9 @@
-"""How long the usual kernels took to make, in seconds, on the machine where this was written.
+"""A table of the seconds that the usual kernels took to make on one machine.
 
     FLOWVM_CACHE_DIR=$(mktemp -d) python -m flowvm warmup --jobs 1
 
-leaves such a table in that folder (`flowvm.compiler.progress`).  Only how one kernel is to another
-counts: each machine finds its own scale.
+leaves such a table in that folder (`flowvm.compiler.progress`).  Only ratios between kernels count:
+each machine finds its own scale.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What Numba's front end finds out again and again while it types and lowers, found out once.
+"""Shortcuts in Numba's front end: answers that it computes again and again, computed once.
 
-A cold start spends most of its time in Numba, and much of that on the same few questions: which of
-twenty templates types `int64 + int64`, what a set of flags hashes to, which variables a statement
-names, how large an LLVM type is; and on counting references to memory that kernels never own.  What
-LLVM gets means the same, with and without all this.
+A cold start spends most of its time in Numba, and much of that on the same few questions.  Which of
+twenty templates types `int64 + int64`?  What is the hash of a set of flags?  Which variables does a
+statement name?  How large is an LLVM type?  It also counts references to memory that kernels never
+own.  LLVM gets code of equal meaning with and without the shortcuts.
 
 Invariants
 - Answers are Numba's own: what is remembered is a function of what it is remembered by.
@@ -17,7 +17,7 @@ Invariants
 Private to Numba are the shortcuts in the table of `flowvm.private.numba`, the attributes that are
 replaced here, and `_impl_keys` and `_values` of what they are replaced on.
 
-Long because each shortcut says what Numba does and why that is not needed.
+Long because each shortcut says what Numba does and why kernels do not need it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ARRAY_EXPRESSIONS = "NopythonRewrites"
 
 
 def shortcuts() -> reverting:
-    """Numba takes the shortcuts inside. Call with Numba's compiler lock held."""
+    """Let Numba take the shortcuts inside.  Call with Numba's compiler lock held."""
     before = [(owner, name, owner.__dict__.get(name)) for owner, name, _ in _replacements()]
 
     def switch() -> None:
@@ -64,7 +64,7 @@ def _replacements() -> tuple[tuple[Any, str, Any], ...]:
 
 
 def _no_count(self: Any, builder: Any, kind: Any, value: Any) -> None:
-    """Kernels own no memory of Numba's, so nothing is counted: see `flowvm.compiler.jit`."""
+    """Count no references: kernels own no memory of Numba's, see `flowvm.compiler.jit`."""
 
 
 def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,7 +93,7 @@ def _remembering_call_types(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _variables_of(ir: Any) -> Callable[..., list[Any]]:
-    """The variables that a part of a statement names, by what its class is."""
+    """Return the variables that a part of a statement names, by the part's class."""
     kinds: dict[type, int] = {}
 
     def kind_of(kind: type) -> int:
@@ -131,11 +131,12 @@ def _remembering_sizes(plain: Callable[[Any], int]) -> Callable[[Any], int]:
 
 
 def _late_lifetimes(numba: Any) -> Callable[..., None]:
-    """What Numba does after each pass that changes a function, without what is only asked for where
-    deletions are written out: which variables live where.
+    """Return a replacement of Numba's pass that follows each change of a function.  It leaves out
+    the lifetimes of variables, which only written deletions need.
 
-    Nor are deletions, which are half of all statements: references are not counted, and nobody
-    reads what was deleted, so all that they come to is that LLVM forgets what it has just read.
+    Deletions are left out, too; they are half of all statements.  References are not counted, and
+    nothing reads a deleted variable.  So a deletion would only make LLVM forget a value that it has
+    just read.
     """
     plain = numba.PostProcessor.run
 
@@ -145,14 +146,14 @@ def _late_lifetimes(numba: Any) -> Callable[..., None]:
             plain(self, emit_dels, extend_lifetimes)
             return
         function.blocks = numba.transforms.canonicalize_cfg(function.blocks)
-        function.variable_lifetime = numba.VariableLifetime(function.blocks)  # finds out if asked
+        function.variable_lifetime = numba.VariableLifetime(function.blocks)  # computed on demand
         function.generator_info = None
 
     return run
 
 
 class _Context:
-    """What Numba would add to an error that is raised inside, made only when one is."""
+    """The context that Numba would add to an error raised inside, made only if there is one."""
 
     __slots__ = ("given", "named", "plain")
 
@@ -171,7 +172,9 @@ class _Context:
 
 
 def _late_context(plain: Callable[..., Any]) -> Callable[..., _Context]:
-    """A context for each statement and each constraint, and hardly ever an error."""
+    """Return a replacement of the error context of each statement and constraint: there is hardly
+    ever an error.
+    """
 
     def new_error_context(*given: Any, **named: Any) -> _Context:
         return _Context(plain, given, named)
@@ -194,7 +197,7 @@ def _quiet_statements(assign: type) -> Callable[..., Iterator[Any]]:
 
 
 def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
-    """One pass, without a time, an event or a print of it."""
+    """Run one pass, without measuring its time, raising an event or printing it."""
 
     def run_pass(self: Any, index: int, step: Any, state: Any) -> None:
         step.analysis = self._analysis
@@ -207,11 +210,11 @@ def _plainly_run(new_error_context: Callable[..., Any]) -> Callable[..., None]:
 
 
 def _put_off(self: Any, module: Any) -> None:
-    """No passes here: who lowers says which functions have some of their own."""
+    """Run no passes here; the caller says which functions have passes of their own."""
 
 
 def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Arrays are no array-likes of somebody's: that is found out once for each type of array."""
+    """Remember, for each type of array, that it has no `__array__`."""
     known: set[Any] = set()
 
     def get_function(self: Any, fn: Any, sig: Any, _firstcall: bool = True) -> Any:
@@ -230,10 +233,10 @@ def _knowing_arrays(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _prune_phis(self: Any, runner: Any) -> None:
-    """Of each phi that is used, the values it may be and the states they come from.
+    """Find the possible values of each phi in use, and the states they come from.
 
-    Numba joins the sites of every phi, used or not, to those of others until nothing changes.
-    Where it finds several values of one state, any of them is taken; here it is the nearest.
+    Numba joins the sites of every phi, used or not, until nothing changes.  If it finds several
+    values of one state, it takes any of them; here it is the nearest.
     """
     phis: set[str] = set()
     wanted: set[str] = set()
@@ -265,7 +268,7 @@ WITHS = frozenset(
 
 
 def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A look over all statements, twice, for what is left of a with statement."""
+    """Skip Numba's two searches for the rest of a with statement in functions that have none."""
 
     def deleted(function: Any) -> Any:
         has = WITHS.intersection(function.func_id.code.co_code[::2])
@@ -275,8 +278,8 @@ def _if_it_has_withs(plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def unloaded_scipy() -> contextlib.AbstractContextManager[Any]:
-    """Numba loads its own parts inside, and takes SciPy's BLAS to be there where SciPy is; who
-    comes to need it loads it then, as without this.
+    """Load Numba's parts inside the with statement without loading SciPy's BLAS.  If SciPy exists,
+    its BLAS is taken to exist, and is loaded at the first need.
     """
     if not NUMBA.usable("blas"):
         return contextlib.nullcontext()
@@ -413,12 +416,14 @@ def pipeline() -> Any:
 
 
 def _has_closures(code: CodeType) -> bool:
-    """Whether functions or comprehensions are written inside."""
+    """Return True if the code contains functions or comprehensions."""
     return any(isinstance(constant, CodeType) for constant in code.co_consts)
 
 
 def settled_flags(flags: Any) -> Any:
-    """The same flags, which know their hash: Numba's take 40 look-ups for each comparison."""
+    """Return equal flags that remember their hash: Numba's flags take 40 look-ups for each
+    comparison.
+    """
     return _settled()(flags) if NUMBA.usable("flags") else flags
 
 
@@ -427,7 +432,7 @@ def _settled() -> Any:
     flags: Any = NUMBA.flags
 
     class Watched(dict[str, Any]):
-        """Values of flags; a change forgets what was known of them."""
+        """The values of flags; a change forgets the hash."""
 
         def __init__(self, owner: Any) -> None:
             super().__init__()

@@ -1,8 +1,9 @@
-"""The processor that code is made for: this one, or a level of its family, which many have.
+"""The processor for which code is made: this one, or a level of its family, which many processors
+have.
 
-A kernel that is compiled when it is first used is made for the processor that uses it.  What lies
-in a wheel is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor that has the level
-runs it.  Vectors are as wide as the target's.
+A kernel that is compiled at its first use is made for the processor that uses it.  Code in a wheel
+is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor of that level runs it.  Vectors
+are as wide as the target's.
 
 Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 """
@@ -32,7 +33,7 @@ class Target(NamedTuple):
     features: str
 
     def has(self, feature: str) -> bool:
-        """Whether it has this feature ("avx2")."""
+        """Return True if the target has this feature ("avx2")."""
         return f"+{feature}" in self.features.split(",")
 
 
@@ -61,7 +62,7 @@ def levels_here() -> list[str]:
 
 @functools.cache
 def target() -> Target:
-    """What this process compiles for.
+    """Return the target for which this process compiles.
 
     ConfigError where FLOWVM_TARGET is a level that this processor does not have.
     """

@@ -1,4 +1,4 @@
-"""Which CUDA devices there are, and which one "cuda" means: PyTorch's functions.
+"""The CUDA devices of this machine and the current one, "cuda": PyTorch's functions.
 
 A device argument is None (the current device), an index, "cuda:1" or a `flow.device`.
 """
@@ -20,12 +20,12 @@ __dir__ = listing(globals())
 
 
 def is_available() -> bool:
-    """Whether there is a CUDA device that can be used.  Never raises."""
+    """Return True if a CUDA device can be used.  Never raises."""
     return device_count() > 0
 
 
 def device_count() -> int:
-    """How many CUDA devices there are; 0 where CUDA cannot be used."""
+    """Return the number of CUDA devices; 0 if CUDA cannot be used."""
     try:
         return runtimes.count()
     except FlowError:
@@ -33,14 +33,14 @@ def device_count() -> int:
 
 
 def init() -> None:
-    """Make the current device ready now and not at its first use; DeviceError says what is
+    """Prepare the current device now and not at its first use.  Raise DeviceError if something is
     missing.
     """
     runtimes.runtime(cuda_index.now())
 
 
 def is_initialized() -> bool:
-    """Whether this process uses a CUDA device already."""
+    """Return True if this process uses a CUDA device already."""
     return bool(runtimes.runtimes())
 
 
@@ -87,7 +87,7 @@ class device(Region):  # noqa: N801 - PyTorch's name
 
 
 def get_device_properties(device: Any = None) -> Properties:
-    """What the device is: name, total_memory, major, minor, multi_processor_count, ..."""
+    """Return the device's properties: name, total_memory, major, minor and so on."""
     return runtimes.properties(index_of(device))
 
 
@@ -97,12 +97,14 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """The device's compute capability: (8, 0) is that of an A100."""
+    """Return the device's compute capability; an A100 has (8, 0)."""
     return get_device_properties(device).capability
 
 
 def can_device_access_peer(device: Any, peer_device: Any) -> bool:
-    """Whether kernels of one device may read the other's memory: never; copies always work."""
+    """Return False: no kernel reads another device's memory.  Copies between devices always
+    work.
+    """
     index_of(device), index_of(peer_device)
     return False
 

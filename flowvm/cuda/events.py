@@ -73,7 +73,7 @@ class Stream:
 
     @property
     def stream_id(self) -> int:
-        """Its number in the VM; traces show it."""
+        """The stream's number in the VM; traces show it."""
         return self.number
 
     @property
@@ -82,25 +82,25 @@ class Stream:
         return int(block_of(self.number)[DEV.STREAM])
 
     def query(self) -> bool:
-        """Whether everything issued to it so far is done."""
+        """Return True if all instructions issued to this stream so far are done."""
         return not lively_on(engine, self.number, issued())
 
     def synchronize(self) -> None:
-        """Wait until everything issued to it so far is done; raise an error nobody has seen."""
+        """Wait for all instructions issued to this stream so far; raise an error not seen yet."""
         _wait_for([self.number])
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record `event`, or a new one, behind everything issued to it so far."""
+        """Record `event`, or a new one, behind all instructions issued to this stream so far."""
         recorded = Event() if event is None else event
         recorded.record(self)
         return recorded
 
     def wait_event(self, event: Event) -> None:
-        """Let what is issued to it from now on wait for `event`."""
+        """Let instructions issued to this stream from now on wait for `event`."""
         event.wait(self)
 
     def wait_stream(self, stream: Stream) -> None:
-        """Let what is issued to it from now on wait for everything issued to `stream` so far."""
+        """Let later instructions of this stream wait for all that `stream` has got so far."""
         self.wait_event(stream.record_event())
 
     def __eq__(self, other: object) -> bool:
@@ -178,7 +178,7 @@ def synchronize(device: Any = None) -> None:
 
 
 class _Mark:
-    """What the driver and the VM know an event by, from its first recording on."""
+    """The driver's event and the VM's storage of an event, from its first recording on."""
 
     handle = 0
     storage = 0
@@ -213,18 +213,18 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         """Let the event happen when everything issued to the stream so far is done.
 
-        Waits until all of that was handed to the device: what the host has yet to compute, first.
+        Wait until these instructions were handed to the device, after the host's part of them.
         """
         on = current_stream() if stream is None else stream
         mark = self._made_for(on)
         _handed_over(on.number, issued())
-        entry = _entry("record_event", on)  # as long as it is held, it is there
+        entry = _entry("record_event", on)  # the entry exists as long as this reference
         seq = engine.issue(entry | on.number << ENT.BITS, (mark.storage,), (mark.handle,))
         mark.recorded = on.number, seq
 
     def wait(self, stream: Stream | None = None) -> None:
-        """Let what is issued to the stream from now on wait for the event; at once if it was never
-        recorded.
+        """Let instructions issued to the stream from now on wait for the event.  Do nothing if it
+        was never recorded.
         """
         if self._mark.recorded is not None:
             on = current_stream() if stream is None else stream
@@ -232,11 +232,11 @@ class Event:
             engine.issue(entry | on.number << ENT.BITS, (self._mark.storage,))
 
     def query(self) -> bool:
-        """Whether it has happened; True if it was never recorded."""
+        """Return True if the event has happened or was never recorded."""
         return self._mark.happened()
 
     def synchronize(self) -> None:
-        """Wait until it has happened."""
+        """Wait until the event has happened."""
         if self._mark.recorded is not None:
             engine.wait_for((self._mark.storage,))
 
@@ -263,7 +263,7 @@ class Event:
         return self._mark.handle
 
     def _made_for(self, stream: Stream) -> _Mark:
-        """Its mark, made by the first recording."""
+        """Return the event's mark; the first recording makes it."""
         if modes.current_recorder() is not None:
             raise CaptureError("events cannot be recorded while a graph is captured")
         with _marking:
@@ -295,14 +295,14 @@ def _new_mark(runtime: Runtime, timing: bool) -> _Mark:
 
 
 def _drop(mark: _Mark, spare: list[_Mark]) -> None:
-    """Its event is gone: the storage goes as a tensor's does, the handle is used again."""
+    """Drop a mark whose event is gone: release its storage, and keep its handle for reuse."""
     hot["dead"].append(mark.storage)
     spare.append(mark)
 
 
 def _handed_over(stream: int, before: int) -> None:
-    """Wait until what was issued to a stream is in its worker's queue, so that what comes next is
-    behind it.
+    """Wait until all instructions issued to a stream are in its worker's queue, so that later ones
+    come behind them.
     """
     table = engine.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)
     while True:

@@ -37,7 +37,9 @@ _ORDINAL: Final = 9  # pointer attribute: the number of the device
 
 
 class _Lent(Storage):
-    """A storage that others have seen: its memory is used again when the devices are done."""
+    """A storage shared with other libraries.  Its memory is used again when the devices are
+    done.
+    """
 
     __slots__ = ()
 
@@ -48,7 +50,7 @@ class _Lent(Storage):
                 used.enter()
                 used.driver.call("cuCtxSynchronize")
         except (FlowError, AttributeError, TypeError):
-            pass  # the device is lost, or Python ends: nobody will use the memory again
+            pass  # the device is lost, or Python ends: the memory will not be used again
         Storage.__del__(self)
 
 
@@ -69,7 +71,8 @@ def exported(t: Tensor) -> np.ndarray[Any, Any]:
 
 
 def interface(t: Tensor) -> dict[str, Any]:
-    """The tensor's `__cuda_array_interface__`: what it holds is there, on whatever stream.
+    """Return the tensor's `__cuda_array_interface__`.  Its values are ready for a reader on any
+    stream.
 
     ArgumentTypeError for bfloat16, for which the protocol has no name.
     """
@@ -96,7 +99,7 @@ def interface(t: Tensor) -> dict[str, Any]:
 
 
 class Capsules:
-    """Whose `__dlpack__` NumPy may ask, though the memory of `source` is on a CUDA device."""
+    """An object with a `__dlpack__` that NumPy accepts, for memory of `source` on a CUDA device."""
 
     def __init__(self, source: Any, index: int) -> None:
         self.source = source
@@ -119,7 +122,7 @@ class Capsules:
         return self.capsule
 
     def array(self) -> np.ndarray[Any, Any]:
-        """An array at the memory's address; what the producer still computes is waited for."""
+        """Return an array at the memory's address, after waiting for the producer's computation."""
         array = np.from_dlpack(self)
         marked(self.capsule, (CUDA, self.device.index or 0))
         used = runtime(self.device.index or 0)
@@ -132,7 +135,9 @@ class Capsules:
 
 
 class _Described:
-    """What NumPy makes an array of that keeps `source`."""
+    """An object with an array interface, from which NumPy makes an array that keeps `source`
+    alive.
+    """
 
     def __init__(self, source: Any, facts: dict[str, Any]) -> None:
         self.source = source
@@ -142,8 +147,8 @@ class _Described:
 def tensor_on(
     array: np.ndarray[Any, Any], device: Device, obstacle: str, dtype: DType | None = None
 ) -> Tensor:
-    """A tensor on the memory at an array's address, which is on `device`; a copy if there is an
-    obstacle to that.  `dtype`: whose `storage` the array has, if not that of the array.
+    """Return a tensor on an array's memory, which is on `device`; a copy if there is an obstacle.
+    `dtype` is the tensor's, if it is not the array's.
     """
     if any(s % array.itemsize or s < 0 for s in array.strides) and array.size:
         raise ArgumentError(

@@ -1,4 +1,5 @@
-"""What ranks exchange on a CUDA device: lanes that are streams of it, and NCCL's communicators.
+"""Exchanges between ranks on CUDA devices: lanes, which are streams of the device, and NCCL's
+communicators.
 
 A lane's order lies in page-locked memory that host and device reach (`TALLY`): the device counts
 in it the exchanges that it has passed, and the watcher raises in it what ends those under way.
@@ -36,11 +37,11 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.words import CTL
 
-PAIR_TAG = 32760  # of the message that brings a pair's identifier; groups have those below 32749
+PAIR_TAG = 32760  # of the message with a pair's identifier; groups have tags below 32749
 PAUSE = 0.001
 IN_PROGRESS = 7  # ncclInProgress
 
-# ncclDataType_t, of what is reduced
+# ncclDataType_t of reduced dtypes
 NUMBERS = {
     "int8": 0, "uint8": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5, "float16": 6,
     "float32": 7, "float64": 8, "bfloat16": 9,
@@ -51,7 +52,7 @@ class CudaLane(Lane):
     """A lane of a CUDA device."""
 
     def __init__(self, name: str, messages: bool, device: Device) -> None:
-        self.rows: set[int] = set()  # of the board, that show what it exchanges
+        self.rows: set[int] = set()  # rows of the board that show its exchanges
         self.pairs: dict[int, Joined] = {}
         self.sends = name.startswith("send")
         super().__init__(name, messages, device)
@@ -71,11 +72,13 @@ class CudaLane(Lane):
         self.order = new_tensor(storage, TensorMeta.of((TALLY.WORDS,), int64, self.device))
 
     def within(self) -> AbstractContextManager[None]:
-        """Issue what is inside to the lane."""
+        """Issue the instructions inside the with statement to the lane."""
         return stream(self.stream)
 
     def joined(self, group: Group, what: str, peer: int | None = None) -> Joined:
-        """What takes part in a collective of `group`, or in a message to or from rank `peer`."""
+        """Return the handles to take part in a collective of `group`, or in a message to or from
+        rank `peer`.
+        """
         place = world()
         place.raise_fault()
         if peer is None:
@@ -89,7 +92,7 @@ class CudaLane(Lane):
     # --- what the watcher asks ------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Show on the board what the device has done."""
+        """Show the device's progress on the board."""
         for at in [*self.rows]:
             row = world().row(at)
             begun = int(row[ROW.SEQ])  # first: the mark is set before it
@@ -97,21 +100,22 @@ class CudaLane(Lane):
                 row[ROW.DONE] = begun
 
     def trouble(self) -> str:
-        """What is wrong with it: the communicators say."""
+        """Return "": the communicators report what is wrong with a lane."""
         return ""
 
     def stop(self) -> None:
-        """Let what the device passes from now on fail."""
+        """Let exchanges that the device reaches from now on fail."""
         self.tally[TALLY.RAISED] = 1
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Do nothing: the communicators free their resources."""
 
 
 class Communicator:
-    """NCCL's communicator of some ranks, of which this one is number `rank`, on a device.
+    """NCCL's communicator of some ranks on a device; this rank is number `rank` of them.
 
-    `brings` gives all of them what the first one has: the bytes by which they find each other.
+    `brings` sends the first rank's bytes to all ranks: the identifier by which they find each
+    other.
     """
 
     def __init__(
@@ -150,10 +154,10 @@ class Communicator:
     # --- what the watcher asks ------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Show on the board what the device has done: the lanes do."""
+        """Do nothing: the lanes show the progress on the board."""
 
     def trouble(self) -> str:
-        """What has gone wrong meanwhile, with the network or another rank."""
+        """Return the text of an error of the network or of another rank, "" if there is none."""
         result = ctypes.c_int()
         if not self.words[0]:
             return ""
@@ -167,7 +171,7 @@ class Communicator:
         self._end("ncclCommAbort")
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Free the resources: all ranks are done."""
         self._end("ncclCommDestroy")
 
     def _end(self, how: str) -> None:

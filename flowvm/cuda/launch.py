@@ -1,4 +1,4 @@
-"""What a CUDA op is lowered to: steps that the stream's worker takes in their order, on its stream.
+"""The steps of a lowered CUDA op.  The stream's worker issues them in order, on its stream.
 
 A CPU op is one body over ranges of units; a CUDA op is a sequence of *steps*: launches of kernels
 and calls of library functions (cuBLAS).  The stream runs them in order, so a step sees what the
@@ -91,21 +91,23 @@ class Details:
 
 @dataclass(frozen=True)
 class Words:
-    """Of a LibraryStep: the address of these int64, which lie with the instruction's steps."""
+    """Argument of a LibraryStep: the address of these int64, which lie with the instruction's
+    steps.
+    """
 
     values: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Held:
-    """Of a LibraryStep: the word that is at `address` when the step is taken."""
+    """Argument of a LibraryStep: the word at `address` when the step is issued."""
 
     address: int
 
 
 @dataclass(frozen=True)
 class StreamWord:
-    """Of a LibraryStep: a word of the stream's block: "stream", "cublas" (their handles)."""
+    """Argument of a LibraryStep: a word of the stream's block, a handle: "stream", "cublas"."""
 
     name: str
 
@@ -145,8 +147,8 @@ class LibraryStep:
     arguments are integers and addresses; a float64 or float32 that is passed by address is
     ("&f64", value) or ("&f32", value), which stays where it is.
 
-    Any result but 0 fails the instruction.  `address` is that of a function which no library of
-    NVIDIA's has; `others` of `flowvm.cuda.driver.driver` says what its results mean.
+    Any result but 0 fails the instruction.  `address` is the address of a function outside of
+    NVIDIA's libraries; `others` of `flowvm.cuda.driver.driver` has its exceptions.
     """
 
     name: str
@@ -160,14 +162,14 @@ Step = KernelStep | LibraryStep
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """What an op's CUDA rule answers: `rule(launch, metas, attrs) -> CudaLaunch`, where `metas` and
-    `attrs` are those that the call came with.
+    """The answer of an op's CUDA rule: `rule(launch, metas, attrs) -> CudaLaunch`.  `metas` and
+    `attrs` are the call's.
 
-    `launch` is what the op's infer function answered for the CPU: its `outputs` hold for CUDA too.
-    `scratch` is bytes of device memory that live from the first step to the last.  `stream` is the
-    VM stream that it goes to, 0 for the device's compute stream.  `begins` are taken before the
-    steps, and in a graph before each launch, even if the driver has all other steps captured: they
-    put nothing into the stream.
+    `launch` is the infer function's answer for the CPU; its `outputs` hold for CUDA, too.
+    `scratch` is a number of bytes of device memory that live from the first step to the last.
+    `stream` is the VM stream of the instruction, 0 for the device's compute stream.  `begins` are
+    issued before the steps, and in a graph before each launch, even if the driver has captured all
+    other steps.  They put nothing into the stream.
     """
 
     outputs: tuple[TensorMeta, ...]
@@ -178,7 +180,7 @@ class CudaLaunch:
 
 
 def unsized(k: int, view: View) -> Operand:
-    """Mut2 output `k`, of whatever number of rows like those of the dense `view`."""
+    """Return mut2 output `k`: any number of rows, each like a row of the dense `view`."""
     return Operand(k, View(view.dtype, (UNSIZED, *view.shape[1:])))
 
 

@@ -1,4 +1,4 @@
-"""What the memory of a device is used for: PyTorch's functions, and the VM's numbers.
+"""The use of a device's memory: PyTorch's functions, and the VM's numbers.
 
 Memory is taken when an instruction is handed to the device, not when it is issued, so wait
 (`flow.cuda.synchronize()`) where exact numbers matter.
@@ -116,14 +116,14 @@ def set_per_process_memory_fraction(fraction: Any, device: Any = None) -> None:
 
 
 def get_per_process_memory_fraction(device: Any = None) -> float:
-    """What `set_per_process_memory_fraction` has set; 1.0 at first."""
+    """Return the fraction that `set_per_process_memory_fraction` has set; 1.0 at first."""
     most = _word(device, CTL.MOST_BYTES)
     return most / runtime(index_of(device)).properties.total_memory if most else 1.0
 
 
 def empty_cache() -> None:
-    """Give memory that the VM keeps for reuse back to the devices: blocks that nobody uses, and
-    what small ones were cut from where none of them is in use.
+    """Give cached memory back to the devices: unused blocks, and slabs whose blocks are all
+    unused.
     """
     if runtimes():
         vm.sync()

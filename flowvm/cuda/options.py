@@ -1,4 +1,4 @@
-"""How CUDA computes where there is a choice: PyTorch's switches, read when a call is lowered.
+"""PyTorch's switches for CUDA's computations, read when a call is lowered.
 
     flow.backends.cuda.matmul.allow_tf32 = True       float32 matrix products on tensor cores,
     flow.backends.cudnn.allow_tf32 = True             convolutions likewise: 10 bits of the factors
@@ -7,8 +7,8 @@
 Switches of PyTorch that could change nothing here (cudnn.benchmark, deterministic, enabled) are
 kept as they are set: convolutions are deterministic always.
 
-Calls are lowered once and remembered; so a switch that changes forgets what is remembered, and the
-next calls are lowered anew.  A Plan keeps what it was captured with.
+Calls are lowered once and cached.  A change of a switch clears the cache, so the next calls are
+lowered anew.  A Plan keeps the switches of its capture.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Switches:
 
 
 class Setting(Switched):
-    """A with statement in which switches, or entries of a dict, are set."""
+    """A context manager that sets switches, or entries of a dict."""
 
     def __init__(self, of: Switches | dict[str, Any], values: dict[str, Any]) -> None:
         self._of, self._values = of, values
@@ -112,8 +112,8 @@ def forget_calls() -> None:
 
 # public: flow (late)
 def set_float32_matmul_precision(precision: str) -> None:
-    """How exact float32 matrix products on CUDA are: "highest" is float32; "high" and "medium" may
-    use TF32.  The CPU computes in float32 always.
+    """Set the precision of float32 matrix products on CUDA. "highest" is float32; "high" and
+    "medium" may use TF32.  The CPU always computes in float32.
 
     >>> flow.set_float32_matmul_precision("highest")
     """
@@ -128,7 +128,7 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 # public: flow (late)
 def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` set, or what `allow_tf32` has made of it.
+    """Return the precision set by `set_float32_matmul_precision` or by `allow_tf32`.
 
     >>> flow.get_float32_matmul_precision()
     'highest'

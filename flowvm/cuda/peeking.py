@@ -1,7 +1,7 @@
-"""Reading some elements of a tensor on a device, for printing: nothing is issued to the VM, and of
-a large tensor nothing is copied but what is wanted and small gaps between.
+"""Reading of some elements of a tensor on a device, for printing.  Nothing is issued to the VM.  Of
+a large tensor only the wanted elements, and small gaps between them, are copied.
 
-Who calls knows that the tensor's writer is done.  The copies go through a stream of their own.
+The caller knows that the tensor's writer is done.  The copies go through a stream of their own.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     dist.init_process_group("mpi")            # in a program run by `flowvm launch -n 4 train.py`
     dist.all_reduce(gradient, op=dist.ReduceOp.AVG)
 
-Here: groups, collectives that change the tensors they are given, objects, messages.  They issue
-instructions and return; whoever reads a tensor waits for it, and `Work.wait` does.
+Here: groups, collectives that change their arguments, objects, messages.  They issue instructions
+and return.  A reader of a tensor waits for it, and so does `Work.wait`.
 
 Not here: how ranks exchange (`flowvm.ops.collectives`), ranks themselves (`flowvm.ranks`), modules
 that train in parallel (`flowvm.nn.parallel`).

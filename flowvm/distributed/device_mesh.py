@@ -35,8 +35,8 @@ class DeviceMesh(Region):
     mesh_dim_names   one for each dimension of the array; `mesh["data"]` are then the ranks along it
                      that this rank stands with
 
-    `flow_placement` is the same as a `flow.placement`.  ArgumentError: ranks there are not, other
-    numbers of names; ArgumentTypeError for what is no array of ranks.
+    `flow_placement` is this mesh as a `flow.placement`.  ArgumentError for ranks that do not exist
+    or a wrong number of names; ArgumentTypeError if `mesh` is no array of ranks.
 
     >>> from flowvm.distributed.device_mesh import DeviceMesh
     >>> mesh = DeviceMesh("cpu", [[0]], mesh_dim_names=("data", "model"))
@@ -97,7 +97,7 @@ class DeviceMesh(Region):
 
     @property
     def ndim(self) -> int:
-        """How many dimensions the array of ranks has."""
+        """The number of dimensions of the array of ranks."""
         return len(self.flow_placement.shape)
 
     @property
@@ -111,13 +111,13 @@ class DeviceMesh(Region):
         return tensor(self.flow_placement.ranks)
 
     def size(self, mesh_dim: int | str | None = None) -> int:
-        """How many ranks there are, or how many along one dimension."""
+        """Return the number of ranks, or the number along one dimension."""
         if mesh_dim is None:
             return self.flow_placement.size
         return self.shape[self._axis("size", mesh_dim)]
 
     def numel(self) -> int:
-        """How many ranks there are."""
+        """Return the number of ranks."""
         return self.flow_placement.size
 
     def get_rank(self) -> int:
@@ -125,12 +125,14 @@ class DeviceMesh(Region):
         return rank()
 
     def get_coordinate(self) -> list[int] | None:
-        """This rank's place in the array, None if it is not there."""
+        """Return this rank's place in the array, None if it is not in it."""
         place = self.flow_placement.place_of(rank())
         return None if place is None else list(place)
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """This rank's place along a dimension, which may be left out where there is only one."""
+        """Return this rank's place along a dimension.  The dimension may be left out if there is
+        only one.
+        """
         axis = self._only_axis("get_local_rank", mesh_dim)
         return self._place("get_local_rank")[axis]
 
@@ -156,12 +158,12 @@ class DeviceMesh(Region):
         return made
 
     def _origin(self) -> tuple[DeviceMesh, tuple[int, ...]]:
-        """The mesh that this one was cut from, and which of its dimensions these are; itself."""
+        """Return the root mesh and the dimensions of it that this mesh has."""
         return self._parent or (self, tuple(range(self.ndim)))
 
     def _behind(self, where: placement) -> DeviceMesh | None:
-        """The mesh whose first dimensions are those of `where` and whose last ones are these, of
-        the mesh that both were cut from; None where that is none.
+        """Concatenate `where` and this mesh along dimensions of their common root mesh.  Return
+        None if there is no such mesh.
         """
         root, own = self._origin()
         place = root._place("DeviceMesh")
@@ -183,7 +185,7 @@ class DeviceMesh(Region):
         return self.flow_placement.ranks[at].transpose([kept.index(a) for a in axes])
 
     def _flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
-        """All its ranks in one dimension."""
+        """Return all ranks of the mesh in one dimension."""
         names = self.mesh_dim_names or tuple(map(str, range(self.ndim)))
         name = mesh_dim_name or "_".join(names)
         ranks = list(self.flow_placement.flat)
@@ -233,7 +235,7 @@ _current: Mode[DeviceMesh | None] = Mode(None)  # of the `with` around
 
 
 def current_mesh() -> DeviceMesh:
-    """The mesh of the `with` around, else of all ranks in one dimension."""
+    """Return the mesh of the surrounding with statement, or all ranks in one dimension."""
     return _current.now() or DeviceMesh.of(placement.all("cpu"))
 
 

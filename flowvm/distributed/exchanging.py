@@ -1,4 +1,4 @@
-"""Collectives, which change the tensors that they are given, under PyTorch's names.
+"""Collectives that change their arguments, under PyTorch's names.
 
 Each returns at once, None or with `async_op=True` a `Work`; `barrier` alone waits.
 """
@@ -85,7 +85,7 @@ def reduce(
     async_op: bool = False,
     group_dst: int | None = None,
 ) -> Work | None:
-    """The reduction of the ranks' tensors, in that of rank `dst`; the others keep theirs."""
+    """Reduce the ranks' tensors into the tensor of rank `dst`; the other ranks keep theirs."""
     among = members("reduce", group)
     root = peer("reduce", "dst", among, dst, group_dst)
     reduce_(_tensor("reduce", "tensor", tensor), root, op_of("reduce", op), among)
@@ -99,7 +99,7 @@ def broadcast(
     async_op: bool = False,
     group_src: int | None = None,
 ) -> Work | None:
-    """What rank `src` has in `tensor`, in every rank's."""
+    """Copy rank `src`'s `tensor` to every rank's."""
     among = members("broadcast", group)
     root = peer("broadcast", "src", among, src, group_src)
     broadcast_(_tensor("broadcast", "tensor", tensor), root, among)
@@ -259,7 +259,7 @@ def gather(
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
-    """Wait until every rank of the group is here, and done with what it issued."""
+    """Wait until every rank of the group has come, with all its issued instructions done."""
     among = members("barrier", group)
     engine.wait_idle()
     collectives.barrier(among)
@@ -272,5 +272,5 @@ def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -
 
 
 def monitored_barrier(group: Any = None, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-    """`barrier`: who does not come in time is named in the error anyway."""
+    """Do a `barrier`.  The error names late ranks anyway, so the arguments change nothing."""
     barrier(group)

@@ -1,9 +1,9 @@
 """Collectives that answer new tensors and have gradients, by the names of PyTorch's
 `torch.distributed._functional_collectives`.
 
-`group` is a group of `new_group`, a `DeviceMesh` of one dimension, a mesh and one of its
-dimensions in a tuple, ranks in a list, or None for all.  Answers are there when somebody reads
-them, so `wait_tensor` gives what it is given.
+`group` is a group of `new_group`, a `DeviceMesh` of one dimension, a mesh and one of its dimensions
+in a tuple, ranks in a list, or None for all.  A reader of a result waits for it, so `wait_tensor`
+returns its argument.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from flowvm.ops.collectives import collectives
 from flowvm.ranks.world import Group
 
 __dir__ = listing(globals())
-_OPS = {"avg": "mean", "product": "prod"}  # PyTorch's words that flowvm's ops have not
+_OPS = {"avg": "mean", "product": "prod"}  # PyTorch's names that flowvm's ops do not use
 
 
 def _group(group: Any) -> Group:
@@ -101,8 +101,8 @@ def all_to_all_single(
     group: Any = None,
     tag: str = "",
 ) -> Tensor:
-    """Rows of the tensor go to the ranks, `input_split_sizes` to each; of what comes,
-    `output_split_sizes` are from each.  Equal parts where both are None.
+    """Send rows of the tensor to all ranks, `input_split_sizes` to each.  `output_split_sizes` are
+    the rows from each rank.  Equal parts if both are None.
 
     ArgumentError if one of them is None.
 

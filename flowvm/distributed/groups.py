@@ -1,4 +1,4 @@
-"""Who computes together: `init_process_group`, `new_group`, `get_rank`, `ReduceOp`."""
+"""Process groups: `init_process_group`, `new_group`, `get_rank`, `ReduceOp`."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ else:
     drivers = lazy("flowvm.cuda.driver.driver")
 
 MPI, NCCL = "mpi", "nccl"
-# what users may ask for: MPI exchanges tensors of the CPU and NCCL those of CUDA devices, whichever
+# the names for users: MPI exchanges tensors of the CPU and NCCL tensors of CUDA devices, whichever
 # is named
 BACKENDS = (MPI, NCCL, "cpu:mpi", "cuda:nccl", "cpu:mpi,cuda:nccl")
 # not public
-default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of what is waited for at most
+default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of the longest wait
 ProcessGroup = Group  # public: distributed
 
 
 class Backend:
-    """Names of what exchanges: MPI tensors of the CPU, NCCL those of CUDA devices."""
+    """Names of the exchanging libraries: MPI for tensors of the CPU, NCCL for tensors of CUDA
+    devices.
+    """
 
     MPI = MPI
     NCCL = NCCL
@@ -39,8 +41,8 @@ class Backend:
 
 
 class ReduceOp(enum.Enum):
-    """How a reduction combines the ranks' numbers; the values are what `flowvm.ops.collectives`
-    calls them.
+    """The operation of a reduction over ranks.  The values are the names that
+    `flowvm.ops.collectives` uses.
     """
 
     SUM = "sum"
@@ -55,7 +57,9 @@ ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of
 
 # not public
 def op_of(name: str, op: Any) -> str:
-    """What `flowvm.ops.collectives` calls a ReduceOp; ArgumentTypeError if it is none."""
+    """Return the name of a ReduceOp in `flowvm.ops.collectives`; ArgumentTypeError for other
+    objects.
+    """
     if not isinstance(op, ReduceOp):
         known = ", ".join(f"ReduceOp.{o.name}" for o in ReduceOp)
         raise ArgumentTypeError(f"{name}: op is one of {known}, got {op!r}")
@@ -63,14 +67,15 @@ def op_of(name: str, op: Any) -> str:
 
 
 class _State:
-    """Whether there is a process group."""
+    """The state of the process group."""
 
     initialized = False
     backend = MPI
 
 
 def is_available() -> bool:
-    """Whether several processes can compute together here: mpi4py and an MPI are installed.
+    """Return True if several processes can compute together: mpi4py and an MPI library are
+    installed.
 
     A group of one process works without.
     """
@@ -78,17 +83,19 @@ def is_available() -> bool:
 
 
 def is_mpi_available() -> bool:
-    """The same: ranks meet by MPI, whatever they exchange by."""
+    """Return True if MPI is installed: ranks meet by MPI, whichever library exchanges their
+    tensors.
+    """
     return is_installed()
 
 
 def is_initialized() -> bool:
-    """Whether there is a process group."""
+    """Return True if there is a process group."""
     return _State.initialized
 
 
 def is_nccl_available() -> bool:
-    """Whether NCCL can be used: there is a CUDA device, and NCCL's library is found."""
+    """Return True if NCCL can be used: a CUDA device and NCCL's library exist."""
     try:
         drivers.require("nccl")
     except FlowError:
@@ -97,28 +104,28 @@ def is_nccl_available() -> bool:
 
 
 def is_gloo_available() -> bool:
-    """Whether Gloo can be used: no."""
+    """Return False: Gloo is not used."""
     return False
 
 
 def is_ucc_available() -> bool:
-    """Whether UCC can be used: no."""
+    """Return False: UCC is not used."""
     return False
 
 
 def is_xccl_available() -> bool:
-    """Whether XCCL can be used: no."""
+    """Return False: XCCL is not used."""
     return False
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether this is MPI or NCCL, and can be used."""
+    """Return True if the backend is MPI or NCCL, and can be used."""
     name = str(backend).lower()
     return is_installed() if name == MPI else name == NCCL and is_nccl_available()
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether torchrun started this process; flowvm's ranks are MPI's."""
+    """Return False: torchrun starts no process of flowvm, since its ranks are MPI's."""
     return False
 
 
@@ -199,7 +206,7 @@ def needed(name: str) -> None:
 
 # not public
 def members(name: str, group: Any) -> Group:
-    """The Group that a collective of this name is among."""
+    """Return the Group for a collective of this name."""
     needed(name)
     if group is not None and not isinstance(group, Group):
         raise ArgumentTypeError(
@@ -220,7 +227,7 @@ def new_group(
     group_desc: str | None = None,
     device_id: Any = None,
 ) -> Group:
-    """The group of these ranks, in rising order; None: of all.
+    """Return the group of these ranks, in rising order; None: of all ranks.
 
     Its communicator is made when its ranks first exchange, so ranks outside of it need not call
     this.  `timeout` is the process's, see `init_process_group`.
@@ -237,19 +244,19 @@ def get_rank(group: Group | None = None) -> int:
 
 
 def get_world_size(group: Group | None = None) -> int:
-    """How many processes are in the group, -1 if this one is not."""
+    """Return the number of processes in the group, -1 if this process is not in it."""
     needed("get_world_size")
     found = Group.of(group)
     return found.size if found.rank >= 0 else -1
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """The number of this process among those of its host."""
+    """Return the number of this process among the ranks of its host."""
     return world().local_rank
 
 
 def get_backend(group: Group | None = None) -> str:
-    """What `init_process_group` was given, "mpi" where that was nothing."""
+    """Return the backend named to `init_process_group`, "mpi" if none was."""
     needed("get_backend")
     return _State.backend
 
@@ -275,7 +282,7 @@ def get_global_rank(group: Group, group_rank: int) -> int:
 
 # not public
 def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
-    """The rank that a call names by its number among all, or by that in the group."""
+    """Return the rank that a call names, by its number among all ranks or in the group."""
     if (number is None) == (in_group is None):
         raise ArgumentError(f"{name}: give {what} or group_{what}, and not both")
     if in_group is not None:

@@ -47,7 +47,7 @@ def irecv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> Work:
-    """What rank `src` sends, in `tensor`."""
+    """Receive a message of rank `src` into `tensor`."""
     among = members("irecv", group)
     if src is None and group_src is None:
         raise ArgumentError("irecv: say src, the rank that sends: any rank will not do")
@@ -74,10 +74,12 @@ def recv(
     tag: int = 0,
     group_src: int | None = None,
 ) -> int:
-    """What rank `src` sends, in `tensor`: the number of that rank.  Whoever reads it waits."""
+    """Receive a message of rank `src` into `tensor`.  Return the number of that rank.  A reader of
+    the tensor waits for the message.
+    """
     among = members("recv", group)
     work = irecv(tensor, src, group, tag, group_src)
-    if engine.lending.holds(tensor._ref):  # who else has its memory cannot wait
+    if engine.lending.holds(tensor._ref):  # other owners of its memory cannot wait
         work.wait()
     return peer("recv", "src", among, src, group_src)
 
@@ -101,7 +103,7 @@ class P2POp:
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
-    """Issue all of them."""
+    """Issue all messages of a list."""
     if not p2p_op_list or not all(isinstance(p, P2POp) for p in p2p_op_list):
         raise ArgumentError("batch_isend_irecv: expected a list of P2POp")
     return [p.op(p.tensor, p.peer, p.group, p.tag, p.group_peer) for p in p2p_op_list]

@@ -1,6 +1,6 @@
 """Python objects exchanged, as pickles.  These wait: an object is there when the call returns.
 
-What other ranks send is unpickled, which runs their code: it is the same program.
+Objects of other ranks are unpickled, which runs their code: it is code of the same program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an asynchronous call gives: a `Work`."""
+"""The result of an asynchronous call: a `Work`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from flowvm.vm.watch.pending import issued, lively_on
 
 # public: distributed
 class Work:
-    """An exchange that was issued.
+    """An issued exchange.
 
-    Nothing needs to wait for it: whoever reads the tensors does.  While a graph is captured,
+    Waiting is optional: a reader of the tensors waits anyway.  During the capture of a graph,
     waiting does nothing.
     """
 
@@ -26,7 +26,7 @@ class Work:
         self._before = issued()
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
-        """Wait until it is done: True.  CommunicationError if it failed.
+        """Wait until the exchange is done.  Return True.  CommunicationError if it failed.
 
         `timeout` is the process's: `flow.config.distributed_timeout`.
         """
@@ -35,15 +35,15 @@ class Work:
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done."""
+        """Return True if the exchange is done."""
         return not lively_on(engine, self._lane.stream.number, self._before)
 
     def is_success(self) -> bool:
-        """Whether it is done and has not failed."""
+        """Return True if the exchange is done and has not failed."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        """What it failed with, once it is done; else None."""
+        """Wait for the exchange.  Return the exception with which it failed, or None."""
         try:
             self.wait()
         except Exception as error:
@@ -51,7 +51,7 @@ class Work:
         return None
 
     def result(self) -> list[Tensor]:
-        """The tensors that it writes."""
+        """Return the tensors that the exchange writes."""
         return list(self._tensors)
 
     def synchronize(self) -> None:
@@ -60,8 +60,8 @@ class Work:
 
 
 def answered(async_op: bool, *tensors: Tensor) -> Work | None:
-    """What a collective gives that writes these: a Work if it was asked for one.  If not it has
-    ended where others have their memory, who cannot wait for it.
+    """Return a collective's result: a Work if the caller asked for one.  Otherwise wait if foreign
+    objects share the tensors' memory, because they cannot wait.
     """
     work = Work(lane(device=tensors[0]._meta.device) if tensors else lane(), tensors)
     if async_op:

@@ -1,4 +1,4 @@
-"""What is read from outside, and held against its form before anything uses it.
+"""Data from outside, checked against its form before anything uses it.
 
 Here: the forms (`schema.py`), bounds on depth, keys, sharing and time (`bounds.py`), PyTorch's
 files (`pickles.py`), folders of global tensors (`shards.py`); texts of files and programs made safe

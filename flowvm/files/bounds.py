@@ -30,7 +30,7 @@ Refusal = Callable[[str], Exception]
 
 
 class Bounds:
-    """One reading's bounds; `refusal` makes the exception from what is wrong."""
+    """The bounds of one reading; `refusal` makes an exception from an error's text."""
 
     def __init__(self, refusal: Refusal, nbytes: int) -> None:
         self.refusal = refusal
@@ -98,8 +98,8 @@ class Bounds:
 
 
 def check_tree(value: Any, refusal: Refusal) -> None:
-    """Raise what `refusal` makes if containers stand in themselves, are nested too deep, or are
-    shared so often that going through them would take much longer than they are large.
+    """Raise the exception of `refusal` for containers that contain themselves or are nested too
+    deep.  Also raise it if sharing makes a walk over them much longer than they are large.
     """
     known: dict[int, int] = {}  # container -> the values in it, each as often as it is shared
     begun: set[int] = set()

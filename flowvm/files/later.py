@@ -1,7 +1,7 @@
-"""Folders of global tensors that are written on the side, while the program goes on.
+"""Folders of global tensors that are written in the background.
 
-What ranks do together comes first; afterwards nothing is exchanged: a rank that has written its
-file leaves a mark in the folder, and the first rank waits for the marks before it puts the index in
+The ranks' common work comes first; afterwards nothing is exchanged.  A rank that has written its
+file leaves a mark in the folder.  The first rank waits for the marks before it puts the index in
 its place.
 """
 
@@ -30,9 +30,9 @@ from flowvm.meta.placements import here
 def prepared(
     folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
 ) -> Callable[[float], None]:
-    """`write` in two parts: what ranks do together is done, and values are copied; the rest is a
-    function that each rank calls, whenever and on whatever thread it likes, with the seconds for
-    which the first rank is to wait for the files of the others.
+    """Prepare a write.  Now the ranks do their common work and values are copied.  Return a
+    function that does the rest, on any thread, and at any time.  Its argument is the seconds for
+    which the first rank waits for the others' files.
     """
     rank, ranks = here()
     token = agreed_token()

@@ -1,4 +1,4 @@
-"""PyTorch's files, read without running what they say: a pickle machine of one table.
+"""PyTorch's files, read without running their code: a pickle machine of one table.
 
 A pickle is a program that may call anything.  This machine knows the opcodes that plain containers
 and tensors need, and these names alone; every other name, opcode or size ends the reading:
@@ -54,7 +54,7 @@ _DTYPES: Final = {
     "complex128": "complex128", "cdouble": "complex128",
     **{dtype.name: dtype.name for dtype in MINIFLOATS},
 }  # fmt: skip
-# what zipfile raises of an archive whose bytes are wrong
+# exceptions of zipfile for an archive with wrong bytes
 _BROKEN: Final = (
     LookupError, ValueError, OverflowError, zipfile.BadZipFile, OSError, EOFError, RuntimeError,
     MemoryError, struct.error, zlib.error,
@@ -75,7 +75,7 @@ class _Dtype(NamedTuple):
 
 
 class _Storage(NamedTuple):
-    """What a persistent id names: bytes by key, as elements of a dtype."""
+    """A storage that a persistent id names: bytes by key, as elements of a dtype."""
 
     key: str
     dtype: str
@@ -83,18 +83,18 @@ class _Storage(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """A name that may be called, and by what of this file."""
+    """A name that may be called, and the function of this module that it calls."""
 
     name: str
     run: Callable[..., Any]
 
 
 class _Mark:
-    """Where a list of arguments begins on the stack."""
+    """The beginning of a list of arguments on the stack."""
 
 
 class Reader:
-    """One file: its pickles, and what they need of it."""
+    """The reader of one file with pickles."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Reader:
         self._storages: dict[str, Tensor] = {}  # by key: all bytes of it
 
     def refusal(self, why: str) -> FileError:
-        """What is raised about the file."""
+        """Return the exception to raise about the file."""
         damaged = why.startswith(("is damaged", "is cut short"))
         advice = "; copy it once more from where it came" if damaged else ""
         return FileError(f"flow.load: {self.where} {why}{advice}")
@@ -116,7 +116,7 @@ class Reader:
     # --- names ----------------------------------------------------------------------------------
 
     def find(self, module: str, name: str) -> Any:
-        """What a name of the pickle means here."""
+        """Return the object that a name of the pickle stands for."""
         if module == "torch":
             if name in _STORAGES:
                 return _Dtype(_STORAGES[name])
@@ -225,7 +225,9 @@ class Reader:
     def _tensor_of_bytes(
         self, storage: Any, offset: Any, shape: Any, stride: Any, grad: Any, hooks: Any, dtype: Any
     ) -> Tensor:
-        """A tensor whose storage does not say of what its bytes are: uint16 and its kin."""
+        """Return a tensor whose storage does not name the dtype of its bytes: uint16 and its
+        kin.
+        """
         if not isinstance(storage, _Storage) or not isinstance(dtype, DType):
             raise self.refusal("is damaged: a tensor is made of no storage, or has no dtype")
         if storage.dtype != "uint8" or storage.size % dtype.itemsize:
@@ -234,7 +236,7 @@ class Reader:
         return self._tensor(typed, offset, shape, stride)
 
     def _bytes(self, storage: _Storage) -> Tensor:
-        """All of a storage, as bytes, which every tensor on it shares."""
+        """Return a whole storage, as bytes, which every tensor on it shares."""
         found = self._storages.get(storage.key)
         wanted = storage.size * dtype_named(storage.dtype).itemsize
         if found is None:
@@ -337,7 +339,7 @@ class _Machine:
         raise self.reader.refusal("is damaged: a pickle has no end")
 
     def sized(self, width: str) -> bytes:
-        """A count, and so many bytes; what the file has not is not taken."""
+        """Read a count and then as many bytes.  A count beyond the end of the file is an error."""
         (n,) = struct.unpack("<" + width, self.take(struct.calcsize("<" + width)))
         return self.take(n)
 
@@ -396,7 +398,9 @@ class _Machine:
         self.push_tuple([self.pop() for _ in range(n)][::-1])
 
     def push_tuple(self, items: list[Any]) -> None:
-        """A tuple, unless it is nested too deep, which is known: none is filled later."""
+        """Push a tuple, unless it is nested too deep.  Tuples are never filled later, so the depth
+        is known.
+        """
         made, depth, nested = tuple(items), 0, self.nested
         for item in items:
             if item.__class__ is tuple:

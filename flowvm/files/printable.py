@@ -1,4 +1,5 @@
-"""Text of others made safe to print: names of files and programs may hold a terminal's commands.
+"""Texts of others made safe to print: names of files and programs may contain a terminal's
+commands.
 
 Every text that a file or a program chose (names of ops, files, modules, marks, keys of a file,
 lines of code) goes through `printable` where it is shown.  What a terminal, an editor or a browser

@@ -1,10 +1,10 @@
-"""What is read from outside, held against what it has to look like before anything uses it.
+"""Checks of the form of data from outside, before anything uses it.
 
-A `Check` is a function (value, where) that raises ArgumentError where the value is not as it says;
-checks are put together as the data is.  `where` names the place: "nodes[3].offset".  JSON is read
-by `read_json` alone, which refuses what one reader would take one way and the next another (a key
-that stands twice), what is no number (NaN, Infinity, unless they are asked for) and what is nested
-so deep that reading it would end the process.
+A `Check` is a function (value, where) that raises ArgumentError for a value of another form; checks
+are combined as the data is.  `where` names the place: "nodes[3].offset".  JSON is read only by
+`read_json`.  It refuses text that readers may understand differently (a repeated key), numbers that
+are none (NaN, Infinity, unless they are asked for) and nesting so deep that reading it would end
+the process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_DEPTH = 100  # of lists and dicts in each other
 
 
 def wrong(where: str, value: Any, wanted: str) -> NoReturn:
-    """ArgumentError: what is at `where` is not what it has to be."""
+    """Raise FileError: the value at `where` is not of the form `wanted`."""
     shown = repr(value) if isinstance(value, (bool, int, float, str)) else type(value).__name__
     if len(shown) > 80:
         shown = shown[:77] + "..."
@@ -34,7 +34,7 @@ def wrong(where: str, value: Any, wanted: str) -> NoReturn:
 
 
 def read_json(source: str | bytes, where: str, *, finite: bool = True) -> Any:
-    """The value of a JSON text; ArgumentError if it is none, or none that can be trusted.
+    """Return the value of a JSON text; ArgumentError if it is not JSON, or cannot be trusted.
 
     finite=False takes NaN and Infinity, which Python writes, for floats.
     """
@@ -72,7 +72,7 @@ def _finite(digits: str) -> float:
 def check_depth(
     value: Any, where: str, most: int = MOST_DEPTH, kind: type[ArgumentError] = FileError
 ) -> None:
-    """ArgumentError if lists, tuples and dicts stand in each other more than `most` deep."""
+    """Raise ArgumentError if lists, tuples and dicts are nested more than `most` deep."""
     layer, depth = [value], 0
     while layer:
         inner: list[Any] = []
@@ -91,7 +91,7 @@ def check_depth(
 
 
 def anything(value: Any, where: str) -> None:
-    """No check: what the value is, whoever reads it checks."""
+    """Accept any value: its reader checks it."""
 
 
 def integer(low: int = -INT64, high: int = INT64 - 1) -> Check:
@@ -117,7 +117,9 @@ def flag(value: Any, where: str) -> None:
 
 
 def text(most: int = 4096, pattern: str = "") -> Check:
-    """A string of at most `most` characters, all of which `pattern` matches if there is one."""
+    """A check for a string of at most `most` characters, which `pattern` matches entirely if it is
+    given.
+    """
     compiled = re.compile(pattern, re.DOTALL) if pattern else None
 
     def check(value: Any, where: str) -> None:
@@ -130,7 +132,7 @@ def text(most: int = 4096, pattern: str = "") -> Check:
 
 
 def one_of(*values: Any) -> Check:
-    """One of these."""
+    """A check for one of these values."""
 
     def check(value: Any, where: str) -> None:
         if not any(type(value) is type(v) and value == v for v in values):
@@ -140,7 +142,7 @@ def one_of(*values: Any) -> Check:
 
 
 def maybe(inner: Check) -> Check:
-    """None, or what `inner` takes."""
+    """A check for None, or a value that `inner` accepts."""
 
     def check(value: Any, where: str) -> None:
         if value is not None:
@@ -150,7 +152,9 @@ def maybe(inner: Check) -> Check:
 
 
 def several(inner: Check, most: int = 1 << 20, least: int = 0, kind: type[Any] = list) -> Check:
-    """A list (or tuple, if that is the `kind`) of `least` to `most` of what `inner` takes."""
+    """A check for a list (or tuple, if that is the `kind`) of `least` to `most` items that `inner`
+    accepts.
+    """
 
     def check(value: Any, where: str) -> None:
         if value.__class__ is not kind or not least <= len(value) <= most:
@@ -162,7 +166,7 @@ def several(inner: Check, most: int = 1 << 20, least: int = 0, kind: type[Any] =
 
 
 def row(*inner: Check, kind: type[Any] = list) -> Check:
-    """A list (or tuple, if that is the `kind`) of as many items as there are checks."""
+    """A check for a list (or tuple, if that is the `kind`) with an item for each of the checks."""
 
     def check(value: Any, where: str) -> None:
         if value.__class__ is not kind or len(value) != len(inner):
@@ -178,7 +182,7 @@ def _each(inner: Sequence[Check], value: Sequence[Any], where: str) -> None:
 
 
 def mapping(inner: Check, most: int = 1 << 20) -> Check:
-    """A dict of at most `most` texts, with what `inner` takes."""
+    """A check for a dict of at most `most` texts, with values that `inner` accepts."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or len(value) > most:
@@ -192,7 +196,7 @@ def mapping(inner: Check, most: int = 1 << 20) -> Check:
 
 
 def options(**inner: Check) -> Check:
-    """A dict of some of these keys."""
+    """A check for a dict with some of these keys."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or not value.keys() <= inner.keys():
@@ -204,7 +208,7 @@ def options(**inner: Check) -> Check:
 
 
 def record(**inner: Check) -> Check:
-    """A dict of exactly these keys."""
+    """A check for a dict with exactly these keys."""
 
     def check(value: Any, where: str) -> None:
         if type(value) is not dict or value.keys() != inner.keys():

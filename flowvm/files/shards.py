@@ -5,12 +5,12 @@
     <token>-00000.safetensors       the parts that rank 0 wrote, and the local tensors it had
     <token>-00001.safetensors       ...
 
-A part that several ranks hold is written by the first of them; summands are added first.  Files
-have names of their own, and the index is moved into place when all of them are there; what the old
-index named is removed behind that.  So whoever reads finds the old object or the new one, whole,
-whenever writing ends.  All ranks save together, and load together; an error on one is one on all.
+The first rank that has a part writes it; summands are added first.  Files have unique names, and
+the index is moved into place when all of them exist.  Then the old index's files are removed.  So a
+reader finds the whole old object or the whole new one, whenever writing ends.  All ranks save
+together, and load together; an error on one is an error on all.
 
-Long because what is written and what is read stand together.
+Long because writing and reading stand together.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ Bounds = list[list[int]]
 
 
 def is_sharded(tensors: dict[str, Tensor]) -> bool:
-    """Whether some of them are global."""
+    """Return True if some of the tensors are global."""
     return any(isinstance(t._meta, GlobalMeta) for t in tensors.values())
 
 
 def is_shards(folder: Path) -> bool:
-    """Whether a folder was written here."""
+    """Return True if a folder has an index of shards."""
     return (folder / INDEX).is_file()
 
 
@@ -105,7 +105,7 @@ def write(
 
 
 def make_folder(folder: Path) -> None:
-    """ArgumentError where there is a file."""
+    """Make the folder; ArgumentError if there is a file."""
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(
             f"flow.save: global tensors go into a folder, and {str(folder)!r} is a file"
@@ -114,12 +114,12 @@ def make_folder(folder: Path) -> None:
 
 
 def file_name(token: str, rank: int) -> str:
-    """Of what a rank writes in one save."""
+    """Return the name of a rank's file in one save."""
     return f"{token}-{rank:05}.safetensors"
 
 
 def agreed_token() -> str:
-    """A name for this save's files, the first rank's choice."""
+    """Return a name for this save's files, the first rank's choice."""
     drawn = tensor(secrets.randbits(62), dtype=int64)
     return f"{broadcast(drawn, 0).item():016x}"
 
@@ -127,7 +127,7 @@ def agreed_token() -> str:
 def parts(
     tensors: dict[str, Tensor], file_of: Callable[[int], str]
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What this rank writes, and what the index says; `file_of` a rank names its file."""
+    """Return the tensors that this rank writes, and the index; `file_of` names a rank's file."""
     rank, mine, said = here()[0], {}, {}
     for name, t in tensors.items():
         meta: Any = t._meta
@@ -164,7 +164,9 @@ def publish(folder: Path, said: dict[str, Any]) -> None:
 
 
 def whole_of(t: Tensor) -> Tensor:
-    """All of a global tensor as a local one, on each of its ranks; a local one itself."""
+    """Return the whole of a global tensor as a local one, on each of its ranks; return a local one
+    itself.
+    """
     meta: Any = t._meta
     if not isinstance(meta, GlobalMeta):
         return t
@@ -172,7 +174,7 @@ def whole_of(t: Tensor) -> Tensor:
 
 
 def together(what: str, act: Callable[[], Any]) -> Any:
-    """Do it on every rank; an error on one of them is an error on all."""
+    """Call a function on every rank; an error on one of them is an error on all."""
     error: BaseException | None = None
     result = None
     try:
@@ -316,7 +318,7 @@ def _global_meta(
 
 
 class _Wanted:
-    """A tensor, or the part of it that this rank holds, as it is put together."""
+    """A tensor, or this rank's part of it, while it is put together."""
 
     def __init__(self, meta: TensorMeta, parts: list[dict[str, Any]]) -> None:
         self.meta, self.parts = meta, parts
@@ -330,13 +332,13 @@ class _Wanted:
         self.left = 0 if self.array is None else self.array.size
 
     def meets(self, bounds: Bounds) -> bool:
-        """Whether a part has something of it."""
+        """Return True if a part overlaps the wanted region."""
         return self.left > 0 and all(
             max(a, c) < min(b, d) for (a, b), (c, d) in zip(bounds, self.bounds, strict=True)
         )
 
     def take(self, name: str, values: dict[str, Tensor], bounds: Bounds) -> None:
-        """Take what a part, whose values are among these, has of it."""
+        """Copy the overlap with a part, whose values are among these."""
         source = values.get(name)
         if source is None or [*source.shape] != [high - low for low, high in bounds]:
             raise FileError(f"flow.load: a file has not the part {bounds} of {cropped(name)!r}")
@@ -351,7 +353,7 @@ class _Wanted:
         self.left -= taken.size
 
     def made(self) -> Tensor:
-        """The tensor, when all was taken."""
+        """Return the tensor, when all parts were copied."""
         if self.array is None:
             return hollow(self.meta)  # type: ignore[arg-type]
         if self.left:

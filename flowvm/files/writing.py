@@ -1,4 +1,4 @@
-"""Files written for users: every one of them goes through here.
+"""Files written for users: this is the only module that writes them.
 
 A regular file is replaced in one step: the new one is written beside it and moved over it, so a
 crash leaves the old one or the new one, whole.  It keeps the old one's permissions and owner.  A
@@ -26,7 +26,7 @@ from flowvm.errors import ArgumentTypeError
 
 _MOST_LINKS: Final = 40  # that are followed, as Linux does
 _DESCRIPTOR: Final = re.compile(r"/proc/(?P<pid>\d+)(?:/task/\d+)?/fd/(?P<fd>\d+)")
-_KERNEL: Final = ("/dev/", "/proc/", "/sys/")  # no file is made beside what is there
+_KERNEL: Final = ("/dev/", "/proc/", "/sys/")  # no file is made beside files in these folders
 _MEMORY: Final = "/dev/shm/"  # but here
 # errors that say: no file is made, moved or given away here
 _FIXED: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV}
@@ -120,7 +120,7 @@ def _place(path: str) -> tuple[str, int | None]:
         named = _DESCRIPTOR.fullmatch(path)
         if named is not None and int(named["pid"]) == os.getpid():
             return path, int(named["fd"])
-        if path.startswith("/proc/"):  # links there point to what no path names
+        if path.startswith("/proc/"):  # links there point to files without a path
             return path, None
         try:
             path = os.path.join(os.path.dirname(path), os.readlink(path))
@@ -130,7 +130,7 @@ def _place(path: str) -> tuple[str, int | None]:
 
 
 def _beside(place: str, old: os.stat_result | None, what: str) -> tuple[int, str] | None:
-    """Make a file that can take the place of `old`: its descriptor and path.
+    """Make a file that can replace `old`.  Return its descriptor and path.
 
     None where what is there is written through.
     """
@@ -166,7 +166,7 @@ def _beside(place: str, old: os.stat_result | None, what: str) -> tuple[int, str
 
 
 def _move(name: str, place: str) -> None:
-    """Put the file in its place; copy it there where it cannot be moved."""
+    """Move the file to its place; copy it there if it cannot be moved."""
     try:
         os.replace(name, place)
     except OSError as error:

@@ -27,7 +27,7 @@ def vmap(
     *,
     chunk_size: int | None = None,
 ) -> Callable[..., Any]:
-    """The function that maps `func` over a dimension of its arguments.
+    """Return a function that maps `func` over a dimension of its arguments.
 
     in_dims      the dimension of each tensor in the arguments, or None for one that is the same
                  for all: a number, or a tree of them that is the arguments' or stands above it

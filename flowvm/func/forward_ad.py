@@ -1,10 +1,9 @@
-"""Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through whatever is
-computed of them.
+"""Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through all computations.
 
-A dual is a Tensor of a class of its own, which takes calls over (`flowvm.eager.overriding`): each
-public function that is called with one gives `flow.func.jvp` of itself, two backwards.  So a
-function has a tangent where it can be differentiated twice, and a function with several steps is
-one call.  What a program's own `autograd.Function` gives has no tangent.
+A dual is a Tensor of a class of its own, which overrides calls (`flowvm.eager.overriding`).  Each
+public function called with a dual computes `flow.func.jvp` of itself, by two backwards.  So a
+function has a tangent if it can be differentiated twice, and a function with several steps is one
+call.  Results of a program's own `autograd.Function` have no tangent.
 
     with forward_ad.dual_level():
         y = f(forward_ad.make_dual(x, t))
@@ -39,13 +38,13 @@ _levels: Mode[Any] = Mode(None)  # the innermost level of a thread, an object of
 
 
 class _Level:
-    """A level that is open; what was made in it has a tangent for as long as it is."""
+    """A level of duals.  A tensor made in it has a tangent while the level is open."""
 
     open = True
 
 
 class UnpackedDualTensor(NamedTuple):
-    """What `unpack_dual` gives.
+    """The result of `unpack_dual`.
 
     >>> flow.func.forward_ad.unpack_dual(flow.ones(1)).tangent is None
     True
@@ -71,7 +70,7 @@ class DualTensor(Tensor):
 def _torch_function(
     cls: type[DualTensor], func: Any, types: Any, args: Any = (), kwargs: Any = None
 ) -> Any:
-    """What `func` gives of the values, with its derivative in the direction of the tangents."""
+    """Call `func` on the values, and return the result with its derivative along the tangents."""
     if not all(issubclass(cls, kind) for kind in types):
         return NotImplemented
     with unasked.within(SUBCLASSES):
@@ -87,14 +86,14 @@ _SETITEM = vars(Tensor)["__setitem__"]
 
 
 def _changes(func: Any) -> bool:
-    """Whether it changes its first argument."""
+    """Return True if `func` changes its first argument."""
     name = getattr(func, "__name__", "")
     inplace = name.startswith("__i") and name not in ("__int__", "__index__", "__invert__")
     return func is _SETITEM or inplace or (name[-1:] == "_" and not name.startswith("__"))
 
 
 def _mapped(result: Any, function: Callable[[Tensor], Any]) -> Any:
-    """A result with `function` of its tensors, which are given in order."""
+    """Return a result with `function` applied to its tensors, in order."""
     if isinstance(result, Tensor):
         return function(result)
     if isinstance(result, (tuple, list)):
@@ -137,7 +136,7 @@ def _pushed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 def _changed(target: Any, value: Any, result: Any, outs: Any, slopes: Any) -> Any:
-    """A change in place: of the values, and of the tangent."""
+    """Change the values and the tangent in place."""
     with no_grad():
         value.copy_(outs[0] if outs else result)
     if isinstance(target, DualTensor):
@@ -163,8 +162,8 @@ def _open_level() -> Any:
 
 
 class dual_level(Switched):  # noqa: N801 - PyTorch's name
-    """For a with statement: duals may be made inside, and have lost their tangents at its end.  One
-    level at a time, as in PyTorch.
+    """A context manager: duals may be made inside, and lose their tangents at its end.  One level
+    at a time, as in PyTorch.
 
     >>> ad = flow.func.forward_ad
     >>> with ad.dual_level():
@@ -186,7 +185,7 @@ class dual_level(Switched):  # noqa: N801 - PyTorch's name
 
 
 def enter_dual_level() -> Any:
-    """Open a level, until `exit_dual_level`; the level.  ModeError if one is open.
+    """Open a level until `exit_dual_level`, and return it.  ModeError if one is open.
 
     >>> level = flow.func.forward_ad.enter_dual_level()
     >>> flow.func.forward_ad.exit_dual_level(level=level)
@@ -221,7 +220,7 @@ def _close(level: Any) -> None:
 
 
 def make_dual(tensor: Any, tangent: Any, *, level: Any = None) -> Tensor:
-    """A tensor with these values that carries this tangent, of one shape and dtype.
+    """Return a tensor with these values that carries this tangent, of equal shape and dtype.
 
     ModeError outside of `dual_level`.
 

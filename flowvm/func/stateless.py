@@ -19,7 +19,8 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """`module(*args, **kwargs)` with other tensors in the places of its parameters and buffers.
+    """Call `module(*args, **kwargs)` with other tensors in the places of its parameters and
+    buffers.
 
     parameter_and_buffer_dicts   tensors by the names of `named_parameters` and `named_buffers`, or
                                  several dicts of them
@@ -27,8 +28,8 @@ def functional_call(
     tie_weights   a tensor goes to every name that its parameter has
     strict        every parameter and buffer is given, and no other name
 
-    The module is as it was when this returns; what it does in place to a buffer is done to the
-    tensor given for it.
+    The module is unchanged afterwards.  A change in place of a buffer changes the tensor given for
+    it.
 
     >>> layer = nn.Linear(2, 1)
     >>> others = {"weight": flow.ones(1, 2), "bias": flow.zeros(1)}
@@ -70,7 +71,9 @@ def functional_call(
 
 
 def _places(module: Any) -> dict[str, tuple[Any, str, str, Any]]:
-    """Where each parameter and buffer stands, by its whole name."""
+    """Return the place of each parameter and buffer by its whole name: owner, table, name and
+    value.
+    """
     found = {}
     for prefix, owner in module.named_modules(remove_duplicate=False):
         for table in ("_parameters", "_buffers"):
@@ -92,8 +95,8 @@ def _tied(places: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters and the buffers of modules of one class, each stacked in a new first
-    dimension: for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
+    """Return the parameters and the buffers of modules of one class, each stacked in a new first
+    dimension, for `functional_call` inside `vmap`.  Parameters are leaves that require grad.
 
     >>> params, buffers = flow.func.stack_module_state([nn.Linear(2, 1), nn.Linear(2, 1)])
     >>> params["weight"].shape

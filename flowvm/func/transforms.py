@@ -1,8 +1,8 @@
 """Functions that compute derivatives of functions.
 
 Each call makes leaves of the arguments to differentiate by, runs the function, and goes back.  A
-result is in the graph only where a transform around it, or an argument that requires grad, wants
-it: then the leaves are views of what was given.
+result is in the graph only if a transform around it, or an argument that requires grad, needs it.
+Then the leaves are views of the arguments.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _around: Mode[int] = Mode(0)  # how many transforms this thread is in
 
 
 def _inside() -> Region:
-    """Inside a transform of this thread."""
+    """Return the region of one more transform on this thread."""
     return _around.to(_around.now() + 1)
 
 
 def _wanted(tensors: Sequence[Any]) -> bool:
-    """Whether the results are to be differentiated again."""
+    """Return True if the results will be differentiated again."""
     if _around.now():
         return True
     required = any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
@@ -81,7 +81,9 @@ def _chosen(name: str, args: tuple[Any, ...], argnums: Any) -> tuple[int, ...]:
 def _with_leaves(
     name: str, args: tuple[Any, ...], numbers: tuple[int, ...]
 ) -> tuple[list[Any], list[Any]]:
-    """The arguments with leaves of the graph at the places `numbers`, and these leaves."""
+    """Return the arguments with new leaves of the graph at the places `numbers`, and these
+    leaves.
+    """
     given, made = list(args), []
     for n in numbers:
         given[n] = mapped(functools.partial(_leaf, name), args[n])
@@ -98,7 +100,7 @@ def _with_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
 
 
 def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
-    """The function that gives (gradient, value) of `func`, whose value is one number.
+    """Return a function that computes (gradient, value) of `func`, whose value is one number.
 
     argnums   the argument, or a tuple of arguments, to differentiate by: trees of float tensors
     has_aux   `func` answers (value, aux), and this (gradient, (value, aux))
@@ -136,8 +138,8 @@ def grad_and_value(func: Function, argnums: Any = 0, has_aux: bool = False) -> F
 
 
 def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
-    """The function that gives the gradient of `func`, whose value is one number; with `has_aux`,
-    (gradient, aux).  Arguments as `grad_and_value`.
+    """Return a function that computes the gradient of `func`, whose value is one number.  With
+    `has_aux`, it returns (gradient, aux).  Arguments as `grad_and_value`.
 
     >>> flow.func.grad(lambda x: x * x)(flow.tensor(3.0))
     tensor(6.)
@@ -153,8 +155,8 @@ def grad(func: Function, argnums: Any = 0, has_aux: bool = False) -> Function:
 
 
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """(func(*primals), a function from what the outputs are weighed with to the tuple of the
-    primals' gradients); with `has_aux`, `aux` is third.
+    """Return (func(*primals), a function from the outputs' weights to the tuple of the primals'
+    gradients).  With `has_aux`, `aux` is third.
 
     >>> value, gradients = flow.func.vjp(lambda x: x * x, flow.tensor([1.0, 2.0]))
     >>> value, gradients(flow.ones(2))
@@ -182,10 +184,10 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
 def jvp(
     func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """(func(*primals), its derivative in the direction `tangents`, a tree like the primals); with
-    `has_aux`, `aux` is third.
+    """Return (func(*primals), its derivative in the direction `tangents`, a tree like the
+    primals).  With `has_aux`, `aux` is third.
 
-    The gradient of vjp by what it weighs with: two backwards, whatever the sizes.
+    It is the gradient of vjp by its weights: two backwards, whatever the sizes.
 
     >>> x = flow.tensor([1.0, 2.0])
     >>> flow.func.jvp(lambda x: x * x, (x,), (flow.ones(2),))
@@ -208,7 +210,7 @@ def jvp(
 
 
 def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
-    """(func(*primals), the function from tangents to the derivative in their direction there).
+    """Return (func(*primals), a function from tangents to the derivative in their direction there).
 
     >>> value, derivative = flow.func.linearize(lambda x: x * x, flow.tensor([1.0, 2.0]))
     >>> value, derivative(flow.ones(2))
@@ -230,8 +232,8 @@ def jacrev(
     chunk_size: int | None = None,
     _preallocate_and_copy: bool = False,
 ) -> Function:
-    """The function that gives the Jacobian of `func`: for each output and each argument of
-    `argnums`, a tensor of shape [*output's, *argument's].
+    """Return a function that computes the Jacobian of `func`.  For each output and each argument of
+    `argnums` it is a tensor of shape [*output's, *argument's].
 
     A row is computed at a time, by backward, so `chunk_size`, how many at once, means nothing.
 
@@ -280,7 +282,7 @@ def _rows(end: Any, made: list[Any], again: bool) -> list[Any]:
 def jacfwd(
     func: Function, argnums: Any = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
-    """`jacrev`, by another name: no gradient goes forwards here, so the same numbers come of rows.
+    """Return `jacrev` of the function: there is no forward mode, so the numbers come row by row.
 
     `randomness` is of PyTorch's map over columns, and means nothing.
 
@@ -292,8 +294,8 @@ def jacfwd(
 
 
 def hessian(func: Function, argnums: Any = 0) -> Function:
-    """The function that gives the second derivatives of `func`: for each output and each two
-    arguments of `argnums`, a tensor of shape [*output's, *argument's, *argument's].
+    """Return a function that computes the second derivatives of `func`.  For each output and each
+    two arguments of `argnums` it is a tensor of shape [*output's, *argument's, *argument's].
 
     >>> flow.func.hessian(lambda x: (x**3).sum())(flow.tensor([1.0, 2.0]))
     tensor([[ 6.,  0.],

@@ -1,4 +1,4 @@
-"""Nested tuples, lists and dicts, and what stands at their ends."""
+"""Nested tuples, lists and dicts, and their leaves."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def leaves(tree: Any) -> list[Any]:
-    """What stands in tuples, lists and dicts, in order; a tree that is none of them is one leaf."""
+    """Return the leaves of tuples, lists and dicts, in order; any other value is one leaf."""
     if isinstance(tree, dict):
         return [leaf for branch in tree.values() for leaf in leaves(branch)]
     if isinstance(tree, (tuple, list)):
@@ -16,7 +16,7 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def rebuilt(tree: Any, values: Sequence[Any]) -> Any:
-    """The tree with these leaves instead of its own."""
+    """Return the tree with these leaves in the place of its own."""
     return _filled(tree, iter(values))
 
 
@@ -30,12 +30,12 @@ def _filled(tree: Any, values: Iterator[Any]) -> Any:
 
 
 def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with `function` of each leaf."""
+    """Return the tree with `function` applied to each leaf."""
     return rebuilt(tree, [function(leaf) for leaf in leaves(tree)])
 
 
 def spread(prefix: Any, tree: Any) -> list[Any]:
-    """For each leaf of `tree`, the leaf of `prefix` that stands there or above it."""
+    """Return, for each leaf of `tree`, the leaf of `prefix` at its place or above it."""
     if isinstance(prefix, dict) and isinstance(tree, dict):
         return [leaf for key in tree for leaf in spread(prefix[key], tree[key])]
     if isinstance(prefix, (tuple, list)) and isinstance(tree, (tuple, list)):

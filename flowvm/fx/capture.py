@@ -42,7 +42,7 @@ __dir__ = listing(globals())
 
 class Call:
     """The target of a "call_function": an operator as a function of its operands, then its
-    attributes, then its numbers; with `out`, of what it writes into.
+    attributes, then its numbers.  `out` has the tensors to write into.
     """
 
     def __init__(self, operator: Operator) -> None:
@@ -72,8 +72,8 @@ class Call:
 
 
 def view(value: Tensor, shape: Any, stride: Any, offset: int, dtype: DType) -> Tensor:
-    """The elements of `value`'s memory in this shape, by these steps, from `offset` elements behind
-    its first one on.
+    """Return the elements of `value`'s memory in this shape with these strides, from `offset`
+    elements behind its first one on.
     """
     meta = TensorMeta.of(tuple(shape), dtype, value._meta.device, tuple(stride))
     return alias(value, meta, offset * dtype.itemsize)
@@ -85,13 +85,13 @@ def item(values: Sequence[Any], place: int) -> Any:
 
 
 class _Build:
-    """Nodes of a capture: `whole` has the node that stands for what is in a buffer now."""
+    """The nodes of a capture.  `whole` has, for each buffer, the node of its present value."""
 
     def __init__(self, graph: Graph, trace: Traced) -> None:
         self.graph, self.own = graph, trace.whole
         self.whole: dict[Buffer, tuple[Node, Operand]] = {}
         self.views: dict[tuple[Node, int, TensorMeta], Node] = {}
-        self.held: dict[str, Tensor] = {}  # what "get_attr" gives
+        self.held: dict[str, Tensor] = {}  # the values of "get_attr"
         for name, operand in zip(trace.names, trace.graph.inputs, strict=True):
             node = self.node(name, "placeholder", name, (), {}, _meta(operand.meta))
             self.whole[operand.buffer] = node, operand
@@ -139,15 +139,15 @@ class _Build:
         return self.node(name, "call_function", target, args, kwargs, {**seen, **facts})
 
     def changed(self, operand: Operand, by: Node) -> None:
-        """Whole contents that were written are what was written; else the value that was there,
-        which this node has changed.
+        """Record `by` as the node of a buffer's value if it wrote the whole buffer.  After a
+        partial write the earlier node stays: its value was changed in place.
         """
         _, before = self.whole[operand.buffer]
         if (before.offset, before.meta) == (operand.offset, operand.meta):
             self.whole[operand.buffer] = by, operand
 
     def place(self, operand: Operand, facts: Mapping[str, Any]) -> Node:
-        """The node of what an operand names."""
+        """Return the node of an operand's value."""
         buffer = operand.buffer
         if buffer not in self.whole:
             name, own = buffer.name or "tensor", self.own.get(buffer, operand)

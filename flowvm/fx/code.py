@@ -38,7 +38,7 @@ class PythonCode(NamedTuple):
 
 
 class Calling:
-    """How a graph is called: its placeholders are the parameters, one for one."""
+    """The way to call a graph: its placeholders are the parameters, one for one."""
 
     by_name = True
 
@@ -47,12 +47,12 @@ class Calling:
         return args
 
     def around(self) -> Any:
-        """A region in which the nodes run."""
+        """Return a region in which the nodes run."""
         return nullcontext()
 
 
 def path_of(function: Any) -> str:
-    """Where a function is found by its name: flowvm.relu; "" where it is not."""
+    """Return the path by which a function can be imported: flowvm.relu; "" if there is none."""
     name = getattr(function, "__name__", "")
     for space in (*_SPACES, getattr(function, "__module__", None) or ""):
         if name and getattr(sys.modules.get(space), name, None) is function:

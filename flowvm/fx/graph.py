@@ -27,7 +27,7 @@ _TAKEN = frozenset((*keyword.kwlist, *dir(builtins), "self", "flowvm", "operator
 
 
 class Names:
-    """Names that are given once each."""
+    """A table of unique names."""
 
     def __init__(self) -> None:
         self.used: set[str] = set()
@@ -102,18 +102,18 @@ class Graph:
 
     @property
     def nodes(self) -> NodeList:
-        """All of them; the last one is the output."""
+        """All nodes; the last one is the output."""
         return NodeList(self)
 
     def output_node(self) -> Node:
-        """The output; GraphError where there is none yet."""
+        """The output node; GraphError if there is none yet."""
         for node in reversed(self.nodes):
             if node.op == "output":
                 return node
         raise GraphError("the graph has no output yet; Graph.output(result) makes it")
 
     def find_nodes(self, *, op: str, target: Any = None, sort: bool = True) -> list[Node]:
-        """Those of an op and, if one is given, a target: a function, or a name."""
+        """Return the nodes of an op and, if it is given, of a target: a function, or a name."""
         return [
             n for n in self.nodes
             if n.op == op and (target is None or target in (n.target, target_name(n)))
@@ -125,7 +125,7 @@ class Graph:
         self, op: str, target: Any, args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None, name: str | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
-        """A node at the place where nodes are put: the end, or what `inserting_before` says."""
+        """Add a node at the current place: the end, or the place that `inserting_before` sets."""
         wanted = name if name is not None else _name_of(op, target)
         made = Node(self, "", op, target, args or (), kwargs or {}, type_expr)
         made.name = self._names.create_name(wanted)
@@ -136,12 +136,12 @@ class Graph:
     def placeholder(
         self, name: str, type_expr: Any = None, default_value: Any = inspect.Signature.empty
     ) -> Node:
-        """An input."""
+        """Add an input."""
         args = () if default_value is inspect.Signature.empty else (default_value,)
         return self.create_node("placeholder", name, args, type_expr=type_expr)
 
     def get_attr(self, qualified_name: str, type_expr: Any = None) -> Node:
-        """An attribute of the module, by its path."""
+        """Add a node for an attribute of the module, by its path."""
         if self.owning_module is not None and not _has(self.owning_module, qualified_name):
             warnings.warn(
                 f"the module of this graph has no attribute {qualified_name!r} yet; add it before "
@@ -154,7 +154,7 @@ class Graph:
         self, module_name: str, args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
-        """A call of a module below the graph's module, by its path."""
+        """Add a call of a module below the graph's module, by its path."""
         if self.owning_module is not None and not _has(self.owning_module, module_name):
             warnings.warn(
                 f"the module of this graph has no module {module_name!r} yet; add_submodule before "
@@ -167,23 +167,23 @@ class Graph:
         self, method_name: str, args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
-        """A call of a method of the first of `args`."""
+        """Add a call of a method of the first of `args`."""
         return self.create_node("call_method", method_name, args, kwargs, type_expr=type_expr)
 
     def call_function(
         self, the_function: Callable[..., Any], args: tuple[Any, ...] | None = None,
         kwargs: Mapping[str, Any] | None = None, type_expr: Any = None, name: str | None = None,
     ) -> Node:  # fmt: skip
-        """A call of a function."""
+        """Add a call of a function."""
         return self.create_node("call_function", the_function, args, kwargs, name, type_expr)
 
     def output(self, result: Any, type_expr: Any = None) -> Node:
-        """What a call gives: nodes in any structure of tuples, lists and dicts."""
+        """Add the output node: nodes in any structure of tuples, lists and dicts."""
         return self.create_node("output", "output", (result,), type_expr=type_expr)
 
     def node_copy(self, node: Node, arg_transform: Callable[[Node], Any] = lambda x: x) -> Node:
-        """A node like one of another graph; `arg_transform` says which node of this graph stands
-        for one that it names.
+        """Add a copy of a node of another graph.  `arg_transform` maps the nodes in its arguments
+        to nodes of this graph.
         """
         args = map_arg(node.args, arg_transform)
         kwargs = map_arg(dict(node.kwargs), arg_transform)
@@ -194,8 +194,8 @@ class Graph:
     def graph_copy(
         self, g: Graph, val_map: dict[Node, Any], return_output_node: bool = False
     ) -> Any:
-        """All nodes of another graph but its output, noted in `val_map`; what it gives, in nodes of
-        this graph.
+        """Copy all nodes of another graph but its output, and record them in `val_map`.  Return the
+        other graph's result, in nodes of this graph.
         """
         for node in g.nodes:
             if node in val_map:
@@ -218,11 +218,11 @@ class Graph:
     # --- where nodes are put
 
     def inserting_before(self, n: Node | None = None) -> AbstractContextManager[Any]:
-        """Inside, nodes are put in front of `n`; None: in front of all."""
+        """Put new nodes in front of `n` inside the with statement; None: in front of all."""
         return self._putting(self._root._next.prepend if n is None else self._mine(n).prepend)
 
     def inserting_after(self, n: Node | None = None) -> AbstractContextManager[Any]:
-        """Inside, each node is put right behind `n`; None: in front of all."""
+        """Put each new node right behind `n` inside the with statement; None: in front of all."""
         return self._putting(self._root.append if n is None else self._mine(n).append)
 
     def _mine(self, n: Node) -> Node:
@@ -237,7 +237,7 @@ class Graph:
     # --- nodes taken out
 
     def erase_node(self, to_erase: Node) -> None:
-        """Take a node out that nobody names any more."""
+        """Remove a node without users."""
         if to_erase.users:
             raise GraphError(
                 f"Tried to erase Node {to_erase} but it still had {len(to_erase.users)} users in "
@@ -254,7 +254,7 @@ class Graph:
         self._count -= 1
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
-        """Take out what nobody names and what changes nothing; whether there was any."""
+        """Remove nodes that have no users and change nothing.  Return True if there were any."""
         self.lint()
         impure, before = is_impure_node or Node.is_impure, self._count
         for node in reversed(self.nodes):
@@ -263,8 +263,9 @@ class Graph:
         return self._count < before
 
     def lint(self) -> None:
-        """GraphError where a node names one that is not in front of it, a name is there twice, a
-        placeholder stands behind other nodes; or names what the module does not have.
+        """Check the graph.  GraphError for an argument that is not an earlier node, a repeated
+        name, or a placeholder behind other nodes.  GraphError, too, for a name that the module does
+        not have.
         """
         seen: set[Node] = set()
         names: set[str] = set()
@@ -293,11 +294,11 @@ class Graph:
     # --- calls
 
     def process_inputs(self, *args: Any, **kwargs: Any) -> Any:
-        """The values of the placeholders, of what a call is given."""
+        """Return the values of the placeholders for a call's arguments."""
         return self._calling.inputs(args, kwargs)
 
     def process_outputs(self, out: Any) -> Any:
-        """What a call gives, of what the output node gives: the same."""
+        """Return the result of a call: the output node's value unchanged."""
         return out
 
     def python_code(self, root_module: str) -> PythonCode:
@@ -334,14 +335,14 @@ class Graph:
         )
 
     def on_generate_code(self, make_transformer: Any) -> Any:
-        """Not there: ArgumentError."""
+        """Raise ArgumentError: this hook does not exist here."""
         raise ArgumentError("fx.Graph.on_generate_code: the code that is generated is not changed")
 
     set_codegen = on_generate_code
 
 
 def _name_of(op: str, target: Any) -> str:
-    """What a node is called after its target."""
+    """Return a node's name, made of its target."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "function")
     if op == "placeholder":
         return name.lstrip("*")

@@ -1,4 +1,4 @@
-"""A graph as a module: what its nodes name, and a `forward` that is made of it."""
+"""A graph as a module: the attributes that its nodes name, and a `forward` made of it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _files = itertools.count()
 class GraphModule(Module):
     """GraphModule(root, graph, class_name="GraphModule"): a module that runs a graph.
 
-    What the nodes name is taken from `root`, a module or a dict of paths: parameters are the same
-    tensors, not copies.  After the graph was changed, `recompile()`.
+    Attributes that the nodes name are taken from `root`, a module or a dict of paths.  Parameters
+    are the same tensors, not copies.  Call `recompile()` after a change of the graph.
 
     graph   may be set, which recompiles
     code    the `forward` that was made of it
@@ -46,7 +46,7 @@ class GraphModule(Module):
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> GraphModule:
-        """Each has a class of its own, which has the `forward`."""
+        """Make an instance with a class of its own, which has the `forward`."""
         for base in cls.__mro__:
             if "_of_a_graph" not in base.__dict__:
                 kind = type(base.__name__, (base,), {"_of_a_graph": True})
@@ -69,12 +69,12 @@ class GraphModule(Module):
                 f"{type(root).__name__}"
             )
         paths = {n.target: None for n in graph.nodes if n.op in ("get_attr", "call_module")}
-        for path in sorted(paths, key=lambda path: path.count(".")):  # what is around it first
+        for path in sorted(paths, key=lambda path: path.count(".")):  # outer modules first
             self._take(path, _found(root, path))
         self.graph = graph
 
     def _take(self, path: str, value: Any) -> None:
-        """Have an attribute, with modules on the way to it where there are none."""
+        """Copy an attribute, and make missing modules on the way to it."""
         *way, name = path.split(".")
         module: Module = self
         for step in way:
@@ -104,7 +104,7 @@ class GraphModule(Module):
         self.recompile()
 
     def recompile(self) -> PythonCode:
-        """Make `forward` anew of the graph as it is now."""
+        """Make `forward` anew from the present graph."""
         made = self.graph.python_code("self")
         if "_file" not in self.__dict__:
             self.__dict__["_file"] = f"<flow.fx graph {next(_files)}>"
@@ -141,7 +141,7 @@ class GraphModule(Module):
     # --- what is below it
 
     def add_submodule(self, target: str, m: Module) -> bool:
-        """Add a module under a path; False where something else is in the way."""
+        """Add a module under a path.  Return False if another object is in the way."""
         *way, name = target.split(".")
         module: Module = self
         for step in way:
@@ -156,7 +156,7 @@ class GraphModule(Module):
         return True
 
     def delete_submodule(self, target: str) -> bool:
-        """Take a module out; False where there is none of that path."""
+        """Remove a module.  Return False if there is none under that path."""
         way, _, name = target.rpartition(".")
         try:
             module = self.get_submodule(way)
@@ -168,7 +168,7 @@ class GraphModule(Module):
         return True
 
     def delete_all_unused_submodules(self) -> None:
-        """Take out what no node names."""
+        """Remove the modules that no node names."""
         used: set[str] = set()
         for node in self.graph.nodes:
             if node.op in ("call_module", "get_attr"):

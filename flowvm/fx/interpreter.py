@@ -22,7 +22,7 @@ __dir__ = listing(globals())
 
 # public: fx
 class Interpreter:
-    """Runs a GraphModule node by node; subclass it and override what is to be otherwise.
+    """Runs a GraphModule node by node.  Subclass it and override methods to change a node's work.
 
     env   the values of nodes that others still need; of all, with garbage_collect_values=False
 
@@ -58,7 +58,7 @@ class Interpreter:
     ) -> Any:  # fmt: skip
         """The results for these arguments.  `initial_env` has values of nodes that do not run.
 
-        Of what `make_fx` gave: ArgumentError unless the arguments are like the examples.
+        For a graph of `make_fx`: ArgumentError unless the arguments are like the examples.
         """
         self.env = dict(initial_env or {})
         process = enable_io_processing or kwargs
@@ -86,7 +86,7 @@ class Interpreter:
         return None
 
     def boxed_run(self, args_list: list[Any]) -> Any:
-        """`run`, which takes the arguments out of a list."""
+        """Run the graph as `run` does, and take the arguments out of a list."""
         args = list(args_list)
         args_list.clear()
         return self.run(*args)
@@ -97,7 +97,9 @@ class Interpreter:
         return getattr(self, n.op)(n.target, args, kwargs)
 
     def placeholder(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An input: the next argument, all that are left for *args, or a default value."""
+        """Return the value of an input: the next argument, all remaining ones for *args, or a
+        default value.
+        """
         if target.startswith("*"):
             return list(self.args_iter)
         try:
@@ -110,21 +112,21 @@ class Interpreter:
             ) from None
 
     def get_attr(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An attribute of the module, as it is now."""
+        """Return the present value of an attribute of the module."""
         return self.fetch_attr(target)
 
     def call_function(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """What a function gives."""
+        """Call a function; return its result."""
         return target(*args, **kwargs)
 
     def call_method(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a method of the first argument gives."""
+        """Call a method of the first argument; return its result."""
         return getattr(args[0], target)(*args[1:], **kwargs)
 
     def call_module(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a module gives."""
+        """Call a module; return its result."""
         return self.fetch_attr(target)(*args, **kwargs)
 
     def output(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -141,7 +143,7 @@ class Interpreter:
         return value
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What a node is called with, in values."""
+        """Return a node's arguments as values."""
         return (
             _plain(map_arg(n.args, self.env.__getitem__)),
             {k: _plain(map_arg(v, self.env.__getitem__)) for k, v in n.kwargs.items()},
@@ -153,7 +155,7 @@ class Interpreter:
 
 
 def _plain(value: Any) -> Any:
-    """Lists and dicts that may be changed again."""
+    """Return mutable copies of lists and dicts."""
     if isinstance(value, tuple):
         items = [_plain(inner) for inner in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
@@ -166,7 +168,7 @@ def _plain(value: Any) -> Any:
 
 # public: fx
 class Transformer(Interpreter):
-    """An Interpreter that makes a new graph: what a method gives is recorded, and not computed.
+    """An Interpreter that makes a new graph: it records the methods' results and computes nothing.
 
     >>> class Negative(flow.fx.Transformer):
     ...     def call_function(self, target, args, kwargs):

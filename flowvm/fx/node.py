@@ -58,7 +58,8 @@ class immutable_dict(dict[Any, Any]):  # noqa: N801 - PyTorch's name
 
 
 def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
-    """`a` with what `fn` says of each of its leaves: of what is no tuple, list, dict or slice.
+    """Return `a` with each leaf replaced by `fn(leaf)`.  Leaves are all values but tuples, lists,
+    dicts and slices.
 
     >>> flow.fx.node.map_aggregate({"a": [1, (2,)]}, lambda leaf: leaf * 10)
     {'a': [10, (20,)]}
@@ -76,7 +77,7 @@ def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def map_arg(a: Any, fn: Callable[[Node], Any]) -> Any:
-    """`a` with what `fn` says of each node in it.
+    """Return `a` with each node in it replaced by `fn(node)`.
 
     >>> graph = flow.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -134,7 +135,7 @@ class Node:
         self._named(args, kwargs)
 
     def _named(self, args: Any, kwargs: Any) -> None:
-        """Let the arguments be these."""
+        """Set the arguments."""
         if not isinstance(args, (tuple, list)):
             raise ArgumentTypeError(f"args of node {self.name} is a tuple, got {args!r}")
         found: dict[Node, None] = {}
@@ -176,7 +177,7 @@ class Node:
 
     @property
     def all_input_nodes(self) -> list[Node]:
-        """The nodes that it names, each once."""
+        """The nodes in the arguments, each once."""
         return list(self._used)
 
     @property
@@ -191,7 +192,7 @@ class Node:
 
     @property
     def stack_trace(self) -> str | None:
-        """Where the code stands that it was traced from, where that is known."""
+        """The line of code from which the node was traced, if it is known."""
         return self.meta.get("stack_trace") or self.meta.get("line") or None
 
     # --- edits
@@ -226,8 +227,8 @@ class Node:
         self, replace_with: Any, delete_user_cb: Callable[[Node], bool] = lambda user: True,
         *, propagate_meta: bool = False,
     ) -> list[Node]:  # fmt: skip
-        """Have every node that names this one name `replace_with`, if `delete_user_cb(user)`; those
-        that do so now.
+        """Replace this node by `replace_with` in the arguments of each user with
+        `delete_user_cb(user)`.  Return these users.
         """
         if propagate_meta:
             if replace_with.meta:
@@ -241,7 +242,7 @@ class Node:
         return changed
 
     def prepend(self, x: Node) -> None:
-        """Move `x`, or put it, in front of this node."""
+        """Move `x` to the place in front of this node."""
         if x.graph is not self.graph:
             raise GraphError(f"cannot move {x.name} before {self.name}: it is of another graph")
         if x is self:
@@ -251,7 +252,7 @@ class Node:
         before._next, x._prev, x._next, self._prev = x, before, self, x
 
     def append(self, x: Node) -> None:
-        """Move `x`, or put it, behind this node."""
+        """Move `x` to the place behind this node."""
         if self._next is not x:
             self._next.prepend(x)
 
@@ -259,8 +260,8 @@ class Node:
         self._prev._next, self._next._prev = self._next, self._prev
 
     def is_impure(self, impure_random: bool = True) -> bool:
-        """Whether something would be missed were it not run, though nobody names its result:
-        inputs, the output, and what changes a value in place.
+        """Return True if the node must run even without users: an input, the output, or a node that
+        changes a value in place.
         """
         if self.op in ("placeholder", "output"):
             return True

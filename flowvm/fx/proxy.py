@@ -1,4 +1,4 @@
-"""Proxies: what code computes with while it is traced; all that is done with one is a node."""
+"""Proxies: the values of traced code; each operation on one makes a node."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __dir__ = listing(globals())
 
 # public: fx
 class Proxy:
-    """A value that is not known: stands for what `node` will give.
+    """An unknown value: it stands for the result of `node`.
 
-    Its methods, attributes and operators are recorded; what needs the value itself (an `if`, a loop
-    over it, `len`) is a TraceError.
+    Its methods, attributes and operators are recorded.  Code that needs the value itself (an `if`,
+    a loop over it, `len`) raises TraceError.
 
     >>> def sign(x):
     ...     return 1 if x.sum() > 0 else -1
@@ -61,7 +61,7 @@ class Proxy:
         return bool(self.tracer.to_bool(self))
 
     def keys(self) -> Any:
-        """For **x: TraceError."""
+        """Raise TraceError: `**x` needs a known value."""
         return self.tracer.keys(self)
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Attribute(Proxy):
 
     @property
     def node(self) -> Node:  # type: ignore[override]
-        """The node of the attribute, made when it is asked for."""
+        """The node of the attribute, made at the first use."""
         if self._node is None:
             made = self.tracer.create_proxy("call_function", getattr, (self.root, self.attr), {})
             self._node = made.node

@@ -1,4 +1,4 @@
-"""Names that record: what is different while code is traced.
+"""Recording names: the changed functions while code is traced.
 
 Ops know nothing of proxies.  While code is traced, the names of public functions (`flow.relu`,
 `F.linear`, `math.sqrt`, and whatever they are called in the modules of the program and on the
@@ -42,8 +42,8 @@ _local = threading.local()
 
 # public: fx
 def wrap(fn_or_name: Any) -> Any:
-    """Have calls of a function of this module be one node of a trace: `wrap("name")` at the head of
-    a file, or `@wrap`.
+    """Make calls of a function of this module single nodes of a trace: `wrap("name")` at the head
+    of a file, or `@wrap`.
 
     >>> @flow.fx.wrap
     ... def rows(x):
@@ -89,7 +89,7 @@ def _first_proxy(args: Any, kwargs: Any) -> Proxy | None:
 
 
 def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function, or the node of its call."""
+    """Return a function that records a node for a call with proxies."""
 
     @functools.wraps(function)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +102,7 @@ def _recording(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _declining(method: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator of Tensor that leaves proxies to theirs."""
+    """Return an operator of Tensor that defers to the operator of a proxy."""
 
     @functools.wraps(method)
     def called(self: Any, other: Any) -> Any:
@@ -112,7 +112,7 @@ def _declining(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _calling(inner: Callable[..., Any]) -> Callable[..., Any]:
-    """`Module.__call__`, which asks the tracer of this thread."""
+    """Return a `Module.__call__` that asks the tracer of this thread."""
 
     def call(self: Module, *args: Any, **kwargs: Any) -> Any:
         tracer = getattr(_local, "tracer", None)
@@ -124,7 +124,9 @@ def _calling(inner: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Tracing(Switched):
-    """Inside, names refer to functions that record.  Who is in it holds `alone`."""
+    """Replace names by recording functions inside the with statement.  The statement holds
+    `alone`.
+    """
 
     def __init__(self, tracer: Any, root: Any) -> None:
         self.tracer, self.root = tracer, root
@@ -168,7 +170,7 @@ class Tracing(Switched):
                 self._put(dict.__setitem__, names, name, known[id(value)])
 
     def _hold(self, module: Module, path: str) -> None:
-        """Let the parameters and buffers of a module be proxies."""
+        """Make proxies of the parameters and buffers of a module."""
         for table in (module._parameters, module._buffers):
             for name, tensor in table.items():
                 if tensor is not None and name in module.__dict__:
@@ -191,7 +193,7 @@ class Tracing(Switched):
 
 
 class _Later(Held):
-    """A parameter of which there is a node when it is used."""
+    """A parameter whose node is made at its first use."""
 
     def __init__(self, tracer: Any, path: str, tensor: Tensor) -> None:
         self.tracer, self._path, self.tensor = tracer, path, tensor

@@ -1,4 +1,4 @@
-"""Parts of a graph found by a pattern, and others put in their place."""
+"""Replacement of parts of a graph that match a pattern."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Form = Callable[..., Any] | Graph | GraphModule
 
 
 class Match(NamedTuple):
-    """Where a pattern was found.
+    """A place in the graph that matches a pattern.
 
     anchor     the pattern's node whose value is its result, the first of several
     nodes_map  pattern's node -> the graph's node, or the value that stands for a parameter
@@ -34,7 +34,7 @@ class Match(NamedTuple):
 
 @dataclass
 class ReplacedPatterns:
-    """A Match, and the nodes that are in its place now."""
+    """A Match, and the nodes that replaced it."""
 
     anchor: Node
     nodes_map: dict[Node, Any]
@@ -46,7 +46,7 @@ Filter = Callable[[Match, Graph, Graph], bool]
 
 # public: fx
 def replace_pattern(gm: GraphModule, pattern: Form, replacement: Form) -> list[Match]:
-    """Put `replacement` wherever `pattern` is found in the graph of `gm`, which is changed; see
+    """Replace each match of `pattern` in the graph of `gm`, which is changed; see
     `replace_pattern_with_filters`.
 
     >>> traced = flow.fx.symbolic_trace(lambda x: flow.relu(x + 1) * 2)
@@ -69,12 +69,12 @@ def replace_pattern_with_filters(
     ignore_literals: bool = False,
     replacement_callback: Callable[..., Any] | None = None,
 ) -> list[ReplacedPatterns]:
-    """Put `replacement` wherever `pattern` is found and all filters say so.
+    """Replace each match of `pattern` that all filters accept by `replacement`.
 
-    A function is traced; its parameters stand for whatever is found in their place, and both have
-    as many.  A call matches a call of the same function, method or module, whose arguments match.
-    Nothing but the results of what is found may be named outside of it, and of overlapping places
-    the first is taken.
+    A function is traced; its parameters stand for any values in their place, and both functions
+    have equally many.  A call matches a call of the same function, method or module, whose
+    arguments match.  Outside of a match only its results may be used.  Of overlapping matches the
+    first is taken.
 
     match_filters         filter(match, graph, pattern's graph) -> whether it is one
     ignore_literals       numbers and other values that are no nodes match any others
@@ -126,7 +126,7 @@ def _results(graph: Graph) -> list[Any]:
 
 
 class _Search:
-    """A pattern's places in a graph."""
+    """The search for a pattern in a graph."""
 
     def __init__(self, gm: GraphModule, pattern: Form, sought: Graph, ignore: bool) -> None:
         self.gm, self.pattern, self.sought, self.ignore = gm, pattern, sought, ignore
@@ -135,7 +135,9 @@ class _Search:
             raise ArgumentError("replace_pattern: the pattern gives something that it computes")
 
     def matches(self) -> Iterator[Match]:
-        """Of overlapping ones the first; the graph is not changed meanwhile."""
+        """Yield the matches; of overlapping ones only the first.  The graph must not change
+        meanwhile.
+        """
         taken: set[Node] = set()
         last = self.results[-1]
         for node in self.gm.graph.nodes:
@@ -150,7 +152,7 @@ class _Search:
     def _from(
         self, at: int, found: dict[Node, Any], node: Node, last: Node
     ) -> Iterator[dict[Node, Any]]:
-        """All ways in which the results match, the last of them being `node`."""
+        """Yield all ways in which the results match; the last result is `node`."""
         order = [last, *(r for r in self.results if r is not last)]
         if at == len(order):
             yield found
@@ -164,7 +166,9 @@ class _Search:
                 yield from self._from(at + 1, more, node, last)
 
     def _same(self, p: Any, g: Any, found: dict[Node, Any]) -> bool:
-        """Whether a value of the graph is what the pattern has in its place; noted in `found`."""
+        """Return True if a value of the graph matches the pattern's value in its place.  Record the
+        match in `found`.
+        """
         if isinstance(p, Node):
             if p in found:
                 return found[p] is g or (not isinstance(g, Node) and found[p] == g)
@@ -201,7 +205,9 @@ class _Search:
         return self.ignore or (type(p) is type(g) and bool(p == g))
 
     def _alike(self, p: Node, g: Node) -> bool:
-        """Whether two nodes do the same: attributes of one shape and dtype, modules of one name."""
+        """Return True if two nodes do the same work: attributes of one shape and dtype, modules of
+        one name.
+        """
         if p.op == "get_attr" and isinstance(self.pattern, Module):
             ours, theirs = (_reached(m, n.target) for m, n in ((self.gm, g), (self.pattern, p)))
             if isinstance(ours, Tensor) and isinstance(theirs, Tensor):
@@ -210,7 +216,7 @@ class _Search:
         return bool(p.target == g.target)
 
     def _closed(self, found: dict[Node, Any], inner: set[Node]) -> bool:
-        """Whether nobody outside names what is inside, but the results."""
+        """Return True if no outside node uses an inner one, except for the results."""
         shown = {found[r] for r in self.results}
         return all(g in shown or set(g.users) <= inner for g in inner)
 

@@ -27,7 +27,7 @@ __dir__ = listing(globals())
 
 # public: fx
 class Tracer:
-    """Makes the graph of a module or a function; subclass it and say what is a leaf.
+    """Makes the graph of a module or a function.  Subclass it and define the leaves.
 
     autowrap_modules, autowrap_functions   whose calls are nodes as well, beside flowvm's own
     param_shapes_constant                  taken: shapes of parameters are always known
@@ -59,7 +59,9 @@ class Tracer:
     # --- what a subclass may say otherwise
 
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
-        """Whether a call of a module is one node: of flowvm's own modules, but for Sequential."""
+        """Return True if a call of a module is one node: for flowvm's own modules, except for
+        Sequential and the like.
+        """
         own = type(m).__module__.startswith("flowvm.nn.")
         return own and type(m).__name__ not in ("Sequential", "ModuleList", "ModuleDict",
                                                 "ParameterList", "ParameterDict")  # fmt: skip
@@ -67,21 +69,21 @@ class Tracer:
     def call_module(
         self, m: Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A module is called: its node, or what its code gives."""
+        """Return the result of a module's call: a node for a leaf, else the result of its code."""
         path = self.path_of_module(m)
         if self.is_leaf_module(m, path):
             return self.create_proxy("call_module", path, args, kwargs)
         return forward(*args, **kwargs)
 
     def iter(self, obj: Proxy) -> Iterator[Any]:
-        """Code goes through a proxy."""
+        """Refuse to iterate over a proxy."""
         raise TraceError(
             "Proxy object cannot be iterated.  This can be attempted when the Proxy is used in a "
             "loop or as a *args or **kwargs function argument; trace it for examples with make_fx"
         )
 
     def to_bool(self, obj: Proxy) -> bool:
-        """Code decides by a proxy."""
+        """Refuse to decide by a proxy's value."""
         raise TraceError(
             f"symbolically traced variables cannot be used as inputs to control flow: an `if`, "
             f"`while`, `and`, `or`, `not` or assert asks for the truth of {obj.node.name}; compute "
@@ -89,7 +91,7 @@ class Tracer:
         )
 
     def keys(self, obj: Proxy) -> Any:
-        """Code takes a proxy apart by **."""
+        """Refuse to take a proxy apart by **."""
         raise TraceError(f"{obj.node.name} is not known, and ** needs its keys")
 
     def getattr(self, obj: Proxy, name: str) -> Any:
@@ -97,14 +99,14 @@ class Tracer:
         return Attribute(obj, name)
 
     def proxy(self, node: Node) -> Proxy:
-        """What stands for a node's result."""
+        """Return the proxy of a node's result."""
         return Proxy(node, self)
 
     def create_node(
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
         name: str | None = None, type_expr: Any = None,
     ) -> Node:  # fmt: skip
-        """A node."""
+        """Add a node."""
         return self.graph.create_node(kind, target, args, kwargs, name, type_expr)
 
     # --- what is recorded
@@ -113,12 +115,14 @@ class Tracer:
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
         name: str | None = None, type_expr: Any = None,
     ) -> Proxy:  # fmt: skip
-        """A node and what stands for it."""
+        """Add a node, and return its proxy."""
         given, named = self.create_arg(args), self.create_arg(kwargs)
         return self.proxy(self.create_node(kind, target, given, named, name, type_expr))
 
     def create_arg(self, a: Any) -> Any:
-        """A value as nodes name it: proxies as nodes, the root's tensors as attributes of it."""
+        """Return a value as an argument of nodes: proxies become nodes, the root's tensors become
+        attributes of it.
+        """
         return map_aggregate(a, self._leaf)
 
     def _leaf(self, value: Any) -> Any:
@@ -133,7 +137,9 @@ class Tracer:
         return value
 
     def _path_of(self, value: Any) -> str:
-        """Where an object is found in the root; what is not becomes an attribute of it."""
+        """Return the path of an object in the root.  An object without a path becomes an attribute
+        of it.
+        """
         if isinstance(value, Module):
             return self.path_of_module(value)
         if isinstance(self.root, Module):
@@ -196,7 +202,7 @@ class Tracer:
         return self.graph
 
     def _parameters(self, bound: Any, concrete: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """What the code is called with: a proxy for each parameter."""
+        """Return the arguments for the code: a proxy for each parameter."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         parameters = inspect.signature(bound).parameters

@@ -1,15 +1,15 @@
-"""Work that an exception of a signal handler must not come into: compiling, and importing what
-compiles.
+"""Work that no signal handler's exception may interrupt: compiling, and importing modules that
+compile.
 
-Signal handlers run on the main thread, so what that one asks for is done by another, and it waits.
-Numba and llvmlite are not written for an exception between any two bytecodes: a module is left half
-imported, a destructor finds its object half made.  What comes meanwhile is raised when the work is
-done, which is kept.
+Signal handlers run on the main thread, so another thread does the main thread's work while it
+waits.  Numba and llvmlite are not written for an exception between any two bytecodes: a module
+stays half imported, a destructor finds its object half made.  An exception that comes meanwhile is
+raised after the work, whose result is kept.
 
-The main thread may have left a lock taken that the work needs: an exception came between an import,
-a line of `logging` or a call of Numba taking it and giving it back.  Nobody else can give it back,
-so the main thread does while it waits.  It says what it waits for when that has hardly run for
-`PATIENCE`: compiling may take longer.
+The main thread may have left a lock taken that the work needs.  An exception came after an import,
+a line of `logging` or a call of Numba had taken it.  No other thread can release it, so the main
+thread does while it waits.  It reports a wait if the other thread has hardly run for `PATIENCE`;
+compiling may take longer.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from flowvm.private.locks import give_back, taken
 
 T = TypeVar("T")
 NO_THREAD = "can't start new thread"  # CPython's words, of a RuntimeError
-LOOK = 0.5  # seconds between two looks at what this thread has taken
-PATIENCE = 10.0  # seconds after which it is said what is waited for, if that waits itself:
+LOOK = 0.5  # seconds between two checks of the locks that this thread has taken
+PATIENCE = 10.0  # seconds after which the wait is reported, if the other thread waits itself:
 IDLE = 0.01  # it has used less than this part of a core
 MOST_FRAMES = 12
 
 
 def apart(function: Callable[..., T], *args: Any) -> T:
-    """`function(*args)`, where no signal handler runs."""
+    """Return `function(*args)`, called on a thread where no signal handler runs."""
     if threading.current_thread() is not threading.main_thread() or sys.is_finalizing():
         return function(*args)  # when Python ends no other thread runs any more
     answer: list[tuple[bool, Any]] = []
-    started: list[int] = []  # by one call of C: it has the thread's number if there is a thread
+    started: list[int] = []  # filled by one call of C: the thread's number, if one started
     over = threading.Lock()
     over.acquire()
     tasks: list[int] = []
@@ -70,7 +70,7 @@ def apart(function: Callable[..., T], *args: Any) -> T:
 def _wait_for(
     worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
 ) -> None:
-    """Wait in spite of whatever comes; one is raised, of however many."""
+    """Wait to the end in spite of exceptions; raise one of them afterwards."""
     while not answer:
         with suppress(BaseException):
             _look_after(worker, tasks, answer, over)
@@ -79,7 +79,7 @@ def _wait_for(
 def _look_after(
     worker: int, tasks: list[int], answer: list[tuple[bool, Any]], over: threading.Lock
 ) -> None:
-    """Wait, and give back what this thread has left taken; say once what takes long.
+    """Wait, and release locks that this thread has left taken.  Print once if it takes long.
 
     The lock alone does not tell: an exception may have come when it was acquired already.
     """
@@ -106,7 +106,9 @@ def _used(tasks: list[int]) -> float:
 
 
 def _report(worker: int) -> str:
-    """Return text: a thread's stack that the main thread waits for, and who has which lock."""
+    """Return a report: the stack of the thread for which the main thread waits, and the owner of
+    each lock.
+    """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     names |= {worker: "the thread that works for it", 0: "a thread"}
     lines = [

@@ -1,4 +1,4 @@
-"""Python's garbage collector, where much is made that stays."""
+"""Python's garbage collector during work that makes many lasting objects."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import gc
 
 
 def settle() -> None:
-    """All objects go to the oldest generation unseen, as what was frozen does when it thaws.
+    """Move all objects to the oldest generation without a collection, by a freeze and an unfreeze.
 
-    To look over what an import made, again and again, would be an eighth of its time.
+    Repeated collections over the objects of an import would take an eighth of its time.
     """
-    if not gc.get_freeze_count():  # what a program has frozen stays so
+    if not gc.get_freeze_count():  # objects that a program has frozen stay frozen
         gc.freeze()
         gc.unfreeze()

@@ -1,13 +1,13 @@
-"""Fields that are made when they are first wanted, by whichever thread comes first.
+"""Fields that are made at the first use, by whichever thread comes first.
 
-Several threads may want one at once, and each makes it; `exchange` keeps what the first has, and
-the others take that.  It tests and sets in one call of C, in which CPython neither changes threads
-nor runs signal handlers.  There is no lock, so there is none that an exception could leave taken,
-nor one that a finalizer could wait for.  Native calls have the GIL while they do the same
+Several threads may need one at once, and each makes it.  `exchange` keeps the first thread's
+object, and the others take that.  It tests and sets in one call of C, in which CPython neither
+changes threads nor runs signal handlers.  There is no lock that an exception could leave taken, nor
+one that a finalizer could wait for.  Native calls hold the GIL while they do so
 (`flowvm.eager.native.making`).
 
-A table of such things uses `dict.setdefault`, which is that one call already.  What must not be
-made twice (compiled code, captures, entries of the VM) is made under the lock of its owner.
+A table of such objects uses `dict.setdefault`, which is one such call.  Objects that must not be
+made twice (compiled code, captures, entries of the VM) are made under their owner's lock.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def exchange(
     settings: tuple[tuple[Any, Any, Any], ...],
     put: Callable[..., Any] = _put,
 ) -> bool:
-    """Make each setting (holder, name, value) for which `now`, a map of a function of C that reads
-    it when it is asked, has what is expected; return whether one was made.
+    """Make each setting (holder, name, value) whose present value is the expected one.  `now` is a
+    lazy map of a C function that reads it.  Return True if any setting was made.
 
     A second setting that expects the value of the first is made only where that was.
     """

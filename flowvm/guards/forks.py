@@ -1,10 +1,10 @@
 """Locks that a fork takes, so that a child finds nothing half done.
 
-A child has one thread, and memory as it was at one moment, in the middle of whatever the other
-threads did: a lock that one of them had is never free again, and what it guards is half written.
-So who makes a lock says here that a fork is to wait for it: the forking thread takes all of them,
-in the order of their ranks, and lets go in the parent and in the child.  Numba's and llvmlite's are
-taken with them.
+A child has one thread, and memory as of one moment, in the middle of other threads' work.  A lock
+that one of them had is never free again, and the data that it guards is half written.  So the maker
+of a lock declares here that a fork must wait for it.  The forking thread takes all these locks in
+the order of their ranks, and releases them in the parent and in the child.  Numba's and llvmlite's
+locks are taken with them.
 
 A lock is taken in the order of ranks elsewhere, too; within a rank no thread takes a second one.
 """
@@ -22,7 +22,7 @@ _Lock = TypeVar("_Lock")
 
 
 class Rank(IntEnum):
-    """Which lock is taken first."""
+    """The order in which locks are taken."""
 
     GRAPH = 0  # held while a graph is captured and compiled
     MODULE = 1  # held while a lazy module gets its parameters
@@ -36,21 +36,21 @@ _ranks: weakref.WeakKeyDictionary[Any, Rank] = weakref.WeakKeyDictionary()
 
 
 def held_at_fork(lock: _Lock, rank: Rank = Rank.LEAF) -> _Lock:
-    """`lock`, for which forks wait from now on, as long as somebody keeps it."""
+    """Return `lock`, for which forks wait from now on, as long as it is referenced."""
     _ranks[lock] = rank
     return lock
 
 
 class Held:
-    """The locks that a fork has taken, and those that it did not get."""
+    """The locks that a fork has taken, and the locks that it did not get."""
 
     def __init__(self) -> None:
         self.taken: list[Any] = []
         self.missed: list[Any] = []
 
     def take(self, leaves: bool, until: float) -> bool:
-        """Take the leaves, or all other locks, waiting until the moment `until` of the monotonic
-        clock; whether all came.
+        """Take the leaf locks, or all others.  Wait until the moment `until` of the monotonic
+        clock.  Return True if all were taken.
         """
         known = [lock for one in _ranks.keyrefs() if (lock := one()) is not None]
         ranked = [(lock, _ranks[lock]) for lock in known]
@@ -65,7 +65,7 @@ class Held:
         return not self.missed
 
     def let_go(self, in_child: bool = False) -> None:
-        """Free the locks; in a child those as well whose owners it does not have."""
+        """Release the locks.  In a child, also free the locks of threads that it does not have."""
         if in_child:
             for lock in self.missed:
                 make_free(lock)

@@ -1,4 +1,4 @@
-"""The Python that flowvm is imported by."""
+"""The Python interpreter that imports flowvm."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _HAS_LOCK: Final[Callable[[], bool]] = getattr(sys, "_is_gil_enabled", lambda: T
 
 
 def need_global_lock(has_lock: Callable[[], bool] = _HAS_LOCK) -> None:
-    """InterpreterError where threads run Python code at once: what several of them use relies on
-    CPython's global lock, without which values would be wrong in silence.
+    """Raise InterpreterError if threads run Python code at once. flowvm relies on CPython's global
+    lock; without it values could be wrong in silence.
     """
     if not has_lock():
         raise InterpreterError(

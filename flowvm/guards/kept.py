@@ -1,18 +1,18 @@
-"""What is kept of shapes that were seen, and how it is bounded: by bytes, the oldest unused first.
+"""Caches by shape, bounded by bytes: the entries unused for longest are dropped first.
 
-Every new shape leaves something behind: metas, the entries of calls.  Such a cache is a `Kept`, two
-dicts: what is asked for goes to `young`, a plain dict in which nothing is noted at a hit.  When all
-`young` together have more than half of `config.kept_bytes`, what is in them becomes `old`, and what
-was old and unused since is dropped; a miss that finds its key in `old` moves it back.  So what is
-used is never dropped, and hits cost what a lookup in a dict costs.
+Every new shape leaves entries behind: metas, the entries of calls.  Such a cache is a `Kept`, two
+dicts.  Look-ups go to `young`, a plain dict in which a hit records nothing.  When all `young`
+together exceed half of `config.kept_bytes`, their entries become `old`, and the old ones unused
+since are dropped.  A miss that finds its key in `old` moves it back.  So used entries are never
+dropped, and a hit costs a look-up in a dict.
 
 Functions of shapes that give no more than a few numbers use `remembered`: an LRU cache of Python's
 with so many places that their bytes do not matter.
 
-Bytes are estimates of what the objects of a kind take; `flow.vm.stats()` shows them.  Who uses what
-was dropped keeps it alive by a reference of its own; nothing here frees anything.  Where a second
-object for the same key would be another one (`one_each`: metas are compared by identity), what was
-dropped and somebody still uses is found again.
+Bytes are estimates by the kind of object; `flow.vm.stats()` shows them.  A user of a dropped entry
+keeps it alive by its own reference; nothing here frees anything.  Some keys must not have two
+objects (`one_each`: metas are compared by identity): there, a dropped entry that is still in use is
+found again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ clearings = (ctypes.c_int64 * 1)()  # how often some `young` was cleared, for na
 
 
 class Kept:
-    """One cache; `group` is what the statistics call it and others like it.
+    """One cache; `group` is its name in the statistics, which caches may share.
 
     With `one_each` there is never a second object for a key whose first is still in use.
     """
@@ -55,11 +55,11 @@ class Kept:
         self.each: dict[Any, int] = {}  # bytes of every key of both
         # dropped, with their bytes; no callbacks: a tensor's death may run no Python code
         self.gone: dict[Any, tuple[weakref.ref[Any], int]] = {}
-        with _lock:  # or who goes through them would see their number change
+        with _lock:  # or an iteration over the caches would see their number change
             _all.add(self)
 
     def find(self, key: Any) -> Any:
-        """What is kept for `key`, None if nothing is; it is young afterwards."""
+        """Return the value cached for `key` and make it young; None if there is none."""
         value = self.young.get(key)
         if value is None and (key in self.old or key in self.gone):
             with _lock:
@@ -78,8 +78,8 @@ class Kept:
         return value
 
     def put(self, key: Any, value: Any, nbytes: int) -> Any:
-        """Keep `value`, which takes so many bytes, unless another thread was first: what is
-        kept.
+        """Cache `value`, which takes `nbytes`, unless another thread was first.  Return the cached
+        value.
         """
         with _lock:
             first = self.find(key)
@@ -92,7 +92,7 @@ class Kept:
         return value
 
     def replace(self, key: Any, value: Any) -> None:
-        """Keep `value` in the place of what is kept for `key`, if that still is."""
+        """Replace the value cached for `key`, if there still is one."""
         with _lock:
             if self.find(key) is not None:
                 self.young[key] = value
@@ -103,7 +103,7 @@ class Kept:
         _young_bytes += nbytes
 
     def forget(self) -> None:
-        """Drop everything."""
+        """Drop all entries."""
         with _lock:
             self._count(-self.young_bytes)
             _dropped[self.group] += len(self.each)
@@ -113,7 +113,9 @@ class Kept:
             self._clear()
 
     def _age(self) -> list[Any]:
-        """What was young is old; what is dropped for it, which the caller lets go of at the end."""
+        """Turn young entries to old ones.  Return the dropped entries, which the caller releases at
+        the end.
+        """
         dropped = self.old
         _dropped[self.group] += len(dropped)
         self._let_go(dropped)
@@ -129,7 +131,7 @@ class Kept:
         clearings[0] += 1
 
     def _let_go(self, dropped: dict[Any, Any]) -> None:
-        """Remember what is dropped for as long as somebody uses it."""
+        """Remember dropped entries as long as somebody uses them."""
         if self.one_each:
             used = {key: one for key, one in self.gone.items() if one[0]() is not None}
             for key, value in dropped.items():
@@ -142,14 +144,14 @@ def _nothing() -> None:
 
 
 def drop_old() -> None:
-    """Drop what was not used for longest; what is young becomes old."""
+    """Drop the entries unused for longest; young entries become old."""
     with _lock:
         dropped = [kept._age() for kept in list(_all)]
     del dropped  # last, and with no lock: it may have finalizers
 
 
 def remembered(group: str) -> Callable[[_Function], _Function]:
-    """Decorates a function of shapes: its results are remembered, those used last."""
+    """Decorate a function of shapes: cache its latest results."""
 
     def decorate(function: _Function) -> _Function:
         cached: Any = functools.lru_cache(PLACES)(function)
@@ -160,7 +162,7 @@ def remembered(group: str) -> Callable[[_Function], _Function]:
 
 
 def kept() -> dict[str, int]:
-    """For every group: how many are kept, their bytes, and how many were dropped."""
+    """Return, for each group, the number of entries, their bytes, and the number dropped."""
     count: Counter[str] = Counter()
     nbytes: Counter[str] = Counter()
     dropped = Counter(_dropped)

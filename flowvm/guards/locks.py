@@ -40,7 +40,7 @@ def held(lock: Any) -> AbstractContextManager[Any]:
     """
     taken: list[Any] = []
     made: list[Any] = [_Statement()]  # no variable: a debugger that keeps this frame would have it
-    made[0].__exit__ = partial(_nothing, taken)  # which keeps what is in the list
+    made[0].__exit__ = partial(_nothing, taken)  # it keeps the contents of the list
     # The weak reference comes into `taken` only if the lock was taken: that is one call of C code.
     # Else it goes with `__enter__`, before `__exit__` does, and is not called.
     made[0].__enter__ = partial(

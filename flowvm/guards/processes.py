@@ -1,4 +1,4 @@
-"""Processes that flowvm starts: the one place that does.
+"""The only place in which flowvm starts processes.
 
 - `own` is Python for flowvm's own work.  It imports nothing from the current folder, and finds the
   flowvm that this process has imported, installed or not.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     subprocess = lazy("subprocess")
 
-# flags of `sys.flags` that say what code means or what is imported; -I stands for three of them
+# flags of `sys.flags` that change the meaning of code or imports; -I stands for three of them
 _FLAGS = (
     ("dont_write_bytecode", "-B"), ("no_site", "-S"), ("optimize", "-O"), ("bytes_warning", "-b"),
 )  # fmt: skip
@@ -89,7 +89,7 @@ def isolated(file: str, *args: str) -> list[str]:
 
 
 def start(command: list[str], **options: Any) -> subprocess.Popen[Any]:
-    """Start a process; `options` are those of `subprocess.Popen`."""
+    """Start a process; `options` are the options of `subprocess.Popen`."""
     return subprocess.Popen(command, **options)
 
 
@@ -113,7 +113,7 @@ def _python() -> str:
 
 
 def _places() -> dict[str, str]:
-    """Return the files of flowvm's package and of those that may lie beside it."""
+    """Return the files of flowvm's package and of packages that may lie beside it."""
     places = {"flowvm": str(Path(__file__).parents[1] / "__init__.py")}
     for name in ("flowvm.ops", "flowvm.autograd", "flowvm.graph"):
         spec = importlib.util.find_spec(name)

@@ -1,4 +1,4 @@
-"""Switches that no exception tears from what undoes them.
+"""Switches that are always undone, whatever exceptions come.
 
 An exception may come between any two bytecodes: KeyboardInterrupt, whatever a signal handler of the
 user's raises, MemoryError, RecursionError.  Between a switch and the `try` that undoes it, in
@@ -11,11 +11,11 @@ switch behind.  So neither the switch nor what undoes it is Python code here:
   its frame drops the hold, and a weak reference to that, whose callback is written in C too, is the
   undoing.  `__exit__` itself does nothing.
 
-A `Mode` is what a thread's with statements say of one thing; the innermost that is open counts.
-Whether any thread is in one is `inside`, which the same holds keep: there is no count beside it.
+A `Mode` is one value that a thread's with statements set; the innermost open one counts.  `inside`
+says if any thread has set it: the holds keep it, without a count beside it.
 
-`Switched` is for what takes several steps: its `_undo` is Python code, which runs as `__exit__`
-and, if an exception came in it, from its beginning again when the hold is dropped.
+`Switched` is for switches in several steps.  Its `_undo` is Python code, which runs as `__exit__`.
+If an exception came in it, it runs from its beginning again when the hold is dropped.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ class _Entry:
 
 
 class _Within:
-    """What one with statement calls and what it holds: it looks both up as slots, without a step of
-    Python, and then has the hold alone, for nobody else has this object.
+    """The methods of one with statement and the hold on it.  The statement looks both up as slots,
+    without a step of Python.  Then it alone has the hold, because nobody else has this object.
     """
 
     __slots__ = ("__enter__", "__exit__")
 
 
 class _Here(threading.local):
-    """What one thread's with statements say."""
+    """The values that one thread's with statements set."""
 
     def __init__(self) -> None:
         self.entries: dict[object, _Entry] = {}  # innermost last
 
 
 class Mode(Generic[T]):
-    """Something that with statements switch, for the thread that they are on."""
+    """A value that with statements switch, for their own thread."""
 
     def __init__(self, default: T, inside: set[Any] | None = None) -> None:
         self.default = default
@@ -76,7 +76,7 @@ class Mode(Generic[T]):
         self.inside: set[Any] = set() if inside is None else inside
 
     def now(self) -> T:
-        """What holds on this thread."""
+        """Return the present value on this thread."""
         if self.inside and (entries := self.here.entries):
             for key in reversed(entries):
                 value: T = entries[key].value
@@ -84,7 +84,7 @@ class Mode(Generic[T]):
         return self.default
 
     def set(self, value: T) -> T:
-        """Let `value` hold until the innermost statement that is open ends; what held before."""
+        """Set `value` until the innermost open statement ends.  Return the value before."""
         entry = next(reversed(self.here.entries.values()), None)
         if entry is None:
             if value != self.default:
@@ -98,16 +98,16 @@ class Mode(Generic[T]):
         return before
 
     def to(self, value: T, keep: Any = None) -> Region:
-        """A region in which `value` holds, and which keeps `keep`."""
+        """Return a region in which `value` holds, and which keeps `keep`."""
         return _To(self, value, keep)
 
     def kept(self) -> Any:
-        """What `within` was given to keep for the innermost statement that is open."""
+        """Return the object `keep` of the innermost open statement."""
         return getattr(next(reversed(self.here.entries.values()), None), "keep", None)
 
     def within(self, value: T, keep: Any = None) -> AbstractContextManager[None]:
-        """`with mode.within(value):` is `with mode.to(value):`, for this statement alone, at a
-        third of the cost.  `keep` is there for who asks inside, see `kept`.
+        """Set the mode inside one with statement, as `with mode.to(value):` does, at a third of the
+        cost.  `keep` is there for callers inside, see `kept`.
         """
         statement: Any = _Within()
         entry, statement.__enter__ = self._prepared(None, value, None)
@@ -117,7 +117,7 @@ class Mode(Generic[T]):
         return within
 
     def _prepared(self, owner: Any, value: T, given: Any) -> tuple[_Entry, Callable[[], Any]]:
-        """An entry, and what makes it count; `given` is what that answers."""
+        """Return an entry, and the function that makes it count; the function returns `given`."""
         entries, inside = self.here.entries, self.inside
         entry = _Entry()
         entry.value, entry.owner = value, owner
@@ -141,12 +141,14 @@ _pending = _Pending()
 
 
 def _is_pending(entry: _Entry | None, region: Any, mode: Mode[Any]) -> bool:
-    """Whether the with statement that looks up this region's methods now has prepared `entry`."""
+    """Return True if `entry` was prepared by the with statement that now looks up this region's
+    methods.
+    """
     return entry is not None and entry.owner is region and entry.key not in mode.here.entries
 
 
 class _Enter:
-    """`__enter__`: looked up, it prepares; called, it switches."""
+    """The descriptor of `__enter__`: the look-up prepares, the call switches."""
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -163,7 +165,9 @@ class _Enter:
 
 
 class _Exit:
-    """`__exit__`: looked up, it is the hold, which from then on is the with statement's alone."""
+    """The descriptor of `__exit__`: the look-up returns the hold, which from then on only the with
+    statement has.
+    """
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -177,13 +181,13 @@ class _Exit:
                     raise RuntimeError(f"{region!r} was not entered")
                 entry, _ = mode._prepared(region, None, None)
                 _pending.entry = ref(entry)
-                entry.hold.__dict__["entry"] = entry  # nobody else keeps it yet
+                entry.hold.__dict__["entry"] = entry  # no other object keeps it yet
         hold, entry.hold = entry.hold, None
         return hold
 
 
 def _enter(region: Any) -> Any:
-    """For who asks the class, as `contextlib.ExitStack` does."""
+    """Enter a region for callers of the class's method, as `contextlib.ExitStack` is."""
     return region.__enter__()
 
 
@@ -192,9 +196,9 @@ def _exit(region: Any, *error: Any) -> Any:
 
 
 class Region:
-    """The base of what switches a mode in a with statement.
+    """The base class of objects that switch a mode in a with statement.
 
-    Who calls `__enter__` and `__exit__` by themselves gets what they do, without the guarantee.
+    Direct callers of `__enter__` and `__exit__` get their effect without the guarantee.
     """
 
     __slots__ = ()
@@ -206,12 +210,12 @@ class Region:
         raise NotImplementedError
 
     def _switch(self) -> tuple[Mode[Any], Any, Any]:
-        """The mode, its value from now on, and what `as` gives; asked when it is entered."""
+        """Return the mode, its value from now on, and the result of `as`; called at entry."""
         raise NotImplementedError
 
 
 class AroundToo(Region):
-    """A region that may be written around a function, too, as a decorator."""
+    """A region that may also decorate a function."""
 
     __slots__ = ()
 
@@ -243,14 +247,16 @@ class _To(AroundToo):
 
 
 class _Open:
-    """`__enter__` of a Switched: first it is said to be open, then it is switched."""
+    """The descriptor of a Switched's `__enter__`: it marks the object as open, then switches."""
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         return _enter if region is None else partial(_open, region)
 
 
 class _Close:
-    """`__exit__` of a Switched: what the with statement holds, and what follows when it is gone."""
+    """The descriptor of a Switched's `__exit__`: it returns the hold, whose end undoes the
+    switch.
+    """
 
     def __get__(self, region: Any, owner: Any = None) -> Any:
         if region is None:
@@ -261,23 +267,24 @@ class _Close:
 
 
 class Switched:
-    """The base of what switches in several steps: `_undo()` runs however the block is left.
+    """The base class of objects that switch in several steps.  `_undo()` runs however the block is
+    left.
 
-    It must be one that may be called twice, from its beginning, and also where `_switch` has not
-    come to its end. An object is for one with statement at a time.
+    `_undo` must allow a second call from its beginning, and a call before the end of `_switch`.
+    An object is for one with statement at a time.
     """
 
     _is_open = False
-    _gone: Any = None  # calls `_dropped` when nobody has the hold any more
+    _gone: Any = None  # calls `_dropped` when the hold has no owner any more
     __enter__ = _Open()
     __exit__ = _Close()
 
     def _switch(self) -> Any:
-        """Switch; what `as` gives."""
+        """Switch.  Return the result of `as`."""
         return self
 
     def _left(self, *error: Any) -> None:
-        """The block was left: before it is switched back."""
+        """Handle the end of the block, before it is switched back."""
 
     def _undo(self) -> None:
         raise NotImplementedError
@@ -298,14 +305,17 @@ def _leave(region: Switched, *error: Any) -> None:
 
 
 def _dropped(region: Switched, gone: Any) -> None:
-    """An exception came before `_leave` was through: CPython would ignore another one here."""
+    """Undo the switch if an exception came before `_leave` had ended.  CPython would ignore another
+    exception here.
+    """
     if region._is_open:
         region._undo()
         region._is_open = False
 
 
 class reverting(Switched):  # noqa: N801 - read as a part of the with statement
-    """`with reverting(undo, switch):` what `switch()` switches, `undo()` switches back.
+    """A context manager: `with reverting(undo, switch):` calls `switch()` at its beginning and
+    `undo()` at its end.
 
     Without `switch`: what the block switches.  See `Switched` of `undo`.
     """

@@ -1,4 +1,4 @@
-"""What a DLPack capsule says of its memory, read and changed where it stands.
+"""Fields of a DLPack capsule, read and changed in place.
 
 NumPy writes and reads the capsules (`flowvm.interop.protocols` says why), and knows neither devices
 nor some floats.  So it is told that memory is on the CPU, and that bfloat16 is uint16; the capsule
@@ -16,7 +16,7 @@ from typing import Any, Final
 from flowvm.private.cpython import capsule_pointer
 
 UNSIGNED: Final = 1  # DLPack's codes of dtypes
-CODES: Final = {  # of those that NumPy has not
+CODES: Final = {  # codes of dtypes that NumPy lacks
     "bfloat16": 4, "float8_e4m3fn": 10, "float8_e4m3fnuz": 11, "float8_e5m2": 12,
     "float8_e5m2fnuz": 13, "float8_e8m0fnu": 14,
 }  # fmt: skip
@@ -26,24 +26,24 @@ _DTYPE: Final = 12  # behind the device
 
 
 def _address(capsule: Any) -> int:
-    """Of the device in the capsule's DLTensor."""
+    """Return the address of the device in the capsule's DLTensor."""
     name, address = capsule_pointer(capsule)
     return address + {**_DEVICE, **_USED}[name]
 
 
 def marked(capsule: Any, device: tuple[int, int]) -> Any:
-    """The capsule, which says now that its memory is on `device`."""
+    """Return the capsule, marked as having its memory on `device`."""
     (ctypes.c_int32 * 2).from_address(_address(capsule))[:] = list(device)
     return capsule
 
 
 def is_used(capsule: Any) -> bool:
-    """Whether its memory has been handed over, which a capsule does once."""
+    """Return True if the capsule's memory has been handed over; a capsule does so once."""
     return capsule_pointer(capsule)[0] in _USED
 
 
 def device_of(capsule: Any) -> tuple[int, int]:
-    """The device that the capsule says its memory is on: type and number."""
+    """Return the type and number of the device that the capsule names."""
     kind, index = (ctypes.c_int32 * 2).from_address(_address(capsule))
     return kind, index
 
@@ -54,6 +54,6 @@ def dtype_code(capsule: Any) -> int:
 
 
 def retyped(capsule: Any, code: int) -> Any:
-    """The capsule, whose dtype has another code now, and as many bits."""
+    """Return the capsule with another code of its dtype, and as many bits."""
     ctypes.c_uint8.from_address(_address(capsule) + _DTYPE).value = code
     return capsule

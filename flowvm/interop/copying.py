@@ -4,8 +4,8 @@ have set, which results of calls do not have.
 Tensors that share a storage share one again in a copy.deepcopy, and in a pickle, of an object that
 has them; all of the storage goes with each, as in PyTorch: clone a small view first.
 
-Unpickling runs what a pickle says, whatever is in it besides tensors: never unpickle what you do
-not trust.  Files of others are for `flow.load`, which opens no pickle.
+Unpickling runs the code in a pickle, beside the tensors: never unpickle data that you do not
+trust.  For files of others use `flow.load`, which opens no pickle.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _whole(t: Tensor) -> Tensor:
     """All bytes of the storage that `t`, which has elements, lies in."""
     at = STO.AT + (t._ref & OPERAND.STORAGE_MASK) * STO.WORDS
     if not engine.words[at + STO.POINTER]:
-        wait_for(t)  # whose writer gets the memory
+        wait_for(t)  # its writer allocates the memory
     meta = TensorMeta.of((int(engine.words[at + STO.BYTES]),), uint8, t._meta.device)
     return new_tensor(t._ref & OPERAND.STORAGE_MASK, meta, t.storage())
 
@@ -49,7 +49,7 @@ class _Shared:
         return _stored, (memory_of(self.bytes).copy(), str(self.bytes._meta.device))
 
 
-# by id of the storage; a pickler keeps what it has written, and so the entry
+# by id of the storage; a pickler keeps the objects it has written, and so the entry
 _shared: WeakValueDictionary[int, _Shared] = WeakValueDictionary()
 
 
@@ -144,7 +144,7 @@ def _reduce(t: Tensor, protocol: Any) -> tuple[Any, ...]:
 
 
 def reduced(t: Tensor, values: np.ndarray[Any, Any]) -> tuple[Any, ...]:
-    """What pickle makes a tensor like `t` of, on the memory of `values` alone."""
+    """Return pickle's call that makes a tensor like `t`, on the memory of `values` alone."""
     facts = type(t), values, t.requires_grad and t.is_leaf, _attributes(t)
     return _rebuild, (*facts, str(t._meta.device), t._meta.dtype)
 
@@ -193,6 +193,6 @@ def _copied(t: Tensor, memo: dict[int, Any]) -> Tensor:
     if known is None:
         whole: Any = _whole(t)
         if meta.contiguous and meta.nbytes == whole._meta.nbytes:
-            whole = new_tensor(t._ref, meta, storage)  # its dtype's kernel is there already
+            whole = new_tensor(t._ref, meta, storage)  # its dtype's kernel exists already
         known = memo[id(storage)] = storage, whole.clone()  # kept: its id is its own
     return alias(known[1], meta, t._ref >> OPERAND.STORAGE_BITS)

@@ -1,4 +1,4 @@
-"""What tensors look like at a prompt, in a debugger and in a notebook: `repr`, `str`, HTML.
+"""The text of tensors at a prompt, in a debugger and in a notebook: `repr`, `str`, HTML.
 
 Values are written as PyTorch writes them.  `repr` is called by debuggers on every local and by
 exception reports, so it
@@ -81,7 +81,7 @@ def set_printoptions(
     sci_mode: bool | None = UNCHANGED,
     sync: bool | None = None,
 ) -> None:
-    """Set how tensors are printed; what is not given stays.
+    """Set the options of printing tensors; options not given stay.
 
     precision   digits after the point (4)
     threshold   elements from which on the middle is left out (1000)
@@ -147,7 +147,7 @@ def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
 
 
 class Shown(NamedTuple):
-    """The elements to print and how each is written."""
+    """The elements to print, and their formats."""
 
     elements: np.ndarray[Any, Any]  # the edges alone where the middle is left out
     text: Callable[[Any], str]
@@ -155,7 +155,7 @@ class Shown(NamedTuple):
     cut: bool
 
     def gap(self, length: int, options: PrintOptions) -> bool:
-        """Whether the middle of a dimension of `length` is left out."""
+        """Return True if the middle of a dimension of `length` is left out."""
         return self.cut and length > 2 * options.edgeitems
 
 
@@ -177,7 +177,7 @@ def _shown(t: Tensor, options: PrintOptions) -> Shown:
 def _column_text(
     elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
 ) -> tuple[Callable[[Any], str], int]:
-    """How all elements are written, in one width, and that."""
+    """Return a function that writes all elements in one width, and this width."""
     text = _element_text(elements, dtype, options)
     width = max((len(text(v)) for v in _counted(elements, dtype).tolist()), default=1)
     return lambda v: text(v).rjust(width), width
@@ -186,7 +186,9 @@ def _column_text(
 def _pair_text(
     elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
 ) -> tuple[Callable[[Any], str], int]:
-    """How complex numbers are written: each part in its own notation, as in PyTorch."""
+    """Return a function that writes complex numbers, each part in its own notation, as in PyTorch,
+    and the width.
+    """
     first, left = _column_text(elements.real, dtype.real, options)
     second, right = _column_text(elements.imag, dtype.real, options)
 
@@ -209,7 +211,9 @@ def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
 
 
 def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """The elements that decide on notation and width, as in PyTorch: no zeros, infinities, NaNs."""
+    """Return the elements that decide on notation and width, as in PyTorch: no zeros, infinities,
+    NaNs.
+    """
     values: np.ndarray[Any, Any] = elements.ravel()
     counts = np.isfinite(values) & (values != 0) if dtype.is_floating_point else slice(None)
     return np.array(values[counts])
@@ -218,7 +222,9 @@ def _counted(elements: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, An
 def _element_text(
     elements: np.ndarray[Any, Any], dtype: DType, options: PrintOptions
 ) -> Callable[[Any], str]:
-    """How all elements are written: one notation for the tensor, PyTorch's choice of it."""
+    """Return a function that writes all elements in one notation, PyTorch's choice for the
+    tensor.
+    """
     if not dtype.is_floating_point:
         return str
     values = _counted(elements, dtype).astype(np.float64)
@@ -261,7 +267,7 @@ def _nested(
 
 
 def _known_meta(t: Tensor) -> TensorMeta | None:
-    """The meta, None where only the kernel will know it; does not wait."""
+    """Return the meta, None if only the kernel will know it; do not wait."""
     try:
         meta: TensorMeta = Fields.__dict__["_meta"].__get__(t)
     except AttributeError:
@@ -269,12 +275,12 @@ def _known_meta(t: Tensor) -> TensorMeta | None:
     return meta
 
 
-# what `repr` says of a global tensor, because it may be called on one rank alone
+# the text of a global tensor in `repr`, because `repr` may be called on one rank alone
 _APART = "<in parts on several ranks: print() puts them together, on all ranks>"
 
 
 def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
-    """Why there are no values to show, or None when there are; `ask` other ranks for theirs."""
+    """Return the reason why no values can be shown, or None; `ask` other ranks for theirs."""
     pending = writer_within(engine, t._ref, PATIENCE if options.sync else 0.0)
     if pending is not None:
         return f"<pending: {pending}>"
@@ -301,7 +307,9 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
 
 
 def _facts(t: Tensor, meta: TensorMeta | None, values_seen: bool, shape_seen: bool) -> list[str]:
-    """What stands behind the values: what they and the defaults do not tell."""
+    """Return the facts to print behind the values: the ones that the values and defaults do not
+    show.
+    """
     facts = []
     if meta is None:
         facts.append("shape=unknown")
@@ -361,7 +369,9 @@ def _written(t: Tensor, ask: bool) -> str:
 
 @method("__str__")
 def _str(t: Tensor) -> str:
-    """What `print` shows: as `repr`, of a value that is waited for, however long it takes."""
+    """Return the text for `print`: as `repr`, after waiting for the value, however long it
+    takes.
+    """
     if _is_made(t) and _options.sync:
         while engine.running and writer_within(engine, t._ref, PATIENCE) is not None:
             pass

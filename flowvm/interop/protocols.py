@@ -96,7 +96,8 @@ def _dlpack(
 
 
 def _is_stream(number: Any) -> bool:
-    """Whether DLPack has it: -1 for none, 1 and 2 for the default ones, or a handle; 0 is neither.
+    """Return True if DLPack has this stream number: -1 for none, 1 and 2 for the default ones, or a
+    handle; 0 is neither.
 
     Which of them it is does not matter: what goes out has been computed.
     """
@@ -113,7 +114,9 @@ def _capsule(memory: np.ndarray[Any, Any], max_version: tuple[int, int] | None) 
 
 
 def _cuda_array_interface(t: Tensor) -> dict[str, Any]:
-    """How CuPy, Numba and others see a CUDA tensor; its memory is shared, see `__dlpack__`."""
+    """Return the array interface of a CUDA tensor for CuPy, Numba and others.  Its memory is
+    shared, see `__dlpack__`.
+    """
     if t._meta.device.type != "cuda":
         raise AttributeError(f"a tensor on {t._meta.device} has no __cuda_array_interface__")
     return exchange.interface(t)
@@ -123,7 +126,7 @@ Tensor.__cuda_array_interface__ = property(_cuda_array_interface)  # type: ignor
 
 
 class _Producer:
-    """What NumPy imports from, so that the kind of capsule it gets is seen."""
+    """The object from which NumPy imports.  It records the kind of capsule that NumPy gets."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -146,7 +149,7 @@ class _Producer:
 
 
 class _Given:
-    """A capsule, as what gives it."""
+    """A producer that hands over one capsule."""
 
     def __init__(self, capsule: Any) -> None:
         if is_used(capsule):
@@ -162,8 +165,8 @@ class _Given:
 
 # public: flow
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """A tensor on the memory of `obj`, an array or tensor of any library that speaks DLPack, or a
-    capsule of one, on the CPU or on a CUDA device.
+    """Return a tensor on the memory of `obj`, on the CPU or on a CUDA device.  `obj` is an array or
+    tensor of any library with DLPack, or a capsule of one.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
     False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
@@ -194,7 +197,7 @@ def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     if not array.flags.writeable:
         if producer.versioned:
             obstacle = obstacle or "the memory is read-only"
-        else:  # these capsules cannot say so: whoever gives one lets its memory be written
+        else:  # these capsules have no such flag: their givers allow writes
             array = _writeable(array)
     strides = zip(array.strides, array.shape, strict=True)
     if array.size and any(s <= 0 and d > 1 for s, d in strides):

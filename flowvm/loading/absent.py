@@ -1,7 +1,8 @@
-"""What PyTorch or OneFlow has and flowvm has not, and what there is instead, a sentence a name.
+"""Names of PyTorch or OneFlow that flowvm lacks, each with a sentence that says what to use
+instead.
 
-`import flowvm.sparse` works and any name of it is an AttributeError that says this; so a program
-finds out where it uses such a thing, and not where it imports it.
+`import flowvm.sparse` works, and any name of it raises an AttributeError with this sentence.  So a
+program fails where it uses such a name, and not where it imports it.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ ABSENT: Final = {
 
 
 def nothing_of(module: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that has nothing."""
+    """Return the `__getattr__` of a module without names."""
 
     def missing(name: str) -> Any:
         raise MissingNameError(f"flowvm.{module} has no {name!r}: {ABSENT[module]}", name)
@@ -86,8 +87,8 @@ def nothing_of(module: str) -> Callable[[str], Any]:
 
 
 def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that has the names `known()`: what is no name of it is an
-    error that says what there is instead, or which name is close.
+    """Return the `__getattr__` of a module with the names `known()`.  An unknown name raises an
+    error that says what to use instead, or suggests a similar name.
     """
 
     def missing(name: str) -> Any:
@@ -100,5 +101,7 @@ def other_names(module: str, known: Callable[[], Iterable[str]]) -> Callable[[st
 
 
 def instead_of(name: str) -> str:
-    """The end of a message about a name that flowvm has not; "" where nothing is known of it."""
+    """Return the end of a message about a name that flowvm lacks; "" if nothing is known about
+    it.
+    """
     return f": {ABSENT[name]}" if name in ABSENT else ""

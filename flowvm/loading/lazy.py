@@ -1,4 +1,4 @@
-"""Modules that are imported when something of theirs is first wanted.
+"""Modules that are imported at the first use of an attribute.
 
     if TYPE_CHECKING:
         from flowvm.ops.declare.cuda import lowering
@@ -19,13 +19,13 @@ from typing import Any
 
 from flowvm.guards.apart import apart
 
-# what a package shows that lies above it, by the package's name: {"amp": the module}; who answers
-# is entered by `flowvm.loading.providers`
+# modules of higher layers that a package shows, by the package's name: {"amp": the module};
+# `flowvm.loading.providers` fills it
 shown: dict[str, dict[str, Any]] = {"flowvm.cuda": {}}
 
 
 class Lazy:
-    """Stands for a module that may not be imported yet; its attributes are the module's."""
+    """A stand-in for a module that may not be imported yet; its attributes are the module's."""
 
     __slots__ = ("_module", "_name")
 
@@ -45,10 +45,10 @@ class Lazy:
 
 
 def lazy(name: str) -> Any:
-    """The module called `name`, imported when an attribute of it is first asked for."""
+    """Return the module called `name`, which is imported at the first use of an attribute."""
     return Lazy(name)
 
 
 def name_of(module: Lazy) -> str:
-    """The full name of the module that it stands for."""
+    """Return the full name of the module behind a Lazy."""
     return module._name

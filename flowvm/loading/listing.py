@@ -1,6 +1,4 @@
-"""What `dir()` and completion show of a module that users meet: what it lists, and not what it is
-made with.
-"""
+"""The `dir()` and completion of public modules: their own names without the names they import."""
 
 from __future__ import annotations
 

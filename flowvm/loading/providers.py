@@ -1,6 +1,7 @@
-"""What lower layers ask for without knowing who answers: each is told here, once, who does.
+"""Providers: functions of higher layers that lower layers call without importing them.  This module
+registers each once.
 
-Who answers is imported when it is first asked.
+A provider's module is imported at the first call.
 """
 
 from __future__ import annotations
@@ -44,26 +45,26 @@ else:
 def _foretell(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
 ) -> None:
-    """Backward will come through this call, for which something is compiled."""
+    """Compile kernels of the coming backward of this call ahead of time."""
     ahead.foretell(op, metas, attrs, needs)
 
 
 def _why_no_cuda(index: int) -> str:
-    """Why a CUDA device cannot be used, or ""."""
+    """Return the reason why a CUDA device cannot be used, "" if it can."""
     return runtime.why_not(index)
 
 
 def _lower_for_cuda(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
 ) -> Invocation:
-    """What a call comes down to on a CUDA device."""
+    """Return the Invocation of a call on a CUDA device."""
     return lowering.lower(op, metas, attrs)
 
 
 def _lower_for_meta(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]
 ) -> Invocation:
-    """What a call comes down to on the meta device."""
+    """Return the Invocation of a call on the meta device."""
     return valueless.lower(op, metas, attrs)
 
 
@@ -78,22 +79,22 @@ def _communicator(*args: Any) -> lanes.Communicator:
 
 
 def _about_memory(stream: int) -> str:
-    """What an out-of-memory error says of memory."""
+    """Return the memory report for an out-of-memory error."""
     return memory.report(stream)
 
 
 def _give_way() -> None:
-    """Public functions are to ask whom they may ask."""
+    """Let public functions ask for overrides."""
     overrides.surface_gives_way()
 
 
 def _trace_screen(trace: Trace, width: int) -> Any:
-    """A trace in colours."""
+    """Return a trace as a coloured screen."""
     return traces.trace_screen(trace, width)
 
 
 def _captured() -> bool:
-    """Whether what this thread does is being captured."""
+    """Return True if this thread's code is being captured."""
     return current_recorder() is not None
 
 

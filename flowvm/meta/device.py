@@ -1,9 +1,9 @@
-"""Where a tensor lives.
+"""Devices on which tensors live.
 
 A `Device` is interned: there is one object for "cpu" and one for each "cuda:<index>", so `is`
-compares.  A name may be parsed wherever it is spelt right; whether the device can be used is asked
-by `require`, which says what is missing.  Who knows is in `backends`, and is asked when a device is
-first needed: asking for a CUDA device loads the driver; nothing else here does.
+compares.  Any well-formed name can be parsed; `require` checks if the device can be used, and says
+what is missing.  The functions that know are in `backends`, and are called at a device's first
+use.  The one for CUDA loads the driver; nothing else here does.
 """
 
 import os
@@ -19,7 +19,7 @@ _SPELLING = re.compile(r"([a-z]+)(?::(0|[1-9][0-9]*))?")
 _interned: dict[tuple[str, int], "Device"] = {}
 
 
-# What a thread has chosen: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
+# The choices of a thread: the CUDA device that "cuda" means (see `flow.cuda.device`), and the
 # device of new tensors.
 cuda_index: Final = Mode(0)
 _default: "Final[Mode[Device | None]]" = Mode(None)
@@ -104,7 +104,7 @@ meta: Final = Device("meta")
 
 
 def as_device(value: "str | int | Device | None") -> Device:
-    """`value` as a Device that can be used; None is where new tensors are made."""
+    """Return `value` as a Device that can be used; None is the default device."""
     if value is None:
         return _default.now() or cpu
     return require(value if isinstance(value, Device) else Device(value))
@@ -112,7 +112,7 @@ def as_device(value: "str | int | Device | None") -> Device:
 
 # public: flow
 def set_default_device(device: "str | int | Device | None") -> None:
-    """Let this thread make new tensors on `device`; None: on the CPU.
+    """Set the device on which this thread makes new tensors; None: the CPU.
 
     >>> flow.set_default_device("cpu")
     >>> flow.ones(2).device.type
@@ -123,7 +123,7 @@ def set_default_device(device: "str | int | Device | None") -> None:
 
 # public: flow
 def get_default_device() -> Device:
-    """Where this thread makes new tensors.
+    """Return the device on which this thread makes new tensors.
 
     >>> flow.get_default_device().type
     'cpu'
@@ -137,24 +137,24 @@ _usable: set[Device] = {cpu, meta}
 
 
 def is_available(device: Device) -> bool:
-    """Whether tensors can be made on `device`."""
+    """Return True if tensors can be made on `device`."""
     return not _why_not(device)
 
 
 def require(device: Device) -> Device:
-    """`device`, or a DeviceError that says why it cannot be used."""
+    """Return `device`; DeviceError says why it cannot be used."""
     if why := _why_not(device):
         raise DeviceError(f"device '{device}' is not available: {why}")
     return device
 
 
 def forget() -> None:
-    """Ask anew which devices can be used."""
+    """Forget which devices can be used, so that they are checked anew."""
     _usable.difference_update({d for d in _usable if d.type == "cuda"})
 
 
 def _why_not(device: Device) -> str:
-    """Why `device` cannot be used; "" if it can, which is remembered."""
+    """Return the reason why `device` cannot be used; "" if it can, which is remembered."""
     if device in _usable:
         return ""
     why = backends[device.type](device.index or 0)

@@ -16,7 +16,7 @@ A complex number is two floats of `real`, one behind the other.  Only the CPU ha
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
 
-Long because what a dtype is, what two become and what each can hold are one table.
+Long because the dtypes, their promotion and their limits are one table.
 """
 
 import functools
@@ -65,14 +65,14 @@ class DType:
     is_bool: bool
     is_floating_point: bool
     is_complex: bool
-    inexact: bool  # a float or complex: what has gradients
+    inexact: bool  # a float or complex: it has gradients
     is_signed: bool
     digits: int  # of a float's significand, in bits, with the one that is not stored; else 0
     reduced: bool  # a float of 16 bits, or of 8
     minifloat: bool  # a float of 8 bits
     real: "DType"  # of a complex number's parts; else itself
-    compute: "DType"  # what kernels compute in: float32 for those, else itself
-    storage: "np.dtype[Any]"  # what NumPy calls the elements as they lie in memory
+    compute: "DType"  # the dtype of kernels: float32 for reduced ones, else itself
+    storage: "np.dtype[Any]"  # NumPy's dtype of the elements in memory
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class DType:
         real: "DType | None" = None,
     ) -> None:
         dtype = np.dtype(scalar)
-        bits = dtype.kind == "u" and compute is not None  # those of a float NumPy does not know
+        bits = dtype.kind == "u" and compute is not None  # bits of a float unknown to NumPy
         form = FORMATS.get(name)
         kinds = {"b": BOOL, "i": INT, "u": INT, "f": FLOAT, "c": COMPLEX}
         category = FLOAT if bits else kinds[dtype.kind]
@@ -124,7 +124,9 @@ class DType:
         return self.storage
 
     def to_real(self) -> "DType":
-        """The dtype of a complex number's parts; of what is not complex, itself."""
+        """Return the dtype of a complex number's parts; a dtype that is not complex returns
+        itself.
+        """
         return self.real
 
     def to_complex(self) -> "DType":
@@ -137,7 +139,7 @@ class DType:
         return complex_of(self)
 
     def stored(self, values: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """A fresh C-contiguous array of `storage` with these numbers."""
+        """Return a fresh C-contiguous array of `storage` with these numbers."""
         if self is bfloat16:
             return _rounded(np.asarray(values).astype(np.float32))
         if self.minifloat:
@@ -187,7 +189,7 @@ REAL_DTYPES: Final = (
     bool_, uint8, int8, int16, int32, int64, uint16, uint32, uint64,
     float16, bfloat16, float32, float64,
 )  # fmt: skip
-ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)  # those that ops compute in
+ALL_DTYPES: Final = (*REAL_DTYPES, complex64, complex128)  # the dtypes in which ops compute
 MINIFLOATS: Final = (
     float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz, float8_e8m0fnu,
 )  # fmt: skip
@@ -280,8 +282,8 @@ def _promoted(a: DType, b: DType) -> DType:
 
 # not public
 def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
-    """The dtype an op computes in: each operand a (dtype, is it 0-d) pair, or the Python type of a
-    number.
+    """Return the dtype in which an op computes.  An operand is a pair (dtype, is it 0-d), or the
+    Python type of a number.
 
     Tensors with dimensions go before 0-d tensors, and these before Python numbers: a later group
     has a say only where it raises the category (bool, int, float, complex).  Python floats count as
@@ -308,7 +310,7 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
 
 # not public
 def complex_of(dtype: DType) -> DType:
-    """The complex dtype whose parts hold these floats; complex64 for those of 16 bits."""
+    """Return the complex dtype whose parts hold these floats; complex64 for floats of 16 bits."""
     return dtype if dtype.is_complex else complex128 if dtype is float64 else complex64
 
 
@@ -327,7 +329,7 @@ def _number_dtype(kind: type) -> DType:
 
 
 def result_type(*operands: Any) -> DType:
-    """The dtype that arithmetic on these tensors and Python numbers gives.
+    """Return the dtype of arithmetic on these tensors and Python numbers.
 
     >>> flow.result_type(flow.tensor([1, 2], dtype=flow.uint8), 1.5)
     flow.float32
@@ -341,7 +343,7 @@ def _facts(operand: Any) -> tuple[DType, bool] | type:
 
 
 def can_cast(from_: DType, to: DType) -> bool:
-    """Whether in-place ops and `out=` may store `from_` in `to`: the category must not fall.
+    """Return True if in-place ops and `out=` may store `from_` in `to`: the category must not fall.
 
     >>> flow.can_cast(flow.int64, flow.float32), flow.can_cast(flow.float32, flow.int64)
     (True, False)

@@ -1,4 +1,4 @@
-"""The floats of 8 bits: what their codes mean, and arrays of them in NumPy.
+"""The floats of 8 bits: the meaning of their codes, and arrays of them in NumPy.
 
 A code is a sign, an exponent and the digits of a significand, as in wider floats; e8m0fnu is an
 exponent alone, a power of two.  Names say the bits of both; fn has no infinities, uz no negative
@@ -25,14 +25,14 @@ class Format(NamedTuple):
     digits: int  # bits of the significand behind the point
     bias: int  # of the exponent
     largest: int  # the code of the largest number
-    beyond: int  # what larger ones become
+    beyond: int  # the result of rounding larger numbers
     nan: int
     signed_zero: bool = True  # else 0x80 is NaN, and so are infinities
     eps: float = 0.0  # if PyTorch says another than 2**-digits
 
     @property
     def infinite(self) -> bool:
-        """Whether it has infinities."""
+        """True if the format has infinities."""
         return self.signed_zero and self.beyond == self.largest + 1
 
     @property
@@ -54,7 +54,9 @@ class Format(NamedTuple):
 
     @property
     def even(self) -> int:
-        """What rounds to nearest, less the last bit kept, and moves the exponent."""
+        """The number to add to a float32's bits for rounding to nearest (less the last bit kept)
+        and for the change of the exponent.
+        """
         return ((1 << (self.shift - 1)) - 1 - ((127 - self.bias) << 23)) & 0xFFFFFFFF
 
     @property

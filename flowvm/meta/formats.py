@@ -1,4 +1,4 @@
-"""Layouts and memory formats: PyTorch's words for how elements lie in memory.
+"""Layouts and memory formats: PyTorch's words for the order of elements in memory.
 
 All tensors have the layout `strided`; the sparse ones are names to compare with.  A memory format
 is taken wherever PyTorch takes one.  Copies and tensors like others lie as PyTorch's do
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Layout:
-    """How a tensor holds its elements: `flow.strided`, always.
+    """The memory layout of a tensor: `flow.strided`, always.
 
     >>> flow.ones(2).layout
     flow.strided
@@ -62,8 +62,8 @@ _MEANINGLESS = ("layout", "memory_format", "names", "non_blocking", "pin_memory"
 
 
 def accept(name: str, options: dict[str, Any]) -> None:
-    """Take the keywords of PyTorch that have no meaning here; ArgumentTypeError for any other, and
-    for values that PyTorch has not.
+    """Accept PyTorch's keywords that have no meaning here.  ArgumentTypeError for other keywords,
+    and for values that PyTorch does not have.
     """
     for key, value in options.items():
         if key not in _MEANINGLESS:
@@ -86,7 +86,7 @@ Strides = tuple[int, ...]
 
 
 def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether elements have neither gaps between them nor a place in common."""
+    """Return True if elements have no gaps between them and share no memory."""
     step = 1
     for s, d in sorted(zip(stride, shape, strict=True)):
         if d != 1 and s != step:
@@ -96,9 +96,9 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def result_stride(shape: Sequence[int], operands: Sequence[TensorMeta]) -> Strides | None:
-    """Strides of a result of `shape`, computed element by element: those of the operands, if they
-    agree and are dense; else dense, in the order of the first operand that says which of two
-    dimensions is the inner one.  None is C order.  So PyTorch's TensorIterator has it.
+    """Return the strides of a result of `shape` computed element by element; None is C order.
+    Dense operands with equal strides pass them on.  Otherwise the result is dense, in the order of
+    the first operand that orders two dimensions.  PyTorch's TensorIterator follows this rule too.
     """
     first = operands[0]
     if 0 in shape or all(m.contiguous and m.shape == shape for m in operands):
@@ -148,8 +148,8 @@ def _of_order(shape: Sequence[int], order: Sequence[int]) -> Strides:
 
 
 def format_stride(name: str, meta: TensorMeta, memory_format: Any) -> Strides | None:
-    """Strides of a copy of `meta` in a memory format, None for C order; those of `meta` if it is
-    None or `preserve_format`.  The call is `name`'s.
+    """Return the strides of a copy of `meta` in a memory format, None for C order.  With None or
+    `preserve_format` they are the strides of `meta`.  Errors name the call `name`.
 
     >>> flow.ones(2, 3, 4, 5).contiguous(memory_format=flow.channels_last).stride()
     (60, 1, 15, 3)

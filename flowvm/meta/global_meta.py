@@ -1,8 +1,8 @@
-"""What is known of a global tensor: its logical shape, where it is placed, and what lies here.
+"""Metadata of a global tensor: its logical shape, its placement, and the meta of the local part.
 
-A `GlobalMeta` is a TensorMeta that no local tensor has, so whatever is kept by metas (the entries
-of calls, views) never takes a global tensor for a local one, and asks nobody.  `local` is the meta
-of the tensor's memory on this rank.
+A `GlobalMeta` is a TensorMeta that no local tensor has.  So no cache by metas (the entries of
+calls, views) takes a global tensor for a local one, and no check is needed.  `local` is the meta of
+the tensor's memory on this rank.
 
 Invariants
 - a tensor's meta is of C order: strides are of its local part alone, and what is computed with the
@@ -41,8 +41,8 @@ class GlobalMeta(TensorMeta):
     local: TensorMeta
     sbp: Sbps
     inside: bool  # whether this rank is one of the placement's
-    # of a copy in the place of a view: who writes to it writes to its base, so no entry that other
-    # tensors' calls have kept is for it
+    # True for a copy in the place of a view.  A write to it also writes to its base, so it shares
+    # no entry with other tensors' calls
     is_copy: bool
     bounds: tuple[tuple[int, int], ...]  # of the part that is here, in each dimension
     device: PlacedDevice
@@ -57,7 +57,9 @@ class GlobalMeta(TensorMeta):
         stride: tuple[int, ...] | None = None,
         is_copy: bool = False,
     ) -> GlobalMeta:
-        """The meta of these; `local_stride` None is C order; `stride` is for views on their way."""
+        """Return the interned meta with these properties.  `local_stride` None is C order; `stride`
+        is for views in the making.
+        """
         size = shape if type(shape) is Size else as_shape(shape)
         key = size, dtype, device, sbp, local_stride, stride, is_copy
         found: GlobalMeta | None = _kept.young.get(key)
@@ -69,21 +71,21 @@ class GlobalMeta(TensorMeta):
 
     @property
     def placement(self) -> Any:
-        """Where it is."""
+        """The placement of the tensor."""
         where: placement = self.device.placement
         return where
 
     @property
     def whole(self) -> TensorMeta:
-        """What a local tensor of the logical shape has."""
+        """The meta of a local tensor of the logical shape."""
         return TensorMeta.of(self.shape, self.dtype, self.device.local)
 
     def with_sbp(self, sbp: Sbps) -> GlobalMeta:
-        """The same tensor held otherwise; its parts are of C order."""
+        """Return the meta of an equal tensor with another sbp; its parts are of C order."""
         return GlobalMeta.make(self.shape, self.dtype, self.device, sbp)
 
     def with_local(self, local: TensorMeta) -> GlobalMeta:
-        """The same with another arrangement of what is here."""
+        """Return this meta with another arrangement of the local part."""
         stride = None if local.contiguous else local.stride
         return GlobalMeta.make(self.shape, self.dtype, self.device, self.sbp, stride)
 
@@ -93,17 +95,19 @@ class GlobalMeta(TensorMeta):
         return GlobalMeta.make(self.shape, self.dtype, self.device, self.sbp, stride, is_copy=True)
 
     def dense(self, dtype: DType | None = None) -> GlobalMeta:
-        """What a new tensor like it has: partial sums are broadcast."""
+        """Return the meta of a new tensor like this one; partial sums become broadcast."""
         held = tuple(broadcast if s is partial_sum else s for s in self.sbp)
         return GlobalMeta.make(self.shape, dtype or self.dtype, self.device, held)
 
     def with_shape(self, shape: Any, dtype: DType | None = None) -> GlobalMeta:
-        """What a new tensor of `shape` beside it has: every rank holds it whole."""
+        """Return the meta of a new tensor of `shape` on this placement: every rank holds it
+        whole.
+        """
         return _broadcast(as_shape(shape), dtype or self.dtype, self.device, None)
 
     @property
     def has_partial(self) -> bool:
-        """Whether ranks hold summands."""
+        """True if ranks hold summands."""
         return any(s.dim == PARTIAL for s in self.sbp)
 
     def __repr__(self) -> str:
@@ -149,7 +153,7 @@ def _made(
 def _broadcast(
     size: Size, dtype: DType, device: PlacedDevice, stride: tuple[int, ...] | None
 ) -> GlobalMeta:
-    """What `TensorMeta.of` makes on a placement's device."""
+    """Return the meta that `TensorMeta.of` makes on a placement's device."""
     held: Sbps = (broadcast,) * len(device.placement.shape)
     if device.sbp is not None:
         if stride is None and all(-1 <= s.dim < len(size) for s in device.sbp):

@@ -1,4 +1,4 @@
-"""What is known of a tensor without its values: shape, stride, dtype, device; interned.
+"""Metadata of tensors without their values: shape, stride, dtype, device; interned.
 
 Two tensors that look alike share one `TensorMeta`, so "have I seen this call before" is a dict
 lookup on identities, and everything derived (byte counts, contiguity) is computed once.  Storage
@@ -81,8 +81,8 @@ def dense_stride(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
-    """How far, in elements, the lowest and the highest one of a view lie from its first: strides
-    may be negative, where something is read backwards.
+    """Return the distances, in elements, from a view's first element to its lowest and to its
+    highest in memory.  Strides may be negative, if memory is read backwards.
     """
     if 0 in shape:
         return 0, 0
@@ -128,7 +128,7 @@ class TensorMeta:
         device: Device = cpu,
         stride: tuple[int, ...] | None = None,
     ) -> TensorMeta:
-        """The meta of these; `stride` None is C order.
+        """Return the interned meta with these properties; `stride` None is C order.
 
         OutOfMemoryError when no machine could hold that many bytes.
         """
@@ -208,7 +208,7 @@ def _put(key: tuple[Any, ...], meta: TensorMeta) -> TensorMeta:
 
 
 def array_interface(meta: TensorMeta, address: int, read_only: bool) -> dict[str, Any]:
-    """What NumPy asks for as `__array_interface__`: elements of `meta` at an address."""
+    """Return the `__array_interface__` for NumPy: elements of `meta` at an address."""
     return {
         "version": 3,
         "shape": tuple(meta.shape),

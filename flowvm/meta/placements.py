@@ -1,14 +1,14 @@
-"""Placements and SBP: which ranks hold a global tensor, and what each of them holds of it.
+"""Placements and SBP: the ranks that hold a global tensor, and the part that each holds.
 
 A *placement* is a device type and an array of ranks, of one or several dimensions.  For each
 dimension of that array a tensor has one *sbp*: `split(d)` cuts its dimension d among the ranks
 there, `broadcast` gives each of them all of it, `partial_sum` gives each a summand of it.
 
 A dimension of n that is cut for k ranks gives the first n % k of them one more than the others;
-some may get nothing.  Dimensions of the placement cut one after the other: what the second
-`split(0)` cuts is the part that the first one left.
+some may get nothing.  Dimensions of the placement cut one after the other: the second `split(0)`
+cuts the part that the first one left.
 
-Nothing here communicates.  Who this process is, is asked of `world`.
+Nothing here communicates.  `world` has the number of this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _alone() -> tuple[int, int]:
     return 0, 1
 
 
-# who says this process's rank and how many there are; another is entered where there is transport
+# a function of this process's rank and the number of ranks; a transport appends its own
 world: list[Callable[[], tuple[int, int]]] = [_alone]
 # which device of a type is this process's, of all that its host has
 own_device: list[Callable[[str], Device]] = [Device]
@@ -45,8 +45,9 @@ def here() -> tuple[int, int]:
 
 # public: sbp
 class sbp:  # noqa: N801 - OneFlow's name, which users write
-    """What the ranks along one dimension of a placement hold: made by `flow.sbp.split(d)`, or one
-    of `flow.sbp.broadcast` and `flow.sbp.partial_sum`.  There is one object for each.
+    """The part of a tensor that the ranks along one dimension of a placement hold.
+    `flow.sbp.split(d)` makes one; `flow.sbp.broadcast` and `flow.sbp.partial_sum` are the others.
+    There is one object for each.
     """
 
     __slots__ = ("dim",)
@@ -63,11 +64,13 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def is_split(self) -> bool:
-        """Whether ranks hold parts."""
+        """True if ranks hold parts."""
         return self.dim >= 0
 
     def __call__(self) -> sbp:
-        """Itself: OneFlow has both `flow.sbp.broadcast` and `flow.sbp.broadcast()`."""
+        """Return the object itself: OneFlow has both `flow.sbp.broadcast` and
+        `flow.sbp.broadcast()`.
+        """
         return self
 
     def __repr__(self) -> str:
@@ -77,7 +80,7 @@ class sbp:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def short(self) -> str:
-        """S(0), B or P."""
+        """The short name: S(0), B or P."""
         return f"S({self.dim})" if self.dim >= 0 else "B" if self.dim == BROADCAST else "P"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,11 +122,11 @@ def split(dim: int) -> sbp:
 
 
 def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
-    """`value`, an sbp or one for each dimension of `placement`, as a tuple of them.  What has a
-    method `as_sbp(ndim)`, as PyTorch's `Shard` of `flowvm.distributed.tensor`, counts as one.
+    """Return `value` as a tuple of sbp, one for each dimension of `placement`; a single sbp stands
+    for a tuple of one.  An object with a method `as_sbp(ndim)` counts as an sbp, as PyTorch's
+    `Shard` of `flowvm.distributed.tensor`.
 
-    ArgumentError where there are too many, or where a dimension is split that a tensor of `ndim`
-    has not.
+    ArgumentError for too many, or for a split dimension that a tensor of `ndim` does not have.
     """
     listed = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     listed = tuple(one.as_sbp(ndim) if hasattr(one, "as_sbp") else one for one in listed)
@@ -155,7 +158,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     shape   of the array of ranks
     flat    the ranks in C order
 
-    ArgumentError: another type, or what is no array of ranks.
+    ArgumentError for another type, or if `ranks` is no array of ranks.
 
     >>> flow.placement("cpu", ranks=[0])
     flow.placement(type="cpu", ranks=[0])
@@ -201,7 +204,7 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
     @staticmethod
     def all(type: str) -> placement:
-        """All ranks there are, in one dimension."""
+        """Return the placement of all ranks, in one dimension."""
         return placement(type, list(range(here()[1])))
 
     @property
@@ -211,11 +214,11 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
 
     @property
     def size(self) -> int:
-        """How many ranks."""
+        """The number of ranks."""
         return len(self.flat)
 
     def place_of(self, rank: int) -> tuple[int, ...] | None:
-        """The place of `rank` in the array of ranks, None if it is not there."""
+        """Return the place of `rank` in the array of ranks, None if it is not in it."""
         if rank not in self.flat:
             return None
         return tuple(int(i) for i in np.unravel_index(self.flat.index(rank), self.shape))
@@ -230,8 +233,8 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
         return found
 
     def device(self, rank: int, sbp: Sbps | None = None) -> PlacedDevice:
-        """What metas of this placement have for a device, on `rank`.  With `sbp`: where tensors are
-        made that are held so.
+        """Return the device of metas of this placement, on `rank`.  `sbp` is the layout of tensors
+        made on the device.
         """
         key = rank, sbp
         found = self.devices.get(key)
@@ -252,9 +255,8 @@ _placements: dict[Any, placement] = {}
 class PlacedDevice(Device):
     """The device of global tensors: its `placement`, as `rank` sees it.
 
-    What is made on it is a global tensor there, which every rank holds whole unless `sbp` says how:
-    whoever makes a tensor beside another one, on its device, need not know that there are global
-    ones.
+    A tensor made on it is a global tensor there, which every rank holds whole unless `sbp` says
+    how.  So code that makes a tensor on another one's device need not know about global tensors.
     """
 
     __slots__ = ("local", "placement", "rank", "sbp")
@@ -296,21 +298,25 @@ def placed_device(where: placement) -> PlacedDevice:
 
 
 def cut(n: int, parts: int, k: int) -> tuple[int, int]:
-    """Begin and end of part `k` of `n` elements in `parts`, of which the first have one more."""
+    """Return begin and end of part `k` of `n` elements in `parts`; the first parts may have one
+    more.
+    """
     each, more = divmod(n, parts)
     begin = k * each + min(k, more)
     return begin, begin + each + (k < more)
 
 
 def sizes(n: int, parts: int) -> tuple[int, ...]:
-    """How many elements each part has."""
+    """Return the number of elements of each part."""
     return tuple(end - begin for begin, end in (cut(n, parts, k) for k in range(parts)))
 
 
 def part(
     shape: Sequence[int], where: placement, sbps: Iterable[sbp], place: Sequence[int]
 ) -> tuple[tuple[int, int], ...]:
-    """Begin and end in each dimension of what the rank at `place` holds of a tensor of `shape`."""
+    """Return begin and end, in each dimension, of the part of a tensor of `shape` that the rank at
+    `place` holds.
+    """
     found = [(0, d) for d in shape]
     for one, count, k in zip(sbps, where.shape, place, strict=True):
         if one.dim >= 0:
@@ -321,7 +327,7 @@ def part(
 
 
 def even(n: int, where: placement, sbps: Sequence[sbp], dim: int) -> bool:
-    """Whether all parts of dimension `dim`, which has `n` elements, are equal."""
+    """Return True if all parts of dimension `dim`, which has `n` elements, are equal."""
     return n % math.prod(c for one, c in zip(sbps, where.shape, strict=True) if one.dim == dim) == 0
 
 

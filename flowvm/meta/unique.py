@@ -1,5 +1,5 @@
-"""Things of which there is one: whoever copies what holds them, such as a module with a function of
-flowvm as its attribute, gets the same ones.
+"""Unique objects: a copy of a holder, such as a module with a function of flowvm as its attribute,
+shares them.
 
 A copy would look at memory that belongs to the first, which may be gone before it.
 """
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 class Unique:
-    """A copy of it is itself."""
+    """The base class of objects whose copies are themselves."""
 
     __slots__ = ()
 

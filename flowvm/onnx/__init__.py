@@ -1,4 +1,4 @@
-"""`flow.onnx`: what a model computes, written as an ONNX file that other programs run.
+"""`flow.onnx`: a model's computation as an ONNX file, for other programs.
 
 `export` captures one call of the model (`flowvm.nn.graph.tracing`) and translates each op of that
 LogicalGraph, before any pass, to ONNX nodes that give the same numbers.  The package `onnx` is
@@ -16,5 +16,5 @@ __dir__ = listing(globals())
 
 
 def is_in_onnx_export() -> bool:
-    """False: what is exported is what the model computes when it is called."""
+    """Return False: an export runs the model as a call does."""
     return False

@@ -1,4 +1,4 @@
-"""Which sizes of a model's inputs are names: `dynamic_axes` and `dynamic_shapes` of `export`."""
+"""Named sizes of a model's inputs: `dynamic_axes` and `dynamic_shapes` of `export`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _FORMS = "names of dimensions: {0: 'batch'} for a tensor, or a name or None for 
 
 
 def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axes]:
-    """`dynamic_axes`: for inputs and outputs by name, {dimension: name} or a list of dimensions."""
+    """Return the names of `dynamic_axes`: inputs and outputs by name, {dimension: name} or a list
+    of dimensions.
+    """
     if not isinstance(asked, Mapping):
         raise ArgumentError(f"onnx.export: dynamic_axes is a dict by name, got {asked!r}")
     found = {}
@@ -34,7 +36,7 @@ def by_name(asked: Mapping[str, Any], ndims: Mapping[str, int]) -> dict[str, Axe
 
 def by_tree(asked: Any, args: Sequence[Any], kwargs: Mapping[str, Any], parameters: Sequence[str],
             names: Sequence[str]) -> dict[str, Axes]:  # fmt: skip
-    """`dynamic_shapes`: in the form of the arguments, or a dict by parameter.
+    """Return the names of `dynamic_shapes`: in the form of the arguments, or a dict by parameter.
 
     parameters   of the positional arguments
     names        of the inputs, in the order of the tensors among the arguments
@@ -62,7 +64,7 @@ def by_tree(asked: Any, args: Sequence[Any], kwargs: Mapping[str, Any], paramete
 
 
 def _walk(spec: Any, value: Any, names: Sequence[str], found: list[Axes]) -> None:
-    """One entry beside its argument; the names of each tensor in it go to `found`."""
+    """Walk an entry beside its argument, and add the names of each tensor in it to `found`."""
     if isinstance(value, Tensor):
         name, ndim = names[len(found)], value.ndim
         if isinstance(spec, (tuple, list)):
@@ -117,7 +119,7 @@ def _axes(
 
 
 def _called(dim: Any, own: str) -> str | None:
-    """The name of a size; None where it is that of the example.
+    """Return the name of a size; None if the size is fixed to the example's.
 
     PyTorch's `export.Dim` has a `__name__`, and its hints AUTO, DYNAMIC and STATIC have a `type`.
     """

@@ -1,4 +1,4 @@
-"""Call: one node of the LogicalGraph, as what translates it sees it."""
+"""Call: one node of the LogicalGraph, as its translation sees it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Call:
 
     @property
     def count(self) -> int:
-        """How many inputs there are."""
+        """The number of inputs."""
         return len(self.metas)
 
     def x(self, place: int = 0) -> str:
@@ -45,11 +45,11 @@ class Call:
         return self.memory.read(self.node.inputs[place])
 
     def wants(self, place: int) -> bool:
-        """Whether anything looks at this output."""
+        """Return True if any node reads this output."""
         return self.memory.is_read(self.node.outputs[place])
 
     def number(self, value: Any, dtype: DType | None = None) -> str:
-        """A constant of a dtype, that of the first output unless another is given."""
+        """Return a constant of a dtype, by default the first output's."""
         return self.w.constant(np.asarray(value), dtype or self.out.dtype)
 
     def as_out(self, value: str, dtype: DType) -> str:

@@ -1,5 +1,5 @@
-"""Translations of what draws random numbers: of the same distributions, from the runtime's own
-generator, so other numbers than flowvm draws, and other ones in each run.
+"""Translations of ops that draw random numbers.  The distributions are equal; the numbers come from
+the runtime's generator, and differ in each run.
 
 Shapes are operands, not attributes (`RandomUniformLike`), so that files of any size can have them.
 """
@@ -25,14 +25,14 @@ def _computing(c: Call) -> DType:
 
 
 def uniform(c: Call) -> Values:
-    """From `start` up to `start + span`."""
+    """Translate draws from [`start`, `start + span`)."""
     start, dtype = float(c.attrs["start"]), _computing(c)
     end = start + float(c.attrs["span"])
     return [c.as_out(_drawn(c, "RandomUniformLike", dtype, low=start, high=end), dtype)]
 
 
 def normal(c: Call) -> Values:
-    """Of a mean and a standard deviation."""
+    """Translate draws from a normal distribution with a mean and a standard deviation."""
     mean, std, dtype = float(c.attrs["mean"]), float(c.attrs["std"]), _computing(c)
     return [c.as_out(_drawn(c, "RandomNormalLike", dtype, mean=mean, scale=std), dtype)]
 
@@ -57,14 +57,14 @@ def integers(c: Call) -> Values:
 
 
 def permutation(c: Call) -> Values:
-    """The order of random numbers."""
+    """Translate a permutation: the order of random numbers."""
     numbers = _drawn(c, "RandomUniformLike", float32, low=0.0, high=1.0)
     _, places = c.w.ops("TopK", 2, numbers, c.w.ints(c.out.numel), axis=-1)
     return [c.as_out(places, int64)]
 
 
 def _hits(c: Call, chances: str, dtype: DType) -> str:
-    """True with these probabilities, of a dtype.
+    """Return a value that is true with these probabilities, drawn in a dtype.
 
     ONNX's Bernoulli is not used: before opset 22 its definition gives 1 with 1 - p.
     """
@@ -72,7 +72,7 @@ def _hits(c: Call, chances: str, dtype: DType) -> str:
 
 
 def bernoulli(c: Call) -> Values:
-    """1 with the probabilities of the input, or with one that is a number."""
+    """Translate draws of 1 with the input's probabilities, or with one that is a number."""
     if "p" in c.attrs:
         return [c.as_out(_hits(c, c.number(c.attrs["p"], float32), float32), bool_)]
     own = c.metas[0].dtype
@@ -82,7 +82,7 @@ def bernoulli(c: Call) -> Values:
 
 
 def dropout(c: Call) -> Values:
-    """As a module does that trains.
+    """Translate dropout in training.
 
     ONNX's Dropout is not used: runtimes that only infer leave it out, even where it is told to
     train.

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 else:
     onnx = lazy("onnx")
 
-OPSET, OLDEST = 18, 18  # what is written where nothing is asked for, and what can be
+OPSET, OLDEST = 18, 18  # the default opset, and the oldest
 MOST = (1 << 31) - (1 << 20)  # bytes of a file in one piece, which protobuf limits
 
 
 class TrainingMode(enum.Enum):
-    """In which mode `export` runs a module."""
+    """The mode in which `export` runs a module."""
 
     EVAL = 0
     PRESERVE = 1
@@ -75,7 +75,8 @@ def export(
     autograd_inlining: bool = True,
     fallback: bool = False,
 ) -> Any:
-    """Write what `model` computes of `args` and `kwargs` to `f`, as ONNX; the onnx.ModelProto.
+    """Write the graph of `model` for `args` and `kwargs` to `f`, as ONNX.  Return the
+    onnx.ModelProto.
 
     model           a Module (run in `training` mode, EVAL unless said), a function, an nn.Graph
     args            the examples: a tensor, or a tuple of arguments.  Their shapes and dtypes, and
@@ -181,7 +182,7 @@ def _opset(version: int | None) -> int:
 
 
 def _named(what: str, given: Sequence[str] | None, own: list[str]) -> list[str]:
-    """Names, the given ones first."""
+    """Return names, the given ones first."""
     if given is None:
         return own
     names = [*given, *own[len(given) :]]
@@ -194,7 +195,7 @@ def _named(what: str, given: Sequence[str] | None, own: list[str]) -> list[str]:
 
 
 def _mode(model: Any, training: Any) -> reverting:
-    """Modules of `model` in this mode, and then as they were."""
+    """Set modules of `model` to this mode, and restore theirs afterwards."""
     name = getattr(training, "name", "")  # torch.onnx's enumeration has the same names
     if name not in TrainingMode.__members__:
         raise ArgumentTypeError(f"onnx.export: training is a TrainingMode, got {training!r}")
@@ -229,7 +230,7 @@ def _of_any_size(
     call: tuple[Any, Any, Any, Mapping[str, Any]], opset: int, trace: Traced,
     inputs: Sequence[str], outputs: Sequence[str], axes: Mapping[str, Axes],
 ) -> tuple[Writer, list[Place], list[Place]]:  # fmt: skip
-    """The model with sizes that have names, and its inputs and outputs.
+    """Return the model with named sizes, and its inputs and outputs.
 
     call    the model, its mode and its examples, which `trace` was made of
     """

@@ -1,8 +1,8 @@
-"""ONNX nodes of an elementwise op, from the expression that it is declared by.
+"""ONNX nodes of an elementwise op, from the expression that declares it.
 
-One walk over the expression's syntax tree serves every op of `Elementwise`: arguments are cast to
-the dtype that the op computes in, and each operator and function of the expression is a node or
-some.  A function that ONNX has not, and that is not made of others here, is an Untranslated.
+One walk over the expression's syntax tree serves every op of `Elementwise`.  Arguments are cast to
+the dtype in which the op computes.  Each operator and function of the expression becomes one or
+more nodes.  A function without an ONNX form, direct or composed, is an Untranslated.
 
 Long because it lists every function that an expression may name.
 """
@@ -22,7 +22,7 @@ from flowvm.ops.declare.registry import broadcast_shapes
 
 
 class Untranslated(Exception):  # noqa: N818 - caught where the node is known
-    """What has no translation, and why."""
+    """The reason why an op has no translation."""
 
 
 class Value:
@@ -45,7 +45,9 @@ def elementwise(
     numbers: Sequence[Any],
     out: Any,
 ) -> str:
-    """The op on these values and numbers, as a value of the shape and dtype of `out`."""
+    """Translate an elementwise op on these values and numbers.  Return a value of the shape and
+    dtype of `out`.
+    """
     compute, result = op.types_of(pattern, metas, kinds)
     values, rest = iter(zip(inputs, metas, strict=True)), iter(numbers)
     scope: dict[str, Part] = {}
@@ -59,7 +61,7 @@ def elementwise(
             scope[name] = bool(number) if dtype is bool_ else _as(number, dtype)
             continue
         value, meta = next(values)
-        # a bool has no arithmetic in ONNX: it is 0 or 1, and what is not 0 is true
+        # a bool has no arithmetic in ONNX: it is 0 or 1, and every number but 0 is true
         truth = dtype is bool_ and (op.types == "logical" or op.args[name] == "bool")
         wanted = dtype.compute if truth or dtype is not bool_ or op.types == "int" else int32
         scope[name] = Value(_cast(w, value, meta.dtype, wanted), wanted)
@@ -103,7 +105,7 @@ def _cast(w: Writer, name: str, dtype: DType, wanted: DType) -> str:
 
 
 class _Walk:
-    """The nodes of one expression, whose numbers are of the dtype `computing`."""
+    """The nodes of one expression; its numbers are of the dtype `computing`."""
 
     def __init__(self, w: Writer, scope: dict[str, Part], computing: DType) -> None:
         self.w, self.scope, self.computing = w, scope, computing
@@ -116,35 +118,35 @@ class _Walk:
         return Value(self.w.constant(part, dtype), dtype)
 
     def real(self, part: Part) -> Value:
-        """The same, with a truth as a number."""
+        """Return a part as a number; a truth value is converted."""
         value = self.value(part)
         if value.dtype is bool_ and self.computing is not bool_:
             return Value(self.w.cast(value.name, self.computing), self.computing)
         return value
 
     def truth(self, part: Part) -> Value:
-        """The same, with a number as a truth."""
+        """Return a part as a truth value; a number is converted."""
         value = self.value(part)
         return value if value.dtype is bool_ else Value(self.w.cast(value.name, bool_), bool_)
 
     def op(self, kind: str, *parts: Part) -> Value:
-        """A node of numbers, that gives such."""
+        """Add a node from numbers to a number."""
         values = [self.real(p) for p in parts]
         return Value(self.w.op(kind, *[v.name for v in values]), values[0].dtype)
 
     def asks(self, kind: str, *parts: Part) -> Value:
-        """A node that gives truths."""
+        """Add a node that gives truth values."""
         values = [self.real(p) for p in parts]
         if values[0].dtype is bool_ and kind != "Equal":
             values = [Value(self.w.cast(v.name, int32), int32) for v in values]
         return Value(self.w.op(kind, *[v.name for v in values]), bool_)
 
     def no(self, part: Part) -> Value:
-        """Not."""
+        """Add a logical not."""
         return Value(self.w.op("Not", self.truth(part).name), bool_)
 
     def choose(self, which: Part, yes: Part, no: Part) -> Part:
-        """`yes if which else no`."""
+        """Add a choice: `yes if which else no`."""
         if not isinstance(which, Value):
             return yes if which else no
         one, other = self.value(yes), self.value(no)
@@ -183,7 +185,7 @@ class _Walk:
         raise Untranslated(f"the expression {ast.unparse(node)}")
 
     def binary(self, kind: type, a: Part, b: Part) -> Part:
-        """One of Python's operators."""
+        """Translate one of Python's binary operators."""
         if not isinstance(a, Value) and not isinstance(b, Value) and kind in _PLAIN:
             plain: bool | int | float = _PLAIN[kind](a, b)
             return plain
@@ -197,7 +199,7 @@ class _Walk:
         return Value(self.w.op(word, *_names(values)), values[0].dtype)
 
     def unary(self, kind: type, a: Part) -> Part:
-        """-x, not x, ~x."""
+        """Translate -x, not x, ~x."""
         if kind is ast.Not:
             return self.no(a)
         if kind is ast.USub:
@@ -206,7 +208,7 @@ class _Walk:
         return self.no(value) if value.dtype is bool_ else self.op("BitwiseNot", value)
 
     def compare(self, left: Part, kinds: Sequence[ast.cmpop], others: Sequence[Part]) -> Part:
-        """One comparison, or a chain of some."""
+        """Translate one comparison, or a chain of some."""
         made: list[Value] = []
         for kind, right in zip(kinds, others, strict=True):
             if isinstance(kind, ast.NotEq):
@@ -254,7 +256,7 @@ def _isfinite(t: _Walk, x: Value) -> Part:
 
 
 def _rounded(kind: str) -> Callable[..., Part]:
-    """Floor and its like, which leave integers as they are."""
+    """Translate floor and its like, which leave integers as they are."""
     return lambda t, x: t.op(kind, x) if x.dtype.is_floating_point else x
 
 
@@ -283,7 +285,7 @@ def _fmod(t: _Walk, x: Value, y: Value) -> Value:
 
 
 def _remainder(t: _Walk, x: Value, y: Value) -> Part:
-    """What has the sign of y."""
+    """Return the remainder with the sign of y."""
     if not x.dtype.is_floating_point:
         return t.op("Mod", x, y)
     rest = _fmod(t, x, y)

@@ -1,8 +1,8 @@
-"""Memory: what lies in each buffer of a LogicalGraph, as values of ONNX, which has no memory.
+"""Memory: the contents of each buffer of a LogicalGraph, as values of ONNX, which has no memory.
 
 A buffer's contents are one value in the order of the storage.  An operand is a view of it:
-reshaped, cut, transposed, expanded; or gathered, where no such way leads to it.  A write in place
-makes a new value, of which views are taken from then on.
+reshaped, cut, transposed, expanded; or gathered, if these steps cannot make it.  A write in place
+makes a new value, from which later views are taken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from flowvm.onnx.writer import Writer
 
 
 class Contents:
-    """What lies in a buffer now: a value in the storage's order, its shape, and known views."""
+    """The present contents of a buffer: a value in the storage's order, its shape, and known
+    views.
+    """
 
     def __init__(self, value: str, shape: Sequence[int], dtype: DType) -> None:
         self.value, self.shape, self.dtype = value, tuple(shape), dtype
@@ -40,11 +42,11 @@ class Memory:
             self._reads.setdefault(operand.buffer, []).append(operand)
 
     def is_read(self, operand: Operand) -> bool:
-        """Whether anything looks at what is in this operand's buffer."""
+        """Return True if any node reads this operand's buffer."""
         return operand.buffer in self._reads
 
     def define(self, operand: Operand, value: str) -> None:
-        """`value`, of the operand's shape, is all that is in its buffer."""
+        """Set the whole contents of the operand's buffer to `value`, of its shape."""
         order = _dense_order(operand.meta)
         if order is None:
             raise ArgumentError(f"{operand!r} has gaps: {operand.meta!r}")
@@ -70,7 +72,7 @@ class Memory:
         return contents.views[key]
 
     def write(self, operand: Operand, value: str) -> None:
-        """`value`, of the operand's shape, goes into this place of a buffer that was there."""
+        """Write `value`, of the operand's shape, into its place in a buffer that exists."""
         buffer, meta = operand.buffer, operand.meta
         if buffer.kind is not BufferKind.TEMPORARY:
             raise ArgumentError(
@@ -91,7 +93,7 @@ class Memory:
     # --- variables ------------------------------------------------------------------------------
 
     def _variable(self, buffer: Buffer) -> Contents:
-        """What a parameter, or any tensor from outside, holds."""
+        """Return the contents of a parameter, or of any tensor from outside."""
         read = self._reads[buffer]
         whole = [o for o in read if not o.offset and o.meta.nbytes == buffer.nbytes]
         whole = [o for o in whole if _dense_order(o.meta) is not None]
@@ -149,8 +151,8 @@ class Memory:
 
 
 class _Way:
-    """From a storage to a view: reshape to `radix`, cut (start, size) of each dimension, put the
-    dimensions in this order; those `flipped` go backwards then.
+    """The steps from a storage to a view: reshape to `radix`, cut (start, size) of each dimension,
+    permute, flip the dimensions `flipped`.
     """
 
     def __init__(
@@ -161,8 +163,8 @@ class _Way:
 
 
 def _way(stored: tuple[int, ...], operand: Operand) -> _Way | None:
-    """How a view is reached from a storage of this shape; None where its dimensions overlap, or
-    its steps do not divide each other.
+    """Return the steps from a storage of this shape to a view.  None if the view's dimensions
+    overlap, or its strides do not divide each other.
     """
     meta = operand.meta
     total = int(np.prod(stored, dtype=np.int64))
@@ -212,7 +214,7 @@ def _dense_order(meta: TensorMeta) -> list[int] | None:
 
 
 def places(operand: Operand) -> np.ndarray[Any, Any]:
-    """For each element of the operand, which element of the storage it is."""
+    """Return, for each element of the operand, the index of its element in the storage."""
     meta = operand.meta
     found = np.zeros(tuple(meta.shape), np.int64) + operand.offset // meta.dtype.itemsize
     for d, (n, s) in enumerate(zip(meta.shape, meta.stride, strict=True)):

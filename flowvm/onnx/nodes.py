@@ -1,4 +1,4 @@
-"""A captured call's nodes as ONNX's, one after the other, and what is said where one has none."""
+"""A captured call's nodes as ONNX's, one after another, and the errors of untranslated ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ else:
 
 
 def translated(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequence[str]) -> Writer:
-    """`w`, with the nodes of a call whose inputs and outputs have these names."""
+    """Translate the nodes of a call, whose inputs and outputs have these names.  Return `w`."""
     graph = trace.graph
     for name in (*inputs, *outputs):
         w.name(name)
@@ -63,7 +63,7 @@ def translated(trace: Traced, w: Writer, inputs: Sequence[str], outputs: Sequenc
 
 
 def needed(graph: LogicalGraph) -> list[OpNode]:
-    """The nodes of which outputs, or variables, hang: all others are left out."""
+    """Return the nodes on which outputs or variables depend; all others are left out."""
     wanted = {o.buffer for o in graph.outputs}
     found = []
     for node in reversed(graph.nodes):
@@ -91,7 +91,7 @@ def _values(node: OpNode, memory: Memory, w: Writer) -> Values:
 
 
 def _put(node: OpNode, values: Values, memory: Memory) -> None:
-    """Where a node writes, the values that it gives."""
+    """Record a node's values in the memory that it writes."""
     if node.into:
         for operand, value in zip(node.outputs, values, strict=True):
             memory.write(operand, value or "")

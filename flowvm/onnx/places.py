@@ -1,4 +1,4 @@
-"""Translations of ops on elements at places that are data: gathered, written, counted, found."""
+"""Translations of ops on elements at indices that are data: gathers, scatters, counts, searches."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _REDUCTIONS = {SET: "none", ADD: "add", MULTIPLY: "mul", AMAX: "max", AMIN: "min
 
 
 def scatter(c: Call) -> Values:
-    """The first input with elements of the third written at places, or combined with what is
-    there.
+    """Write elements of the third input into the first at indices, or combine them with the present
+    elements.
     """
     w, (x, index, source) = c.w, c.metas
     if not x.ndim:
@@ -53,7 +53,7 @@ def scatter(c: Call) -> Values:
 
 
 def put(c: Call) -> Values:
-    """The same with whole slices, seen as [outer, n, inner]."""
+    """Write whole slices at indices, seen as [outer, n, inner]."""
     w, dim, (x, index, source) = c.w, c.attrs["dim"], c.metas
     if c.attrs.get("skip", NONE) != NONE:
         raise Untranslated("an index that is left out")
@@ -72,7 +72,9 @@ def _scattered(c: Call, x: str, where: str, values: str, dim: int) -> str:
 
 
 def join_positions(c: Call) -> Values:
-    """Positions in two dimensions as those in both taken together; negative ones from the end."""
+    """Combine indices of two dimensions to indices of both together; negative ones count from the
+    end.
+    """
     a, b = (
         c.w.op("Mod", c.x(k), c.number(c.attrs[size], int64)) for k, size in enumerate(("na", "nb"))
     )
@@ -95,7 +97,9 @@ def isin(c: Call) -> Values:
 
 
 def masked_scatter(c: Call) -> Values:
-    """Where the mask is, the source's elements in their order: the k-th is counted."""
+    """Take the source's elements in their order at the true places of the mask; a running count
+    numbers them.
+    """
     w, shape = c.w, c.metas[0].shape
     mask = w.expand(c.x(1), shape)
     count = w.op("CumSum", w.cast(w.reshape(mask, [-1]), int64), c.number(0, int64))
@@ -105,7 +109,7 @@ def masked_scatter(c: Call) -> Values:
 
 
 def searchsorted(c: Call) -> Values:
-    """How many of the boundaries are less than a value, or not greater."""
+    """Count the boundaries that are less than a value, or not greater."""
     w = c.w
     boundaries, each = c.x(0), w.op("Unsqueeze", c.x(1), w.ints(-1))
     if c.metas[0].ndim > 1:
@@ -131,7 +135,9 @@ def _bags(c: Call) -> tuple[str, str]:
 
 
 def embedding_bag(c: Call) -> Values:
-    """A product: of what is in each bag, 0 or 1, with the rows."""
+    """Translate sums over bags as a product: a matrix of 0 and 1, the rows in each bag, times the
+    rows.
+    """
     _only_first(c)
     w, (rows, inside) = c.w, _bags(c)
     chosen = w.cast(inside, c.out.dtype)
@@ -143,7 +149,7 @@ def embedding_bag(c: Call) -> Values:
 
 
 def embedding_bag_max(c: Call) -> Values:
-    """The largest of what is in each bag; 0 where nothing is."""
+    """Take the largest element of each bag; 0 for an empty bag."""
     _only_first(c)
     w, (rows, inside) = c.w, _bags(c)
     each = w.op("Where", w.op("Unsqueeze", inside, w.ints(2)), rows, c.number(-math.inf))

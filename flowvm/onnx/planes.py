@@ -20,8 +20,8 @@ from flowvm.ops.planes.cpu.resize_kernels import write_axis
 
 
 def _behind(size: int, out: int, kernel: int, stride: int, dilation: int, front: int) -> int:
-    """What is laid behind an axis: as much as in front where that gives the windows, which holds
-    for every size; else what the last window needs to fit.
+    """Return the padding behind an axis.  It is the padding in front if that gives all windows, for
+    any size.  Otherwise it is the least that the last window needs.
     """
     reach = dilation * (kernel - 1) + 1
     if (size + 2 * front - reach) // stride + 1 == out:
@@ -30,7 +30,7 @@ def _behind(size: int, out: int, kernel: int, stride: int, dilation: int, front:
 
 
 def conv(c: Call) -> Values:
-    """Of one to three dimensions, with groups."""
+    """Translate a convolution of one to three dimensions, with groups."""
     how, size = c.attrs["how"], c.attrs["size"]
     n = len(size)
     kernel = c.metas[1].shape[2:]
@@ -47,7 +47,7 @@ def conv(c: Call) -> Values:
 
 
 def transposed(c: Call) -> Values:
-    """Transposed convolution: what is missing to the given size is laid behind."""
+    """Translate a transposed convolution; the rest of the given size is padded behind."""
     how, size = c.attrs["how"], c.attrs["shape"][2:]
     n = len(size)
     kernel = c.metas[1].shape[2:]

@@ -48,7 +48,7 @@ def summed(kind: str) -> Callable[[Call], Values]:
 
 
 def extreme(kind: str) -> Callable[[Call], Values]:
-    """amax and amin."""
+    """Translate amax and amin."""
 
     def translate(c: Call) -> Values:
         dtype = c.metas[0].dtype
@@ -60,7 +60,7 @@ def extreme(kind: str) -> Callable[[Call], Values]:
 
 
 def truths(kind: str) -> Callable[[Call], Values]:
-    """any, all and count_nonzero."""
+    """Translate any, all and count_nonzero."""
 
     def translate(c: Call) -> Values:
         x = c.x() if c.metas[0].dtype is bool_ else c.w.cast(c.x(), bool_)
@@ -71,7 +71,7 @@ def truths(kind: str) -> Callable[[Call], Values]:
 
 
 def extreme_at(kind: str) -> Callable[[Call], Values]:
-    """max and min along a dimension, with where they are."""
+    """Translate max and min along a dimension, with their indices."""
 
     def translate(c: Call) -> Values:
         dim, keep, x = c.attrs["dim"], int(c.attrs["keepdim"]), c.x()
@@ -110,7 +110,7 @@ def softmax(kind: str) -> Callable[[Call], Values]:
 
 
 def cumsum(c: Call) -> Values:
-    """Sums of what is in front, from either end."""
+    """Translate running sums, from either end."""
     x = c.x() if c.metas[0].dtype is c.out.dtype else c.w.cast(c.x(), c.out.dtype)
     if not c.metas[0].ndim:
         return [x]
@@ -119,8 +119,8 @@ def cumsum(c: Call) -> Values:
 
 
 def prefixes(kind: str, neutral: float) -> Callable[[Call], Values]:
-    """What ONNX has no scan for: each element's prefix as a row of its own, which is folded.  The
-    place of an extreme is its last one.
+    """Translate scans that ONNX lacks: each element's prefix becomes a row, and the row is folded.
+    The index of an extreme is its last one.
     """
 
     def translate(c: Call) -> Values:

@@ -1,9 +1,9 @@
-"""Files for inputs of any size, from a few translations with sizes of our own.
+"""Files for inputs of any size, computed from a few translations with chosen sizes.
 
 A LogicalGraph has numbers for sizes.  So the model is captured and translated with several values
-of each named size, and what is written is compared node by node.  An integer that differs is a
-formula of the sizes, which is found from those values, held against others, and computed in the
-file from the inputs' shapes.  What differs in any other way hangs on the size, and is an error.
+of each named size, and the results are compared node by node.  An integer that differs is a formula
+of the sizes: it is found from some values, checked with others, and computed in the file from the
+inputs' shapes.  Any other difference depends on the size, and is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Probes:
         self.at += [{n: values[n][k] for n in self.names} for k in (2, 3)]
 
     def formula(self, found: Sequence[int]) -> Formula | None:
-        """What gives these numbers at the points; None where it is no sum of products of sizes."""
+        """Return the formula that gives these numbers at the points.  None if it is no sum of
+        products of sizes.
+        """
         by_corner = dict(zip(self.corners, found, strict=False))
         terms: dict[frozenset[str], Fraction] = {}
         for corner in self.corners:
@@ -77,7 +79,7 @@ class Formula:
         self.under = under
 
     def at(self, sizes: Sizes) -> Fraction:
-        """Its value for these sizes."""
+        """Return the formula's value for these sizes."""
         total = sum(f * math.prod(sizes[n] for n in names) for names, f in self.terms)
         return Fraction(total, self.under)
 
@@ -91,7 +93,8 @@ class Formula:
 
 
 def probes(examples: Sizes, taken: set[int]) -> list[Probes]:
-    """Points to try, one after the other: sizes above those of the examples, below, multiples.
+    """Return sets of points to try, one after another: sizes above the examples' sizes, below them,
+    and multiples.
 
     taken   sizes that other dimensions have, which a probe must not be mistaken for
     """
@@ -153,7 +156,7 @@ def translated(
 
 
 class Merged:
-    """Several translations as one, which is the first with what differs computed.
+    """Several translations merged: the first one, with the differing numbers computed.
 
     where      a named size -> an input and the dimension that has it
     examples   the sizes as the examples have them
@@ -169,7 +172,7 @@ class Merged:
         self.examples = examples
         self.probe, self.writers, self.w, self.where = probe, writers, writers[0], where
         self._made: dict[Any, str] = {}
-        nodes, self.w.nodes = self.w.nodes, []  # what computes sizes comes in front
+        nodes, self.w.nodes = self.w.nodes, []  # nodes that compute sizes come in front
         self._merge(nodes)
         self.w.nodes += nodes
 
@@ -222,7 +225,9 @@ class Merged:
                 seen.update({n: (place, k) for k, n in enumerate(node.output)})
 
     def _constant(self, node: Any, k: int, held: Sequence[Any]) -> None:
-        """Input `k` of a node, which is these constants at the points."""
+        """Replace constant input `k` of a node by a formula; `held` are its values at the
+        points.
+        """
         if all(t.raw_data == held[0].raw_data and t.dims == held[0].dims for t in held[1:]):
             return
         arrays = [onnx.numpy_helper.to_array(t) for t in held]
@@ -292,7 +297,7 @@ def _attributes(node: Any) -> list[bytes]:
 
 
 def _whole(arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
-    """Whether they hold integers, which int64 can say."""
+    """Return True if the arrays hold integers that int64 can represent."""
     for a in arrays:
         if a.dtype.kind == "b":
             return False

@@ -1,4 +1,4 @@
-"""TRANSLATIONS: how each op is said in ONNX, by the op's name.
+"""TRANSLATIONS: the translation of each op to ONNX, by the op's name.
 
 Elementwise ops are not in it: all of them go by their expression (`flowvm.onnx.expressions`).
 """

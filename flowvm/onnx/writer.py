@@ -1,4 +1,4 @@
-"""Writer: ONNX nodes and constants as they are found, and the model that is made of them.
+"""Writer: ONNX nodes and constants in the making, and the model built from them.
 
 Values go by names.  A constant that is there already is used again; nodes that nothing needs are
 left out of the model.
@@ -31,7 +31,9 @@ _TYPES = {
 
 
 def type_number(dtype: DType) -> int:
-    """ONNX's number of a dtype; ArgumentError for a complex one, of which few of its ops know."""
+    """Return ONNX's number of a dtype.  ArgumentError for complex dtypes, which few of ONNX's ops
+    accept.
+    """
     if dtype.name not in _TYPES:
         raise ArgumentError(f"{dtype.name} has no translation to ONNX; compute with its parts")
     number: int = getattr(onnx.TensorProto, _TYPES[dtype.name])
@@ -43,7 +45,7 @@ Place = tuple[str, DType, Sequence[int | str]]
 
 
 class Writer:
-    """What is written so far.
+    """The nodes and initializers written so far.
 
     opset   the version of ONNX's operators
     scope   of the nodes that come: the path of the user's module; `line`: the user's line
@@ -73,11 +75,11 @@ class Writer:
         return name
 
     def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """A node of one output: that output's name."""
+        """Add a node of one output.  Return the output's name."""
         return self.ops(kind, 1, *inputs, **attributes)[0]
 
     def ops(self, kind: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
-        """A node of `count` outputs."""
+        """Add a node of `count` outputs.  Return their names."""
         place = "/".join(["", *self.scope.split(".")]) if self.scope else ""
         name = self.name(f"{place}/{kind}")
         outputs = [self.name(f"{name}_output_{k}") for k in range(count)]
@@ -88,7 +90,7 @@ class Writer:
         return outputs
 
     def constant(self, values: Any, dtype: DType) -> str:
-        """A constant with these numbers."""
+        """Return the name of a constant with these numbers."""
         stored = dtype.stored(np.asarray(values))
         key = (dtype.name, stored.shape, stored.tobytes())
         name = self._constants.get(key)
@@ -111,7 +113,9 @@ class Writer:
     def variable(
         self, name: str, held: Any, meta: TensorMeta, read: Callable[[], np.ndarray[Any, Any]]
     ) -> str:
-        """What `held`, a tensor from outside, has, as the array that `read` gives."""
+        """Return the name of a value from outside: the tensor `held`, as the array that `read`
+        returns.
+        """
         name = self.name(name)
         key = id(held), meta
         if key not in self.values:
@@ -188,7 +192,7 @@ def _info(name: str, dtype: DType, shape: Sequence[int | str]) -> Any:
 
 
 def need_onnx(asker: str) -> None:
-    """ArgumentError unless the package `onnx` can be imported."""
+    """Raise ArgumentError unless the package `onnx` can be imported."""
     try:
         _ = onnx.__version__
     except ImportError as error:

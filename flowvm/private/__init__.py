@@ -1,5 +1,5 @@
-"""What flowvm takes of other packages without their promise: every private name, with its reason.
+"""The private names of other packages that flowvm uses, each with its reason.
 
-Here: one table a package, what reads and writes those names, and the probes that find them gone.
-Not here: what is done with them.
+Here: one table a package, functions that read and write those names, and probes that find missing
+ones.  Not here: their users.
 """

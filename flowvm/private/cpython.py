@@ -1,5 +1,5 @@
-"""What flowvm knows of CPython that no document promises: reference counts, bytecode, where signals
-are looked at.
+"""CPython's undocumented behaviour that flowvm relies on: reference counts, bytecode, the points at
+which signals are handled.
 
 Public, though CPython's own, are `sys._getframe` and `sys._current_frames`, and the C functions of
 capsules.  `CPYTHON` is the table; what it lists is here, and nowhere else.
@@ -55,7 +55,7 @@ _SOLE: Final = _sole()
 
 
 def _counting() -> str:
-    """Why getrefcount does not tell how many hold an object, or ""."""
+    """Return the reason why getrefcount does not count an object's references, or ""."""
     for held in (object(), Package.__new__(Package), []):
         before = getrefcount(held)
         again = [held, held]
@@ -67,9 +67,9 @@ def _counting() -> str:
     return ""
 
 
-# What getrefcount says of an object that one local variable holds, that one list and one local
-# variable hold, and of a function's copied variables that nobody else has.  Where it says something
-# else than how many hold an object, far less: then no object is ever taken to be held once.
+# The results of getrefcount for an object that one local variable holds, for one that a list and a
+# local variable hold, and for a function's copied variables without other references.  If it counts
+# otherwise, the limit is far less: then no object ever counts as held once.
 _LESS: Final = -9 if _counting() else 0
 SOLE: Final = _SOLE + _LESS
 HELD: Final = _held() + _LESS
@@ -78,16 +78,16 @@ LOCALS: Final = _locals() + _LESS
 
 # --- counters ---------------------------------------------------------------------------------
 
-if sys.version_info < (3, 12):  # later versions deprecate what is the quicker way
+if sys.version_info < (3, 12):  # later versions deprecate this quicker way
 
     def next_of(counter: Any) -> int:
-        """The number that an `itertools.count` hands out next; it stays the next."""
+        """Return the number that an `itertools.count` hands out next; it stays the next."""
         number: int = counter.__reduce__()[1][0]
         return number
 else:
 
     def next_of(counter: Any) -> int:
-        """The number that an `itertools.count` hands out next; it stays the next."""
+        """Return the number that an `itertools.count` hands out next; it stays the next."""
         return int(repr(counter)[6:-1])  # "count(7)"
 
 
@@ -158,7 +158,7 @@ _EXTENDED, _IMPORT_NAME, _IMPORT_FROM = (
 
 
 def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
-    """The modules that `code` and the code written inside it import, and what of each."""
+    """Return the modules that `code` and its nested code import, and the names taken from each."""
     module, wanted, high = "", list[str](), 0
     steps = code.co_code
     for step, low in zip(steps[::2], steps[1::2], strict=True):
@@ -180,7 +180,9 @@ def imports_of(code: CodeType) -> Iterator[tuple[str, list[str]]]:
 
 
 def unpacked(frame: FrameType) -> int | None:
-    """Into how many values the frame unpacks at this moment (`a, b = x`); None if it does not."""
+    """Return the number of values into which the frame unpacks now (`a, b = x`); None if it does
+    not.
+    """
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset == frame.f_lasti and instruction.opname == "UNPACK_SEQUENCE":
             return int(instruction.argval)
@@ -188,7 +190,7 @@ def unpacked(frame: FrameType) -> int | None:
 
 
 def raises(code: CodeType) -> bool:
-    """Whether there is a `raise` in code; not in the code in it."""
+    """Return True if code contains a `raise`; code nested in it does not count."""
     return any(i.opname == "RAISE_VARARGS" for i in dis.get_instructions(code))
 
 
@@ -239,14 +241,15 @@ def _imports() -> str:
 
 # --- signals ----------------------------------------------------------------------------------
 
-# Behind these, CPython runs handlers of signals and may change threads; as of 3.12 behind those
-# calls as well that go to C.
+# Behind these, CPython runs handlers of signals and may change threads; as of 3.12 also behind
+# calls of C functions.
 _CHECKING: Final = ("CALL", "JUMP_BACKWARD", "RESUME", "SEND", "YIELD_VALUE")
 
 
 def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
-    """The instructions at which a signal may come, from where code stores the variable `first` to
-    its call behind loading `last`; of that call not the one itself, but what it takes.
+    """Return the instructions at which a signal may come between two points of code.  The first
+    stores the variable `first`; the second is the call behind loading `last`, without the call
+    itself.
     """
     imports, inside, loaded = list[str](), False, False
     for instruction in dis.get_instructions(code):
@@ -263,9 +266,9 @@ def checks_for_signals(code: CodeType, first: str, last: str) -> list[str]:
 
 
 def enters_block(code: CodeType, last: int) -> bool:
-    """Whether the instruction at an offset calls the `__enter__` of a `with`.  As of 3.14 that is a
-    call like any other, behind which a signal's handler may raise: outside of the block still, so
-    nothing would release what was taken.
+    """Return True if the instruction at an offset calls the `__enter__` of a `with`.  As of 3.14
+    that call is like any other.  A signal's handler may raise behind it, still outside of the
+    block, so nothing would release the lock.
     """
     steps = code.co_code
     return (
@@ -280,8 +283,8 @@ _MOVING: Final = ("JUMP", "RESUME", "LOAD_FAST", "LOAD_CONST", "COPY", "SWAP", "
 
 
 def calls_nothing(code: CodeType, last: int) -> bool:
-    """Whether the instruction at an offset is one that nothing is called by: a thread that is found
-    there and does not run has no core, or waits for the GIL.
+    """Return True if the instruction at an offset calls nothing.  A thread that stays there without
+    running has no core, or waits for the GIL.
     """
     steps = code.co_code
     if not 0 <= last < len(steps):
@@ -291,7 +294,7 @@ def calls_nothing(code: CodeType, last: int) -> bool:
 
 
 def _moving() -> str:
-    """A loop without a body is at its jump, or takes the next number; a call is a call."""
+    """Return the reason why `calls_nothing` is wrong about loops or calls, or ""."""
 
     def loop() -> None:
         for _ in range(3):
@@ -312,7 +315,9 @@ def _names(instruction: dis.Instruction) -> tuple[Any, ...]:
 
 
 def _signals() -> str:
-    """A number is taken, and a record written, with nothing in between; as generated calls do."""
+    """Return the reason why a signal may come between the taking of a number and the writing of its
+    record, or "".  The code is as in generated calls.
+    """
 
     def sample(counter: Any, codes: Any, code: Any, write: Any) -> None:
         for seq in counter:  # noqa: B007

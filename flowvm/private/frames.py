@@ -1,11 +1,10 @@
-"""Where CPython keeps what a thread is doing: its innermost frame, and of a frame its code, where
-it is in that, and who called it.
+"""Offsets in CPython's memory: a thread's innermost frame, and a frame's code, position and caller.
 
-Nothing is assumed of these places: they are looked for, by comparing words of memory with what
-`sys._getframe` says, and a walk by what was found is compared with the frames there are.  Memory
-that is no object's is read by the system (`process_vm_readv` of this very process), which answers
-"no such address" where a load would end the process.  So a thread may be looked at while it runs
-(`flowvm.vm.watch.sampling`), at worst with a wrong answer.
+No offsets are assumed: they are found by comparing words of memory with `sys._getframe`.  Then a
+walk by these offsets is compared with the real frames.  Memory that may be no object's is read by
+the system (`process_vm_readv` of this very process).  It answers "no such address" where a load
+would end the process.  So a running thread may be sampled (`flowvm.vm.watch.sampling`), at worst
+with a wrong answer.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ TAGS = 7  # low bits of a reference, which may mean something else
 
 
 class Layout(NamedTuple):
-    """Bytes from the beginning of what has it.
+    """Offsets in bytes from the beginning of each structure.
 
     current  of a thread's state: the address of its innermost frame; or if `through` is not -1,
              that of something that has it, so many bytes into it
@@ -56,7 +55,7 @@ class _Span(ctypes.Structure):
 @functools.cache
 def reader() -> Any:
     """The C function `process_vm_readv`; VMError where there is none."""
-    # which keeps the GIL: nobody goes on while this reads
+    # PyDLL keeps the GIL: no thread goes on while this reads
     function = getattr(ctypes.PyDLL(None, use_errno=True), "process_vm_readv", None)
     if function is None:
         raise VMError("the C library has no process_vm_readv")
@@ -67,7 +66,7 @@ def reader() -> Any:
 
 
 def words_of(address: int, count: int) -> tuple[int, ...]:
-    """`count` words of memory; none where that is no address."""
+    """Return `count` words of memory; none if that is no address."""
     buffer = ctypes.create_string_buffer(8 * count)
     to, of = _Span(ctypes.addressof(buffer), 8 * count), _Span(address, 8 * count)
     at = ctypes.addressof
@@ -83,7 +82,7 @@ def thread_state() -> int:
 
 @functools.cache
 def layout() -> Layout:
-    """Where things are in this CPython; VMError if they are not found, or not where they seem."""
+    """Return the offsets in this CPython.  VMError if they are not found, or fail the check."""
     found: Layout = _nested(_looked_for)
     if why := next(filter(None, (_nested(_differs(found)), next(map(_differs(found), "x")))), ""):
         raise VMError(why)
@@ -91,7 +90,7 @@ def layout() -> Layout:
 
 
 def why_not() -> str:
-    """Why threads cannot be looked at while they run, or ""."""
+    """Return the reason why threads cannot be sampled while they run, or ""."""
     try:
         layout()
     except VMError as error:
@@ -100,7 +99,7 @@ def why_not() -> str:
 
 
 def _nested(look: Callable[[Any], Any]) -> Any:
-    """What `look` answers in frames that call each other, in another loop of the interpreter's."""
+    """Return the result of `look` inside nested frames and a second loop of the interpreter."""
 
     def outer(x: Any) -> Any:
         return inner(x)
@@ -128,7 +127,7 @@ def _looked_for(_: Any) -> Layout:
 
 
 def _only(what: str, found: list[set[Any]]) -> Any:
-    """What is in all of the sets, the least if it is several; VMError if nothing is."""
+    """Return the smallest element common to all of the sets; VMError if there is none."""
     common = set.intersection(*found)
     if not common:
         raise VMError(f"no place of {what} is known in this CPython")
@@ -148,7 +147,9 @@ def _places(address: int, holds: Callable[[int], bool]) -> set[int]:
 
 
 def _frames_and_code(frame: FrameType) -> set[tuple[int, int]]:
-    """Where a frame object may say where the frame is, and where that has its code."""
+    """Return possible offsets of the frame in a frame object, each with the offset of the code in
+    the frame.
+    """
     wanted = id(frame.f_code)
     return {
         (8 * k, place)
@@ -159,7 +160,9 @@ def _frames_and_code(frame: FrameType) -> set[tuple[int, int]]:
 
 
 def _shifts(frame: FrameType, address: int) -> set[tuple[int, int]]:
-    """Where a frame may say where in its code it is, and what is to be taken from that."""
+    """Return possible offsets of the instruction pointer in a frame, each with the shift to
+    subtract.
+    """
     code = id(frame.f_code)
     size = sys.getsizeof(frame.f_code)
     return {
@@ -170,8 +173,8 @@ def _shifts(frame: FrameType, address: int) -> set[tuple[int, int]]:
 
 
 def _currents(inside: int) -> set[tuple[int, int]]:
-    """Where the calling thread's state may say which frame is the innermost: this function's, as
-    long as it calls nothing but C.
+    """Return possible offsets of the innermost frame in the calling thread's state.  The innermost
+    frame is this function's while it calls only C.
     """
     here = ctypes.c_ssize_t.from_address(id(sys._getframe()) + inside).value
     found = set[tuple[int, int]]()
@@ -204,8 +207,8 @@ def _table_place() -> int:
 
 
 def walk(found: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
-    """The address of the code, and the offset in it, of each frame of a thread from the innermost
-    on; of what is no frame of Python's, whatever is there.
+    """Return the address of the code and the offset in it, for each frame of a thread from the
+    innermost on.  Frames that are not Python's give meaningless numbers.
     """
     first = words_of(state + found.current, 1)
     if first and found.through >= 0:
@@ -223,7 +226,9 @@ def walk(found: Layout, state: int, most: int = 64) -> list[tuple[int, int]]:
 
 
 def _differs(found: Layout) -> Callable[[Any], str]:
-    """A function that says how what `walk` finds is not what there is, or ""."""
+    """Return a function that compares `walk`'s result with the real frames, and returns the
+    difference or "".
+    """
 
     def look(_: Any) -> str:
         state = thread_state()

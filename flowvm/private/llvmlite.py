@@ -19,7 +19,7 @@ _WRAPPER = "llvmlite.binding.ffi:_lib_fn_wrapper"
 
 
 def _reads_otherwise() -> str:
-    """Why a call is not what it was when `_called` was written, or ""."""
+    """Return the reason why a call differs from the one for which `_called` was written, or ""."""
     call = getattr(found_at(_WRAPPER).__call__, "__wrapped__", found_at(_WRAPPER).__call__)
     lock = found_at("llvmlite.binding.ffi:lib._lock")
     named = set(call.__code__.co_names)
@@ -49,7 +49,8 @@ LLVMLITE = Package(
 
 @functools.cache
 def mend_calls() -> bool:
-    """Have llvmlite hold its lock so that no exception leaves it taken; whether that was done.
+    """Let llvmlite hold its lock so that no exception leaves it taken.  Return True if that was
+    done.
 
     Where llvmlite is not as tested nothing is changed: then `flowvm.guards.apart` gives back what
     the main thread has left taken.

@@ -1,9 +1,9 @@
-"""Locks of other packages: which there are, who has them, and how one is given back or made free.
+"""Locks of other packages: their list, their owners, and their release.
 
-A fork waits for some of them (`flowvm.guards.forks`).  And any of them may be left taken: where a
-package takes a lock by Python code, an exception of a signal handler may come between that and what
-would give it back.  Who waits then says who has what, and a thread gives back what it has left
-taken (`flowvm.guards.apart`).
+A fork waits for some of them (`flowvm.guards.forks`).  Any of them may be left taken: if a package
+takes a lock by Python code, an exception of a signal handler may come before its release.  A
+waiting thread then reports the owners, and a thread releases the locks that it has left taken
+(`flowvm.guards.apart`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OWNER = re.compile(
 
 
 class Taken(NamedTuple):
-    """A lock that a thread has; `owner` is its number, 0 where that is not known."""
+    """A lock that a thread has; `owner` is the thread's number, 0 if it is unknown."""
 
     name: str
     owner: int
     release: Callable[[], Any]
-    users: tuple[str, ...]  # files whose frames on the owner's stack may have it rightly
+    users: tuple[str, ...]  # a frame of these files on the owner's stack may rightly hold the lock
 
 
 def foreign_locks() -> list[Any]:
@@ -45,7 +45,7 @@ def foreign_locks() -> list[Any]:
 
 
 def make_free(lock: Any) -> None:
-    """In a child of a fork: `lock` is free, whoever had it; as `threading` does with its own."""
+    """Free `lock` in a forked child, whoever had it, as `threading` does with its own."""
     lock._at_fork_reinit()
 
 
@@ -71,8 +71,7 @@ def taken() -> Iterator[Taken]:
 
 
 def give_back() -> list[str]:
-    """Give back each of these locks that this thread has and none of its frames is at work with:
-    the names of those.
+    """Release the locks that this thread has and none of its frames is using.  Return their names.
 
     An exception came between taking it and its use.
     """

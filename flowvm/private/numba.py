@@ -303,8 +303,8 @@ NUMBA = Package(
 def function_compiler(
     flags: Callable[[Any], Any], lowered: Callable[[Any, Any, Any], Any]
 ) -> type[Any]:
-    """Numba's compiler of one function, a class: `flags` changes the flags it is compiled with, and
-    `lowered(target, function, result)` answers what is made of the result once it is lowered.
+    """Return a subclass of Numba's compiler of one function.  `flags` changes the compiler's flags;
+    `lowered(target, function, result)` returns the final result.
     """
     base: Any = NUMBA.FunctionCompiler
 
@@ -339,12 +339,12 @@ def overloads_of(context: Any, name: object) -> Any:
 
 
 def never_finalized(library: Any) -> None:
-    """Let no caller of a library generate its code."""
+    """Mark a library so that no caller of it generates its code."""
     library._ensure_finalized = lambda: None
 
 
 def forget_function(context: Any, entry_point: Any) -> None:
-    """Nobody calls this compiled function any more: what it is made of can go."""
+    """Forget a compiled function that has no callers any more, so that its parts can be freed."""
     NUMBA.require("TargetContext")
     context._defns.pop(entry_point, None)
 
@@ -364,8 +364,8 @@ def simplify(library: Any) -> None:
 def free_passes(manager: Any) -> None:
     """Free a pass manager of llvmlite, which has run.
 
-    Nobody else does: its class finds the `_dispose` of another base first, which does nothing, so
-    30 to 60 KB would stay of each.
+    Numba never frees it: its class finds the `_dispose` of another base first, which does nothing.
+    So 30 to 60 KB would stay of each.
     """
     if NUMBA.usable("pass_manager"):
         NUMBA.pass_manager._dispose(manager)

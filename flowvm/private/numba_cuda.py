@@ -21,7 +21,7 @@ import numpy as np
 from flowvm.errors import DeviceError
 from flowvm.private.table import Package, Use
 
-TESTED = ("0.30.4",)  # those before cannot be imported beside Numba 0.68.1
+TESTED = ("0.30.4",)  # earlier versions cannot be imported beside Numba 0.68.1
 ARRAYS = "numba.cuda.np.arrayobj"
 
 
@@ -159,5 +159,5 @@ def enter_at(library: Any, name: str) -> None:
 
 
 def memories(module: Any, shared: Any, local: Any) -> None:
-    """Let a simulator's `cuda` have these as `cuda.shared` and `cuda.local`."""
+    """Set `cuda.shared` and `cuda.local` of a simulator's module."""
     module._shared, module._local = shared, local

@@ -1,7 +1,7 @@
-"""Objects of CPython as memory: where they keep what they refer to, and its C API by name.
+"""Objects of CPython as memory: the offsets of their references, and its C API by name.
 
-Of how objects are laid out nothing is assumed, but that `id` is an object's address: what one
-refers to is looked for in it.  Used by native calls (`flowvm.eager.native`).
+The only assumption about the layout of objects is that `id` is an object's address: references are
+searched in the object's memory.  Used by native calls (`flowvm.eager.native`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _C_TYPES: Final[dict[str, Any]] = {
 
 
 def place_of(holder: object, value: object, size: int) -> int:
-    """How many bytes into `holder`, which has `size`, the one reference to `value` lies.
+    """Return the offset in bytes of the one reference to `value` in `holder`, which has `size`
+    bytes.
 
     It is looked for, so nothing is assumed of how CPython lays objects out, but that `id` is an
     object's address.  VMError if it is there not once.
@@ -38,7 +39,7 @@ def place_of(holder: object, value: object, size: int) -> int:
 
 
 def class_place() -> int:
-    """Where an object refers to its class."""
+    """Return the offset of an object's reference to its class."""
 
     class Empty:
         __slots__ = ()
@@ -47,7 +48,7 @@ def class_place() -> int:
 
 
 def slot_place(kind: type, name: str) -> int:
-    """Where an instance of `kind` has what its slot `name` holds."""
+    """Return the offset of the slot `name` in an instance of `kind`."""
     holder: Any = object.__new__(kind)
     value = object()
     getattr(kind, name).__set__(holder, value)
@@ -57,14 +58,14 @@ def slot_place(kind: type, name: str) -> int:
 
 
 def file_name_place() -> int:
-    """Where a code object has its `co_filename`."""
+    """Return the offset of `co_filename` in a code object."""
     name = f"<a file of {object()!r}>"  # no other reference of the code object is this very string
     code = place_of.__code__.replace(co_filename=name)
     return place_of(code, code.co_filename, CodeType.__basicsize__)
 
 
 def slice_places() -> tuple[int, int, int]:
-    """Where a slice has its `start`, `stop` and `step`."""
+    """Return the offsets of `start`, `stop` and `step` in a slice."""
     parts = object(), object(), object()
     made = slice(*parts)
     start, stop, step = (place_of(made, part, slice.__basicsize__) for part in parts)
@@ -72,7 +73,7 @@ def slice_places() -> tuple[int, int, int]:
 
 
 def counter_place() -> int:
-    """Where an `itertools.count` has the number that it hands out next."""
+    """Return the offset of the next number in an `itertools.count`."""
     first = 0x5EED_0F_C0_07
     counter = itertools.count(first)
     places = list[int]()
@@ -91,7 +92,7 @@ def _word(holder: object, at: int) -> int:
 
 
 def places_are_found() -> str:
-    """Why what an object refers to is not found in it, or ""."""
+    """Return the reason why an object's references are not found in its memory, or ""."""
 
     class Sample:
         __slots__ = ("a", "b")
@@ -119,7 +120,7 @@ def api_function(name: str, signature: str) -> Any:
 
 
 def api_address(name: str) -> int:
-    """Its address; VMError if this CPython has no such function."""
+    """Return the address of a function of the C API; VMError if this CPython lacks it."""
     function = getattr(ctypes.pythonapi, name, None)
     if function is None:
         raise VMError(f"this CPython has no C function {name}")

@@ -1,5 +1,5 @@
-"""The value stack of a frame that is traced: the operands of the instruction that is to run next,
-and the function that the frame runs.
+"""The value stack of a traced frame: the operands of its next instruction, and the function that
+the frame runs.
 
 Nothing is assumed of where CPython keeps them: a sample function is traced, and its locals, its
 stack and its function are looked for in its frame.  A frame may be looked at only while a trace
@@ -38,7 +38,7 @@ instructions_of = dis.get_instructions
 
 
 class Places(NamedTuple):
-    """Bytes from the beginning of what has it.
+    """Offsets in bytes from the beginning of each structure.
 
     inside    of a frame object: the address of the frame
     function  of a frame: its function
@@ -71,16 +71,16 @@ class Stack:
         self._frame, self._places, self.end = _word(id(frame) + found.inside).value, found, end
 
     def __getitem__(self, depth: int) -> Any:
-        """The operand at a depth, 1 at the top; NULL where there is none."""
+        """Return the operand at a depth, 1 at the top; NULL if there is none."""
         return _value_at(self._frame + self.end - 8 * depth)
 
     def variable(self, number: int) -> Any:
-        """A local variable by its number; NULL where it has no value."""
+        """Return a local variable by its number; NULL if it has no value."""
         return _value_at(self._frame + self._places.locals + 8 * number)
 
     @property
     def function(self) -> Any:
-        """The function that the frame runs."""
+        """Return the function that the frame runs."""
         return _value_at(self._frame + self._places.function)
 
 
@@ -119,8 +119,10 @@ def depths(code: CodeType) -> dict[int, int]:
 
 
 def _effect(step: dis.Instruction) -> int:
-    """By how many values an instruction makes the stack longer, if it does not jump."""
-    if step.opname == "RETURN_GENERATOR":  # what is sent to it is there when it goes on
+    """Return the number of values by which an instruction makes the stack longer, if it does not
+    jump.
+    """
+    if step.opname == "RETURN_GENERATOR":  # the value sent to it is on the stack when it goes on
         return 1
     if sys.version_info < (3, 12) and step.opname in ("PRECALL", "CALL"):  # the former does nothing
         return 0 if step.opname == "PRECALL" else -1 - (step.arg or 0)
@@ -128,8 +130,8 @@ def _effect(step: dis.Instruction) -> int:
 
 
 def ends(code: CodeType, found: Places) -> dict[int, int]:
-    """Where the stack ends in front of each instruction, by its offset: bytes from the beginning of
-    the frame.
+    """Return the end of the stack in front of each instruction, by its offset: bytes from the
+    beginning of the frame.
     """
     bottom = found.locals + 8 * _variables(code)
     return {at: bottom + 8 * depth for at, depth in depths(code).items()}
@@ -137,7 +139,7 @@ def ends(code: CodeType, found: Places) -> dict[int, int]:
 
 @functools.cache
 def places() -> Places:
-    """Where frames keep these in this CPython; VMError if they are not there."""
+    """Return the offsets in this CPython's frames; VMError if they are not found."""
     found: list[Places] = _traced(_sample, _places_in)
     if not found:
         raise VMError("this CPython's frames have no value stack that is known")
@@ -147,7 +149,7 @@ def places() -> Places:
 
 
 def why_no_stack() -> str:
-    """Why the value stack cannot be read, or ""."""
+    """Return the reason why the value stack cannot be read, or ""."""
     try:
         places()
     except VMError as error:
@@ -156,7 +158,8 @@ def why_no_stack() -> str:
 
 
 def traced_by(frame: FrameType, local: Callable[..., Any]) -> Callable[..., Any]:
-    """`local`, for a trace function to answer at a "call": it is told of opcodes too.
+    """Return `local` for a trace function to return at a "call", with events of opcodes switched
+    on.
 
     CPython 3.12 looks once, when a trace function is set, whether any frame wants them, so the one
     that sets it has `f_trace_opcodes` on then; 3.13 asks for `f_trace` to be set first.
@@ -186,7 +189,9 @@ def _other(a: Any, b: Any, c: Any, marks: _Marks) -> Any:
 
 
 def _traced(sample: Callable[..., Any], look: Callable[..., Any]) -> list[Any]:
-    """What `look` answers where the sample is about to call, with three marks on its stack."""
+    """Return the results of `look` at the point where the sample is about to make a call, with
+    three marks on its stack.
+    """
     marks, answers = _Marks(), list[Any]()
     own, before = sys._getframe(), sys.gettrace()
     at = _call_offset(sample.__code__)

@@ -1,12 +1,12 @@
-"""Tables of private names: what is used, what for, with which versions it was tested, is it there.
+"""Tables of private names: each with its purpose, its tested versions, and a check that it exists.
 
-A `Package` is such a table.  Its names are looked for when one is first used, `NUMBA.cgutils`, and
-then remembered.  A name that is gone is an error that says which package in which version has it no
-more, and which versions have it.
+A `Package` is such a table.  Its names are looked up at the first use, `NUMBA.cgutils`, and then
+cached.  A missing name raises an error with the package, its version, and the versions that have
+the name.
 
-A *shortcut* is code of ours in the place of the package's own, for speed alone.  It is taken only
-where what it replaces is, to the letter, what it was written for; else `usable` leaves it out, with
-one warning for all of them.  Compiled code is the same with and without it.
+A *shortcut* is flowvm's code in the place of the package's own, for speed alone.  It is used only
+if the replaced code is, to the letter, the tested one; else `usable` leaves it out, with one
+warning for all.  Compiled code is equal with and without it.
 
 `report` says of every name how it stands, for `flowvm doctor`.
 """
@@ -31,12 +31,12 @@ OK, SKIPPED, MISSING = "ok", "skipped", "missing"
 
 
 class Use(NamedTuple):
-    """A private name: `where` it is ("module" or "module:attribute.attribute") and what it is
-    needed for; of what is found there, `holds` are the attributes that are used in turn.
+    """A private name: its place `where` ("module" or "module:attribute.attribute") and its
+    purpose.  `holds` lists the attributes in use of the object there.
 
     A shortcut has `replaces`, the functions whose meaning it relies on, and `sources`, the digests
-    (`digest_of`) of the texts of all of them that are known to mean the same.  A `probe` answers
-    why a thing does not do what is expected of it, or ""; `prepare` is called before the look.
+    (`digest_of`) of all their texts with a known equal meaning.  A `probe` returns the reason why
+    the object does not work as expected, or ""; `prepare` is called before the look-up.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Use(NamedTuple):
 
     @property
     def shortcut(self) -> bool:
-        """Whether flowvm does without it."""
+        """True if flowvm works without this name."""
         return self.optional or bool(self.replaces)
 
 
 class Standing(NamedTuple):
-    """How a use stands: OK, SKIPPED or MISSING, and why."""
+    """The state of a use: OK, SKIPPED or MISSING, and the reason."""
 
     use: Use
     verdict: str
@@ -66,8 +66,8 @@ class Standing(NamedTuple):
 class Package:
     """The private names of one package, which are its attributes.
 
-    `distribution` is what is installed, `tested` the versions that were tried, oldest first.
-    `error` is raised where a name is gone.
+    `distribution` is the package's name for installers, `tested` the tested versions, oldest
+    first.  `error` is raised for a missing name.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Package:
         self.forget()
 
     def forget(self) -> None:
-        """Look for everything anew."""
+        """Forget the results of all look-ups."""
         for name in self.uses:
             vars(self).pop(name, None)
         self._usable: frozenset[str] | None = None
@@ -106,7 +106,7 @@ class Package:
         return target
 
     def jit_parts(self) -> tuple[Any, ...]:
-        """What keys of compiled code cover: see `flowvm.compiler.reach`."""
+        """Return the part of a key of compiled code: see `flowvm.compiler.reach`."""
         return (self._digest,)
 
     @functools.cached_property
@@ -115,7 +115,7 @@ class Package:
 
     @property
     def version(self) -> str:
-        """The one that is installed."""
+        """The installed version."""
         if self._version is not None:
             return self._version()
         try:
@@ -125,18 +125,18 @@ class Package:
 
     @property
     def versions(self) -> str:
-        """Those that were tested, in words."""
+        """The tested versions, as text."""
         first, *rest = self.tested
         return f"{first} to {rest[-1]}" if rest else first
 
     def require(self, *names: str) -> None:
-        """The error, if one of the names is gone; all of them are looked for."""
+        """Raise the error if one of the names is gone; all of them are checked."""
         for name in names:
             getattr(self, name)
 
     def usable(self, name: str) -> bool:
-        """Whether the shortcut `name` may be taken.  The first question is answered for all of
-        them, with a warning if some may not.
+        """Return True if the shortcut `name` may be used.  The first question checks all of them,
+        and warns if some may not be used.
         """
         with self._lock:
             if self._usable is None:
@@ -155,14 +155,14 @@ class Package:
         return name in self._usable
 
     def report(self, shortcuts: bool = False) -> Iterator[Standing]:
-        """How every use stands, or every shortcut."""
+        """Yield the state of every use, or of every shortcut."""
         for use in self.uses.values():
             if use.shortcut or not shortcuts:
                 why = self._look(use)[1]
                 yield Standing(use, (SKIPPED if use.shortcut else MISSING) if why else OK, why)
 
     def _look(self, use: Use) -> tuple[Any, str]:
-        """What `use` names, and why it cannot be used, or ""."""
+        """Return the object of `use`, and the reason why it cannot be used, or ""."""
         try:
             if use.prepare is not None:
                 use.prepare()
@@ -174,13 +174,13 @@ class Package:
                 return None, f"{', '.join(use.replaces)} reads otherwise"
             return place, use.probe() if use.probe is not None else ""
         except (MemoryError, RecursionError):
-            raise  # another time it is there
+            raise  # a later look may find it
         except Exception as error:  # a module that is imported may raise anything
             return None, f"{type(error).__name__}: {error}"
 
 
 def found_at(where: str) -> Any:
-    """What "module:attribute.attribute" names."""
+    """Return the object that "module:attribute.attribute" names."""
     module, _, path = where.partition(":")
     value: Any = importlib.import_module(module)
     for part in filter(None, path.split(".")):
@@ -189,8 +189,8 @@ def found_at(where: str) -> Any:
 
 
 def _holds(value: Any, name: str) -> bool:
-    """Whether an object, or those of a class, have the attribute `name`: it is there, or `__init__`
-    of the class names it.
+    """Return True if an object, or a class's instances, have the attribute `name`.  It exists, or
+    the class's `__init__` names it.
     """
     if hasattr(value, name):
         return True

@@ -1,7 +1,7 @@
-"""Processes that compute together, each a *rank*: who there is, groups of them, MPI underneath.
+"""Processes that compute together, each a *rank*: all ranks, groups of them, MPI underneath.
 
-Here: how many ranks were launched and which this one is, groups and their communicators, MPI's
-functions by address, the board on which ranks see each other's standing, and who watches it.
-Not here: the collectives, which are instructions (`flowvm.ops.collectives`), and the names that
-users know (`flowvm.distributed`).
+Here: the number of launched ranks and of this one, groups and their communicators, MPI's functions
+by address, the board on which ranks see each other's progress, and its watcher.
+Not here: the collectives, which are instructions (`flowvm.ops.collectives`), and their public names
+(`flowvm.distributed`).
 """

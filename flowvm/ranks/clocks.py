@@ -1,4 +1,4 @@
-"""Values of all ranks for the profiler, and how far their clocks are apart.
+"""Values of all ranks for the profiler, and the differences between their clocks.
 
 Ranks of one host read one monotonic clock.  Between hosts a rank asks the first one for the time,
 and takes the answer that came soonest: the clocks then agree to half of how long that took.
@@ -16,7 +16,7 @@ ROUNDS = 16
 
 
 class Place(Protocol):
-    """The world, as far as this goes."""
+    """The interface of the world that this module needs."""
 
     rank: int
     size: int
@@ -24,7 +24,7 @@ class Place(Protocol):
     boards: dict[int, int]
 
     def raise_fault(self) -> None:
-        """CommunicationError, if nothing is exchanged any more."""
+        """Raise CommunicationError if exchanges have ended because of an error."""
 
 
 def gathered(place: Place, value: Any) -> tuple[list[Any], list[int]]:
@@ -47,7 +47,9 @@ def gathered(place: Place, value: Any) -> tuple[list[Any], list[int]]:
 
 
 def measured_shifts(place: Place) -> list[int]:
-    """How far each rank's clock is behind the first's; all ranks call it."""
+    """Measure by how many nanoseconds each rank's clock is behind the first rank's.  All ranks call
+    it.
+    """
     control, shifts = place.control, [0] * place.size
     for other in range(1, place.size):
         soonest = -1

@@ -1,7 +1,7 @@
-"""Lanes: a stream for what is exchanged, and the tensor that keeps it in order.
+"""Lanes: a stream for exchanges, and the tensor that keeps them in order.
 
-There is one for collectives of a device, and one for messages to and from each other rank.  Those
-of a device that is not the CPU are made by who is entered in `makers`.
+There is one lane for collectives of a device, and one for messages to and from each other rank.
+The entries of `makers` make the lanes of devices other than the CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEERS = 12  # ranks to which, and from which, messages have a stream of their ow
 
 
 class Lane:
-    """A stream for what is exchanged, in the order issued.
+    """A stream for exchanges between ranks, which run in the order issued.
 
     `order` is a tensor that every exchange changes, so that graphs neither drop, merge nor reorder
     them, and a failed or dropped one poisons all that would follow, for good: an exchange that this
@@ -36,7 +36,7 @@ class Lane:
     """
 
     order: Tensor
-    stream: Any  # that of the device, flow.Stream or flow.cuda.Stream
+    stream: Any  # the device's class: flow.Stream or flow.cuda.Stream
 
     def __init__(self, name: str, messages: bool, device: Device) -> None:
         self.name, self.device = name, device
@@ -48,7 +48,7 @@ class Lane:
         place.lanes.append(self)
 
     def _take(self) -> None:
-        """Have a stream and an order."""
+        """Make the lane's stream and its order tensor."""
         self.stream = Stream(self.name)
         engine.words[CTL.LANES] |= 1 << self.stream.number
         self.memory = np.zeros(1, np.int64)
@@ -57,20 +57,23 @@ class Lane:
         self.order = new_tensor(storage, TensorMeta.of((1,), int64))
 
     def within(self) -> AbstractContextManager[None]:
-        """Issue what is inside to the lane."""
+        """Issue the instructions inside the with statement to the lane."""
         return use_stream(self.stream.number, self.stream)
 
     def joined(self, group: Group, what: str, peer: int | None = None) -> Joined:
-        """What takes part in a collective of `group`, or in a message to or from rank `peer`."""
+        """Return the handles to take part in a collective of `group`, or in a message to or from
+        rank `peer`.
+        """
         return group.joined(what, self.device)
 
 
-# who makes lanes of devices, by their type: of a name, whether for messages, a device
+# makers of lanes by device type, with arguments: name, True for messages, device
 makers["cpu"] = Lane
 
 
 def lane(way: str = "", peer: int = 0, device: Device = cpu) -> Lane:
-    """The lane of collectives on a device, or that of messages to ("send") or from ("recv") a rank.
+    """Return the lane of a device's collectives, or of messages to ("send") or from ("recv") a
+    rank.
 
     Messages have their own, so that they wait neither for collectives nor for each other; ranks
     further than PEERS apart share one.

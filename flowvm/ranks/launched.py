@@ -1,6 +1,6 @@
-"""Whether this process was launched as one of several, by what launchers leave in the environment.
+"""The number and the count of launched processes, read from the launcher's environment variables.
 
-It is asked by every `import flowvm`, so nothing is imported for it.
+Every `import flowvm` calls this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
 
 def launched_ranks() -> int:
-    """How many processes the launcher has started; 1: there is none, 0: it does not say."""
+    """Return the number of processes that the launcher started; 1: no launcher, 0: it does not
+    say.
+    """
     for number, count in LAUNCHERS:
         if number in os.environ:
             return _number(count, 0)
@@ -26,7 +28,7 @@ def launched_ranks() -> int:
 
 
 def launched_rank() -> int:
-    """Which of them this process is; 0 where there is no launcher."""
+    """Return the number of this process among the launched ones; 0 without a launcher."""
     for number, _ in (*LAUNCHERS, SLURM):
         if number in os.environ:
             return _number(number, 0)
@@ -34,7 +36,7 @@ def launched_rank() -> int:
 
 
 def is_launched() -> bool:
-    """Whether this process is one of several (mpiexec, srun, flowvm launch)."""
+    """Return True if this process is one of several (mpiexec, srun, flowvm launch)."""
     return launched_ranks() != 1
 
 

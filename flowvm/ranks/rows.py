@@ -1,4 +1,4 @@
-"""A rank's row of the board, as Python reads it: what was begun, and where two ranks differ."""
+"""A rank's row of the board, as Python reads it: begun exchanges, and differences between ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Row = np.ndarray[Any, Any]
 
 
 def step_text(row: Row, seq: int) -> str:
-    """What a rank has begun as number `seq` of a group, if its row still has it."""
+    """Return the name of a rank's exchange number `seq` of a group, if its row still has it."""
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     if row[at + STEP.SEQ] != seq:
         return f"number {seq}"
@@ -21,7 +21,7 @@ def step_text(row: Row, seq: int) -> str:
 
 
 def unlike(mine: Row, theirs: Row) -> int:
-    """The first number that two rows have as different things; 0 where they have none.
+    """Return the first number at which the exchanges of two rows differ; 0 if there is none.
 
     A hash is of all before it as well, so the last one tells whether there is anything.
     """
@@ -33,7 +33,9 @@ def unlike(mine: Row, theirs: Row) -> int:
 
 
 def _differ(mine: Row, theirs: Row, seq: int) -> bool | None:
-    """Whether two rows have different things as number `seq`; None where one has none."""
+    """Return True if the exchanges number `seq` of two rows differ; None if a row does not have
+    it.
+    """
     at = ROW.STEPS + seq % ROW.RING * STEP.WORDS
     if mine[at + STEP.SEQ] != seq or theirs[at + STEP.SEQ] != seq:
         return None

@@ -1,9 +1,9 @@
-"""The watcher of a rank: a thread that looks whether the others are still there.
+"""The watcher of a rank: a thread that checks that the other ranks are alive.
 
-Ten times a second it looks at the board.  A rank that has failed, that has died, that has left
-while this one waits for it, or a wait that is too long raises the alert: workers that wait for
-others look at it, and end with an error that says what the watcher found.  What fails here is shown
-to the others.
+It looks at the board ten times a second.  It raises the alert for a failed or dead rank, for an
+ended rank that this one waits for, or for a wait that is too long.  Workers that wait for other
+ranks look at the alert, and end with an error that names the watcher's finding.  The board shows
+failures of this rank to the others.
 
 A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears nothing;
 there the launcher ends the others when one dies, and the timeout does when one is late.
@@ -36,19 +36,19 @@ from flowvm.vm.machine.words import OPERAND, STO
 from flowvm.vm.watch.dumping import elsewhere
 
 TICK = 0.1
-LEFT_AFTER = 0.5  # seconds that one waits for a rank that has left: what it sent may be on its way
-# of files that a rank leaves for `flowvm launch`: it failed before all others; it has ended its
-# program, whose exit code is known when the process ends, after it has waited for the others; it
-# came to its end and nobody had looked at what an exchange could not give
+LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message may be on its way
+# suffixes of files that a rank leaves for `flowvm launch`.  FIRST: it failed before all others.
+# ENDED: it has ended its program after waiting for the others; the process's end gives its exit
+# code. BROKEN: it came to its end, and a failed exchange was never looked at
 FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
-DRAINED = 10.0  # seconds that leaving Python waits for what is in flight
+DRAINED = 10.0  # seconds to wait, when Python ends, for instructions in flight
 DEAD, STOPPED = ("Z", "X"), ("T", "t")  # states of a process
 ALERTED, MPI_FAILED, DIFFERENT = 1, 2, 3  # why an exchange ends with RANKS_FAILED
 
 
 class Ways(Protocol):
-    """A lane, as far as this goes."""
+    """The interface of a lane that this module needs."""
 
     name: str
     row: int  # of messages, else 0
@@ -57,7 +57,7 @@ class Ways(Protocol):
 
 
 class Place(Protocol):
-    """The world, as far as this goes."""
+    """The interface of the world that this module needs."""
 
     rank: int
     size: int
@@ -74,7 +74,7 @@ class Place(Protocol):
         """The words of a rank's header."""
 
     def has_left(self, number: int) -> bool:
-        """Whether a rank has ended its program."""
+        """Return True if a rank has ended its program."""
 
     def row(self, address: int) -> np.ndarray[Any, Any]:
         """The words of a row."""
@@ -84,24 +84,24 @@ class Place(Protocol):
 
 
 class Part(Protocol):
-    """Of what exchanges on a device: a lane, or a communicator."""
+    """A participant in exchanges on a device: a lane, or a communicator."""
 
     def settle(self) -> None:
-        """Show on the board what the device has done."""
+        """Show the device's progress on the board."""
 
     def trouble(self) -> str:
-        """What is wrong with it, or ""."""
+        """Return the text of an error, "" if there is none."""
 
     def stop(self) -> None:
-        """Let what waits for other ranks end: nothing is exchanged any more."""
+        """End all waits for other ranks: exchanges have ended."""
 
     def close(self) -> None:
-        """All ranks are done."""
+        """Free the resources: all ranks are done."""
 
 
 class Wait(NamedTuple):
-    """An exchange that is not done: what, for how long, which ranks have not begun it, and of those
-    on this host (rank, row).
+    """An exchange in progress: its name and its duration so far; the ranks that have not begun it;
+    (rank, row) of the ones on this host.
     """
 
     what: str
@@ -111,13 +111,13 @@ class Wait(NamedTuple):
 
 
 class Watcher:
-    """Of one world."""
+    """A thread that watches the ranks of one world."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self.pid = os.getpid()
         self.others = [number for number in place.boards if number != place.rank]
-        self.since: dict[int, tuple[int, float]] = {}  # row -> (what it waits for, from when on)
+        self.since: dict[int, tuple[int, float]] = {}  # row -> (awaited exchange, since when)
         self.stopped = threading.Event()
         self.uncaught = False  # whether an exception ends the program
         self.thread = threading.Thread(target=self._run, name="flowvm-ranks", daemon=True)
@@ -136,7 +136,7 @@ class Watcher:
     # --- what is found ------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look once at all there is."""
+        """Check all other ranks once."""
         if self.place.fault:
             return
         for part in [*self.place.parts]:
@@ -150,7 +150,7 @@ class Watcher:
             self.fail(own)
 
     def _gone(self) -> str:
-        """Which rank has failed or died, or ""."""
+        """Return a text that names a failed or dead rank, "" if there is none."""
         for number in self.others:
             header = self.place.header(number)
             if header[HEADER.STATE] == HEADER.FAILED:
@@ -162,7 +162,7 @@ class Watcher:
         return ""
 
     def _late(self) -> str:
-        """Who is waited for in vain, or ""."""
+        """Return a text that names a rank for which this one waits in vain, "" if there is none."""
         for wait in self._waits():
             left = [number for number in wait.missing if self.place.has_left(number)]
             if left and wait.seconds > LEFT_AFTER:
@@ -174,7 +174,7 @@ class Watcher:
         return ""
 
     def _waits(self) -> Iterator[Wait]:
-        """The exchanges that this rank has begun and not done."""
+        """Return the exchanges that this rank has begun and not done."""
         rows = {at: (j.others, j.seen) for at, j in [*self.place.joined.items()]}
         rows |= {w.row: (tuple(w.peers), ()) for w in [*self.place.lanes] if w.row}
         now = time.monotonic()
@@ -191,7 +191,9 @@ class Watcher:
             yield Wait(step_text(row, begun), now - first, missing if seen else list(others), seen)
 
     def waiting(self) -> list[str]:
-        """For which ranks this one waits, in what, and where those are: a line for each."""
+        """Return a line for each exchange in which this rank waits: its name, and the missing ranks
+        and their state.
+        """
         return [
             f"rank {self.place.rank} waits {wait.seconds:.1f} s in {wait.what} for "
             f"{self._standing(wait)}"
@@ -199,7 +201,9 @@ class Watcher:
         ]
 
     def _standing(self, wait: Wait) -> str:
-        """Where those are that are waited for, and which ranks of this host are stopped."""
+        """Return the state of the ranks for which an exchange waits, and the stopped ranks of this
+        host.
+        """
         rows = dict(wait.seen)
         stopped = [number for number in self.others if _state(self._process(number)) in STOPPED]
         found = []
@@ -222,13 +226,13 @@ class Watcher:
         return int(self.place.header(number)[HEADER.PID])
 
     def _exchanges_of(self, number: int) -> str:
-        """What a rank of this host has begun to exchange, and not done."""
+        """Return the names of the exchanges that a rank of this host has begun and not done."""
         rows = (self.place.row(self.place.row_of(number, k)) for k in range(ROW.ROWS))
         now = [step_text(row, int(row[ROW.SEQ])) for row in rows if row[ROW.SEQ] != row[ROW.DONE]]
         return " and ".join(now)
 
     def _broken(self) -> CommunicationError | None:
-        """Why this rank exchanges nothing any more: the error that has poisoned a lane."""
+        """Return the error that has poisoned a lane, or None."""
         for way in [*self.place.lanes]:
             storage = way.order._ref & OPERAND.STORAGE_MASK
             cause = int(engine.words[STO.AT + storage * STO.WORDS + STO.POISON])
@@ -244,12 +248,14 @@ class Watcher:
         return None
 
     def _troubled(self) -> CommunicationError | None:
-        """What is wrong with exchanges that a device makes, which look at nothing themselves."""
+        """Return the error of a device's exchanges.  The device itself looks at nothing."""
         texts = (part.trouble() for part in [*self.place.parts])
         return next((CommunicationError(text) for text in texts if text), None)
 
     def difference(self) -> CommunicationError | None:
-        """Where this rank and another of its host have begun different exchanges on devices."""
+        """Return an error if this rank and another of its host have begun different exchanges on
+        devices.
+        """
         for at, joined in [*self.place.joined.items()]:
             mine = self.place.row(at)
             for number, address in joined.seen if joined.wire is not None else ():
@@ -268,14 +274,14 @@ class Watcher:
     # --- what follows -------------------------------------------------------------------------
 
     def raise_alert(self, cause: str) -> None:
-        """Nothing is exchanged any more, and waits end."""
+        """Raise the alert: exchanges have ended, and waits end."""
         self.place.fault = self.place.fault or cause
         self.place.alert[ALERT.RAISED] = 1
         for part in [*self.place.parts]:
             part.stop()
 
     def fail(self, error: CommunicationError) -> None:
-        """This rank takes no further part: the others hear why."""
+        """End this rank's part in exchanges, and tell the other ranks why."""
         text = str(error)
         first = not self.place.fault
         self.raise_alert(f"rank {self.place.rank} failed: {text}")
@@ -295,7 +301,7 @@ class Watcher:
                 open(os.path.join(folder, f"{self.place.rank}{ending}"), "x").close()
 
     def error_of(self, details: Sequence[int]) -> FlowError:
-        """What an exchange failed with, of the details that its kernel left."""
+        """Return the error of a failed exchange, from the details that its kernel left."""
         why, value, at, seq = details[:4]
         own = f"rank {self.place.rank}"
         if why == DIFFERENT:
@@ -317,7 +323,7 @@ class Watcher:
         self.before(kind, error, tb)
 
     def _leave(self) -> None:
-        """Before Python ends: wait for the others, unless something has failed, and end MPI."""
+        """Wait for the other ranks before Python ends, unless something has failed, and end MPI."""
         if os.getpid() != self.pid or self.place.mpi.Is_finalized():
             return
         try:
@@ -336,11 +342,12 @@ class Watcher:
         self.stopped.set()
         if any(not failure.seen for failure in [*engine.failures.by_seq.values()]):
             self._mark(BROKEN)
-        if self.uncaught:  # it has been printed; what it left unfinished says no more
+        if self.uncaught:  # the exception is printed already; unfinished exchanges add nothing
             engine.wait_idle(1.0)
             for failure in [*engine.failures.by_seq.values()]:
                 failure.seen = failure.seen or isinstance(failure.exception, CommunicationError)
-        # a launcher may tell by it that another rank has ended; who has no handler dies of it
+        # a launcher may signal by it that another rank has ended; without a handler it kills the
+        # process
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         if not self.place.fault:
             for part in [*self.place.parts]:
@@ -363,7 +370,7 @@ def _state(pid: int) -> str:
 def _with_line(
     kind: type[BaseException], error: BaseException, tb: TracebackType | None
 ) -> CommunicationError:
-    """An error that says what was raised, and where."""
+    """Return an error that names the exception raised, and its line."""
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
     where = "" if tb is None else f"  ({tb.tb_frame.f_code.co_filename}:{tb.tb_lineno})"

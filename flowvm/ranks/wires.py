@@ -1,6 +1,7 @@
-"""Who exchanges tensors of a device that is not the CPU, by the device's type.
+"""Tables, by device type, of functions that make lanes and exchanges of a device other than the
+CPU.
 
-Filled by `flowvm.loading.providers`, which runs at each import: so nothing else is here.
+`flowvm.loading.providers` fills it at each import, so this module contains nothing else.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 makers: dict[str, Callable[..., Any]] = {}  # of lanes: name, for messages or not, device
-# What exchanges among a group's ranks on devices that MPI does not reach: made of the world, the
-# device, the group's size, this rank's number in it, and what sends bytes from the first to all.
+# Makers of exchanges among a group's ranks on devices that MPI does not reach.  Arguments: the
+# world, the device, the group's size, this rank's number in it, a function that sends bytes from
+# the first rank to all.
 wires: dict[str, Callable[..., Any]] = {}

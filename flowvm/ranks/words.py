@@ -1,4 +1,4 @@
-"""The words of the board, on which a rank shows the others of its host how far it is.
+"""The words of the board, on which a rank shows its progress to the others of its host.
 
 Each rank has a header and a table of rows, one for each group that it has joined; it alone writes
 them.  The memory is a shared window of MPI.
@@ -14,7 +14,7 @@ _RING = 64
 
 @record(words=512, by="the rank")
 class HEADER(Record):
-    """What a rank says of itself."""
+    """The header of a rank's part of the board: its state, process and error text."""
 
     STATE = field("RUNNING, FAILED or LEFT")
     PID = field("number of its process")
@@ -52,14 +52,14 @@ class ROW(Record):
 
 @record(words=8, by="the watcher")
 class ALERT(Record):
-    """What workers that wait for other ranks look at."""
+    """A word that workers poll while they wait for other ranks."""
 
     RAISED = field("1: do not wait any longer, `World.fault` says why")
 
 
 @record(words=8, by="the device")
 class TALLY(Record):
-    """Of a device's lane, in memory that the host and the device reach; it is the lane's order."""
+    """The order of a device's lane, in memory that the host and the device reach."""
 
     PASSED = field("exchanges that the device has passed")
     RAISED = field("1: those that are under way have failed", by="the watcher")

@@ -1,11 +1,12 @@
-"""All ranks, and groups of them: `rank()`, `world_size()`, `Group`, and what a collective needs.
+"""All ranks, and groups of them: `rank()`, `world_size()`, `Group`, and the handles of a
+collective.
 
     g = Group.of([0, 2])    the one group of these ranks
     g.joined()              its communicator and its rows of the board, made when first asked for
     lane(...)               a stream for what is exchanged, and the tensor that keeps it in order
 
-One rank without MPI is a world, too.  MPI is initialized when somebody first asks in a process that
-was launched, or by `start`.
+One rank without MPI is a world, too.  MPI is initialized at the first question in a launched
+process, or by `start`.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ class World:
         self.mpi: Any = None
         self.control: Any = None  # a communicator of all, which no collective uses
         self.fault = ""  # why nothing is exchanged any more
-        self.boards: dict[int, int] = {}  # rank -> address, of those on this host
+        self.boards: dict[int, int] = {}  # rank -> address, for ranks on this host
         self.kept: list[Any] = []
         self.rows = 0
         self.alert = np.zeros(ALERT.WORDS, np.int64)
         self.lock = _making
         self.joined: dict[int, Joined] = {}  # by the address of the row
-        # messages that name no group are of this one, which ranks need not meet for
+        # messages without a group belong to this one, for which ranks need not meet
         self.everybody: Joined | None = None
         self.lanes: list[Any] = []  # see `flowvm.ranks.lanes`
         self.parts: list[Part] = []
@@ -89,7 +90,7 @@ class World:
         node.Barrier()
 
     def _compile(self) -> None:
-        """Have the VM's threads compiled, by one rank of each host where the others find it."""
+        """Let one rank of each host compile the VM's threads, where the others find the code."""
         first = min(self.boards) == self.rank
         if first:
             engine.need_threads()
@@ -108,14 +109,14 @@ class World:
         return _words(address, ROW.WORDS)
 
     def next_row(self) -> int:
-        """A row of the board that this rank has not used: its place in the table."""
+        """Return the number of a row of the board that this rank has not used yet."""
         if self.rows == ROW.ROWS:
             raise CommunicationError(f"a rank is in at most {ROW.ROWS} groups")
         self.rows += 1
         return self.rows - 1
 
     def join(self, ranks: tuple[int, ...], comm: Any) -> Joined:
-        """What this rank needs to take part in the group of `ranks`; all of them call it."""
+        """Return the handles to take part in the group of `ranks`.  All of them call it."""
         mine = self.next_row()
         rows = comm.allgather(mine)
         row = self.row_of(self.rank, mine)
@@ -131,16 +132,16 @@ class World:
         return board + 8 * (HEADER.WORDS + place * ROW.WORDS) if board else 0
 
     def has_left(self, number: int) -> bool:
-        """Whether a rank, of this host, has ended its program."""
+        """Return True if a rank of this host has ended its program."""
         return number in self.boards and self.header(number)[HEADER.STATE] == HEADER.LEFT
 
     @property
     def local_rank(self) -> int:
-        """The number of this process among those of its host."""
+        """The number of this process among the ranks of its host."""
         return sorted(self.boards or {0: 0}).index(self.rank)
 
     def raise_fault(self) -> None:
-        """CommunicationError, if nothing is exchanged any more."""
+        """Raise CommunicationError if exchanges have ended because of an error."""
         if self.fault:
             raise CommunicationError(self.fault)
 
@@ -157,18 +158,18 @@ def _world() -> World:
 
 @protected
 def world() -> World:
-    """The one world of this process; in a launched one, the first call initializes MPI."""
+    """Return the one world of this process.  In a launched one, the first call initializes MPI."""
     with _making:
         return _world()
 
 
 def rank() -> int:
-    """The number of this process among those launched with it; 0 if it is alone."""
+    """Return the number of this process among the launched ones; 0 if it is alone."""
     return world().rank
 
 
 def world_size() -> int:
-    """How many processes were launched together."""
+    """Return the number of processes launched together."""
     return world().size
 
 
@@ -176,14 +177,14 @@ def world_size() -> int:
 
 
 class Joined(NamedTuple):
-    """What a rank that is in a group needs to take part."""
+    """The handles with which a rank takes part in a group."""
 
     comm: Any  # mpi4py's
     handle: int
     row: int  # the address of this rank's row
     rows: tuple[int, ...]  # of the others, 0 for one on another host
-    others: tuple[int, ...]  # whose they are, by numbers of the world
-    wire: Any = None  # what exchanges, where that is not MPI
+    others: tuple[int, ...]  # the owners of these rows, by numbers of the world
+    wire: Any = None  # the exchanging object, if it is not MPI
 
     @property
     def seen(self) -> list[tuple[int, int]]:
@@ -211,7 +212,9 @@ class Group:
 
     @staticmethod
     def of(ranks: Group | Iterable[int] | None = None) -> Group:
-        """The group of these ranks; None: of all.  ArgumentError unless they are some of all."""
+        """Return the group of these ranks; None: of all ranks.  ArgumentError for a rank that does
+        not exist.
+        """
         if isinstance(ranks, Group):
             return ranks
         if ranks is None:
@@ -231,8 +234,8 @@ class Group:
 
     @protected
     def joined(self, what: str = "a collective", device: Device = cpu) -> Joined:
-        """Its communicator for tensors of a device, made when all of its ranks have first asked for
-        it.
+        """Return the group's communicator for tensors of a device.  It is made when all of its
+        ranks have asked for it.
 
         ArgumentError on a rank that is not in it; CommunicationError if a rank does not come.
         """
@@ -249,7 +252,7 @@ class Group:
         everybody = self.ranks == tuple(range(place.size))
         if place.everybody is not None and everybody and device is cpu:
             return place.everybody
-        # each rank has devices of its own, so what counts is how many it has used in this group
+        # each rank has devices of its own, so only their number in this group counts
         nth = 0 if device is cpu else 1 + sum(used is not cpu for used in self._joined)
         tag = zlib.crc32(repr((self.ranks, nth)).encode()) % 32749
         others = tuple(number for number in self.ranks if number != place.rank)
@@ -264,7 +267,9 @@ class Group:
 
     @waiting
     def _meet(self, place: World, others: tuple[int, ...], tag: int, what: str) -> None:
-        """Wait for the others, so that making a communicator, which nobody could end, is short."""
+        """Wait for the other ranks, so that making a communicator, which nobody could end, is
+        short.
+        """
         empty = np.zeros(0, np.uint8)
         asked = {other: place.control.Irecv(empty, other, tag) for other in others}
         sent = [place.control.Isend(empty, other, tag) for other in others]

@@ -34,7 +34,7 @@ Shape = Callable[[Any, float], Any]  # values at places k, by k and N
 
 
 def _window(name: str, M: Any, shape: Shape, options: dict[str, Any], one: float = 1.0) -> Tensor:
-    """The window of that shape; `one` is that of one point."""
+    """Return the window of that shape; `one` is the value of a window of one point."""
     sym, device = options.pop("sym", True), as_device(options.pop("device", None))
     kind = dtype_or(options.pop("dtype", None))
     wanted = options.pop("requires_grad", False)

@@ -55,7 +55,7 @@ IsLeaf = Callable[[Any], bool] | None
 
 @dataclass(frozen=True)
 class SequenceKey:
-    """The way from a sequence to its element number `idx`."""
+    """The step from a sequence to its element number `idx`."""
 
     idx: int
 
@@ -65,7 +65,7 @@ class SequenceKey:
 
 @dataclass(frozen=True)
 class MappingKey:
-    """The way from a dict to what is under `key`."""
+    """The step from a dict to its value under `key`."""
 
     key: Any
 
@@ -75,7 +75,7 @@ class MappingKey:
 
 @dataclass(frozen=True)
 class GetAttrKey:
-    """The way from an object to its attribute `name`."""
+    """The step from an object to its attribute `name`."""
 
     name: str
 
@@ -84,7 +84,9 @@ class GetAttrKey:
 
 
 class _Kind(NamedTuple):
-    """How nodes of a class are taken apart, put together, and the ways to their children."""
+    """The functions for nodes of a class: taking them apart, putting them together, and the keys of
+    their children.
+    """
 
     flatten: Callable[[Any], tuple[Iterable[Any], Any]]
     unflatten: Callable[[list[Any], Any], Any]
@@ -169,17 +171,17 @@ class TreeSpec:
 
     @property
     def num_leaves(self) -> int:
-        """Leaves in it."""
+        """The number of leaves."""
         return sum(child.num_leaves for child in self.children_specs)
 
     @property
     def num_nodes(self) -> int:
-        """Nodes and leaves in it, itself counted."""
+        """The number of nodes and leaves, with the root."""
         return 1 + sum(child.num_nodes for child in self.children_specs)
 
     @property
     def num_children(self) -> int:
-        """Children of its root."""
+        """The number of children of the root."""
         return len(self.children_specs)
 
     def children(self) -> list[TreeSpec]:
@@ -191,7 +193,7 @@ class TreeSpec:
         return self.children_specs[index]
 
     def is_leaf(self) -> bool:
-        """Whether it is a leaf and nothing else."""
+        """Return True if the spec is a leaf and nothing else."""
         return False
 
     def unflatten(self, leaves: Iterable[Any]) -> Any:
@@ -199,7 +201,9 @@ class TreeSpec:
         return tree_unflatten(leaves, self)
 
     def flatten_up_to(self, tree: Any) -> list[Any]:
-        """What stands in `tree` where this has leaves.  ArgumentError: `tree` differs above."""
+        """Return the parts of `tree` at this spec's leaves.  ArgumentError if `tree` differs above
+        them.
+        """
         parts: list[Any] = []
         self._up_to(tree, parts)
         return parts
@@ -315,7 +319,7 @@ _LEAF = LeafSpec()
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
-    """(leaves, spec).  What `is_leaf` is true of is a leaf, too.
+    """Return (leaves, spec).  A node for which `is_leaf` is true is a leaf, too.
 
     >>> leaves, spec = flow.utils._pytree.tree_flatten({"a": 1, "b": [2, None]})
     >>> leaves
@@ -328,7 +332,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec
 
 
 def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
-    """The tree of a spec with these leaves.  ArgumentError: not as many."""
+    """Return the tree of a spec with these leaves.  ArgumentError for another number of leaves."""
     if not isinstance(treespec, TreeSpec):
         raise ArgumentTypeError(f"tree_unflatten needs a TreeSpec, got {type(treespec).__name__}")
     items = list(leaves)
@@ -347,7 +351,7 @@ def _unflatten(leaves: Iterator[Any], spec: TreeSpec) -> Any:
 
 
 def tree_iter(tree: Any, is_leaf: IsLeaf = None) -> Iterator[Any]:
-    """The leaves, one after the other."""
+    """Yield the leaves, one after the other."""
     return iter(tree_leaves(tree, is_leaf))
 
 
@@ -362,7 +366,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
 
 
 def tree_is_leaf(tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether it is a leaf."""
+    """Return True if the tree is a leaf."""
     return (is_leaf is not None and is_leaf(tree)) or _kind_of(tree) is None
 
 
@@ -372,7 +376,7 @@ def arg_tree_leaves(*args: Any, **kwargs: Any) -> list[Any]:
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of what `func` makes of each leaf, and of what stands there in `rests`.
+    """Return a tree of `func`'s results for each leaf, and for the parts of `rests` in its place.
 
     >>> flow.utils._pytree.tree_map(lambda x, y: x + y, [1, (2,)], [10, (20,)])
     [11, (22,)]
@@ -383,7 +387,7 @@ def tree_map(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf =
 
 
 def tree_map_(func: Callable[..., Any], tree: Any, *rests: Any, is_leaf: IsLeaf = None) -> Any:
-    """Call `func` as `tree_map` does, and answer the tree itself."""
+    """Call `func` as `tree_map` does.  Return the tree itself."""
     tree_map(func, tree, *rests, is_leaf=is_leaf)
     return tree
 
@@ -409,32 +413,32 @@ def tree_map_only(
 def tree_map_only_(
     type_or_types_or_pred: Types, func: Callable[[Any], Any], tree: Any, is_leaf: IsLeaf = None
 ) -> Any:
-    """Call `func` as `tree_map_only` does, and answer the tree itself."""
+    """Call `func` as `tree_map_only` does.  Return the tree itself."""
     tree_map_only(type_or_types_or_pred, func, tree, is_leaf)
     return tree
 
 
 def tree_all(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether `pred` is true of all leaves."""
+    """Return True if `pred` is true of all leaves."""
     return all(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_any(pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None) -> bool:
-    """Whether `pred` is true of a leaf."""
+    """Return True if `pred` is true of a leaf."""
     return any(map(pred, tree_iter(tree, is_leaf)))
 
 
 def tree_all_only(
     type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
 ) -> bool:
-    """Whether `pred` is true of all leaves of a class."""
+    """Return True if `pred` is true of all leaves of a class."""
     return all(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 
 def tree_any_only(
     type_or_types: Types, pred: Callable[[Any], bool], tree: Any, is_leaf: IsLeaf = None
 ) -> bool:
-    """Whether `pred` is true of a leaf of a class."""
+    """Return True if `pred` is true of a leaf of a class."""
     return any(map(pred, filter(_chooses(type_or_types), tree_iter(tree, is_leaf))))
 
 

@@ -11,7 +11,7 @@ __dir__ = listing(globals())
 
 
 class FlopCounterMode(profile):
-    """Counts the floating point operations of what is issued inside, 2 a multiplication.
+    """Counts the floating point operations of instructions issued inside, 2 a multiplication.
 
     display   print the table at the end, as PyTorch does
 
@@ -41,7 +41,7 @@ class FlopCounterMode(profile):
         return {"Global": {row.name: row.flops for row in self.table("op") if row.flops}}
 
     def get_total_flops(self) -> int:
-        """All of them."""
+        """Return the number of all operations."""
         return sum(self.get_flop_counts()["Global"].values())
 
     def get_table(self, depth: int | None = None) -> str:

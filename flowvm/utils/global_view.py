@@ -20,7 +20,8 @@ __getattr__ = other_names("utils.global_view", lambda: own_names(globals()))
 def to_global(
     input: Any, placement: Any = None, sbp: Any = None, *, warn_on_non_tensor_leaf: bool = True
 ) -> Any:
-    """The structure with each tensor `t` as `t.to_global(placement, sbp)`, whose errors are these.
+    """Return the structure with each tensor `t` replaced by `t.to_global(placement, sbp)`, with its
+    errors.
 
     sbp                       one for all tensors, or a function that says it of each
     warn_on_non_tensor_leaf   is taken and means nothing: other values are left as they are

@@ -1,4 +1,4 @@
-"""`torch.utils.hooks`: what registering a hook returns."""
+"""`torch.utils.hooks`: the handle that registering a hook returns."""
 
 from flowvm.loading.listing import listing
 from flowvm.nn.hooks import RemovableHandle as RemovableHandle

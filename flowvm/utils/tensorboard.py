@@ -62,9 +62,9 @@ class SummaryWriter:
         verbose: bool = False,
         use_strict_trace: bool = True,
     ) -> None:
-        """What `model`, a module, a function or an nn.Graph, computes of `input_to_model` (a tensor
-        or a tuple of arguments), for TensorBoard's page of graphs: ops in the boxes of their
-        modules, with shapes and lines.
+        """Write the graph of `model` (a module, a function or an nn.Graph) called with
+        `input_to_model`, a tensor or a tuple of arguments.  TensorBoard's page of graphs shows ops
+        in the boxes of their modules, with shapes and lines.
 
         `verbose` also prints it.  `use_strict_trace` has no meaning here.  CaptureError where code
         reads a value.
@@ -94,7 +94,7 @@ def _made(args: Any, kwargs: Any) -> Any:
 
 
 class _Scalars:
-    """What tensorboard's own `summary.Writer`, which knows scalars alone, can do of it."""
+    """A writer on tensorboard's own `summary.Writer`, which can write only scalars."""
 
     def __init__(self, log_dir: str | None = None, comment: str = "", **options: Any) -> None:
         try:
@@ -156,8 +156,8 @@ class _Scalars:
 
 
 def _graph_def(graph: LogicalGraph) -> Any:
-    """The graph as TensorFlow's message, which TensorBoard draws.  A node's input is who wrote the
-    buffer last; parts of a name between slashes are boxes.
+    """Return the graph as TensorFlow's message, which TensorBoard draws.  A node's input is the
+    last writer of the buffer.  Slashes in a name separate boxes.
     """
     proto = importlib.import_module("tensorboardX.proto.graph_pb2")
     made = proto.GraphDef()

@@ -71,7 +71,7 @@ __dir__ = listing(globals())
 
 
 class Stats(dict[str, int]):
-    """The VM's counters; a dict that prints as a table.  What was not counted yet is 0.
+    """The VM's counters: a dict that prints as a table.  A missing counter is 0.
 
     >>> "peak_bytes" in flow.vm.stats()
     True
@@ -94,7 +94,7 @@ def _amount(name: str, value: int) -> str:
 
 
 def stats() -> Stats:
-    """Counters since the process began.
+    """Return the counters since the process began.
 
     Operations that a graph captures are issued and never count as failed.
 
@@ -141,7 +141,7 @@ def stats() -> Stats:
 
 @border
 def sync() -> None:
-    """Wait until everything issued so far is done; raise the first error that nobody has seen.
+    """Wait until everything issued so far is done.  Raise the first error that nobody has seen.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()  # now it is there
@@ -152,15 +152,16 @@ def sync() -> None:
 
 @border
 def cancel() -> Cancelled:
-    """Drop what was issued so far and has not started, whichever thread issued it.
+    """Drop all issued instructions that have not started, whichever thread issued them.
 
-    What that would have written is poisoned: reading it is a CancelledError that names this line.
-    Tensors that persist (those that gradients go to, buffers of modules, states of optimizers) keep
-    the values they had where a dropped instruction would only have updated them.  Kernels that run
-    stop between two chunks if they write new memory only, and launches of graphs that have begun
-    run to their end, as does what was handed to a GPU.
+    The outputs of dropped instructions are poisoned: reading them is a CancelledError that names
+    this line.  Persistent tensors (with gradients, buffers of modules, states of optimizers) keep
+    their values if a dropped instruction would only have updated them.  Running kernels stop
+    between two chunks if they write only new memory.  Launches of graphs that have begun run to
+    their end, as do instructions handed to a GPU.
 
-    Waits at most 0.15 s for what runs; prints as what was dropped until then.
+    Wait at most 0.15 s for running instructions.  The result prints the instructions dropped until
+    then.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()
@@ -172,16 +173,16 @@ def cancel() -> Cancelled:
 
 @border
 def restore() -> Restored:
-    """Give every tensor that an error or a cancel has poisoned its last whole value back.
+    """Restore the last whole value of each tensor that an error or a cancel has poisoned.
 
-    An error poisons what was not computed because of it.  Where that would have been written in
-    place, nothing was: the bytes are as they were, and reading them is no error any more.  What
-    persists (parameters, gradients, buffers, states of optimizers, variables of graphs) needs no
-    call: it is restored as soon as the error is raised.  This restores all other tensors, and what
-    errors have poisoned that nobody has heard of; these are still raised by the next `sync()`.
+    An error poisons the outputs that it prevented.  If such an output would have been written in
+    place, its bytes are unchanged, and it can be restored.  Persistent tensors (parameters,
+    gradients, buffers, states of optimizers, variables of graphs) need no call: they are restored
+    as soon as the error is raised.  This call restores all other tensors.  It also restores after
+    errors that nobody has seen; the next `sync()` still raises these.
 
-    Waits for everything.  What has no whole value stays poisoned and is named: `lost` has tensors
-    that an instruction was writing to as it failed, and those that were never computed.
+    Wait for everything.  A tensor without a whole value stays poisoned and is listed in `lost`: an
+    instruction was writing to it as it failed, or it was never computed.
 
     >>> total = flow.zeros(2)
     >>> total += flow.ones(4)[flow.tensor([1, 9])]  # there is no element 9
@@ -203,7 +204,7 @@ class _Dump(str):
 
 
 def dump() -> str:
-    """What is lively right now, and what each instruction waits for, as text.
+    """Return a text of the lively instructions, and of the waits of each.
 
     >>> isinstance(flow.vm.dump(), str)
     True
@@ -212,7 +213,7 @@ def dump() -> str:
 
 
 def pending() -> list[_lively.Lively]:
-    """What was issued and is not done, oldest first, as values; nothing is waited for.
+    """Return the instructions that are issued and not done, oldest first, without waiting.
 
     >>> x = flow.ones(2) + 1
     >>> flow.vm.sync()
@@ -236,7 +237,8 @@ def record() -> AbstractContextManager[Trace]:
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
-    """Call `function(*args, **kwargs)`: the trace of what it issued, its result as `result`.
+    """Call `function(*args, **kwargs)`.  Return a trace of the instructions that it issues, with
+    the function's result as `result`.
 
     >>> trace = flow.vm.trace(flow.add, flow.ones(2), 1)
     >>> trace.result
@@ -248,7 +250,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
 
 
 def sequential() -> AbstractContextManager[None]:
-    """`with flow.vm.sequential():` runs each instruction on the thread that issues it.
+    """Run each instruction on the thread that issues it: `with flow.vm.sequential():`.
 
     Errors raise there at once.
 
@@ -267,8 +269,9 @@ def step(
     nan: bool = False,
     on: Callable[[Stop], Any] | None = None,
 ) -> Stepping:
-    """`with flow.vm.step(op="matmul"):` debugs what the block issues: the machine stops in front of
-    instructions, which run one by one on this thread, and shows what they are about to read.
+    """Debug the instructions that a with statement issues: `with flow.vm.step(op="matmul"):`.  The
+    machine stops in front of instructions and shows their operands.  They run one by one on this
+    thread.
 
     op        stop at each of this operator
     line      at what is issued on a line: 12, or "train.py:12"
@@ -298,7 +301,7 @@ def empty_cache() -> None:
 
 
 def reset_peak() -> None:
-    """Let `stats()["peak_bytes"]` be the peak from now on: after all that was issued is done.
+    """Restart `stats()["peak_bytes"]` when all issued instructions are done.
 
     >>> flow.vm.reset_peak()
     """
@@ -307,7 +310,7 @@ def reset_peak() -> None:
 
 
 def last_error() -> BaseException | None:
-    """The newest failed instruction's exception, or None.
+    """Return the newest failed instruction's exception, or None.
 
     >>> x = flow.tensor([1]) // flow.tensor([0])
     >>> try:
@@ -320,7 +323,7 @@ def last_error() -> BaseException | None:
 
 
 def errors() -> Errors:
-    """The failed instructions that are remembered, oldest first.
+    """Return the failed instructions that are remembered, oldest first.
 
     >>> x = flow.tensor([1]) // flow.tensor([0])
     >>> try:

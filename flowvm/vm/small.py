@@ -1,4 +1,4 @@
-"""The idea of flowvm in one file: instructions ordered by what they read and write.
+"""flowvm's idea in one file: instructions ordered by the storages that they read and write.
 
 An op is an `Instruction` on operands, each read (`const`) or written (`mut`; `mut2` where only the
 kernel finds the shape).  Python issues it and goes on.  The scheduler makes edges to the earlier
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 CONST, MUT, MUT2 = "const", "mut", "mut2"
-DISPATCH = -1  # the scheduler's move; a number is that of a stream's worker, or of an actor
+DISPATCH = -1  # the scheduler's move; a number is a stream's worker, or an actor
 Choice = Callable[[list[int]], int]  # of one of the moves that are possible
 Operands = Sequence[tuple["Storage", str]]
 Op = Callable[..., "Tensor"]
@@ -31,22 +31,24 @@ class Storage:
     """Memory, the accesses in flight to it, and the error that has spoiled it."""
 
     value: Any = None
-    dependence: list[tuple[Instruction, bool]] = field(default_factory=list)  # (who, writes?)
+    dependence: list[tuple[Instruction, bool]] = field(default_factory=list)  # (which, writes?)
     poison: Exception | None = None
 
 
 @dataclass(eq=False)
 class Instruction:
-    """A kernel and its operands: it takes the values that are read and gives those written."""
+    """A kernel and its operands.  It takes the values of read operands and returns the values of
+    written ones.
+    """
 
     kernel: Callable[..., Any]
     operands: Operands
     stream: int = 0
     state: str = "pending"  # then ready, dispatched, done
     waiting: int = 1  # edges that are not satisfied, and 1 until it has been received
-    at_dispatch: list[Instruction] = field(default_factory=list)  # who is let go then
+    at_dispatch: list[Instruction] = field(default_factory=list)  # dependents satisfied then
     at_done: list[Instruction] = field(default_factory=list)
-    connected: Instruction | None = None  # who got the last edge from here
+    connected: Instruction | None = None  # the dependent of the last edge
 
     def __post_init__(self) -> None:
         self.reads = [storage for storage, access in self.operands if access == CONST]
@@ -54,7 +56,7 @@ class Instruction:
 
 
 class Machine:
-    """The scheduler: the list of what is ready, and the queues of the streams."""
+    """The scheduler: the list of ready instructions, and the queues of the streams."""
 
     def __init__(self, streams: int = 2) -> None:
         self.ready: deque[Instruction] = deque()
@@ -83,7 +85,7 @@ class Machine:
         self.edges.append((source, target, hazard))
         together = source.stream == target.stream
         if together and source.state != "pending":
-            return  # prescheduling: a stream runs what it has in order, and the source is in front
+            return  # prescheduling: a stream runs in order, and the source is in front
         (source.at_dispatch if together else source.at_done).append(target)
         target.waiting += 1
 
@@ -112,7 +114,7 @@ class Machine:
             ins.state = "dispatched"
             self.queues[ins.stream].append(ins)
             self.satisfy(ins.at_dispatch)
-        elif moves:  # what the worker of the stream does
+        elif moves:  # the move of the stream's worker
             ins = self.queues[move].popleft()
             run(ins.kernel, ins.reads, ins.writes)
             self.complete(ins)
@@ -133,7 +135,7 @@ def run(kernel: Callable[..., Any], reads: Sequence[Storage], writes: Sequence[S
 
 
 machine = Machine()
-programs: list[list[Instruction]] = []  # those that are being captured
+programs: list[list[Instruction]] = []  # the programs being captured
 
 
 def issue(kernel: Callable[..., Any], operands: Operands, at: int = 0) -> None:
@@ -166,7 +168,7 @@ class Tensor:
         """Add to `grad` of every tensor without a node that this one was made of."""
         gradients = {self: gradient}
         while gradients:
-            g = gradients.pop(x := max(gradients, key=lambda t: t.number))  # nobody adds to it now
+            g = gradients.pop(x := max(gradients, key=lambda t: t.number))  # it is complete now
             if x.node is None:
                 x.grad = g if x.grad is None else add(x.grad, g)
             for y, h in zip(x.node[0], x.node[1](g), strict=True) if x.node else ():
@@ -203,11 +205,13 @@ def capture(function: Callable[..., Any], *args: Any) -> tuple[list[Instruction]
 
 @dataclass(eq=False)
 class Actor:
-    """An instruction that acts once for each launch of its program, and whom it waits for."""
+    """An instruction that acts once for each launch of its program, and the actors for which it
+    waits.
+    """
 
     ins: Instruction
     acted: int = 0  # launches for which it has acted
-    waits: list[tuple[Actor, int]] = field(default_factory=list)  # who, for the launch n before
+    waits: list[tuple[Actor, int]] = field(default_factory=list)  # actor, launches before
 
 
 class Plan:
@@ -234,7 +238,7 @@ class Plan:
             if j < n:
                 self.actors[j].waits.append((self.actors[i], 0))
                 self.actors[i].waits.append((self.actors[j], regst_num))
-            elif i < n:  # a variable, of which there is one
+            elif i < n:  # a variable, which exists once
                 self.actors[j - n].waits.append((self.actors[i], 1))
 
     def launch(self, times: int, choose: Choice = min) -> None:

@@ -147,7 +147,7 @@ class ReadNumbers:
                 self._add_call(entry[0], entry[1], guards)
 
     def _add(self, value: Live, terms: int) -> None:
-        found = value.find() if isinstance(value, Leaf) else self._computed(value)
+        found = value.find() if type(value) is Leaf else self._computed(value)
         if not isinstance(found, (int, float)) or terms > MOST_TERMS:
             wrong(f"numbers[{len(self.values)}]", found, f"a number of {MOST_TERMS} terms at most")
         self.values.append(value)

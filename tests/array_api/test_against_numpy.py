@@ -252,6 +252,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize(
     ("name", "kind"), [(name, kind) for name, (_, kinds) in CASES.items() for kind in kinds]
 )
+@pytest.mark.product(4)
 def test_as_numpy_has_it(name: str, kind: str) -> None:
     """Values and dtypes, beside NumPy's default of float64."""
     function, _ = CASES[name]

@@ -71,7 +71,7 @@ def play(name, arrays, attrs=(), numbers=(), into=None):
     found = [o for o in operators if o.name == name and o.infer and len(o.inputs) == len(arrays)
              and len(o.attrs) == len(attrs)]  # fmt: skip
     made = launch_of(found[0], given, tuple(attrs))
-    outputs = [np.empty(tuple(m.shape), m.dtype.numpy) for m in made.outputs]
+    outputs = [_empty(m) for m in made.outputs]
     if into is not None:
         outputs[0] = into
     operands, scratch = [*outputs, *arrays], np.full(made.scratch + 8, 0xA5, np.uint8)
@@ -79,6 +79,14 @@ def play(name, arrays, attrs=(), numbers=(), into=None):
     for step in made.steps:
         _run(step, operands, scratch, details, numbers)
     return outputs, details
+
+
+def _empty(meta):
+    """Return an array of a meta's shape, dtype and strides."""
+    shape, size = tuple(meta.shape), meta.dtype.numpy.itemsize
+    span = 1 + sum((n - 1) * s for n, s in zip(shape, meta.stride, strict=True))
+    memory = np.empty(max(0, span) if 0 not in shape else 0, meta.dtype.numpy)
+    return np.lib.stride_tricks.as_strided(memory, shape, [s * size for s in meta.stride])
 
 
 def _meta(array):

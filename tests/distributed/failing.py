@@ -21,7 +21,7 @@ RANK, HOW = rank(), sys.argv[1]
 DEVICE = f"cuda:{RANK}" if flow.config.cuda_driver else "cpu"  # a simulated one of its own
 x = flow.ones(3, device=DEVICE)
 c.all_reduce(x).numpy()  # all are there
-SECONDS = 60  # a hang, not a target
+SECONDS = 250  # a hang, not a target
 heard = threading.Event()  # whether this rank has heard that something failed
 watcher = c.world().watcher
 raise_alert = watcher.raise_alert

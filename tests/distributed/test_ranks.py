@@ -20,7 +20,7 @@ from flowvm.errors import CommunicationError
 from tests.distributed import checks_of
 
 HERE = Path(__file__).parent
-SECONDS = 120  # a hang, not a target
+SECONDS = 270  # a hang, not a target: ranks compile on a machine that may be busy
 
 
 def why_not() -> str:
@@ -145,6 +145,7 @@ ON_DEVICES = {
         *ON_DEVICES.items(),
     ],
 )
+@pytest.mark.product(3)
 def test_all_ranks_end_with_the_cause(how, driver, tmp_path):
     if driver:
         pytest.importorskip("numba_cuda")

@@ -210,6 +210,7 @@ def leaves(value: Any) -> list[flow.Tensor]:
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+@pytest.mark.product(4)
 def test_the_nodes_of_an_op_give_its_bits(known: Any) -> None:
     for sample in list(known.generate(np.random.default_rng(0)))[:3]:
         args = tuple(as_tensors(sample.args, False))

@@ -307,6 +307,7 @@ LOSSES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("case", LAYERS)
+@pytest.mark.product(3)
 def test_layer_in_training(case: str, like_torch: Any) -> None:
     like_torch.check(*LAYERS[case])
 

@@ -99,6 +99,7 @@ def compare(name: str, info: Any, sample: Any, training: bool) -> None:
     "name", [name for name in INFOS if hasattr(nn, name) and name not in ELSEWHERE]
 )
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.product(3)
 def test_samples(name: str) -> None:
     info = INFOS[name]
     torch.manual_seed(0)

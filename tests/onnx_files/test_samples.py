@@ -34,6 +34,7 @@ MOST = 4  # samples of an op
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+@pytest.mark.product(4)
 def test_a_sample(known: Any) -> None:
     for sample in list(known.generate(np.random.default_rng(0)))[:MOST]:
         args = as_tensors(sample.args, False)

@@ -5,5 +5,6 @@ import pytest
 
 
 @pytest.mark.parametrize("op", bfloat16_checks.EACH)
+@pytest.mark.product(4)
 def test_bfloat16(op, seed):
     bfloat16_checks.check(op, seed)

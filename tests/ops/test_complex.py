@@ -307,6 +307,7 @@ def same(ours, theirs):
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("name", [*CASES, *UNRECORDED])
+@pytest.mark.product(4)
 def test_values_are_pytorchs(name, dtype):
     function, *arrays = (CASES | UNRECORDED)[name]
     ours = listed(function(flow, *tensors(flow, arrays, dtype)))
@@ -333,6 +334,7 @@ def backward(library, results):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.product(4)
 def test_gradients_are_pytorchs(name):
     function, *arrays = CASES[name]
     leaves = {}

@@ -204,6 +204,7 @@ def compare(name, mine, theirs, arrays, **options):
 
 
 @pytest.mark.parametrize("name", [name for name, *_ in ONE])
+@pytest.mark.product(4)
 def test_of_one_number(name):
     (pair,) = [(mine, theirs) for n, mine, theirs in ONE if n == name]
     extra = EXTRA.get(name, ())

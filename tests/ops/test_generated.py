@@ -91,31 +91,37 @@ def each_op_and_dtype():
 
 
 @each_op_and_dtype()
+@pytest.mark.product(4, always=("float32",))
 def test_forward(op, dtype, seed):
     Checks(op, seed).forward(dtype)
 
 
 @each_op(where=lambda op: op.name not in READS_MEMORY)
+@pytest.mark.product(4)
 def test_strided(op, seed):
     Checks(op, seed).strided()
 
 
 @each_op()
+@pytest.mark.product(4)
 def test_sequential(op, seed):
     Checks(op, seed).sequential()
 
 
 @each_op(where=lambda op: op.grad)
+@pytest.mark.product(4)
 def test_gradcheck(op, seed):
     Checks(op, seed).gradcheck()
 
 
 @each_op(where=lambda op: op.grad and op.grad2)
+@pytest.mark.product(4)
 def test_gradgradcheck(op, seed):
     Checks(op, seed).gradgradcheck()
 
 
 @each_op(where=lambda op: op.name[-1] != "_")
+@pytest.mark.product(4)
 def test_torch(op, seed):
     Checks(op, seed).torch()
 

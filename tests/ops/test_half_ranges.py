@@ -132,6 +132,7 @@ def compared(op, sample, scale, dtype):
 
 @pytest.mark.parametrize("dtype", SCALES)
 @pytest.mark.parametrize("op", OPS, ids=[op.name for op in OPS])
+@pytest.mark.product(4)
 def test_rounds_once(op, dtype):
     if (op.name, dtype) in DIFFERENT:
         pytest.skip(DIFFERENT[op.name, dtype])

@@ -124,8 +124,8 @@ def calls(samples):
 WITH_INTS = [s for s in SAMPLES if next(calls(s), None) is not None]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("samples", WITH_INTS, ids=lambda s: s.name)
+@pytest.mark.product(3)
 def test_what_may_stand_for_an_int(samples):
     for place, number, call in calls(samples):
         try:
@@ -259,7 +259,7 @@ def test_a_debug_build_asserts_that_nothing_runs_inside_a_record(what, said):
         [sys.executable, "-c", DEBUG.format(what=what)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
         env={**os.environ, "FLOWVM_DEBUG_CALLS": "1"},
     )
     assert done.returncode == 0, done.stderr

@@ -49,6 +49,7 @@ def called(op, sample, device):
 
 
 @pytest.mark.parametrize("known", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
+@pytest.mark.product(4)
 def test_what_comes_out_is_that_of_the_cpu(known, rng):
     asked = False
     for sample in known.generate(rng):

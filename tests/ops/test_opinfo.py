@@ -120,11 +120,13 @@ def others():
 
 
 @pytest.mark.parametrize(("op", "dtype"), list(each()))
+@pytest.mark.product(4)
 def test_it_is_pytorchs(op, dtype):
     run(op, dtype, COUNT[dtype])
 
 
 @pytest.mark.parametrize(("op", "dtype"), list(others()))
+@pytest.mark.product(4)
 def test_other_dtypes_are_pytorchs(op, dtype):
     run(op, dtype, OTHERS[dtype])
 

@@ -108,6 +108,7 @@ def _same(got: Any, want: Any) -> None:
 
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.product(4)
 def test_of_two(kind: str, name: str, rng: np.random.Generator) -> None:
     x, y = _pair(kind, rng)
     ours, theirs = BOTH[name]
@@ -117,6 +118,7 @@ def test_of_two(kind: str, name: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("name", ONE)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.product(4)
 def test_of_one(kind: str, name: str, rng: np.random.Generator) -> None:
     x, _ = _pair(kind, rng)
     ours, theirs = ONE[name]

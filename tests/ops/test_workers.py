@@ -21,6 +21,7 @@ def bits(result):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.product(4)
 def test_the_same_bits_with_1_and_3_workers(case, rng):
     size = min(SIZE, case.most)
     arrays = [OPERANDS[kind](rng, size) for kind in case.operands]

@@ -83,6 +83,7 @@ def alike(ours: Problem, theirs: Problem, tol: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "options"), SAMPLES)
+@pytest.mark.product(3)
 def test_twenty_steps(name: str, options: dict[str, Any], rng: np.random.Generator) -> None:
     seed = int(rng.integers(1 << 31))
     ours, theirs = (Problem(lib, name, options, seed) for lib in (flow, torch))

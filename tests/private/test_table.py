@@ -229,7 +229,11 @@ def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
     """Its import raises what it likes where CUDA's runtime is not found, in the simulator too."""
     environment = {**os.environ, "FLOWVM_CUDA_DRIVER": "simulator"}
     said = subprocess.run(
-        [sys.executable, "-c", UNFOUND], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", UNFOUND],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
     )
     lines = [line for line in said.stdout.splitlines() if "libcudart" in line]
     assert [INFO in line for line in lines] == [True, False], said

@@ -323,19 +323,16 @@ INTERRUPTED = """
 import signal
 class Changed(Condition):
     sent = False
-    def __enter__(self):
-        entered = super().__enter__()
+    def wait_for(self, predicate, timeout=None):
         if current_thread() is main_thread() and not self.sent:
             self.sent = True
             signal.raise_signal(signal.SIGINT)
-        return entered
+        return super().wait_for(predicate, timeout)
 """
 
 
 def test_ctrl_c_leaves_no_lock_of_the_loaders_taken() -> None:
-    """It comes where `threading` has taken the lock, and the block that gives it back has yet to
-    begin.
-    """
+    """Send it where the loader has taken its lock and begins to wait."""
     before = signal.signal(signal.SIGINT, interrupt)  # as the VM has it, unless a shell ignores it
     names: dict[str, Any] = dict(vars(threading))
     exec(compile(INTERRUPTED, threading.__file__, "exec"), names)

@@ -62,21 +62,23 @@ SIMULATED_BLOCK = 32  # threads of a block in the simulator, where each is a thr
 
 
 def simulated() -> bool:
-    """Whether kernels run in Numba's simulator, as Python."""
+    """Return True if kernels run in Numba's simulator, as Python."""
     from numba import config
 
     return bool(config.ENABLE_CUDASIM)
 
 
 def threads(n: int) -> int:
-    """The block size for a kernel that would like `n` threads: n, or 32 where that is smaller in
+    """Return the block size for a kernel that prefers `n` threads: n, or 32 if that is smaller, in
     the simulator.
     """
     return min(n, SIMULATED_BLOCK) if simulated() else n
 
 
 def signature_of(step: KernelStep) -> Signature:
-    """How the kernel of `step` is compiled for its parameters."""
+    """Return the signature for which the kernel of `step` is compiled: the types of its
+    parameters.
+    """
     return tuple(_kind(param) for param in step.params)
 
 
@@ -112,7 +114,7 @@ _PACKAGES = (
 )  # fmt: skip
 _MAGIC = b"flowvm.p"
 _DIGEST = hashlib.sha256().digest_size
-_lock = threading.RLock()  # guards what is in memory
+_lock = threading.RLock()  # guards the caches in memory
 _made: dict[str, tuple[str, str]] = {}
 
 
@@ -143,10 +145,10 @@ _PTX_OF_12 = (0, 1, 2, 3, 4, 5, 5, 6, 7, 8)
 def readable(text: str, version: int) -> str:
     """PTX as a driver of CUDA `version` (12040 is 12.4) reads it.
 
-    A toolkit declares the newest PTX that it knows, and a driver refuses what is newer than itself,
-    whatever is in it.  What kernels here consist of is older than all drivers that flowvm takes, so
-    the driver's own version is declared where the toolkit is ahead of it; what it cannot read all
-    the same its compiler names.
+    A toolkit declares the newest PTX that it knows, and a driver refuses PTX newer than itself,
+    whatever it contains.  Kernels here use only PTX that is older than all supported drivers.  So
+    the driver's own version is declared if the toolkit is ahead of it.  The driver's compiler names
+    anything that it cannot read all the same.
     """
     declared = _VERSION.search(text)
     major, minor = version // 1000, version % 1000 // 10
@@ -159,7 +161,7 @@ def readable(text: str, version: int) -> str:
 
 
 def available() -> str:
-    """Why nothing can be compiled here (no Numba-CUDA, no libNVVM), or "" where it can."""
+    """Return the reason why nothing can be compiled here (no Numba-CUDA, no libNVVM), or ""."""
     return _toolchain_error()
 
 
@@ -178,7 +180,7 @@ def _toolchain_error() -> str:
 
 @functools.cache
 def _toolchain() -> str:
-    """Everything besides the program that its PTX depends on."""
+    """Return all facts besides the program on which its PTX depends."""
     parts = [str(SCHEMA), ".".join(map(str, sys.version_info[:2]))]
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -28,13 +28,13 @@ from flowvm.private.numba_cuda import (
     type_of,
 )
 
-# what is lowered is the same for all capabilities that flowvm supports
+# the lowered code is equal for all capabilities that flowvm supports
 LOWERED_FOR = (7, 0)
 
 
 @functools.cache
 def frontend() -> Frontend:
-    """The one there is."""
+    """Return the one front end of this process."""
     return Frontend()
 
 
@@ -95,7 +95,7 @@ class Frontend:
         return compiled
 
     def type_of(self, value: Any) -> Any:
-        """The type of a value that only we know, or None."""
+        """Return the type of a value that only flowvm knows, or None."""
         if isinstance(value, pytypes.FunctionType):
             return self.function_type(value)
         if isinstance(value, Overloaded):
@@ -133,7 +133,7 @@ class Frontend:
 
 
 def _generate(modules: list[str], cc: tuple[int, int]) -> str:
-    """PTX of a program's modules, of which the first has the kernel.
+    """Return the PTX of a program's modules; the first module has the kernel.
 
     NVVM's verifier is not asked: it refuses functions (llvm.fabs, llvm.rint) that its compiler has
     instructions for; broken modules are found by the compiler itself.
@@ -166,7 +166,9 @@ def _generate(modules: list[str], cc: tuple[int, int]) -> str:
 
 
 def _versions() -> str:
-    """Of what compiles, for a message: those that do not go together fail in many ways."""
+    """Return the versions of the compiler's packages, for a message: versions that do not match
+    fail in many ways.
+    """
     names = ("numba-cuda", "numba", "numpy", "cuda-bindings")
     versions = []
     for name in names:
@@ -218,7 +220,7 @@ def _target_context(typing: Any) -> Any:
     reduced = {types.float16: "float16", types.bfloat16: "bfloat16"}
 
     class AnyNonzero(model):  # type: ignore[misc]
-        """A bool in memory: a byte of which any bit makes it true."""
+        """A bool in memory: one byte, true if any of its bits is set."""
 
         def from_data(self, builder: Any, value: Any) -> Any:
             return builder.icmp_unsigned("!=", value, value.type(0))
@@ -318,7 +320,7 @@ def _name_of(kind: Any) -> str:
 def _attempted(
     context: Any, builder: Any, function: Any, called: Any, arguments: Any, kinds: Any
 ) -> Any:
-    """A call whose status is looked at and not passed on: the status, and what came back."""
+    """Call a function without passing its status on.  Return the status and the result."""
     compiled = function.dispatcher.overloads[tuple(called.args)]
     passed = [
         context.cast(builder, value, kind, taken)
@@ -333,7 +335,7 @@ def _attempted(
 
 
 def define_attempt() -> Any:
-    """`compiling.attempt`."""
+    """Define the lowering of `compiling.attempt`."""
     from numba.cuda import types
 
     def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
@@ -350,7 +352,7 @@ def define_attempt() -> Any:
 
 
 def define_status() -> Any:
-    """`compiling.status_of`."""
+    """Define the lowering of `compiling.status_of`."""
     from llvmlite import ir
     from numba.cuda import types
 

@@ -1,4 +1,4 @@
-"""What kernels do not pay for: how `range` counts and `x[i]` finds its place in CUDA code.
+"""Cheaper lowering of `range` and of `x[i]` in CUDA code.
 
 Numba's own code asks each time for what kernels never need.  A `range` is counted by dividing, 64
 bits wide, before it begins; here its next number is compared with the end.  An index is compared
@@ -23,8 +23,8 @@ Lowered = Callable[..., Any]
 
 
 def special(context: Any, function: Any, signature: Any) -> Lowered | None:
-    """How `context` lowers `function` for `signature` other than Numba does; None where it does
-    not.
+    """Return the lowering of `function` for `signature` if `context` has one of its own; else
+    None.
     """
     from numba.cuda import types
 
@@ -91,7 +91,7 @@ def _part_of(context: Any, builder: Any, signature: Any, values: Any) -> Any:
 
 
 def _place(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    """A pointer to the first element; what it is made from stays a pointer, so NVVM knows that it
+    """Return a pointer to the first element.  It is derived from a pointer, so NVVM knows that it
     is global memory.
     """
     from llvmlite import ir
@@ -122,7 +122,9 @@ def _is_tuple(kind: Any) -> bool:
 
 
 def _sliced(context: Any, named: Any, signature: Any) -> Lowered | None:
-    """Numba's own way, for indices of which some are slices: given integers without a sign."""
+    """Return Numba's own lowering for indices with slices; their unsigned integers are converted
+    first.
+    """
     from numba.cuda import types
 
     cgutils = NUMBA_CUDA.cgutils
@@ -185,7 +187,9 @@ def _range_begun(kind: Any) -> Any:
 
 
 def _range_went_on(kind: Any) -> Any:
-    """Downwards, places are compared as what all bits of them inverted are: in the other order."""
+    """Lower the test of a range's end.  Downwards, numbers are compared with all bits inverted,
+    which reverses their order.
+    """
     cgutils, imputils = NUMBA_CUDA.cgutils, NUMBA_CUDA.imputils
 
     signed = kind.yield_type.signed

@@ -1,4 +1,4 @@
-"""When devices ran what they were given: their clocks beside the host's.
+"""Times of instructions by the devices' clocks, converted to the host's clock.
 
 From level 3 of the recorder on workers keep when each instruction began and ended by the clock of
 its device (`flowvm.vm.workers.device_times`).  Here are made the events and the rings that they
@@ -58,7 +58,7 @@ class _Clock:
     first: _Moment = field(default_factory=lambda: _Moment(0, 0, 0))
 
     def start(self) -> None:
-        """Count from now on."""
+        """Count times from now on."""
         self.happen(self.origin, self.stream)
         self.origin_ns, self.streams = 0, []
         self.first = self.compare()
@@ -70,13 +70,13 @@ class _Clock:
         self.runtime.driver.call("cuEventSynchronize", event)
 
     def when(self, event: int) -> int:
-        """The time of an event that has happened."""
+        """Return the time of a past event."""
         out = ctypes.c_float()
         self.runtime.driver.call("cuEventElapsedTime", ctypes.byref(out), self.origin, event)
         return self.origin_ns + round(out.value * 1e6)
 
     def compare(self) -> _Moment:
-        """This moment by both clocks."""
+        """Return the present moment by both clocks."""
         found = []
         for _ in range(COMPARISONS):
             before = time.monotonic_ns()
@@ -90,16 +90,16 @@ class _Clock:
         return min(found, key=lambda moment: moment.within)
 
 
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the tables below
 _kept = engine.flight.level > 2  # whether workers keep times
 _attached: dict[int, tuple[Runtime, Array]] = {}  # by VM stream, with its block
 _clocks: dict[Runtime, _Clock] = {}
-_started: set[Runtime] = set()  # those whose clocks run since times are kept
+_started: set[Runtime] = set()  # runtimes whose clocks run since times are recorded
 _rings: dict[int, Array] = {}
 
 
 def attach(stream: int, runtime: Runtime, block: Array) -> None:
-    """A device's stream was made: keep its times whenever they are asked for."""
+    """Register a new stream of a device, so that its times can be recorded."""
     with _lock:
         _attached[stream] = runtime, block
         if _kept:
@@ -107,7 +107,7 @@ def attach(stream: int, runtime: Runtime, block: Array) -> None:
 
 
 def drop(runtime: Runtime) -> None:
-    """Nobody uses the device any more."""
+    """Forget a device that nobody uses any more."""
     with _lock:
         _clocks.pop(runtime, None)
         for stream in [s for s, (of, _) in _attached.items() if of is runtime]:
@@ -115,7 +115,9 @@ def drop(runtime: Runtime) -> None:
 
 
 def _on_level(level: int) -> None:
-    """Times are kept from now on, or no longer; those that were stay until they are again."""
+    """Start or stop the recording of times when the profiling level changes.  A new start clears
+    the times recorded before.
+    """
     global _kept
     with _lock:
         before, _kept = _kept, level > 2
@@ -127,8 +129,8 @@ def _on_level(level: int) -> None:
 
 
 def _start(stream: int, runtime: Runtime, block: Array) -> None:
-    """Let a stream's worker keep times from now on; not on a device that is lost, or was left
-    behind by a fork, where there is nothing to be timed.
+    """Let a stream's worker record times from now on.  Skip a device that is lost, or was left
+    behind by a fork.
     """
     block[DEV.TIMES] = 0
     with contextlib.suppress(FlowError):
@@ -165,13 +167,15 @@ def _events(block: Array) -> Array:
 
 
 def _look(seqs: Array) -> DeviceTimes:
-    """The times of these instructions on the host's clock, 0 where there are none."""
+    """Return the times of these instructions on the host's clock; 0 for an instruction without
+    times.
+    """
     times, notes = np.zeros((len(seqs), 2), np.int64), {}
     with _lock:
         for runtime, clock in _clocks.items():
             last = clock.first
             if all(_idle(stream) for stream in clock.streams):
-                with contextlib.suppress(FlowError):  # it is lost: what is known stays
+                with contextlib.suppress(FlowError):  # the device is lost: the known times stay
                     last = clock.compare()
             first = clock.first
             apart = last.device - first.device

@@ -57,8 +57,8 @@ class Driver:
         self.version = 0
         self.functions: dict[str, Any] = {}
         self.table: np.ndarray[Any, np.dtype[np.int64]] = np.zeros(len(NAMES), np.int64)
-        self.missing: dict[str, str] = {}  # library -> what was tried in vain
-        self.kernels: dict[int, str] = {}  # handles of those that were loaded -> their names
+        self.missing: dict[str, str] = {}  # library -> the error of the vain search
+        self.kernels: dict[int, str] = {}  # handles of loaded kernels -> their names
         self.pid = os.getpid()
         self.add(addresses)
         _keep.append(self)  # native threads may call by its table at any time
@@ -70,7 +70,7 @@ class Driver:
             self.table[INDEX[name]] = address
 
     def call(self, name: str, *args: Any) -> None:
-        """Call a function; raise what a result other than 0 stands for."""
+        """Call a function; raise the exception of a result other than 0."""
         if result := self.functions[name](*args):
             raise error_of(result, name)
 
@@ -87,16 +87,16 @@ class Driver:
 
 # drivers that need no GPU, by the name of the setting: each makes one of its options
 FAKES: Final[dict[str, Callable[[str], Driver]]] = {}
-# functions of ours that steps call, by their addresses: what a result other than 0 stands for
+# functions of flowvm that steps call, by their addresses: the exception for a result other than 0
 others: Final[dict[int, Callable[[int], FlowError]]] = {}
 _keep: list[Driver] = []
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the variables below
 _driver: Driver | None = None
 _failed: FlowError | None = None
 
 
 def driver() -> Driver:
-    """The driver; loaded and initialized by the first call.  DeviceError where there is none."""
+    """Return the driver; the first call loads and initializes it.  DeviceError if there is none."""
     global _driver, _failed
     with _lock:
         if _failed is not None:
@@ -120,7 +120,7 @@ def driver() -> Driver:
 
 
 def loaded() -> Driver | None:
-    """The driver, if it is in use already."""
+    """Return the driver, if it is in use already."""
     return _driver
 
 
@@ -153,7 +153,7 @@ _last: Driver | None = None  # the last one that was in use
 
 
 def _forget_calls(used: Driver | None) -> None:
-    """What was lowered for another driver has its handles: let it be lowered anew."""
+    """Forget lowered calls when the driver changes: they hold the old driver's handles."""
     global _last
     if used is not None and _last is not None and used is not _last:
         engine.forget_entries()
@@ -161,7 +161,9 @@ def _forget_calls(used: Driver | None) -> None:
 
 
 def refuse() -> int:
-    """What all of the driver's functions are in a forked child."""
+    """Return NOT_INITIALIZED. In a forked child this function replaces all of the driver's
+    functions.
+    """
     return NOT_INITIALIZED
 
 
@@ -169,19 +171,21 @@ def _after_fork_in_child() -> None:
     if _driver is not None:
         for name in _driver.functions:
             _driver.functions[name] = lambda *args: refuse()
-        engine.forget_entries()  # so that calls are lowered anew, which says what is wrong
+        engine.forget_entries()  # so that calls are lowered anew, which raises the right error
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def error_of(result: int, doing: str) -> FlowError:
-    """The exception for a result of the driver in use, with what a fake driver knows of it."""
+    """Return the exception for a result of the driver in use, with a fake driver's reason."""
     return results.error(result, doing, _why(result))
 
 
 def _why(result: int) -> str:
-    """What the driver itself knows of a result: a fake one why, a real one what is new to us."""
+    """Return more about a result: the reason, from a fake driver; the description of an unknown
+    code, from a real one.
+    """
     if _driver is None:
         return ""
     if _driver.fake is not None:
@@ -199,7 +203,7 @@ def _said(of: Driver, result: int) -> str:
 
 
 def _failed_instruction(details: Sequence[int]) -> FlowError:
-    """The exception of an instruction for which a call of the driver or of cuBLAS failed.
+    """Return the exception of an instruction that failed in a call of the driver or of cuBLAS.
 
     The details: its result, the number of the step, and what the step calls; a number below 0 where
     it was no step's call.
@@ -217,7 +221,7 @@ def _failed_instruction(details: Sequence[int]) -> FlowError:
 
 
 def nccl_error(result: int, doing: str) -> FlowError:
-    """The exception for a result of NCCL, with what it says itself."""
+    """Return the exception for a result of NCCL, with NCCL's own error text."""
     said = []
     for name, argument in (("ncclGetErrorString", result), ("ncclGetLastError", None)):
         at = _driver.functions[name](argument) if _driver is not None else 0
@@ -226,7 +230,9 @@ def nccl_error(result: int, doing: str) -> FlowError:
 
 
 def _called(address: int) -> str:
-    """The function at an address of the table, or the kernel of that handle."""
+    """Return the name of the function at an address of the table, or of the kernel with that
+    handle.
+    """
     if _driver is None:
         return ""
     at = np.flatnonzero(_driver.table == address)
@@ -280,7 +286,9 @@ def _load(where: str) -> Driver:
 
 
 def _check_version(library: ctypes.CDLL, name: str) -> None:
-    """Before functions are looked up, which an old driver may lack."""
+    """Check the driver's version.  This comes before the look-up of functions, which an old driver
+    may lack.
+    """
     version = ctypes.c_int()
     try:
         library.cuDriverGetVersion(ctypes.byref(version))

@@ -19,7 +19,7 @@ class UniqueId(ctypes.Structure):
 
 
 # name -> kinds of its parameters: p address or handle, z size, i int, u unsigned, b byte, Q 64
-# bits, I a UniqueId.  All give an int, but for those of TEXTS
+# bits, I a UniqueId.  All return an int, except for the functions of TEXTS
 DRIVER: Final[dict[str, str]] = {
     "cuInit": "u",
     "cuDriverGetVersion": "p",
@@ -92,7 +92,7 @@ NCCL: Final[dict[str, str]] = {
     "ncclGetLastError": "p",
     "ncclGroupStart": "",
     "ncclGroupEnd": "",
-    # what is sent, where to, elements, dtype, reduction or root or both, communicator, stream
+    # sent buffer, target, elements, dtype, reduction or root or both, communicator, stream
     "ncclAllReduce": "ppziipp",
     "ncclReduce": "ppziiipp",
     "ncclBroadcast": "ppziipp",

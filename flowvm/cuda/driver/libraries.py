@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 
 class Library(NamedTuple):
-    """Where a library may be: patterns of files in the folders that Python imports from, and in
-    the user's, and names for the system's loader; {major} is the driver's CUDA version.
+    """Places to look for a library.  Patterns of files in Python's import folders and in the user's
+    folder; names for the system's loader. {major} is the driver's CUDA version.
     """
 
     packages: tuple[str, ...]
@@ -25,7 +25,7 @@ class Library(NamedTuple):
 
 LIBRARIES = {
     "cublas": Library(
-        # nvidia-cublas-cu12's place and that of NVIDIA's wheels for CUDA 13; CuPy's
+        # the place of nvidia-cublas-cu12 and of NVIDIA's wheels for CUDA 13; CuPy's
         (
             "nvidia/cublas/lib/libcublas.so.1[0-9]",
             "nvidia/cu1[0-9]/lib/libcublas.so.1[0-9]",
@@ -42,7 +42,7 @@ LIBRARIES = {
             "nvidia/nccl/lib/libnccl.so.2",
             "cupy_backends/cuda/libs/nccl.*.so",
         ),
-        # what `python -m cupyx.tools.install_library --library nccl` leaves
+        # the output of `python -m cupyx.tools.install_library --library nccl`
         (".cupy/cuda_lib/{major}.*/nccl/*/lib/libnccl.so.2",),
         ("libnccl.so.2", "libnccl.so"),
     ),
@@ -50,7 +50,9 @@ LIBRARIES = {
 
 
 def load_library(library: str, version: int) -> ctypes.CDLL:
-    """A library for a driver of CUDA `version` (12040 is 12.4); OSError names what was tried."""
+    """Load a library for a driver of CUDA `version` (12040 is 12.4).  OSError lists the files
+    tried.
+    """
     tried = []
     for name, load in _candidates(library, version // 1000):
         try:

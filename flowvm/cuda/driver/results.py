@@ -1,4 +1,4 @@
-"""What the CUDA driver's result codes mean, as exceptions: one message for each that users meet.
+"""The CUDA driver's result codes as exceptions: one message for each code that users meet.
 
 `error(code, doing)` is the exception; `NAMES` has the driver's own names, which the message ends
 with, so that it can be looked up.  A *sticky* code means that the context is lost: every later call
@@ -65,7 +65,7 @@ _LOST = (
     "restart Python to use the GPU again"
 )
 
-# code -> what was wrong and what to do; a sticky code's text is followed by _LOST
+# code -> the error and the advice; a sticky code's text is followed by _LOST
 _TEXTS: Final[dict[int, str]] = {
     1: "an argument is wrong: of a kernel of your own, its grid, block or shared memory is larger "
     "than the device allows; else this is a bug of flowvm: please report it",
@@ -111,7 +111,7 @@ _TEXTS: Final[dict[int, str]] = {
 }
 
 
-# cuBLAS's results: its name, what was wrong and what to do
+# cuBLAS's results: name, error and advice
 _CUBLAS: Final = {
     1: ("NOT_INITIALIZED", "it cannot be set up: the device is full, or the library is newer than "
         "the driver; update the driver, or install the cuBLAS of its CUDA version"),
@@ -134,7 +134,7 @@ def cublas_error(status: int, doing: str) -> FlowError:
     return kind(f"cuBLAS failed at {doing}: {text} (CUBLAS_STATUS_{name})")
 
 
-# NCCL's results: its name, what was wrong and what to do
+# NCCL's results: name, error and advice
 _NCCL: Final = {
     1: ("ncclUnhandledCudaError", "a call of CUDA failed inside"),
     2: ("ncclSystemError", "the system refused something: the network, shared memory (/dev/shm), "
@@ -148,7 +148,7 @@ _NCCL: Final = {
 
 
 def nccl_error(result: int, doing: str, text: str = "", last: str = "") -> FlowError:
-    """The exception for a result of NCCL; `text` and `last` are what it says itself."""
+    """Return the exception for a result of NCCL; `text` and `last` are NCCL's own error texts."""
     name, meaning = _NCCL.get(result, (text or str(result), "it failed"))
     more = f": {last}" if last else ""
     return CommunicationError(
@@ -156,7 +156,7 @@ def nccl_error(result: int, doing: str, text: str = "", last: str = "") -> FlowE
     )
 
 
-# what is installed where a library is not found, for drivers of CUDA 12 and of later ones
+# packages that provide a missing library, for drivers of CUDA 12 and of later ones
 _PACKAGES: Final = {
     "cublas": ("matrix products and convolutions on CUDA need cuBLAS", "nvidia-cublas-cu12",
                "nvidia-cublas", "or CuPy with its libraries"),
@@ -178,7 +178,7 @@ def name_of(code: int) -> str:
 
 
 def text_of(code: int, more: str = "") -> str:
-    """What result `code` means; `more` is what else is known."""
+    """Return the text of result `code`; `more` is added to it."""
     text = _TEXTS.get(code, "the CUDA driver refused")
     if more:
         text += f": {more}"
@@ -188,14 +188,14 @@ def text_of(code: int, more: str = "") -> str:
 
 
 def error(code: int, doing: str, more: str = "") -> FlowError:
-    """The exception for result `code` of `doing`; `more` is what else is known."""
+    """Return the exception for result `code` of `doing`; `more` is added to its text."""
     kind = OutOfMemoryError if code == 2 else DeviceError
     return kind(f"{doing}: {text_of(code, more)}")
 
 
 def too_old(needed: int, actual: int) -> FlowError:
-    """The exception for a driver of CUDA version `found` where `needed` is the oldest that will
-    do, both as the driver counts: 1000 * major + 10 * minor.
+    """Return the exception for a driver of CUDA version `found`, older than the oldest one
+    supported, `needed`.  Versions count as the driver's: 1000 * major + 10 * minor.
     """
     return DeviceError(
         f"CUDA is not available: the NVIDIA driver is too old: it supports CUDA {_dotted(actual)}, "

@@ -39,7 +39,7 @@ _ATTRIBUTES: Final = {
 
 @dataclass(frozen=True)
 class Properties:
-    """What a device is, with PyTorch's names."""
+    """The properties of a device, by PyTorch's names."""
 
     name: str
     total_memory: int
@@ -61,7 +61,7 @@ class Properties:
 
 
 class Runtime:
-    """Device `index`, in use."""
+    """A device in use: number `index`."""
 
     def __init__(self, index: int) -> None:
         self.driver = drivers.driver()
@@ -87,7 +87,7 @@ class Runtime:
         self.driver.call("cuCtxSetCurrent", self.context)
 
     def memory(self) -> tuple[int, int]:
-        """Bytes that are free on the device, and that it has, whoever uses them."""
+        """Return the free bytes and all bytes of the device, whoever uses them."""
         self.enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
@@ -164,8 +164,8 @@ class Runtime:
     def cublas(self, stream: int) -> int:
         """A new cuBLAS handle for `stream`.  DeviceError where cuBLAS is not there.
 
-        It has memory of its own to compute with: what cuBLAS takes by itself while a stream is
-        captured would become a part of the graph, which could then not be updated.
+        It has its own workspace.  Memory that cuBLAS allocates itself during a capture would become
+        a part of the graph, which could not be updated then.
         """
         drivers.require("cublas")
         self.enter()
@@ -183,7 +183,7 @@ class Runtime:
 
 
 class _Log:
-    """Options of cuModuleLoadDataEx that let the driver's compiler say what it refuses."""
+    """Options of cuModuleLoadDataEx that make the driver's compiler log its errors."""
 
     BYTES = 8192
 
@@ -221,7 +221,9 @@ def _number(driver: Driver, index: int) -> int:
 
 
 def properties(index: int) -> Properties:
-    """What device `index` is; no context is made.  DeviceError if there is none."""
+    """Return the properties of device `index` without making a context.  DeviceError if there is no
+    such device.
+    """
     if why := why_not(index):
         raise DeviceError(f"device 'cuda:{index}' is not available: {why}")
     driver = drivers.driver()
@@ -242,14 +244,14 @@ _runtimes: dict[tuple[Driver, int], Runtime] = {}
 
 
 def count() -> int:
-    """How many devices there are; DeviceError where CUDA cannot be used."""
+    """Return the number of devices; DeviceError if CUDA cannot be used."""
     value = ctypes.c_int()
     drivers.driver().call("cuDeviceGetCount", ctypes.byref(value))
     return value.value
 
 
 def why_not(index: int) -> str:
-    """Why device `index` cannot be used, or ""."""
+    """Return the reason why device `index` cannot be used, or ""."""
     try:
         there = count()
     except FlowError as error:
@@ -261,7 +263,9 @@ def why_not(index: int) -> str:
 
 
 def runtime(index: int) -> Runtime:
-    """Device `index`, made by the first call.  DeviceError says why it cannot be used."""
+    """Return the runtime of device `index`; the first call makes it.  DeviceError says why it
+    cannot be used.
+    """
     with _lock:
         driver = drivers.driver()
         runtime = _runtimes.get((driver, index))
@@ -271,6 +275,6 @@ def runtime(index: int) -> Runtime:
 
 
 def runtimes() -> list[Runtime]:
-    """The devices in use."""
+    """Return the runtimes of the devices in use."""
     used = drivers.loaded()
     return [runtime for (driver, _), runtime in _runtimes.items() if driver is used]

@@ -1,12 +1,12 @@
-"""The VM's streams of a device, and what a caller of theirs needs to know.
+"""The VM's streams of a device, and the facts about them that callers need.
 
     streams(0).compute      the VM stream that instructions on cuda:0 go to by default
     streams(0).h2d          that of copies from the host; .d2h: to the host
     new_stream(0, "mine")   one more compute stream
 
-They are numbers of the VM, each with a worker that hands instructions to a CUDA stream of its own
-(`flowvm.vm.workers.device`).  What the worker needs is a *block* of words, which is made here: the
-driver's functions by address, handles, page-locked lines for what kernels report.  Blocks, and what
+They are numbers of the VM.  Each has a worker that hands instructions to a CUDA stream of its own
+(`flowvm.vm.workers.device`).  The worker reads a *block* of words, which is made here: the driver's
+functions by address, handles, page-locked lines for kernels' reports.  Blocks, and the memory that
 they point at, stay for ever: worker threads outlive the interpreter.
 
 The first use of a device makes its three streams.
@@ -53,14 +53,14 @@ class Streams:
     pinned: Words  # the same of page-locked memory that copies to the host go to
 
 
-_lock = threading.RLock()  # guards what follows
+_lock = threading.RLock()  # guards the tables below
 _streams: dict[Runtime, Streams] = {}
 _blocks: dict[int, tuple[Runtime, Words]] = {}  # by VM stream
 _lanes: dict[Runtime, list[int]] = {}
 _events: dict[Runtime, list[int]] = {}
 _twins: list[
     tuple[Runtime, Words]
-] = []  # of those that run kernels: see flowvm.vm.workers.device_graph
+] = []  # of Plans with kernels: see flowvm.vm.workers.device_graph
 
 
 def streams(index: int) -> Streams:
@@ -75,12 +75,14 @@ def streams(index: int) -> Streams:
 
 
 def used() -> list[Streams]:
-    """Those of the devices in use."""
+    """Return the streams of all devices in use."""
     return list(_streams.values())
 
 
 def new_stream(index: int, name: str, priority: int = 0) -> int:
-    """A further compute stream of cuda:`index`: its number.  VMError where there is no more."""
+    """Add a compute stream of cuda:`index`.  Return its number.  VMError if no more can be
+    added.
+    """
     with _lock:
         of = streams(index)
         stream = _stream(of.runtime, name, STR.DEVICE_MEMORY, of.counters, priority)
@@ -100,8 +102,9 @@ def block_of(stream: int) -> Words:
 
 
 def lanes(index: int, count: int) -> list[int]:
-    """The addresses of `count` blocks, always the same, to capture branches of graphs with: beside
-    the twin of the device's compute stream, whose worker alone may use them.
+    """Return the addresses of `count` blocks, always the same, on which branches of graphs are
+    captured.  They stand beside the twin of the device's compute stream; only that stream's worker
+    may use them.
     """
     with _lock:
         runtime = streams(index).runtime
@@ -200,7 +203,7 @@ def _block(runtime: Runtime, priority: int, stages: bool) -> Words:
 
 
 def _kept(words: Words) -> int:
-    """The address of words that stay for ever."""
+    """Keep words for ever.  Return their address."""
     engine.keep.append(words)
     return int(words.ctypes.data)
 
@@ -222,7 +225,7 @@ _refuse = ctypes.CFUNCTYPE(ctypes.c_int)(drivers.refuse)
 
 
 def _after_fork_in_child() -> None:
-    """Workers of the child fail what they are given, and do not call the driver."""
+    """Let workers of the child fail their instructions without calls of the driver."""
     address = ctypes.cast(_refuse, ctypes.c_void_p).value or 0
     for _, block in (*_blocks.values(), *_twins):
         for place in _FUNCTIONS:

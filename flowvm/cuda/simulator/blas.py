@@ -42,7 +42,7 @@ class Matrix:
     count: int
 
     def check(self, memory: Memory, name: str, device: int) -> None:
-        """Fault where they go outside of their memory."""
+        """Raise Fault if the matrices go outside of their memory."""
         itemsize = self.dtype.itemsize
         if self.rows * self.columns * self.count:
             last = (self.count - 1) * self.stride + (self.columns - 1) * self.leading + self.rows
@@ -110,7 +110,9 @@ def read_gemm(
     b: int, b_type: int, ldb: int, stride_b: int, beta: int,
     c: int, c_type: int, ldc: int, stride_c: int, count: int, compute: int,
 ) -> Gemm:  # fmt: skip
-    """The call that these arguments mean; Fault, with cuBLAS's result, where they are wrong."""
+    """Return the call that these arguments describe.  Raise Fault, with cuBLAS's result, if they
+    are wrong.
+    """
     rows_a, columns_a = (k, m) if op_a else (m, k)
     rows_b, columns_b = (n, k) if op_b else (k, n)
     if compute not in SUMS or not {a_type, b_type, c_type} <= DTYPES.keys():

@@ -1,8 +1,9 @@
-"""Simulated NCCL's way between processes: files in a folder, which goes with the communicator.
+"""Exchanges of simulated NCCL between processes: files in a folder that lives as long as the
+communicator.
 
-What a rank sends it writes to a file of its own when its stream comes there; what it waits for is
-ready when the files of the others are there.  So streams wait for each other as on GPUs, and those
-that do not wait go on.  The n-th exchange of a communicator belongs to the n-th of the others.
+A rank writes the data that it sends to a file, when its stream comes to the exchange.  The exchange
+is ready when the other ranks' files exist.  So streams wait for each other as on GPUs, and other
+streams go on.  The n-th exchange of a communicator belongs to the n-th of the other ranks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from flowvm.cuda.simulator.streams import Work
 
 @dataclass
 class Communicator:
-    """This rank's part of one."""
+    """This rank's part of a communicator."""
 
     folder: Path
     size: int
@@ -34,8 +35,8 @@ class Communicator:
 
 
 class Part:
-    """Of an exchange.  When its turn comes it `begins`: that says which files this rank writes and
-    which it reads; `then` takes what is in these.
+    """One rank's part of an exchange.  `begins` returns the files to write and the names of the
+    files to read.  `then` takes the contents of the files read.
     """
 
     reads: tuple[str, ...] = ()
@@ -49,24 +50,24 @@ class Part:
         self.comm, self.begins, self.then = comm, begins, then
 
     def write(self) -> None:
-        """Its turn has come."""
+        """Write this rank's files, now that its turn has come."""
         written, self.reads = self.begins()
         for name, data in written.items():
             _write(self.comm.folder, name, data)
 
     @property
     def ready(self) -> bool:
-        """Whether all that it reads is there, or nobody waits for it any more."""
+        """Return True if all files to read exist, or the communicator has ended."""
         return self.comm.ended or all((self.comm.folder / name).exists() for name in self.reads)
 
     def read(self) -> None:
-        """Take what has come."""
+        """Read the other ranks' files and pass their contents to `then`."""
         if not self.comm.ended:
             self.then([(self.comm.folder / name).read_bytes() for name in self.reads])
 
 
 class Exchanging:
-    """Parts on their way: written once, then ready when all others' are there."""
+    """Parts of an exchange in flight: written once, ready when all other ranks' files exist."""
 
     def __init__(self, parts: list[Part]) -> None:
         self.parts = parts
@@ -76,7 +77,9 @@ class Exchanging:
         return Work("exchange", run=self.run, poll=self.poll)
 
     def poll(self) -> bool:
-        """Whether the others' files are there."""
+        """Write this rank's files at the first call.  Return True if the other ranks' files
+        exist.
+        """
         if not self.written:
             self.written = True
             for part in self.parts:
@@ -84,7 +87,7 @@ class Exchanging:
         return all(part.ready for part in self.parts)
 
     def run(self) -> None:
-        """Read, and compute."""
+        """Read the other ranks' files and compute the result."""
         self.written = False  # a graph does it again
         for part in self.parts:
             part.read()
@@ -97,7 +100,7 @@ class Exchanging:
 
 
 def _write(folder: Path, name: str, data: bytes) -> None:
-    """A file that is there with all that is in it, or not at all."""
-    with contextlib.suppress(FileNotFoundError):  # the folder of one who has ended
+    """Write a file atomically: a reader sees all of its bytes or no file."""
+    with contextlib.suppress(FileNotFoundError):  # the folder of an ended rank
         (folder / f".{name}").write_bytes(data)
         os.replace(folder / f".{name}", folder / name)

@@ -32,7 +32,7 @@ Triple = tuple[int, int, int]
 
 WARP = 32
 _lock = threading.RLock()  # one launch at a time: kernels find `cuda` in their module's globals
-# what makes a thread wait for others
+# functions that make a thread wait for others
 _WAITS = {
     "syncthreads", "syncthreads_and", "syncthreads_or", "syncthreads_count", "syncwarp",
     "shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync",
@@ -48,7 +48,7 @@ def run_grid(
     shared: int = 0,
     order: str = "",
 ) -> None:
-    """Run `kernel` on NumPy arrays and numbers; what a thread raises is raised here.
+    """Run `kernel` on NumPy arrays and numbers.  Raise the exceptions of its threads here.
 
     Numbers become int64 or float64, as compiled kernels get them.
     """
@@ -134,7 +134,9 @@ def _foreign(function: Any) -> bool:
 
 
 def _named(function: Any) -> Iterator[Any]:
-    """Values of the names in it; of a module, those of its attributes that are named."""
+    """Yield the values of the names in a function's code, and of the named attributes of
+    modules.
+    """
     codes, names = [function.__code__], set()
     while codes:
         code = codes.pop()
@@ -153,7 +155,7 @@ def _named(function: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _swapped(functions: list[Any], module: Any) -> Iterator[None]:
-    """`module` in the place of `numba.cuda` in the globals of these functions."""
+    """Replace `numba.cuda` by `module` in the globals of these functions."""
     from numba import cuda
 
     changed: list[tuple[dict[str, Any], str]] = []
@@ -273,7 +275,7 @@ class _Shared:
         self.arrays: dict[Any, Any] = {}
 
     def clear(self) -> None:
-        """Before a block begins: it holds anything."""
+        """Fill shared memory with arbitrary bytes before a block begins."""
         self.arrays.clear()
         self.dynamic.fill(0xA5)
 
@@ -362,7 +364,7 @@ def _run_waiting(
 
 
 class _Block:
-    """The threads of a block: who goes on next, and who waits where."""
+    """The threads of a block: the runnable ones in order, and the ones that wait at barriers."""
 
     def __init__(self, strands: list[_Strand]) -> None:
         self.ready = strands[::-1]  # last is next
@@ -373,12 +375,12 @@ class _Block:
             self.members[strand.warp] = self.members.get(strand.warp, 0) + 1
 
     def run(self, module: Any) -> None:
-        """Until all are through; raises what one of them raises."""
+        """Run until all threads have ended.  Raise an exception that one of them raises."""
         while self.ready:
             module.current = strand = self.ready.pop()
             strand.greenlet.switch()
             if strand.greenlet.dead:
-                for where in (strand.warp, -1):  # nobody waits for it
+                for where in (strand.warp, -1):  # no thread waits for it
                     self.members[where] -= 1
                     if self.members[where]:
                         self._let_go(where)
@@ -397,7 +399,9 @@ class _Block:
         return brought
 
     def _let_go(self, where: int) -> bool:
-        """Whether all are there who are to meet; they then go on, behind those that are ready."""
+        """Return True once every thread has reached the barrier `where`; then queue them all as
+        runnable.
+        """
         if len(self.brought.get(where, ())) < self.members[where]:
             return False
         del self.brought[where]

@@ -64,11 +64,11 @@ class Function:
 
 
 class _Bfloat:
-    """What kernels see as the dtype of `Bfloats`."""
+    """The dtype of `Bfloats`, for kernels."""
 
     @staticmethod
     def type(number: Any) -> Any:
-        """The number as bfloat16 holds it."""
+        """Return the number rounded to bfloat16."""
         return bfloat16.loaded(bfloat16.stored(np.array(number)))[()]
 
 
@@ -88,7 +88,7 @@ class Bfloats(np.ndarray[Any, Any]):
 
 @dataclass(frozen=True)
 class Array:
-    """An array argument, as its words say."""
+    """An array argument with the fields that its words describe."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -96,7 +96,7 @@ class Array:
     address: int
 
     def extent(self) -> tuple[int, int]:
-        """The first byte that it may touch, and one past the last."""
+        """The first byte that the array may touch, and one past the last."""
         if 0 in self.shape:
             return self.address, self.address
         steps = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -105,7 +105,7 @@ class Array:
         return self.address + low, self.address + high
 
     def within(self, memory: Memory) -> Array:
-        """With the rows that its memory has room for, where it says it has UNSIZED."""
+        """Return the array with as many rows as its memory has room for, if it has UNSIZED rows."""
         if not self.shape or self.shape[0] < UNSIZED:
             return self
         block = memory.find(self.address)
@@ -136,7 +136,7 @@ class Launch:
     arguments: tuple[Any, ...]
 
     def check(self, memory: Memory) -> None:
-        """Fault where an array goes outside of its block of memory, or is misaligned."""
+        """Raise Fault if an array goes outside of its block of memory, or is misaligned."""
         for place, array in enumerate(self.arguments):
             if isinstance(array, Array):
                 low, high = array.within(memory).extent()
@@ -147,7 +147,9 @@ class Launch:
                     raise Fault(MISALIGNED, f"{what} is at {array.address:#x}")
 
     def run(self, memory: Memory) -> None:
-        """Check again, for memory may have been freed since the call, and run the kernel."""
+        """Check the arrays again, since memory may have been freed since the call, and run the
+        kernel.
+        """
         self.check(memory)
         arguments = [a.within(memory).view() if isinstance(a, Array) else a for a in self.arguments]
         try:
@@ -184,7 +186,9 @@ def read_launch(
 
 
 def _addresses(function: Function, params: int, extra: int) -> list[int]:
-    """Where each parameter lies: in a table of addresses, or one behind the other in a buffer."""
+    """Return the address of each parameter: from a table of addresses, or one after another in a
+    buffer.
+    """
     sizes = function.sizes()
     if not extra:
         if sizes and not params:
@@ -240,7 +244,7 @@ def _array(function: Function, place: int, kind: tuple[str, int, str], words: li
 
 
 def _wrong(array: Array, layout: str, words: list[int]) -> Iterator[str]:
-    """What does not fit together in an array's words."""
+    """Yield the errors in an array's words, as text."""
     meminfo, parent, elements, itemsize = words[:4]
     if meminfo or parent:
         yield "meminfo or parent is not 0"

@@ -1,7 +1,7 @@
 """Memory of simulated devices: host memory whose bounds are remembered.
 
-A block has guard bytes on both sides, which are looked at when it is freed, and begins filled with
-bytes of ones, which are NaN as floats.  Whoever touches memory asks `Memory.check` first, so an
+A block has guard bytes on both sides, which are checked when it is freed.  It begins filled with
+bytes of ones, which are NaN as floats.  Code that touches memory calls `Memory.check` first.  So an
 access outside any block, to freed memory or past a block's end is a Fault that says so.
 """
 
@@ -30,7 +30,7 @@ _libc.free.argtypes = [ctypes.c_void_p]
 
 
 class Fault(Exception):  # noqa: N818 - the word for it
-    """A call, or what a stream runs, went wrong: a driver's result, and why in words."""
+    """A failed call or task of a stream: the driver's result, and the reason as text."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(f"{why} ({name_of(code)})")
@@ -56,7 +56,7 @@ class Block:
 
 
 class Memory:
-    """All blocks of all devices; `limit` is the bytes that one device has."""
+    """All memory blocks of all devices; `limit` is the bytes of one device."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -97,7 +97,7 @@ class Memory:
         _libc.free(block.address - GUARD)
 
     def check_guards(self, block: Block) -> None:
-        """Whether somebody wrote just before or behind a block."""
+        """Raise Fault if the guard bytes before or behind a block were overwritten."""
         want = bytes([GUARD_BYTE]) * GUARD
         for side, at in (("before", block.address - GUARD), ("behind", block.end)):
             if ctypes.string_at(at, GUARD) != want:
@@ -109,7 +109,7 @@ class Memory:
         return block if block is not None and address < block.end else None
 
     def on_host(self, address: int) -> bool:
-        """Whether it is no device's."""
+        """Return True if the address is in no device's memory."""
         block = self.find(address)
         return block is None or block.device == HOST
 

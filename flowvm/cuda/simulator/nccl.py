@@ -35,7 +35,7 @@ Out = dict[int, bytes]  # by rank
 
 
 class Devices(Protocol):
-    """The simulated devices, as far as this goes."""
+    """The interface of the simulated devices that this module needs."""
 
     memory: Memory
 
@@ -215,14 +215,14 @@ class Nccl:
         return 0
 
     def _add(self: Any, part: Part, stream: int) -> None:
-        """Make it at once, or with the group that is open."""
+        """Start an exchange at once, or with the open group."""
         if getattr(self.local, "depth", 0):
             self.local.parts.append((part, stream))
         else:
             self._exchange([(part, stream)])
 
     def _exchange(self: Any, parts: list[tuple[Part, int]]) -> None:
-        """Enqueue what belongs together, on the stream of the first."""
+        """Enqueue exchanges that belong together on the first one's stream."""
         stream = self._stream(parts[0][1])
         self.streams.enqueue(stream, Exchanging([part for part, _ in parts]).work())
 

@@ -1,4 +1,4 @@
-"""A CUDA driver that notes what it is asked to do: FLOWVM_CUDA_DRIVER=recorder.
+"""A CUDA driver that records its calls: FLOWVM_CUDA_DRIVER=recorder.
 
 Memory, copies, streams and events are the simulator's (and its options hold here, too); kernels
 and matrix products are read, checked and noted, and not run.  So it needs no Numba-CUDA.
@@ -42,7 +42,7 @@ class Call:
     name: str
     arguments: tuple[Any, ...]
     stream: int | None  # that it put something into
-    before: tuple[int, ...] = ()  # numbers of calls whose work is done when this one's begins
+    before: tuple[int, ...] = ()  # numbers of calls whose work is done when this call's work begins
     result: int = 0
     launch: Launch | None = None
     gemm: Gemm | None = None
@@ -73,16 +73,16 @@ class Recorder(Simulator):
         self.failures[name, self.counts[name] + nth] = result
 
     def launches(self, name: str = "") -> list[Call]:
-        """The launches of kernels so far; of one whose name contains `name`."""
+        """Return the launches so far of kernels whose name contains `name`."""
         return [c for c in self.calls if c.launch and name in c.launch.function.name]
 
     def named(self, *names: str) -> list[Call]:
-        """The calls of these functions."""
+        """Return the calls of these functions."""
         return [c for c in self.calls if c.name in names]
 
     def ordered(self, first: Call, second: Call) -> bool:
-        """Whether the work of `first` is done when that of `second` begins, whatever the GPU does:
-        by their streams' order, by events, or because the host had waited.
+        """Return True if the work of `first` is always done before the work of `second` begins.
+        Streams' order, events or waits of the host ensure it, whatever the GPU does.
         """
         seen, todo = set(), [second.number]
         while todo:
@@ -114,7 +114,9 @@ class Recorder(Simulator):
         return None if place is None else int(args[place])
 
     def _order(self, call: Call) -> None:
-        """Note what was done before a call's work begins, and what it lets the host know."""
+        """Record the work done before a call's work begins, and the work that the call shows to be
+        done.
+        """
         if call.name in ("cuStreamSynchronize", "cuStreamQuery"):
             self._learn(self._last.get(call.arguments[0]))
         elif call.name in ("cuEventSynchronize", "cuEventQuery"):
@@ -132,7 +134,7 @@ class Recorder(Simulator):
             self._recorded[call.arguments[0]] = call.number
 
     def _learn(self, number: int | None) -> None:
-        """The host has seen that a call's work is done, and so all that it came after."""
+        """Note that the host knows a call's work to be done, and all the work before it."""
         if number is not None:
             self._known -= set(self.calls[number].before)
             self._known.add(number)

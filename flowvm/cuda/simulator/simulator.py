@@ -14,8 +14,8 @@ late       streams run what is in them only when somebody asks, in an order that
 devices    how many there are (2)
 memory     of each device (1G)
 
-As with a GPU, what goes wrong while a stream runs is sticky, and comes out of later calls; `why`
-says what it was.  Every callback holds `lock`, so native threads may call at any time.
+As with a GPU, an error while a stream runs is sticky, and later calls return it; `why` returns its
+reason.  Every callback holds `lock`, so native threads may call at any time.
 
 Long because a method stands for each function.
 """
@@ -89,7 +89,7 @@ class Simulator(Nccl):
         self.handles: dict[int, int] = {}  # of cuBLAS -> stream
         self.communicators: dict[int, Communicator] = {}
         self.texts_of_nccl: dict[str, Any] = {}
-        self.local = threading.local()  # .device: whose context is current
+        self.local = threading.local()  # .device: the device of the current context
         self.texts: dict[int, Any] = {}
         self._next = _FIRST_HANDLE
         self.callbacks = {n: function_type(n)(self._entry(n)) for n in FUNCTIONS}
@@ -137,7 +137,7 @@ class Simulator(Nccl):
             return handle
 
     def why(self, result: int) -> str:
-        """What was behind a result, in words."""
+        """Return the reason for a result, as text; "" if it is unknown."""
         sticky = [why for code, why in self.lost.values() if code == result]
         return sticky[-1] if sticky else self.faults.get(result, "")
 
@@ -146,9 +146,9 @@ class Simulator(Nccl):
     def _entry(self, name: str) -> Callable[..., int]:
         method = getattr(self, name)
 
-        @protected  # ctypes drops what is raised in a callback
+        @protected  # ctypes drops exceptions of a callback
         def call(*args: Any) -> int:
-            if os.getpid() != self.pid:  # a fork's child, in which nobody may hold the lock
+            if os.getpid() != self.pid:  # in a forked child, where the lock may be held for ever
                 return NOT_INITIALIZED
             with self.lock:
                 return self.called(name, method, tuple(0 if a is None else a for a in args))
@@ -170,7 +170,7 @@ class Simulator(Nccl):
         return code
 
     def _failed(self, device: int, error: Exception) -> None:
-        """A stream's work went wrong: nothing runs on the device any more."""
+        """Note that a stream's work has failed: the device runs nothing any more."""
         code = error.code if isinstance(error, Fault) else UNKNOWN
         why = error.why if isinstance(error, Fault) else f"{type(error).__name__}: {error}"
         self.lost[device] = (code if code in STICKY else 719, why)
@@ -180,7 +180,9 @@ class Simulator(Nccl):
         return self._next
 
     def _device(self) -> int:
-        """Whose context is current; Fault where there is none, or it is lost."""
+        """Return the device of the thread's current context.  Raise Fault if there is none, or it
+        is lost.
+        """
         device = getattr(self.local, "device", None)
         if device is None:
             raise Fault(INVALID_CONTEXT, "no context is current on this thread")
@@ -190,7 +192,8 @@ class Simulator(Nccl):
 
     def _stream(self, handle: int) -> Stream:
         device = self._device()
-        # 1 is the default stream by another name, 2 that of the thread, which is the same here
+        # 1 is the default stream by another name, 2 the thread's default stream, which is the same
+        # here
         stream = self.streams.streams.get(-1 - device if handle <= 2 else handle)
         if stream is None:
             raise Fault(INVALID_HANDLE, f"{handle:#x} is no stream")
@@ -215,7 +218,7 @@ class Simulator(Nccl):
         self.lock.acquire()
 
     def do(self, stream: int, what: str, run: Callable[[], None]) -> None:
-        """Put something into a stream."""
+        """Put work into a stream."""
         self.streams.enqueue(self._stream(stream), Work(what, run))
 
     def _uncaptured(self) -> None:

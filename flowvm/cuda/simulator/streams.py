@@ -1,12 +1,13 @@
-"""Simulated streams, events and captured graphs: who may run when, and in which order it is run.
+"""Simulated streams, events and captured graphs: they decide which work may run, and in which
+order.
 
 A stream is a queue of `Work`.  Its head may run if it waits for no event, or for one that has
 happened.  At once: what may run runs while it is enqueued.  Late: it stays in its queue until
 somebody asks (query, synchronize), and a seed chooses whose turn it is, in bursts, so that whatever
 the events allow will happen some day; a wait that is missing gives wrong numbers.
 
-Work that waits for other processes has a `poll`, and whoever waits for it lets others call in the
-meantime.
+Work that waits for other processes has a `poll`.  A thread that waits for such work lets others
+call in the meantime.
 
 Nothing here touches memory; `Work.run` does.
 """
@@ -24,7 +25,7 @@ from flowvm.cuda.simulator.memory import Fault
 INVALID_VALUE, LAUNCH_TIMEOUT = 1, 702
 UNSUPPORTED, UNMATCHED, UNJOINED, ISOLATION = 900, 903, 904, 905
 BURST = 0.6  # how probably the stream that ran last runs again
-STEPS = 3  # a query lets at most so many run
+STEPS = 3  # the most tasks that run during a query
 
 
 @dataclass
@@ -37,13 +38,13 @@ class Event:
     wanted: int = 0
     happened: int = 0
     seconds: float = 0.0
-    # recorded in a capture: of which stream, what that had done, and what came right before
+    # recorded in a capture: the graph, the stream, the stream's progress, and the numbers in front
     captured: tuple[Graph, int, int, frozenset[int]] | None = None
 
 
 @dataclass
 class Work:
-    """One thing that a stream does: `run`, then `event` has happened for the `number`-th time.
+    """One task of a stream: it calls `run`, then `event` has happened for the `number`-th time.
 
     It may begin when `after` has happened for the `count`-th time, and `poll` says so; in a graph,
     when the works of the numbers `needs` are done.
@@ -67,7 +68,9 @@ class Work:
 
 @dataclass
 class Graph:
-    """What was captured, in the order of the calls, which is one of those it may run in.
+    """Captured work in the order of the calls, one of the orders in which it may run.
+
+    `last` has, by stream, the numbers of the work for which its next work waits.
 
     `last` has, by stream, the numbers of what its next work is to wait for.
     """
@@ -75,7 +78,7 @@ class Graph:
     handle: int
     origin: int = 0
     work: list[Work] = field(default_factory=list)
-    counts: dict[int, int] = field(default_factory=dict)  # by stream: what it did,
+    counts: dict[int, int] = field(default_factory=dict)  # by stream: its progress,
     joined: dict[int, int] = field(default_factory=dict)  # and how much of that others waited for
     last: dict[int, frozenset[int]] = field(default_factory=dict)
 
@@ -83,7 +86,7 @@ class Graph:
         self.counts[stream] = self.counts.get(stream, 0) + 1
 
     def add(self, stream: int, work: Work) -> None:
-        """`stream` does something more."""
+        """Record one more action of `stream`."""
         work.needs = self.last.get(stream, frozenset())
         self.last[stream] = frozenset([len(self.work)])
         self.work.append(work)
@@ -92,7 +95,7 @@ class Graph:
 
 @dataclass
 class Stream:
-    """A queue; `capture` is the graph that takes what would be enqueued."""
+    """A queue of work; during a capture, `capture` is the graph that takes new work."""
 
     handle: int
     device: int
@@ -102,7 +105,9 @@ class Stream:
 
 
 class Replay:
-    """A launch of a graph in which something waits for other processes: what may run, runs."""
+    """A launch of a graph with work that waits for other processes.  Work that may run is run
+    meanwhile.
+    """
 
     def __init__(self, graph: list[Work]) -> None:
         self.graph = graph
@@ -110,7 +115,9 @@ class Replay:
         self.error: Exception | None = None
 
     def poll(self) -> bool:
-        """Go on; whether all of it is done."""
+        """Run the captured work that may run.  Return True if all of it is done or some has
+        failed.
+        """
         went = True
         while went and self.error is None:
             went = False
@@ -130,14 +137,14 @@ class Replay:
             self.error = error
 
     def run(self) -> None:
-        """What it came to."""
+        """Raise the replay's error, if it failed."""
         if self.error is not None:
             raise self.error
 
 
 class Scheduler:
-    """Runs what streams hold.  `failed(device, error)` is told what went wrong, and whether
-    anything may still run on a device is `lives(device)`.
+    """Runs the work of streams.  It reports an error by `failed(device, error)`.  `lives(device)`
+    says if work of a device may still run.
     """
 
     def __init__(
@@ -157,7 +164,7 @@ class Scheduler:
         self.last: Stream | None = None
 
     def enqueue(self, stream: Stream, work: Work) -> None:
-        """Give a stream something to do."""
+        """Put work into a stream's queue."""
         if stream.capture is not None:
             stream.capture.add(stream.handle, work)
             return
@@ -195,7 +202,7 @@ class Scheduler:
     def _join(
         self, stream: Stream, graph: Graph, source: int, position: int, last: frozenset[int]
     ) -> None:
-        """`stream` goes on, in the capture, when `source` has done what it has done so far."""
+        """Let the next captured work of `stream` wait for the work of `source` so far."""
         if stream.capture is None:
             stream.capture = graph
         graph.joined[source] = max(graph.joined.get(source, 0), position)
@@ -229,7 +236,7 @@ class Scheduler:
     # --- running ----------------------------------------------------------------------------------
 
     def in_order(self, graph: list[Work]) -> list[Work]:
-        """What was captured in an order that its waits allow: late, in any."""
+        """Return captured work in an order that its waits allow: a random one if work is late."""
         if not self.late:
             return graph
         left, done, order = set(range(len(graph))), set[int](), []
@@ -241,7 +248,7 @@ class Scheduler:
         return order
 
     def step(self) -> bool:
-        """Run one thing of some stream; False if nothing may run."""
+        """Run one task of some stream.  Return False if no task may run."""
         ready = [s for s in self.streams.values() if s.queue and s.queue[0].ready]
         if not ready:
             return False
@@ -251,7 +258,7 @@ class Scheduler:
         return True
 
     def some(self) -> None:
-        """What happens while a query is answered: a little, where work is late."""
+        """Run a few steps while a query is answered, if work is late; else all of them."""
         steps = self.random.randint(1, STEPS) if self.late else 0
         while (self.late or self._any()) and self.step():
             steps -= 1
@@ -259,7 +266,7 @@ class Scheduler:
                 return
 
     def _stepped(self) -> bool:
-        """Run one thing; False if all that may run next waits for other processes."""
+        """Run one task.  Return False if all tasks that may run next wait for other processes."""
         if self.step():
             return True
         if any(s.queue and s.queue[0].poll is not None for s in self.streams.values()):
@@ -267,11 +274,11 @@ class Scheduler:
         raise Fault(LAUNCH_TIMEOUT, "streams wait for each other: nothing can run")
 
     def drain(self, stream: Stream | None = None) -> None:
-        """Run until a stream, or each, has nothing left."""
+        """Run until a stream's queue, or all queues, are empty."""
         self._until(lambda: not (stream.queue if stream is not None else self._any()))
 
     def happen(self, event: Event) -> None:
-        """Run until what `event` last recorded has happened."""
+        """Run until the last recording of `event` has happened."""
         wanted = event.wanted
         self._until(lambda: event.happened >= wanted)
 

@@ -41,7 +41,8 @@ def consolidate_safetensors_files_on_every_rank(
     num_threads: int = 1,
     process_group: Any = None,
 ) -> None:
-    """The same, called by all ranks: the first one does it, and the others wait.
+    """Consolidate safetensors files as `consolidate_safetensors_files` does.  All ranks call this;
+    the first rank does the work and the others wait.
 
     >>> from flowvm.distributed.checkpoint.consolidation import (
     ...     consolidate_safetensors_files_on_every_rank,

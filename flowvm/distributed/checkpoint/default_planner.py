@@ -1,5 +1,5 @@
-"""What of a state dict is saved and loaded.  There is one way; `DefaultLoadPlanner` may let a
-checkpoint lack something.
+"""Planners: the choice of entries of a state dict to save and to load.  There is one choice;
+`DefaultLoadPlanner` may let a checkpoint lack entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __dir__ = listing(globals())
 
 
 class SavePlanner:
-    """The base of what `save(planner=)` takes.
+    """The base class of the argument `save(planner=)`.
 
     >>> from flowvm.distributed.checkpoint import DefaultSavePlanner, SavePlanner
     >>> issubclass(DefaultSavePlanner, SavePlanner)
@@ -24,7 +24,7 @@ class SavePlanner:
 
 
 class LoadPlanner:
-    """The base of what `load(planner=)` takes.
+    """The base class of the argument `load(planner=)`.
 
     >>> from flowvm.distributed.checkpoint import DefaultLoadPlanner, LoadPlanner
     >>> issubclass(DefaultLoadPlanner, LoadPlanner)
@@ -33,8 +33,7 @@ class LoadPlanner:
 
 
 class DefaultSavePlanner(SavePlanner):
-    """All of the state dict is saved, each part of a tensor once, by the first rank that has it.
-    Arguments are PyTorch's, and taken: that is what its defaults ask for.
+    """Save the whole state dict: each part of a tensor once, by the first rank that has it.
 
     >>> from flowvm.distributed.checkpoint import DefaultSavePlanner
     >>> _ = DefaultSavePlanner()
@@ -52,7 +51,7 @@ class DefaultSavePlanner(SavePlanner):
 
 
 class DefaultLoadPlanner(LoadPlanner):
-    """All that the state dict names is loaded.
+    """Load all entries that the state dict names.
 
     allow_partial_load   what the checkpoint lacks stays as it is; else that is an error
 

@@ -48,7 +48,8 @@ def dcp_to_torch_save(
 def torch_save_to_dcp(
     torch_save_path: str | os.PathLike[str], dcp_checkpoint_dir: str | os.PathLike[str]
 ) -> None:
-    """Write what is in a file that `flow.load` reads, one of torch.save too, as a checkpoint.
+    """Write a file's contents as a checkpoint.  The file is one that `flow.load` reads, of
+    torch.save too.
 
     ArgumentError in a program of several ranks, which read and save together.
 

@@ -1,5 +1,5 @@
-"""Checkpoints as folders of safetensors files that Hugging Face's libraries read: whole tensors
-with an index, or each rank's parts, which say in their metadata where they begin.
+"""Checkpoints as folders of safetensors files that Hugging Face's libraries read.  They have whole
+tensors with an index, or each rank's parts, whose metadata says where they begin.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _NAMES: dict[str, DType] = {
 
 
 def file_name(index: int, count: int, shard: int | None = None) -> str:
-    """Of file `index` of `count`, of the parts of a rank, if `shard` is its number from 1."""
+    """Return the name of file `index` of `count`.  A rank's file of parts has the number `shard`,
+    from 1.
+    """
     name = f"model-{index:05}-of-{count:05}.safetensors"
     return name if shard is None else f"shard-{shard:05}-{name}"
 

@@ -70,9 +70,9 @@ def save(
 ) -> None:
     """Write a state dict into a folder; all ranks call it together.
 
-    Each part of a global tensor is written once, by the first rank that has it; local tensors and
-    everything else are the first rank's.  A `Stateful` value is saved by its state dict.  Whoever
-    reads the folder finds what was there before or all that is there now.
+    Each part of a global tensor is written once, by the first rank that has it.  Local tensors and
+    all other values are the first rank's.  A `Stateful` value is saved by its state dict.  A reader
+    of the folder finds either the old checkpoint or the whole new one.
 
     checkpoint_id    the folder, made if it is not there
     storage_writer   another form: `HuggingFaceStorageWriter`
@@ -104,7 +104,7 @@ def async_save(
     use_collectives: bool = True,
     **more: Any,
 ) -> Future[None]:
-    """`save` of the values of now, whose files are written on a thread while the program goes on.
+    """Save the present values as `save` does.  A thread writes the files while the program goes on.
 
     Its `result()` waits until this rank has done its part; the first rank has done its part when
     the checkpoint is there.
@@ -147,9 +147,9 @@ def load(
 ) -> None:
     """Read what a state dict names into it; all ranks call it together, however many had saved.
 
-    Tensors are written in place: global ones stay where they are and held as they are, each rank
-    reading what it holds, and dtypes stay.  Other values are replaced; a `Stateful` value loads its
-    state dict.  What the checkpoint has besides is left alone.
+    Tensors are written in place.  Global ones keep their placement and layout, and each rank reads
+    its part; dtypes stay.  Other values are replaced; a `Stateful` value loads its state dict.
+    Other entries of the checkpoint are ignored.
 
     planner   `DefaultLoadPlanner(allow_partial_load=True)`: what the checkpoint lacks stays
 
@@ -224,7 +224,7 @@ def _wanted(
 
 
 def _filled(value: Any, path: str, known: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
-    """The value with what was read: dicts, lists and tensors are changed in place."""
+    """Return the value with loaded data.  Dicts, lists and tensors are changed in place."""
     if isinstance(value, dict):
         for key in value:
             value[key] = _filled(value[key], joined(path, key), known, tensors)

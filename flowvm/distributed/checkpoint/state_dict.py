@@ -41,7 +41,7 @@ WRAPPED = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
 
 @dataclass
 class StateDictOptions:
-    """How state dicts are made and taken.
+    """Options of state dicts, for getting and setting them.
 
     full_state_dict               whole local tensors, and no global ones
     cpu_offload                   on the CPU; with full_state_dict, on the first rank alone, and the
@@ -100,7 +100,7 @@ def _named(model: Module, options: StateDictOptions) -> dict[str, Any]:
 
 
 def _made(state: dict[str, Any], options: StateDictOptions) -> dict[str, Any]:
-    """What is given of a state dict."""
+    """Return the state dict that a rank gets: whole tensors or parts, on the CPU if asked for."""
     if options.full_state_dict:
         state = _changed(state, whole_of)
         if options.cpu_offload and rank():
@@ -129,8 +129,8 @@ def _optimizers(given: Optimizer | Iterable[Optimizer]) -> list[Optimizer]:
 def get_model_state_dict(
     model: Module, *, submodules: set[Module] | None = None, options: StateDictOptions | None = None
 ) -> dict[str, Any]:
-    """The state dict of a model, by the names that it has without `DistributedDataParallel` and
-    other wrappers; of a sharded model global tensors.
+    """Return a model's state dict, by names without `DistributedDataParallel` and other wrappers.
+    A sharded model gives global tensors.
 
     submodules   of these alone
 
@@ -163,10 +163,10 @@ def get_optimizer_state_dict(
     submodules: set[Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> dict[str, Any]:
-    """The state of optimizers of a model's parameters, by their names and not by numbers.
+    """Return the state of a model's optimizers, by parameters' names instead of numbers.
 
-    An optimizer that has not stepped yet gets the state that a first step makes, with its
-    parameters unchanged, so that there is something to load into.
+    An optimizer that has not stepped yet gets the state that a first step makes, without a change
+    of its parameters.  So there is a state to load into.
 
     >>> from flowvm.distributed.checkpoint.state_dict import get_optimizer_state_dict
     >>> model = nn.Linear(1, 1)
@@ -193,7 +193,7 @@ def get_optimizer_state_dict(
 def _names(
     model: Module, how: StateDictOptions, submodules: set[Module] | None = None
 ) -> dict[int, str]:
-    """The plain name of each parameter, by its id; of those in `submodules` where they are said."""
+    """Return the plain name of each parameter by its id, for all modules or for `submodules`."""
     among = None
     if submodules is not None:
         among = {id(p) for module in submodules for p in module.parameters()}
@@ -217,7 +217,7 @@ def _flat(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _begin(optimizer: Optimizer) -> None:
-    """Let an optimizer have the state that its first step makes."""
+    """Make the state that an optimizer's first step would make."""
     params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
     if optimizer.state or any(p.grad is not None for p in params):
         return
@@ -243,7 +243,7 @@ def get_state_dict(
     submodules: set[Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(`get_model_state_dict`, `get_optimizer_state_dict`).
+    """Return (`get_model_state_dict`, `get_optimizer_state_dict`).
 
     >>> from flowvm.distributed.checkpoint.state_dict import get_state_dict
     >>> model = nn.Linear(1, 1)
@@ -319,7 +319,9 @@ def set_optimizer_state_dict(
 def loadable(
     model: Module, optimizer: Optimizer, given: Mapping[str, Any], how: StateDictOptions
 ) -> dict[str, Any]:
-    """What an optimizer's own `load_state_dict` takes, by numbers, of a state by names."""
+    """Return the argument of an optimizer's own `load_state_dict`, by numbers, from a state by
+    names.
+    """
     names = _names(model, how)
     params = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = {id(p): i for i, p in enumerate(params)}
@@ -347,7 +349,7 @@ def _entry_of(name: str, given: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _group_of(names: list[str], given: Mapping[str, Any], group: dict[str, Any]) -> dict[str, Any]:
-    """The options that were saved of the group that has these parameters."""
+    """Return the saved options of the group that has these parameters."""
     if not names:
         return {k: v for k, v in group.items() if k != "params"}
     if "param_groups" in given:

@@ -1,4 +1,4 @@
-"""`Stateful`: what has a state dict, and is saved and loaded by it."""
+"""`Stateful`: the interface of objects with a state dict, by which they are saved and loaded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __dir__ = listing(globals())
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Whatever has `state_dict()` and `load_state_dict(state_dict)`: a module, an optimizer, an
+    """An object with `state_dict()` and `load_state_dict(state_dict)`: a module, an optimizer, an
     object of the program's own.
 
     >>> from flowvm.distributed.checkpoint.stateful import Stateful
@@ -20,11 +20,11 @@ class Stateful(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """What is to be saved."""
+        """Return the state to save."""
         ...
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take what was loaded."""
+        """Take the loaded state."""
         ...
 
 

@@ -1,5 +1,5 @@
-"""Where checkpoints are: a writer puts an object there, a reader says what is there and gives
-tensors of it, as they are wanted.
+"""Storage of checkpoints: a writer stores an object; a reader describes it and returns its tensors
+when they are wanted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TensorStorageMetadata:
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a checkpoint has: by path, "model.weight", a tensor's metadata or a plain value.
+    """The contents of a checkpoint by path, "model.weight": a tensor's metadata, or a plain value.
 
     >>> import tempfile
     >>> import flowvm.distributed.checkpoint as dcp
@@ -50,7 +50,7 @@ class Metadata:
 
 
 class StorageWriter:
-    """The base of what `save(storage_writer=)` takes.
+    """The base class of the argument `save(storage_writer=)`.
 
     >>> from flowvm.distributed.checkpoint import FileSystemWriter, StorageWriter
     >>> issubclass(FileSystemWriter, StorageWriter)
@@ -60,16 +60,18 @@ class StorageWriter:
     path: Path
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """Write it; all ranks together."""
+        """Write an object; all ranks together."""
         raise NotImplementedError
 
     def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
-        """Copy its values, all ranks together, and give what writes them, on any thread."""
+        """Copy an object's values, all ranks together.  Return a function that writes them on any
+        thread.
+        """
         raise NotImplementedError
 
 
 class StorageReader:
-    """The base of what `load(storage_reader=)` takes.
+    """The base class of the argument `load(storage_reader=)`.
 
     >>> from flowvm.distributed.checkpoint import FileSystemReader, StorageReader
     >>> issubclass(FileSystemReader, StorageReader)
@@ -79,11 +81,11 @@ class StorageReader:
     path: Path
 
     def read_metadata(self) -> Metadata:
-        """What is there."""
+        """Return the metadata of the checkpoint."""
         raise NotImplementedError
 
     def read(self, wanted: dict[str, TensorMeta]) -> dict[str, Tensor]:
-        """Tensors of these metas, by their names; of global ones the part that is here."""
+        """Return tensors of these metas by name.  For a global tensor, return this rank's part."""
         raise NotImplementedError
 
 
@@ -159,7 +161,7 @@ class FileSystemReader(StorageReader):
 
 # not public
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
-    """(path, value) of all in nested dicts, lists and tuples."""
+    """Yield (path, value) of all entries in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
         items = value.items()
     elif isinstance(value, (list, tuple)):
@@ -171,5 +173,5 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
 
 # not public
 def joined(path: str, key: Any) -> str:
-    """The path of what is under `key`."""
+    """Return the path of the entry `key` below `path`."""
     return f"{path}.{key}" if path else str(key)

@@ -1,4 +1,4 @@
-"""Whole tensors that become cut ones, and what the first rank has on all ranks."""
+"""Conversion of whole tensors to cut ones, and the first rank's values on all ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from flowvm.ranks.world import rank
 
 
 def held_as(value: Any, like: Tensor) -> Any:
-    """A whole local tensor, which all ranks have, as `like` is held; anything else as it is."""
+    """Return a whole local tensor, which all ranks have, with the layout of `like`; return anything
+    else as it is.
+    """
     if not isinstance(value, Tensor) or not like.is_global or value.is_global:
         return value
     if value.shape != like.shape:

@@ -1,5 +1,5 @@
-"""How parameters are cut, and put together again: several in one flat tensor, which one exchange
-takes.
+"""Cuts of parameters and their reversal.  One flat tensor holds several parts, so one exchange
+takes them all.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from flowvm.ops.shapes.join import cat
 
 @dataclass(frozen=True)
 class Cut:
-    """How one parameter is cut: its shape, the dimension, and how long each rank's part is."""
+    """The cut of one parameter: its shape, the dimension, and the length of each rank's part."""
 
     shape: tuple[int, ...]
     dim: int
     lengths: tuple[int, ...]
 
     def part_shape(self, k: int) -> tuple[int, ...]:
-        """Of the part of rank `k` of the group."""
+        """Return the shape of the part of rank `k` of the group."""
         return (*self.shape[: self.dim], self.lengths[k], *self.shape[self.dim + 1 :])
 
     def count(self, k: int) -> int:
-        """How many elements that has."""
+        """Return the number of elements of the part of rank `k` of the group."""
         total = 1
         for n in self.part_shape(k):
             total *= n
@@ -35,7 +35,9 @@ class Cut:
 
 
 def joined(flat: Tensor, cuts: Sequence[Cut], ranks: int) -> list[Tensor]:
-    """Whole tensors of what the ranks have: each rank's parts of all of them, rank by rank."""
+    """Join the ranks' parts to whole tensors.  `flat` has each rank's parts of all tensors, rank by
+    rank.
+    """
     counts = [[c.count(k) for c in cuts] for k in range(ranks)]
     if all(c.dim == 0 and len(set(c.lengths)) == 1 for c in cuts):
         table, ends = flat.reshape(ranks, -1), [0, *accumulate(counts[0])]
@@ -55,7 +57,9 @@ def joined(flat: Tensor, cuts: Sequence[Cut], ranks: int) -> list[Tensor]:
 
 
 def parted(whole: Sequence[Tensor], cuts: Sequence[Cut], ranks: int) -> Tensor:
-    """The opposite: what the ranks have, rank by rank, of whole tensors."""
+    """Cut whole tensors into one flat tensor of the ranks' parts, rank by rank; the opposite of
+    `joined`.
+    """
     if len(whole) == 1 and cuts[0].dim == 0:
         alone: Tensor = whole[0].reshape(-1)
         return alone

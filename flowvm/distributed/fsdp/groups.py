@@ -1,14 +1,15 @@
 """Parameters that lie cut among ranks, and are whole while a module uses them.
 
-A *group* is what one call of `fully_shard` cuts: its parameters are gathered by one exchange, and
-their gradients averaged by one.  What a module shows under a parameter's name is the whole local
-tensor while its forward runs, and from the beginning of its backward until its gradients are there;
-its table of parameters has the cut ones all the time, which optimizers and state dicts see.
+A *group* is the set of parameters that one call of `fully_shard` cuts.  One exchange gathers them,
+and one averages their gradients.  A module's attribute for a parameter is the whole local tensor
+while its forward runs.  It is also whole from the beginning of its backward until its gradients are
+complete.  The module's table of parameters always has the cut ones, which optimizers and state
+dicts see.
 
 Whole tensors come from the cut ones through a node (`_Gather`), whose gradient function averages
-and cuts: it is reached when the gradients of all parameters of the group are there.  With `reshard`
-nothing keeps the whole tensors between forward and backward: what nodes save of them is replaced by
-where it lies in them, and the first who asks has them gathered again.
+and cuts.  It runs when the gradients of all parameters of the group are complete.  With `reshard`
+nothing keeps the whole tensors between forward and backward.  Nodes save only places in whole
+tensors, and the first reader gathers them again.
 
 Invariants
 - all ranks run the same modules in the same order, so they issue the same exchanges;
@@ -44,30 +45,32 @@ from flowvm.ops.shapes.join import cat
 from flowvm.ranks.world import Group, rank
 from flowvm.vm.machine.words import OPERAND
 
-# whose module's forward runs on this thread, the innermost
+# the group whose module's forward runs on this thread, the innermost
 _running: Mode[ParameterGroup | None] = Mode(None)
 
 
 def outermost() -> bool:
-    """Whether no group's forward runs on this thread."""
+    """Return True if no group's forward runs on this thread."""
     return _running.now() is None
 
 
 class Beside(NamedTuple):
-    """What a parameter was before it was cut: a global tensor of `meta`, on other ranks than those
-    among which it is cut; `where` has their dimensions first, then these.
+    """The state of a parameter before the cut: a global tensor of `meta`, on other ranks than the
+    ones of the cut.  `where` has its dimensions first, then the cut's.
     """
 
     meta: GlobalMeta
     where: placement
 
     def cut(self, sbps: Sbps) -> GlobalMeta:
-        """What the cut parameter is, held as `sbps` along the dimensions behind its own."""
+        """Return the meta of the cut parameter, held as `sbps` along the dimensions behind its
+        own.
+        """
         m = self.meta
         return GlobalMeta.make(m.shape, m.dtype, self.where.device(rank()), (*m.sbp, *sbps))
 
     def whole(self, local: Tensor) -> Tensor:
-        """The parameter as it was, of its part here."""
+        """Return the parameter with its layout from before the cut, from its part here."""
         m = self.meta
         return global_of(local, GlobalMeta.make(m.shape, local._meta.dtype, m.device, m.sbp))
 
@@ -125,13 +128,15 @@ class ParameterGroup:
     # --- gathering ----------------------------------------------------------------------------
 
     def _stand(self) -> tuple[Any, ...]:
-        """Of the parameters' values: other ones have another, and a capture has its own."""
+        """Return a key of the parameters' present values; new values give another key, and each
+        capture has its own.
+        """
         now = tuple((id(p.storage()), p._ref, p.version) for p in self.params)
         return current_recorder(), now
 
     def whole(self) -> list[Tensor]:
-        """The whole parameters outside the graph, gathered unless they are here already: local
-        tensors, and those of tensor parallel modules as they were.
+        """Return the whole parameters outside the graph; gather them if that is still to be done.
+        A tensor parallel module's parameters have their form from before the cut.
         """
         stand = self._stand()
         if self._whole is None or self._made_at != stand:
@@ -159,11 +164,11 @@ class ParameterGroup:
         return [found[i] for i in range(len(parts))]
 
     def unshard(self) -> None:
-        """Let the modules have whole parameters."""
+        """Give the modules whole parameters."""
         self._show(self.whole())
 
     def reshard(self) -> None:
-        """Let them have the cut ones, and forget the others."""
+        """Give the modules the cut parameters, and drop the whole ones."""
         self._whole = self._made_at = None
         self._show(self.params)
 
@@ -212,7 +217,7 @@ class ParameterGroup:
         return out
 
     def _dropping(self, whole: list[Tensor]) -> some_saved_tensors_hooks:
-        """A region in which what nodes save of whole parameters is replaced by where it lies."""
+        """Return a region in which nodes save, of whole parameters, only their place."""
         storages = {id(t.storage()): i for i, t in reversed([*enumerate(whole)])}
         stand = self._made_at
 
@@ -257,8 +262,8 @@ class ParameterGroup:
             self.reshard()
 
     def take(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The gradients of the cut parameters from those of the whole ones on this rank; None for
-        all while they are not averaged.
+        """Return the gradients of the cut parameters, from this rank's gradients of the whole
+        ones.  All are None while nothing is averaged.
         """
         due = dict(self.pending)
         for i, g in enumerate(grads):

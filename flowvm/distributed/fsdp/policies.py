@@ -1,4 +1,4 @@
-"""What `fully_shard` and `FullyShardedDataParallel` are told: dtypes, strategies, state dicts."""
+"""Options of `fully_shard` and `FullyShardedDataParallel`: dtypes, strategies, state dicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
-    """In which dtypes a sharded module computes; its parameters keep theirs.
+    """The dtypes in which a sharded module computes; its parameters keep theirs.
 
     param_dtype          of gathered parameters, and so of forward and backward
     reduce_dtype         in which gradients are averaged, `param_dtype` where it is None
@@ -55,7 +55,7 @@ class CPUOffloadPolicy(OffloadPolicy):
 
 
 class ShardingStrategy(enum.Enum):
-    """What `FullyShardedDataParallel` cuts.
+    """The choice of things that `FullyShardedDataParallel` cuts.
 
     FULL_SHARD      parameters, gradients, optimizer state; gathered weights are not kept for
                     backward
@@ -77,8 +77,8 @@ class ShardingStrategy(enum.Enum):
 
 
 class BackwardPrefetch(enum.Enum):
-    """When the next module's weights are gathered in backward; a hint that is taken: gathers are
-    issued ahead of what computes anyway.
+    """The time at which backward gathers the next module's weights.  The hint changes nothing:
+    gathers are always issued ahead of the computation.
 
     >>> from flowvm.distributed.fsdp import BackwardPrefetch
     >>> BackwardPrefetch.BACKWARD_PRE.name
@@ -126,8 +126,8 @@ class CPUOffload:
 
 
 class StateDictType(enum.Enum):
-    """What `state_dict` of a `FullyShardedDataParallel` has: whole local tensors, or global ones of
-    which each rank has its part.
+    """The kind of state dict of a `FullyShardedDataParallel`: whole local tensors, or global
+    tensors of which each rank has its part.
 
     >>> from flowvm.distributed.fsdp import StateDictType
     >>> StateDictType.FULL_STATE_DICT.name
@@ -141,7 +141,7 @@ class StateDictType(enum.Enum):
 
 @dataclass
 class StateDictConfig:
-    """How a state dict is made.  `offload_to_cpu`: of tensors on the CPU.
+    """Options of a state dict.  `offload_to_cpu`: move its tensors to the CPU.
 
     >>> from flowvm.distributed.fsdp import StateDictConfig
     >>> StateDictConfig()
@@ -153,7 +153,7 @@ class StateDictConfig:
 
 @dataclass
 class FullStateDictConfig(StateDictConfig):
-    """Of whole tensors.  `rank0_only`: the other ranks get an empty one.
+    """Options of a state dict of whole tensors.  `rank0_only`: the other ranks get an empty one.
 
     >>> from flowvm.distributed.fsdp import FullStateDictConfig
     >>> FullStateDictConfig(rank0_only=True)
@@ -165,7 +165,7 @@ class FullStateDictConfig(StateDictConfig):
 
 @dataclass
 class ShardedStateDictConfig(StateDictConfig):
-    """Of global tensors.
+    """Options of a state dict of global tensors.
 
     >>> from flowvm.distributed.fsdp import ShardedStateDictConfig
     >>> ShardedStateDictConfig()
@@ -202,7 +202,7 @@ class ShardedOptimStateDictConfig(ShardedStateDictConfig):
 
 @dataclass
 class StateDictSettings:
-    """What `FullyShardedDataParallel.set_state_dict_type` set before.
+    """The settings before a call of `FullyShardedDataParallel.set_state_dict_type`.
 
     >>> from flowvm.distributed.fsdp import StateDictSettings, StateDictType
     >>> StateDictSettings(StateDictType.FULL_STATE_DICT, None, None).optim_state_dict_config

@@ -1,4 +1,4 @@
-"""`fully_shard`, and what a module can do then."""
+"""`fully_shard`, and the methods of a sharded module."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ M = TypeVar("M", bound=Module)
 
 # public: distributed.fsdp
 class UnshardHandle:
-    """What `FSDPModule.unshard(async_op=True)` gives.
+    """The result of `FSDPModule.unshard(async_op=True)`.
 
     >>> from flowvm.distributed.fsdp import fully_shard
     >>> fully_shard(nn.Linear(2, 2)).unshard(async_op=True).wait()
     """
 
     def wait(self) -> None:
-        """Nothing is to be waited for: whoever reads a parameter waits for it."""
+        """Do nothing: a reader of a parameter waits for it."""
 
 
 # public: distributed.fsdp
 class FSDPModule(Module):
-    """What a module is, beside its own class, when `fully_shard` was given it.
+    """The class that a module has beside its own after `fully_shard`.
 
     Its parameters are global tensors, cut among the ranks.  While its forward runs, and from the
     beginning of its backward until its gradients are averaged, it has whole local tensors under
@@ -48,27 +48,27 @@ class FSDPModule(Module):
     _fsdp_group: ParameterGroup
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Gather the parameters of this module's group now.  The exchange is issued, and runs
-        beside what was issued before; nothing waits, with `async_op` or without.
+        """Gather the parameters of this module's group now.  The exchange is issued and runs beside
+        earlier work; nothing waits, with `async_op` or without.
         """
         self._fsdp_group.unshard()
         return UnshardHandle() if async_op else None
 
     def reshard(self) -> None:
-        """Forget gathered parameters."""
+        """Drop gathered parameters."""
         self._fsdp_group.reshard()
 
     def set_requires_gradient_sync(
         self, requires_gradient_sync: bool, *, recurse: bool = True
     ) -> None:
-        """False: gradients add up on each rank, whole, and are averaged with those of the first
-        backward behind True.  `recurse`: of the modules below, too.
+        """Set if gradients are averaged.  False: whole gradients add up on each rank, and the first
+        backward after True averages them too.  `recurse`: for the modules below, too.
         """
         for group in self._groups(recurse):
             group.syncs = bool(requires_gradient_sync)
 
     def set_reshard_after_forward(self, reshard_after_forward: Any, recurse: bool = True) -> None:
-        """Whether gathered parameters are forgotten between forward and backward."""
+        """Set if gathered parameters are dropped between forward and backward."""
         if not isinstance(reshard_after_forward, bool):
             got = type(reshard_after_forward).__name__
             raise ArgumentTypeError(f"set_reshard_after_forward takes a bool, got {got}")
@@ -78,8 +78,8 @@ class FSDPModule(Module):
     def set_reshard_after_backward(
         self, reshard_after_backward: bool, *, recurse: bool = True
     ) -> None:
-        """Whether they are forgotten behind backward; kept ones are used for as long as the
-        parameters do not change.
+        """Set if gathered parameters are dropped behind backward.  Otherwise they are used until
+        the parameters change.
         """
         for group in self._groups(recurse):
             group.reshard_after_backward = bool(reshard_after_backward)
@@ -89,11 +89,11 @@ class FSDPModule(Module):
         self._fsdp_group.unshards_in_backward = bool(unshard_in_backward)
 
     def set_modules_to_forward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """Gather the parameters of these when forward of this one begins."""
+        """Gather the parameters of these modules when this module's forward begins."""
         self._fsdp_group.before_forward = _groups_of("set_modules_to_forward_prefetch", modules)
 
     def set_modules_to_backward_prefetch(self, modules: Sequence[FSDPModule]) -> None:
-        """Gather the parameters of these when backward of this one begins."""
+        """Gather the parameters of these modules when this module's backward begins."""
         self._fsdp_group.before_backward = _groups_of("set_modules_to_backward_prefetch", modules)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
@@ -105,10 +105,10 @@ class FSDPModule(Module):
     set_reduce_scatter_divide_factor = set_gradient_divide_factor
 
     def set_force_sum_reduction_for_comms(self, enable: bool) -> None:
-        """Taken: gradients are summed, and divided afterwards."""
+        """Accept and ignore: gradients are always summed first, and divided afterwards."""
 
     def set_is_last_backward(self, is_last_backward: bool) -> None:
-        """Taken: each backward leaves its gradients where they belong."""
+        """Accept and ignore: each backward leaves its gradients in place."""
 
     def reset_iter_state(self) -> None:
         """Forget gathered parameters, and gradients that were not averaged; of the modules below,
@@ -148,7 +148,7 @@ def _groups_of(what: str, modules: Iterable[Any]) -> list[ParameterGroup]:
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that runs with whole parameters."""
+    """Return a method that runs with whole parameters."""
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -216,7 +216,7 @@ def register_fsdp_forward_method(module: Module, method_name: str) -> None:
 
 # public: distributed.fsdp
 def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
-    """Taken: all exchanges of a rank are issued in the order of the program.
+    """Accept and ignore: all exchanges of a rank are issued in the order of the program.
 
     >>> from flowvm.distributed.fsdp import fully_shard, share_comm_ctx
     >>> share_comm_ctx([fully_shard(nn.Linear(2, 2))])
@@ -275,7 +275,7 @@ def grouped(
 
 
 def _checked(p: Parameter, name: str, mesh: DeviceMesh, whole: bool) -> Beside | None:
-    """Of a parameter that is global already, how: it is cut further."""
+    """Check a parameter.  If it is global already, return its present state: it is cut further."""
     if p.ndim == 0 and not whole:
         raise ArgumentError(
             f"fully_shard doesn't support scalar parameters. Change {name} to a 1D tensor with "
@@ -317,13 +317,13 @@ def fully_shard(
     offload_policy: Any = None,
     ignored_params: Iterable[Parameter] | None = None,
 ) -> Any:
-    """Cut a module's parameters among ranks; the module itself, which is an `FSDPModule` then.
+    """Cut a module's parameters among ranks.  Return the module, which is an `FSDPModule` then.
 
-    Of its parameters those are cut that no module below was sharded with, so it is called for the
-    layers first and for the whole model last; what one call cuts is gathered and averaged by one
-    exchange.  All ranks have the same values in the beginning, and each trains on inputs of its
-    own: gradients are the mean of the ranks'.  Optimizers, gradient clipping and state dicts see
-    global tensors.
+    Parameters of inner modules that are sharded already are left out.  So call it for the layers
+    first and for the whole model last.  One exchange gathers the parameters of one call, and one
+    averages their gradients.  All ranks have equal values in the beginning, and each trains on
+    inputs of its own: gradients are the mean of the ranks'.  Optimizers, gradient clipping and
+    state dicts see global tensors.
 
     module                 a module, or several that are used together
     mesh                   ranks in one dimension, all by default; of two dimensions, parameters are
@@ -336,9 +336,9 @@ def fully_shard(
     offload_policy         is taken: the parameters of a mesh of CPUs lie in their memory
     ignored_params         parameters that stay as they are: each rank's own
 
-    Parameters that `parallelize_module` has made global on another dimension of the same mesh are
-    cut further, and while the module runs they are what it had made of them; their placement then
-    has that dimension first.
+    `parallelize_module` may have made parameters global on another dimension of the same mesh.
+    They are cut further; their placement then has that dimension first.  While the module runs they
+    have the layout of `parallelize_module`.
 
     ArgumentError for a module that is sharded already, a mesh of three dimensions, parameters that
     are global on other ranks, have gradients or are 0-d.  Zhao et al., "PyTorch FSDP", 2023.

@@ -1,6 +1,4 @@
-"""What a `FullyShardedDataParallel` gives as its state and takes: hooks of state dicts, and whole
-parameters for a while.
-"""
+"""State of a `FullyShardedDataParallel`: hooks of state dicts, and whole parameters for a while."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ INNER = "_fsdp_wrapped_module"  # the name of the wrapped module in its wrapper
 def whole_params(
     groups: Sequence[ParameterGroup], writeback: bool, rank0_only: bool, with_grads: bool
 ) -> Iterator[None]:
-    """Inside, modules have whole parameters: see `summon_full_params`."""
+    """Give modules whole parameters inside the with statement: see `summon_full_params`."""
     if rank0_only and writeback:
         raise ArgumentError("summon_full_params: rank0_only goes with writeback=False")
     changed = []
@@ -53,7 +51,7 @@ def whole_params(
 
 
 def _put(group: ParameterGroup, tensors: list[Any]) -> None:
-    """Let the modules have these as their parameters, in their tables too."""
+    """Set these tensors as the modules' parameters, in their tables too."""
     for module, name, which in group.places:
         module._parameters[name] = tensors[which]
         object.__setattr__(module, name, tensors[which])

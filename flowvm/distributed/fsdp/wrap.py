@@ -1,5 +1,5 @@
-"""Which modules below are wrapped on their own: policies for `FullyShardedDataParallel`, by
-PyTorch's names.
+"""Policies for `FullyShardedDataParallel`, by PyTorch's names: they choose the inner modules to
+wrap on their own.
 
 A policy is a function of (module, recurse, nonwrapped_numel): whether to look below, with
 `recurse`, else whether to wrap; or an object of `ModuleWrapPolicy` or `CustomPolicy`.
@@ -58,7 +58,7 @@ class ModuleWrapPolicy:
 
 
 class CustomPolicy:
-    """Wrap modules of which a function says True, or arguments to wrap them with.
+    """Wrap modules for which a function returns True, or arguments to wrap them with.
 
     >>> from flowvm.distributed.fsdp.wrap import CustomPolicy
     >>> CustomPolicy(lambda module: {"forward_prefetch": True}).arguments(nn.Linear(1, 1))
@@ -69,7 +69,7 @@ class CustomPolicy:
         self.function = lambda_fn
 
     def arguments(self, module: Module) -> dict[str, Any] | None:
-        """None for a module that is not wrapped."""
+        """Return the arguments to wrap a module with, or None."""
         said = self.function(module)
         if not isinstance(said, (bool, dict)):
             raise ArgumentError(f"CustomPolicy: the function gives a bool or a dict, got {said!r}")
@@ -82,7 +82,7 @@ class CustomPolicy:
 def lambda_auto_wrap_policy(
     module: Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[Module], bool]
 ) -> bool:
-    """Wrap modules of which a function says True; to be given by functools.partial.
+    """Wrap modules for which a function returns True; bind the function with functools.partial.
 
     >>> from flowvm.distributed.fsdp.wrap import lambda_auto_wrap_policy
     >>> lambda_auto_wrap_policy(nn.Linear(1, 1), False, 2, lambda m: isinstance(m, nn.Conv2d))
@@ -97,7 +97,7 @@ def transformer_auto_wrap_policy(
     nonwrapped_numel: int,
     transformer_layer_cls: Iterable[type[Module]],
 ) -> bool:
-    """Wrap modules of these classes; to be given by functools.partial.
+    """Wrap modules of these classes; bind the classes with functools.partial.
 
     >>> from flowvm.distributed.fsdp.wrap import transformer_auto_wrap_policy
     >>> transformer_auto_wrap_policy(nn.Linear(1, 1), False, 2, {nn.Linear})
@@ -123,8 +123,8 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: Iterable[type[Module]] | None = None,
     exclude_wrap_modules: Iterable[type[Module]] | None = None,
 ) -> bool:
-    """Wrap modules that have so many parameters beside those wrapped below; to be given by
-    functools.partial.
+    """Wrap modules with at least so many parameters outside of inner wrapped modules; bind
+    arguments with functools.partial.
 
     force_leaf_modules     whose modules below are not wrapped, MultiheadAttention by default
     exclude_wrap_modules   that are not wrapped themselves, ModuleList and ModuleDict by default
@@ -145,7 +145,9 @@ def size_based_auto_wrap_policy(
 def wrapped_below(
     module: Module, policy: Callable[..., bool], ignored: set[int], wrapper: Wrapper
 ) -> int:
-    """Wrap what a policy wants of the modules below; how many elements of parameters they have."""
+    """Wrap the inner modules that a policy chooses.  Return the number of elements of their
+    parameters.
+    """
     total = 0
     for name, child in list(module._modules.items()):
         if child is None or id(child) in ignored:
@@ -167,7 +169,7 @@ _wrapping: Mode[tuple[Wrapper, dict[str, Any]] | None] = Mode(None)
 
 @contextmanager
 def enable_wrap(*, wrapper_cls: Wrapper, **wrapper_kwargs: Any) -> Iterator[None]:
-    """Inside, `wrap` wraps by this class with these arguments.
+    """Let `wrap` use this class with these arguments inside the with statement.
 
     >>> from flowvm.distributed.fsdp import FullyShardedDataParallel
     >>> from flowvm.distributed.fsdp.wrap import enable_wrap, wrap

@@ -136,7 +136,7 @@ class FullyShardedDataParallel(Module):
 
     @property
     def module(self) -> Module:
-        """The wrapped one."""
+        """The wrapped module."""
         return self._fsdp_wrapped_module
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -164,7 +164,9 @@ class FullyShardedDataParallel(Module):
 
     @staticmethod
     def fsdp_modules(module: Module, root_only: bool = False) -> list[FullyShardedDataParallel]:
-        """The modules of this class in `module`, itself too; `root_only`: those in no other."""
+        """Return the modules of this class in `module`, itself too.  `root_only`: only modules
+        inside no other one.
+        """
         found = [m for m in module.modules() if isinstance(m, FullyShardedDataParallel)]
         if root_only:
             inner = {id(m) for one in found for m in one.module.modules()}
@@ -172,13 +174,13 @@ class FullyShardedDataParallel(Module):
         return found
 
     def check_is_root(self) -> bool:
-        """Whether no other one's forward runs around it now."""
+        """Return True if no other such module's forward runs around this one now."""
         return outermost()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Inside, gradients add up on each rank, whole, and are averaged with those of the first
-        backward behind it.
+        """Add up whole gradients on each rank inside the with statement.  The first backward after
+        it averages them too.
         """
         groups = [one._fsdp_group for one in self.fsdp_modules(self)]
         before = [group.syncs for group in groups]
@@ -206,7 +208,7 @@ class FullyShardedDataParallel(Module):
         offload_to_cpu: bool = False,
         with_grads: bool = False,
     ) -> Iterator[None]:
-        """Inside, parameters are whole local ones, in `parameters()` too.
+        """Make parameters whole local ones inside the with statement, in `parameters()` too.
 
         writeback    changes in place are kept: each rank's of its part
         rank0_only   whole on the first rank alone; then without writeback
@@ -228,7 +230,8 @@ class FullyShardedDataParallel(Module):
         state_dict_config: StateDictConfig | None = None,
         optim_state_dict_config: Any = None,
     ) -> StateDictSettings:
-        """What state dicts of `module` and of its optimizers have from now on; what they had.
+        """Set the kind of state dicts of `module` and of its optimizers.  Return the settings
+        before.
 
         ArgumentError for LOCAL_STATE_DICT: a part means something beside where it lies alone.
         """
@@ -245,7 +248,7 @@ class FullyShardedDataParallel(Module):
 
     @staticmethod
     def get_state_dict_type(module: Module) -> StateDictSettings:
-        """What `set_state_dict_type` set; whole tensors where nothing was set."""
+        """Return the settings of `set_state_dict_type`; by default, whole tensors."""
         for one in FullyShardedDataParallel.fsdp_modules(module):
             return one._state_settings
         return StateDictSettings(StateDictType.FULL_STATE_DICT, None, None)
@@ -258,7 +261,7 @@ class FullyShardedDataParallel(Module):
         state_dict_config: StateDictConfig | None = None,
         optim_state_dict_config: Any = None,
     ) -> Iterator[None]:
-        """`set_state_dict_type`, inside."""
+        """Apply `set_state_dict_type` inside the with statement."""
         one = FullyShardedDataParallel
         before = one.set_state_dict_type(
             module, state_dict_type, state_dict_config, optim_state_dict_config
@@ -296,8 +299,8 @@ class FullyShardedDataParallel(Module):
         load_directly: bool = False,
         group: Any = None,
     ) -> dict[str, Any]:
-        """What `optim.load_state_dict` takes of what `optim_state_dict` gave, which all ranks have;
-        `load_directly` has it taken.
+        """Return the argument of `optim.load_state_dict` for a result of `optim_state_dict`, which
+        all ranks have.  `load_directly` loads it, too.
         """
         found = loadable(model, optim, optim_state_dict, StateDictOptions())
         if load_directly:

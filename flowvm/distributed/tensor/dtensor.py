@@ -1,4 +1,4 @@
-"""`DTensor`: PyTorch's names for what global tensors do."""
+"""`DTensor`: PyTorch's names for operations on global tensors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flowvm.nn.parameter import Parameter
 
 
 def _sbps(placements: Sequence[Placement] | None, where: placement, ndim: int) -> Sbps:
-    """One for each dimension of the ranks; None: all replicated."""
+    """Return one sbp for each dimension of the ranks; None: all replicated."""
     if placements is None:
         return (broadcast,) * len(where.shape)
     return as_sbps(placements, where, ndim)
@@ -61,7 +61,7 @@ class DTensor(metaclass=_Kind):
         stride: Sequence[int] | None = None,
         grad_placements: Sequence[Placement] | None = None,
     ) -> Tensor:
-        """The global tensor of which each rank has this local one: its part, or its summand.
+        """Return the global tensor made from each rank's local tensor: its part, or its summand.
 
         run_check   sizes of parts are compared, and what is replicated is sent by the first rank;
                     without, ranks are trusted to have the same shape and, where it is replicated,
@@ -101,8 +101,8 @@ def _mesh(x: Tensor) -> DeviceMesh:
 
 
 def _placements(x: Tensor) -> tuple[Placement, ...]:
-    """What the ranks hold of a global tensor, one for each dimension of the mesh.  A local one has
-    no such attribute.
+    """Return the placements of a global tensor, one for each dimension of the mesh.  A local tensor
+    has no such attribute.
 
     >>> import flowvm.distributed.tensor as dt
     >>> mesh = dt.init_device_mesh("cpu", (1,))
@@ -129,9 +129,9 @@ def _redistribute(
     forward_dtype: Any = None,
     backward_dtype: Any = None,
 ) -> Tensor:
-    """The same values held otherwise; `to_global` by PyTorch's names.
+    """Return a tensor of equal values with other placements; `to_global` by PyTorch's names.
 
-    `async_op` is taken: whoever reads waits.  ArgumentTypeError for a local tensor.
+    `async_op` is accepted and ignored: a reader waits.  ArgumentTypeError for a local tensor.
 
     >>> import flowvm.distributed.tensor as dt
     >>> x = dt.ones(2, device_mesh=dt.init_device_mesh("cpu", (1,)))
@@ -148,7 +148,7 @@ def _redistribute(
 
 
 def _full_tensor(x: Tensor, *, grad_placements: Sequence[Placement] | None = None) -> Tensor:
-    """All of a global tensor as a local one, on each of its ranks, which all call this.
+    """Return the whole of a global tensor as a local one.  All of its ranks call this.
 
     grad_placements   how each rank's gradient is held, replicated by default
 

@@ -1,7 +1,7 @@
 """Tensor parallel modules: `parallelize_module(model, mesh, {"up": ColwiseParallel(), ...})`.
 
-Each style makes the parameters of one module global and says how what goes in and comes out is
-held; the ops between follow by themselves.  With local inputs and outputs at both ends a model
+Each style makes the parameters of one module global, and sets the layouts of its inputs and
+outputs.  The layouts of the ops between follow.  With local inputs and outputs at both ends a model
 needs no other change.  The idea and the splits: Shoeybi et al., Megatron-LM, 2019,
 arXiv:1909.08053.
 """
@@ -27,7 +27,7 @@ Layouts = Placement | None
 
 
 class ParallelStyle:
-    """How a module is made parallel: subclasses have `_apply(module, mesh)`.
+    """A way to make a module parallel.  Subclasses have `_apply(module, mesh)`.
 
     >>> import flowvm.distributed.tensor.parallel as tp
     >>> isinstance(tp.ColwiseParallel(), tp.ParallelStyle)
@@ -39,7 +39,9 @@ class ParallelStyle:
 
 
 def _held(x: Any, now: Layouts, wanted: Layouts, mesh: DeviceMesh, local: bool = False) -> Any:
-    """`x`, of which ranks hold `now` if it is local, held as `wanted`; None leaves it as it is."""
+    """Return `x` held as `wanted`; None leaves it as it is.  `now` is the present layout of a local
+    `x`.
+    """
     if not isinstance(x, Tensor) or (now is None and not x.is_global):
         return x
     if not x.is_global:
@@ -192,7 +194,7 @@ def _each(
 
 
 class PrepareModuleInput(ParallelStyle):
-    """How the inputs of any module are held.
+    """The layouts of a module's inputs.
 
     input_layouts, desired_input_layouts               of positional inputs: of each one, in a
                                                        tuple, what ranks hold, and what they are to
@@ -246,7 +248,7 @@ class PrepareModuleInput(ParallelStyle):
 
 
 class PrepareModuleOutput(ParallelStyle):
-    """How the outputs of any module are held.
+    """The layouts of a module's outputs.
 
     output_layouts, desired_output_layouts   of one output, or of each in a tuple: what ranks hold
                                              of it if it is local, and what they are to hold

@@ -1,4 +1,4 @@
-"""What the ranks along a dimension of a mesh hold of a tensor, by PyTorch's names: `Shard(d)` is
+"""Placements of a tensor along a dimension of a mesh, by PyTorch's names.  `Shard(d)` is
 `flow.sbp.split(d)`, `Replicate()` is `flow.sbp.broadcast`, `Partial()` is `flow.sbp.partial_sum`.
 """
 
@@ -25,26 +25,26 @@ class Placement:
     """
 
     def is_shard(self, dim: int | None = None) -> bool:
-        """Whether ranks have parts, of dimension `dim` where it is given."""
+        """Return True if ranks have parts, of dimension `dim` if it is given."""
         return isinstance(self, Shard) and dim in (None, self.dim)
 
     def is_replicate(self) -> bool:
-        """Whether each rank has all of it."""
+        """Return True if each rank has the whole tensor."""
         return isinstance(self, Replicate)
 
     def is_partial(self, reduce_op: str | None = None) -> bool:
-        """Whether each rank has a summand."""
+        """Return True if each rank has a summand."""
         return isinstance(self, Partial) and reduce_op in (None, self.reduce_op)
 
     def as_sbp(self, ndim: int | None) -> sbp:
-        """The same as a `flow.sbp`, of a tensor with `ndim` dimensions."""
+        """Return this placement as a `flow.sbp`, for a tensor with `ndim` dimensions."""
         return partial_sum if self.is_partial() else broadcast
 
 
 @dataclass(frozen=True)
 class Shard(Placement):
-    """Dimension `dim` is cut among the ranks; where it does not come out even, the first ranks have
-    one more (PyTorch cuts 5 for 4 ranks as 2, 2, 1, 0, flowvm as 2, 1, 1, 1).
+    """A cut of dimension `dim` among the ranks.  The first ranks may have one element more.
+    PyTorch cuts 5 for 4 ranks as 2, 2, 1, 0, flowvm as 2, 1, 1, 1.
 
     >>> from flowvm.distributed.tensor import Shard
     >>> Shard(1)
@@ -63,14 +63,16 @@ class Shard(Placement):
     def local_shard_size_and_offset(
         curr_local_size: int, num_chunks: int, rank: int
     ) -> tuple[int, int]:
-        """How much of so many elements the part of `rank` has, and where it begins."""
+        """Return the length and the beginning of the part of `rank`, of `curr_local_size`
+        elements.
+        """
         begin, end = cut(curr_local_size, num_chunks, rank)
         return end - begin, begin
 
 
 @dataclass(frozen=True)
 class Replicate(Placement):
-    """Each rank has all of it.
+    """The placement of a tensor that each rank has as a whole.
 
     >>> from flowvm.distributed.tensor import Replicate
     >>> Replicate()
@@ -80,7 +82,8 @@ class Replicate(Placement):
 
 @dataclass(frozen=True)
 class Partial(Placement):
-    """Each rank has a summand.  ArgumentError for another `reduce_op` than "sum".
+    """The placement of a tensor of which each rank has a summand.  ArgumentError for another
+    `reduce_op` than "sum".
 
     >>> from flowvm.distributed.tensor import Partial
     >>> Partial()
@@ -107,7 +110,7 @@ class _StridedShard(Placement):
     split_factor: int = 1
 
     def as_sbp(self, ndim: int | None) -> sbp:
-        """ArgumentError."""
+        """Raise ArgumentError: no tensor is held so."""
         raise ArgumentError(
             f"{self!r}: ranks hold whole ranges of a dimension, Shard(dim); cut the groups apart "
             f"first: unflatten({self.dim}, ({self.split_factor}, -1)) and Shard({self.dim + 1})"
@@ -116,7 +119,7 @@ class _StridedShard(Placement):
 
 # not public
 def as_placements(held: Sbps) -> tuple[Placement, ...]:
-    """What a tuple of sbp is called here."""
+    """Return a tuple of sbp as placements."""
     return tuple(
         Shard(s.dim) if s.is_split else Replicate() if s.dim == BROADCAST else Partial()
         for s in held

@@ -1,5 +1,4 @@
-"""What is done with a traced graph, under torch.fx.passes' names: `shape_prop` notes what each node
-gives.
+"""Passes over a traced graph, under torch.fx.passes' names: `shape_prop` notes each node's result.
 
 Not here: passes over LogicalGraph (`graph/passes`).
 """

@@ -1,4 +1,4 @@
-"""`torch.fx.passes.graph_drawer`, which is not here: a name of it says what there is instead."""
+"""`torch.fx.passes.graph_drawer`, which does not exist here; its names say what to use instead."""
 
 from flowvm.loading.absent import nothing_of
 

@@ -1,4 +1,4 @@
-"""What each node of a traced graph gives, found by running it."""
+"""Shapes of each node's result in a traced graph, from a run of the graph."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __dir__ = listing(globals())
 
 
 class TensorMetadata(NamedTuple):
-    """What is known of a tensor without its values.  `memory_format` is that of tensors in C order,
-    else None; nothing is quantized.
+    """The metadata of a tensor without its values.  `memory_format` is set for tensors in C order,
+    else None.  Nothing is quantized.
     """
 
     shape: Size
@@ -38,8 +38,8 @@ def _facts(value: Any) -> Any:
 
 
 class ShapeProp(Interpreter):
-    """An Interpreter that notes in `node.meta` what each node gave: in "tensor_meta" a
-    TensorMetadata, or tuples, lists and dicts of them, and in "type" its class.
+    """An Interpreter that records each node's result in `node.meta`. "tensor_meta" is a
+    TensorMetadata, or tuples, lists and dicts of them; "type" is the result's class.
 
     >>> traced = flow.fx.symbolic_trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU()))
     >>> _ = flow.fx.passes.shape_prop.ShapeProp(traced).propagate(flow.ones(2, 3))
@@ -52,7 +52,7 @@ class ShapeProp(Interpreter):
     """
 
     def run_node(self, n: Node) -> Any:
-        """The value of a node, noted."""
+        """Return the value of a node, and record it."""
         result = super().run_node(n)
         found: list[Tensor] = []
         map_aggregate(result, lambda v: found.append(v) if isinstance(v, Tensor) else None)
@@ -62,7 +62,7 @@ class ShapeProp(Interpreter):
         return result
 
     def propagate(self, *args: Any) -> Any:
-        """Run it for these arguments; what it gives."""
+        """Run the graph for these arguments; return its result."""
         return super().run(*args)
 
 

@@ -1,4 +1,4 @@
-"""From a list of samples to a batch."""
+"""Collation: a batch from a list of samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are,
 
 # public: utils.data
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Stack tensors and arrays, make tensors of numbers, keep strings, go into what holds others.
+    """Combine samples to a batch: stack tensors and arrays, make tensors of numbers, keep strings,
+    go into containers.
 
     Mappings, lists and named tuples become ones of their own kind, where those can be made so;
     tuples become lists, as in PyTorch.
@@ -63,7 +64,7 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
 
 # public: utils.data
 def default_convert(data: Any) -> Any:
-    """Arrays as tensors, all else as it is; what batch_size=None does to a sample.
+    """Convert arrays to tensors and keep all else; batch_size=None does so to a sample.
 
     >>> flow.utils.data.default_convert({"x": np.array([1, 2]), "y": "a"})
     {'x': tensor([1, 2]), 'y': 'a'}
@@ -82,13 +83,14 @@ def default_convert(data: Any) -> Any:
 
 
 def _of_text(array: np.ndarray[Any, Any] | np.generic) -> bool:
-    """Whether NumPy has no numbers there: strings, bytes, objects."""
+    """Return True if an array has no numbers: strings, bytes, objects."""
     return array.dtype.kind in "SUO"
 
 
 def _like(model: Any, plain: Any) -> Any:
-    """What a dict or list holds, in a container of `model`'s class, with what else that has (the
-    factory of a defaultdict); the dict or list itself where the class cannot be made so.
+    """Return the items of a dict or list in a container of `model`'s class, with its other state
+    (the factory of a defaultdict).  Return the dict or list itself if the class does not allow
+    that.
     """
     kind = type(model)
     if kind in (dict, list):

@@ -195,7 +195,7 @@ class DataLoader(Generic[T_co]):
 
 
 class _BaseDataLoaderIter(ABC):  # noqa: B024 - PyTorch's name of what programs ask an iterator for
-    """What an iterator over a DataLoader is an instance of."""
+    """The base class of iterators over a DataLoader."""
 
 
 _MultiProcessingDataLoaderIter = Pass
@@ -216,7 +216,7 @@ def _base_seed(generator: Any) -> int:
 
 
 def check_context(context: Any, num_workers: int, threads: bool) -> None:
-    """Refuse what is no way to start processes, as PyTorch does."""
+    """Refuse a `context` that cannot start processes, as PyTorch does."""
     if threads:
         raise ArgumentError(
             f"threads=True starts no processes, so multiprocessing_context={context!r} has no "

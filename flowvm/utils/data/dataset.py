@@ -1,4 +1,4 @@
-"""Datasets: what a DataLoader reads.
+"""Datasets, the input of a DataLoader.
 
 A map-style Dataset has __getitem__ and __len__; an IterableDataset has __iter__. A dataset that can
 make a whole batch faster than sample by sample also has `get_batch(indices)`, which must return
@@ -102,7 +102,9 @@ class Subset(Dataset[T_co]):
         return self.dataset[self.indices[index]]
 
     def get_batch(self, indices: Sequence[int]) -> Any:
-        """The batch the underlying dataset makes, or NotImplemented where it makes none."""
+        """Return the batch that the underlying dataset makes, or NotImplemented if it makes
+        none.
+        """
         whole = batch_getter(self.dataset)
         return (
             NotImplemented if whole is None else whole([self.indices[index] for index in indices])
@@ -165,8 +167,8 @@ class ChainDataset(IterableDataset[T_co]):
 
 
 class StackDataset(Dataset[Any]):
-    """Sample i is sample i of each dataset: a tuple of those given by position, or a dict of those
-    given by name.
+    """Sample i is sample i of each dataset: a tuple for datasets given by position, a dict for
+    datasets given by name.
 
     >>> flow.utils.data.StackDataset(x=[1, 2], y=[10, 20])[1]
     {'x': 2, 'y': 20}
@@ -226,7 +228,7 @@ def _sizes(total: int, lengths: Sequence[int] | Sequence[float]) -> list[int]:
         if any(not 0 <= fraction <= 1 for fraction in lengths):
             raise ArgumentError(f"random_split: fractions must be in [0, 1], got {list(lengths)}")
         sizes = [math.floor(total * fraction) for fraction in lengths]
-        for i in range(total - sum(sizes)):  # what rounding left over goes round robin
+        for i in range(total - sum(sizes)):  # the rest of rounding goes round robin
             sizes[i % len(sizes)] += 1
         return sizes
     if sum(lengths) != total or any(length != int(length) or length < 0 for length in lengths):

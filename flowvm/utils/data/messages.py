@@ -1,7 +1,7 @@
-"""What a DataLoader and its worker processes say to each other, and how it goes over a socket.
+"""Messages between a DataLoader and its worker processes, over a socket.
 
-A socket keeps messages apart (SOCK_SEQPACKET) and has little room; what is longer than LONGEST goes
-into a file of memory, whose descriptor is sent.
+A socket keeps messages apart (SOCK_SEQPACKET) and has little room.  A message longer than LONGEST
+goes into a file of memory, whose descriptor is sent.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ APART: Final = b"apart"  # in place of another: that is in the first file
 
 
 class Placed(NamedTuple):
-    """A batch on its way: its pickle, and where in a segment the memory is that was left out."""
+    """A batch in a message: its pickle, and the places in a segment of the memory left out."""
 
     payload: bytes
     segment: int
-    size: int  # of the segment; 0: there is none
+    size: int  # of the segment; 0: none
     spans: tuple[tuple[int, int], ...]
 
 
 class Task(NamedTuple):
-    """What a worker is to do next."""
+    """The next task of a worker."""
 
     epoch: int  # which pass of the loader it belongs to
     number: int  # of the batch
-    back: list[int]  # segments that nobody uses any more
-    job: Any  # what `Recipe.maker` takes; None for a stream, of which the worker takes the next
+    back: list[int]  # segments that are not used any more
+    job: Any  # the argument of `Recipe.maker`; None for a stream, of which the next is taken
 
 
 class Answer(NamedTuple):
-    """What became of it."""
+    """The answer to a task."""
 
     epoch: int
     number: int

@@ -1,4 +1,4 @@
-"""A Pass: one reading of the data by worker processes; who makes what, and what comes back.
+"""A Pass: one reading of the data by worker processes, their tasks and their answers.
 
 No thread is needed: while the consumer computes, workers read ahead from tasks that their sockets
 hold, and the consumer itself hands out more and reads answers, in `next()`.
@@ -39,7 +39,7 @@ class Pass:
         self._keep = keep  # the pool, for the next pass
         self._issued = self._taken = 0
         self._over = False  # the jobs ran out
-        self._turns = deque(pool.workers)  # whose streams have not ended, the next first
+        self._turns = deque(pool.workers)  # workers whose streams have not ended, the next first
         self._ready: dict[int, tuple[str, Any, Any]] = {}
         self._issue()
 
@@ -68,7 +68,7 @@ class Pass:
             self._pool.close()
 
     def _next(self) -> tuple[str, Any]:
-        """The next batch, with what it is; StopIteration behind the last."""
+        """Return the kind of the next message, and the batch; StopIteration behind the last."""
         if self._over and self._taken == self._issued:
             raise StopIteration
         if self._epoch != self._pool.epoch:
@@ -108,7 +108,7 @@ class Pass:
         return (kind, found) if kind == "batch" else (kind, _error(found, worker, number))
 
     def _issue(self) -> None:
-        """Hand out tasks, as many as may be in the making."""
+        """Hand out tasks, up to the bound of unfinished ones."""
         while self._issued < self._taken + self._pool.depth and not self._over:
             try:
                 job = next(self._jobs)
@@ -131,7 +131,7 @@ class Pass:
             self._issued += 1
 
     def _gather(self, seconds: float) -> None:
-        """Take in what workers have sent."""
+        """Receive the workers' answers."""
         for worker in self._pool.ready(seconds):
             try:
                 for answer, parts in worker.answers():
@@ -145,14 +145,14 @@ class Pass:
 
 
 def _let_go() -> None:
-    """Have the memory of batches that nobody uses any more back, for the workers to fill."""
+    """Give the memory of unused batches back to the workers."""
     engine.release_dead()
     with engine.lock:
         engine.reclaim()
 
 
 def _error(failure: Failure, worker: Worker, number: int) -> Exception:
-    """The exception to raise for a worker's."""
+    """Return the exception to raise for a worker's."""
     place = f"DataLoader worker process {worker.id}"
     text = f"Original {failure.text}"
     error = None if failure.pickled is None else pickle.loads(failure.pickled)

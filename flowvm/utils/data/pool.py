@@ -1,11 +1,11 @@
 """A Pool: the worker processes of a DataLoader, from their start to their end.
 
-Each has a socket, over which small messages go (`flowvm.utils.data.worker` has the other end); what
-is large goes through shared memory (`flowvm.utils.data.segments`).
+Each worker has a socket for small messages (`flowvm.utils.data.worker` has the other end); large
+data goes through shared memory (`flowvm.utils.data.segments`).
 
-Workers end when their sockets do: with the last reference to the Pool, at exit, after an interrupt.
-Those that then do not within PATIENCE_S are terminated, and killed.  A forked child closes what it
-has inherited of the sockets, so that it keeps no worker from seeing that its parent has gone.
+Workers end when their sockets do: with the last reference to the Pool, at exit, after an
+interrupt.  A worker that does not end within PATIENCE_S is terminated, and killed.  A forked child
+closes the sockets that it has inherited, so that workers still see their parent's end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flowvm.utils.data.worker import PATIENCE_S, serve
 from flowvm.vm.engine.engine import engine
 
 LOOK_S: Final = 0.5  # between two looks whether a silent worker is alive
-SPARE: Final = 4  # segments of a worker beside those of the batches that it may be ahead
+SPARE: Final = 4  # segments of a worker beside the ones of its batches in advance
 
 _ends: dict[int, socket.socket] = {}  # this process's ends of its workers' sockets, by id
 
@@ -49,7 +49,8 @@ os.register_at_fork(after_in_child=_close_ends)
 
 
 def context_of(chosen: str | BaseContext | None) -> BaseContext:
-    """How workers are started: as the argument says, or else `set_start_method`; or else by a fork.
+    """Return the context that starts workers: the argument's, or else `set_start_method`'s, or else
+    a fork.
 
     A fork costs milliseconds and takes any dataset as it is.  It waits until nothing in flowvm is
     half done, and then the child can compute (docs/reliability.md); a new interpreter would import
@@ -62,7 +63,7 @@ def context_of(chosen: str | BaseContext | None) -> BaseContext:
 
 
 class Worker:
-    """What the main process knows of a worker."""
+    """The main process's record of a worker."""
 
     def __init__(self, id: int, process: Any, channel: socket.socket) -> None:
         self.id = id
@@ -71,7 +72,7 @@ class Worker:
         self.channel = channel
         self.borrowed = Borrowed()
         self.unsent: deque[bytes] = deque()  # tasks for which its socket had no room
-        self.busy = 0  # tasks that it has not answered, of this pass or an earlier one
+        self.busy = 0  # unanswered tasks, of this pass or an earlier one
 
     def give(self, task: Task) -> None:
         """Send a task, or keep it until there is room: this never waits."""
@@ -80,7 +81,7 @@ class Worker:
         self.send()
 
     def send(self) -> None:
-        """Send what there is room for."""
+        """Send as many waiting tasks as the socket has room for."""
         try:
             while self.unsent:
                 post(self.channel, self.unsent[0])
@@ -91,7 +92,7 @@ class Worker:
             self.unsent.clear()  # it has died, which reading its socket will tell
 
     def answers(self) -> Iterator[tuple[Answer, list[Any]]]:
-        """What it has sent, with the memory that goes with it; EOFError where it has gone."""
+        """Yield the worker's answers, with their memory.  EOFError if the worker has gone."""
         while True:
             try:
                 message = fetch(self.channel)
@@ -110,7 +111,7 @@ class Worker:
 
 
 class Pool:
-    """Worker processes for one recipe.  They end when this does."""
+    """The worker processes for one recipe.  They end with this object."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class Pool:
         base_seed: int,
         init: Callable[[int], Any] | None,
     ) -> None:
-        engine.install_interrupt()  # for what ends the workers: it may run in a finalizer
+        engine.install_interrupt()  # for the worker's end, which may run in a finalizer
         self.recipe = recipe
         self.depth = count * ahead
         self.epoch = 0
@@ -161,11 +162,13 @@ class Pool:
 
     @property
     def usable(self) -> bool:
-        """Whether its workers are there, and this process's."""
+        """True if the pool's workers exist and are this process's."""
         return self.close.alive and all(worker.channel.fileno() >= 0 for worker in self.workers)
 
     def ready(self, seconds: float) -> list[Worker]:
-        """Wait for messages: of whom they are.  What could not be sent before is sent."""
+        """Wait for messages.  Return the workers that have sent some.  Also send tasks that did not
+        fit before.
+        """
         for worker in self.workers:
             wanted = select.POLLIN | (select.POLLOUT if worker.unsent else 0)
             self._poll.modify(worker.channel, wanted)

@@ -1,4 +1,4 @@
-"""What a pass reads, and how a batch is made of it: the same wherever batches are made."""
+"""Reading of a pass, and the making of a batch: the same code in all kinds of workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Recipe(NamedTuple):
 
     @property
     def streams(self) -> bool:
-        """Whether the dataset says itself what comes next."""
+        """True if the dataset itself yields the next sample."""
         return isinstance(self.dataset, IterableDataset)
 
     def stream(self) -> Iterator[Any]:
@@ -34,7 +34,9 @@ class Recipe(NamedTuple):
         return _chunks(samples, self.batch_size, self.drop_last)
 
     def maker(self) -> Callable[[Any], Any]:
-        """What turns a job into a batch; a job is a sample or an index, or a list of them."""
+        """Return a function that makes a batch of a job; a job is a sample or an index, or a list
+        of them.
+        """
         dataset, collate = self.dataset, self.collate
         if self.streams:
             return collate

@@ -1,8 +1,8 @@
-"""Samplers: in which order a DataLoader reads.
+"""Samplers: the order in which a DataLoader reads.
 
-Random ones take their numbers from the generator in __iter__ itself, on the thread that starts the
-pass, so the order depends on the seed and on nothing that runs at the same time.  What they draw is
-as much as is asked for: the first part at once, each further one when the pass gets there.
+Random samplers draw from the generator in `__iter__` itself, on the thread that starts the pass.
+So the order depends on the seed and on nothing that runs at the same time.  They draw only the
+numbers needed: the first part at once, each further one when the pass gets there.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ AT_ONCE = 1 << 16  # independent draws
 def _drawn(
     wanted: int, most: int, draw: Callable[[int, Generator], list[int]], generator: Any
 ) -> Iterator[int]:
-    """`wanted` indices, of calls `draw(count, generator)` that give `most` each, the last of them
-    fewer: the first call is made now, the others when they are needed, with the numbers that they
-    would have now.
+    """Return `wanted` indices from calls of `draw(count, generator)`, of `most` each; the last call
+    draws the rest.  The first call is made now, the others when they are needed.  All of them draw
+    the numbers that they would draw now.
     """
     calls = -(-wanted // most)
     reserved = (default_generator if generator is None else generator).reserve(calls)
@@ -54,7 +54,7 @@ class Sampler(Generic[T_co]):
     """
 
     def __init__(self, data_source: Any = None) -> None:
-        """Nothing is kept of it."""
+        """Ignore the argument."""
 
     def __iter__(self) -> Iterator[T_co]:
         raise NotImplementedError(f"{type(self).__name__} must define __iter__")
@@ -102,7 +102,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many indices one pass gives."""
+        """The number of indices of one pass."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -228,12 +228,11 @@ class BatchSampler(Sampler[list[int]]):
 
 
 class DistributedSampler(Sampler[int]):
-    """The share of one rank: every num_replicas-th index from `rank` on, in an order that `seed`
-    and `set_epoch` give where it shuffles: PyTorch's order, index by index.
+    """The share of one rank: every num_replicas-th index from `rank` on.  `seed` and `set_epoch`
+    give the order of a shuffle: PyTorch's order, index by index.
 
-    num_replicas and rank are those of the ranks that were launched together, where they are not
-    given.  The shares are of one size: the first indices come again to fill them, or with drop_last
-    the last are left out.
+    By default num_replicas and rank are the launched ranks'.  The shares are of one size: the first
+    indices come again to fill them, or with drop_last the last are left out.
 
     >>> DistributedSampler = flow.utils.data.distributed.DistributedSampler
     >>> list(DistributedSampler(range(6), num_replicas=2, rank=1, shuffle=False))
@@ -275,13 +274,13 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass have another order."""
+        """Give the next pass another order."""
         self.epoch = epoch
 
 
 def _pytorch_permutation(n: int, seed: int) -> list[int]:
-    """What `torch.randperm(n, generator=torch.Generator().manual_seed(seed))` gives: numbers of the
-    Mersenne Twister, each of which says what comes to the next place.
+    """Return `torch.randperm(n, generator=torch.Generator().manual_seed(seed))`.  Each number of
+    the Mersenne Twister says which element comes to the next place.
     """
     order = list(range(n))
     drawn = np.random.RandomState(seed & 0xFFFFFFFF).randint(0, 1 << 32, max(0, n - 1), np.uint32)

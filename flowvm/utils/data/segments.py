@@ -1,4 +1,4 @@
-"""How a batch gets from a worker process to the main one: through memory that both have.
+"""The way of a batch from a worker process to the main one: through shared memory.
 
 A batch is pickled with the memory of its tensors and arrays left out; that is copied into a
 *segment*, and the main process makes tensors and arrays on it.  A segment is memory without a name
@@ -74,12 +74,14 @@ class Memory:
             _munmap(self.address, self.size)
 
     def array(self, owner: Any = None) -> np.ndarray[Any, Any]:
-        """Its bytes; the array keeps `owner` or, without one, this."""
+        """Return the segment's bytes; the array keeps `owner` or, without one, this object
+        alive.
+        """
         return np.asarray(_Bytes(self.address, self.size, self if owner is None else owner))
 
 
 class _Bytes:
-    """What NumPy keeps as an array's base."""
+    """The base of a NumPy array: it keeps `owner` alive."""
 
     def __init__(self, address: int, size: int, owner: Any) -> None:
         self.owner = owner
@@ -92,7 +94,7 @@ class _Bytes:
 
 
 class Segments:
-    """A worker's segments.  Its one thread has them."""
+    """A worker's segments, used by its one thread."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -100,7 +102,9 @@ class Segments:
         self._lent: dict[int, Memory] = {}
 
     def take_back(self, numbers: Sequence[int]) -> None:
-        """These are no longer in use; those below 0, each less one, never again by this worker."""
+        """Take back segments that are no longer in use.  A negative number is ~number of a segment
+        that this worker may never use again.
+        """
         for number in numbers:
             if number < 0:
                 del self._lent[~number]
@@ -108,8 +112,8 @@ class Segments:
                 self._free[number] = self._lent.pop(number)
 
     def place(self, payload: bytes, parts: Sequence[Any]) -> tuple[Placed, int | None]:
-        """Copy what was left out of a pickle into a segment: where it is, and the file descriptor
-        of a segment that the main process does not have yet.
+        """Copy the memory left out of a pickle into a segment.  Return its place, and the file
+        descriptor of a segment that the main process does not have yet.
         """
         spans, end = [], 0
         for part in parts:
@@ -138,7 +142,7 @@ class Segments:
             number = next(unused, ONCE)
         fd = os.memfd_create("flowvm-batch")
         try:
-            # what is never touched costs nothing, so that the next may be somewhat larger
+            # untouched memory costs nothing, so room for a somewhat larger next batch is free
             whole = max(_SMALLEST, 1 << (size - 1).bit_length())
             os.ftruncate(fd, whole)
             memory = Memory(fd, whole)
@@ -151,7 +155,9 @@ class Segments:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves the memory of tensors out, as pickle does with that of arrays."""
+    """A pickler that leaves out the memory of tensors, as pickle leaves out the memory of
+    arrays.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Tensor) and type(obj).__reduce_ex__ is Tensor.__reduce_ex__:
@@ -160,7 +166,7 @@ class _Pickler(pickle.Pickler):
 
 
 def encoded(batch: Any) -> tuple[bytes, list[memoryview]]:
-    """A batch as a pickle and the memory that was left out."""
+    """Return a batch as a pickle, and the memory left out of it."""
     stream, left_out = io.BytesIO(), list[pickle.PickleBuffer]()
     _Pickler(stream, 5, buffer_callback=left_out.append).dump(batch)
     return stream.getvalue(), [part.raw() for part in left_out]
@@ -192,7 +198,7 @@ class Borrowed:
         self._memory: dict[int, Memory] = {}
 
     def back(self) -> list[int]:
-        """The numbers to tell the worker."""
+        """Return the numbers of free segments, to send to the worker."""
         numbers = []
         while self.returned:
             numbers.append(self.returned.popleft())
@@ -201,7 +207,9 @@ class Borrowed:
         return numbers
 
     def parts(self, placed: Placed, fd: int | None) -> list[Any]:
-        """What a pickle leaves out, on the segment's memory, whose loan begins."""
+        """Return the parts left out of a pickle, on the memory of the segment, whose loan
+        begins.
+        """
         if not placed.size:
             return [b"" for _ in placed.spans]
         if fd is None:

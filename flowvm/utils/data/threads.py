@@ -1,4 +1,4 @@
-"""Prefetcher: worker threads that make batches ahead of the consumer, in order, within a bound.
+"""Prefetcher: worker threads that make batches ahead of the consumer, in order and bounded.
 
 Invariants, under `_changed`:
 - taken <= issued <= taken + depth: job numbers `taken`..`issued - 1` are being made or wait in
@@ -30,7 +30,7 @@ _PATIENCE = 10.0  # seconds that leaving a pass waits for a batch in the making
 
 
 class _Work:
-    """What the workers and the consumer share."""
+    """The state that the workers and the consumer share."""
 
     def __init__(
         self, jobs: Iterator[Any], make: Callable[[Any], Any], depth: int, timeout: float
@@ -49,14 +49,14 @@ class _Work:
         self._ready: dict[int, tuple[Any, BaseException | None]] = {}
 
     def run(self) -> None:
-        """A worker's life."""
+        """Make batches until the jobs end: the main function of a worker thread."""
         while (job := self._next_job()) is not None:
             number, what = job
             try:
                 made: tuple[Any, BaseException | None] = (self._make(what), None)
             except BaseException as error:  # raised again by take(), on the consumer's thread
                 made = (None, _noted(error, number))
-            with held(self._lock):  # not the Condition, whose way in is Python code
+            with held(self._lock):  # not the Condition, whose `__enter__` is Python code
                 self._ready[number] = made
                 self._changed.notify_all()
             del job, what, made  # hold no batch while waiting for the next job
@@ -84,7 +84,7 @@ class _Work:
             return number, what
 
     def _end_jobs(self, error: BaseException | None) -> None:
-        """There are no more jobs; `error`, if any, takes the place of the next batch."""
+        """Note the end of the jobs; `error`, if any, takes the place of the next batch."""
         with held(self._lock):
             self._ended = True
             if error is not None:
@@ -93,7 +93,7 @@ class _Work:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """A worker could not start."""
+        """Note that a worker could not start."""
         with self._reading:
             if not self._ended:
                 self._end_jobs(error)
@@ -102,7 +102,9 @@ class _Work:
         return self._ended or self._stopped
 
     def take(self) -> Any:
-        """The next batch; raises what making it raised, and StopIteration after the last."""
+        """Return the next batch.  Raise the exception of its making, and StopIteration after the
+        last.
+        """
         until = monotonic() + self._timeout
         while (taken := self._take_within(min(_SLICE, max(0.0, until - monotonic())))) is None:
             if monotonic() >= until:
@@ -130,7 +132,7 @@ class _Work:
 
     @protected
     def stop(self) -> None:
-        """Let the workers go after the batch they are making, and forget what is ready."""
+        """Stop the workers after their present batches, and drop the ready batches."""
         with held(self._lock):
             self._stopped = True
             self._ready.clear()

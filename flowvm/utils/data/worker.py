@@ -1,4 +1,4 @@
-"""A worker process of a DataLoader: its life, from its first line to its last.
+"""A worker process of a DataLoader, from its first line to its last.
 
 It reads tasks from its socket and answers each, in order.  It ends when the main process hangs up,
 which happens as well when that is killed; where a dataset's code does not come back then, a thread
@@ -33,14 +33,14 @@ from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.segments import Segments, encoded
 from flowvm.utils.data.worker_info import WorkerInfo, begin_process
 
-PATIENCE_S: Final = 5.0  # that a worker may take to finish what it makes when nobody wants it
+PATIENCE_S: Final = 5.0  # in which a worker may finish a batch that is not wanted any more
 
 
 def serve(
     channel: socket.socket, recipe: Recipe, worker: tuple[int, int, int, int], init: Any
 ) -> None:
     """Be worker `worker` (id, how many, base seed, most segments) until `channel` ends."""
-    signal.set_wakeup_fd(-1)  # what the parent has there and as handlers is not for this process
+    signal.set_wakeup_fd(-1)  # the parent's file descriptor and handlers are not for this process
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_follow, args=(channel,), name="loader-parent", daemon=True).start()
@@ -60,7 +60,7 @@ def _begun(init: Callable[[int], Any] | None, number: int) -> Exception | None:
     try:
         if init is not None:
             init(number)
-    except Exception as error:  # raised in the main process, where the first batch is asked for
+    except Exception as error:  # raised in the main process, at its request of the first batch
         return error
     return None
 
@@ -75,7 +75,7 @@ def _follow(channel: socket.socket) -> None:
 
 
 class _Loop:
-    """What a worker does with its tasks.  `broken`: how its beginning failed."""
+    """The loop of a worker over its tasks.  `broken` is the exception of a failed start."""
 
     def __init__(
         self, channel: socket.socket, recipe: Recipe, segments: Segments, broken: Exception | None
@@ -114,7 +114,7 @@ class _Loop:
         if self.recipe.streams:
             try:
                 if self.stream is None:
-                    self.stream = iter(())  # what is left if the next line fails
+                    self.stream = iter(())  # the value if the next line fails
                     self._check()
                     self.stream = self.recipe.stream()
                 job = next(self.stream)
@@ -143,7 +143,7 @@ def _failure(error: Exception) -> Failure:
 
 
 def _pickled(error: Exception) -> bytes | None:
-    """The exception as a pickle; None where that, or its opposite, is not to be had."""
+    """Return the exception as a pickle; None if it cannot be pickled or unpickled."""
     try:
         pickled = pickle.dumps(error)
         if type(pickle.loads(pickled)) is type(error):

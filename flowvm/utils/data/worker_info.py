@@ -1,4 +1,4 @@
-"""What a dataset's code may ask in a DataLoader's worker: who am I, of how many."""
+"""The number of a DataLoader's worker and the count of workers, for a dataset's code."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 # public: utils.data
 class WorkerInfo:
-    """Which worker this is: its number, how many there are, the seed of its random numbers, and
-    its dataset (in a process, the worker's own copy).
+    """The record of a worker: its number, the count of workers and the seed of its random numbers.
+    `dataset` is the dataset; in a process, the worker's own copy.
 
     >>> def number(sample):
     ...     return flow.utils.data.get_worker_info().num_workers
@@ -49,11 +49,11 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 def begin_thread(info: WorkerInfo) -> None:
-    """The calling thread is a worker."""
+    """Mark the calling thread as a worker."""
     _here.info = info
 
 
 def begin_process(info: WorkerInfo) -> None:
-    """This process is a worker, with all threads that it has and will have."""
+    """Mark this process as a worker, with all its present and future threads."""
     _Here.info = info
     _here.info = info

@@ -1,5 +1,5 @@
-"""What every issuing thread touches: the globals of generated call functions, and the numbers of
-the streams that there always are.
+"""The globals of generated call functions, which every issuing thread touches, and the numbers of
+the streams that always exist.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ FRAMES = RING.SLOTS  # issuing frames remembered: an error is read before its sl
 #                   not wanted
 hot: dict[str, Any] = {"__builtins__": builtins}
 
-# what else `flow.vm.stats()` shows, of rooms above
+# further counters of `flow.vm.stats()`, from rooms above
 counted: list[Callable[[], dict[str, int]]] = []

@@ -34,7 +34,7 @@ from flowvm.guards import regions
 from flowvm.private.cpython import enters_block
 from flowvm.vm.callers.lines import INTERNAL
 
-# CPython ignores what comes in their frames
+# CPython ignores exceptions in their frames
 _CALLBACKS = {weakref.__file__, sys.modules[weakref.WeakSet.__module__].__file__}
 # of finalizers in there the same is true where an object's end calls them, and not its own package
 _FINALIZING = os.path.join(os.path.dirname(threading.__file__), "multiprocessing", "util.py")
@@ -56,32 +56,36 @@ STUCK = 100  # so often it is put off at one place, a millisecond each, before t
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# By id, for code is compared by what it says, and two generated functions may say the same.
+# By id, because code is compared by its contents, and two generated functions may be equal.
 _protected: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 _waiting: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
 
 
 def protected(function: _Function) -> _Function:
-    """Decorates a function of flowvm in which, and in what it calls, no interrupt may come."""
+    """Decorate a function of flowvm: no interrupt comes in it, nor in the functions that it
+    calls.
+    """
     code = function.__code__
     _protected[id(code)] = code
     return function
 
 
 def waiting(function: _Function) -> _Function:
-    """Decorates one that may be interrupted wherever it is called: its record was published."""
+    """Decorate a function that may be interrupted wherever it is called: its record was
+    published.
+    """
     code = function.__code__
     _waiting[id(code)] = code
     return function
 
 
 def is_protected(code: CodeType) -> bool:
-    """Whether `protected` knows this code."""
+    """Return True if a function with this code is `protected`."""
     return _protected.get(id(code)) is code
 
 
 def is_waiting(code: CodeType) -> bool:
-    """Whether `waiting` knows this code."""
+    """Return True if a function with this code is `waiting`."""
     return _waiting.get(id(code)) is code
 
 
@@ -93,8 +97,8 @@ class _LibraryFiles(dict[str, bool]):
 
 
 _LIBRARY: dict[str, bool] = _LibraryFiles()  # by the name of a file
-_TAKES = {contextlib.__file__: False, functools.__file__: False}  # whose methods take no lock
-raised = [0]  # so many Ctrl-C became a KeyboardInterrupt
+_TAKES = {contextlib.__file__: False, functools.__file__: False}  # files whose methods take no lock
+raised = [0]  # the number of Ctrl-C that became a KeyboardInterrupt
 _late: list[float] = []  # the moments at which it was put off in a finalizer of the program's
 _stuck: list[tuple[int, int]] = []  # the place at which it was put off last, once for each time
 
@@ -115,7 +119,7 @@ def _is_stuck(frame: FrameType) -> bool:
 
 
 def _is_ending(frame: FrameType) -> bool:
-    """Whether this is multiprocessing's finalizer of something that ends just now."""
+    """Return True if this is the frame of a multiprocessing finalizer that runs just now."""
     code, caller = frame.f_code, frame.f_back
     if code.co_filename != _FINALIZING or code.co_qualname != "Finalize.__call__":
         return False
@@ -124,7 +128,9 @@ def _is_ending(frame: FrameType) -> bool:
 
 
 def interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be swallowed."""
+    """Handle SIGINT: raise KeyboardInterrupt, but not where it would leave a hole or be
+    swallowed.
+    """
     if frame is not None and _puts_off(frame):
         _thread.start_new_thread(_interrupt_again, (signum,))
         return
@@ -151,7 +157,7 @@ def _puts_off(frame: FrameType) -> bool:
             return True
         generated = code.co_qualname.startswith("__create_fn__.")  # a dataclass's, anybody's
         if not (generated or INTERNAL[code.co_filename] or _LIBRARY[code.co_filename]):
-            break  # a user's function, called by those
+            break  # a user's function, called by flowvm's
         at = at.f_back
     while at is not None:
         if at.f_code.co_name == "__del__" or at.f_code in collecting:
@@ -170,7 +176,7 @@ def _is_late() -> bool:
 
 
 def _interrupt_again(signum: int) -> None:
-    """Send a Ctrl-C that was put off once more.
+    """Send a delayed Ctrl-C once more.
 
     From another thread: here it would come in its own handler.  As a signal, for the main thread
     may wait for something by now, which `_thread.interrupt_main` does not end.

@@ -1,11 +1,12 @@
-"""Whose line: every instruction is attributed to the user's line that issued it.
+"""The attribution of every instruction to the user's line that issued it.
 
-A frame is the user's if its file is not flowvm's own.  What issuing remembers of it is the code
-object and the instruction offset, which cost nothing to take; a line number is worked out from them
-when somebody asks.
+A frame is the user's if its file is not flowvm's own.  Issuing remembers the frame's code object
+and instruction offset, which cost nothing to take.  The line number is computed from them on
+demand.
 
-What backward issues has a `Backward` in the code object's place, and in the offset's the *origin*:
-the number of the forward call whose gradient it is a part of.  `apart` tells them from each other.
+Instructions of backward have a `Backward` in the place of the code object.  In the place of the
+offset they have the *origin*: the number of the forward call to whose gradient they belong.
+`apart` tells both kinds from each other.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import Any
 
 from flowvm.files.printable import printable
 
-NO_ORIGIN = -1  # of what is no part of a gradient
-UNKNOWN = -2  # of what is a part of one that is not known; those of `behind` are below
+NO_ORIGIN = -1  # an instruction that is no part of a gradient
+UNKNOWN = -2  # part of a gradient whose forward call is unknown; lower ones are `behind(seq)`
 
 _root = str(Path(__file__).resolve().parents[2])
 _roots = tuple(
@@ -45,7 +46,7 @@ INTERNAL: dict[str, bool] = _Files()
 
 
 class Backward:
-    """One call of backward: the user's place that called it."""
+    """A call of backward, with the user's place that called it."""
 
     __slots__ = ("code", "last")
 
@@ -54,10 +55,10 @@ class Backward:
 
 
 def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
-    """Code object, offset and origin of what issuing remembers.
+    """Return code object, offset and origin from the two values that issuing remembers.
 
-    An origin below UNKNOWN is `behind(seq)`: of a node whose forward call issued nothing (a view),
-    run after that of forward call `seq`.
+    An origin below UNKNOWN is `behind(seq)`: the node's forward call issued nothing (a view), and
+    the node ran after the one of forward call `seq`.
     """
     if code.__class__ is Backward:
         return code.code, code.last, last
@@ -65,12 +66,14 @@ def apart(code: Any, last: int) -> tuple[CodeType | None, int, int]:
 
 
 def behind(origin: Any) -> Any:
-    """The origin of what comes after `origin` and has none of its own; its own inverse."""
+    """Return the origin of an instruction that follows `origin` and has no origin of its own; its
+    own inverse.
+    """
     return UNKNOWN - 1 - origin
 
 
 def is_internal(filename: str) -> bool:
-    """Whether a source file is flowvm's own: such frames are no user's line."""
+    """Return True if a source file is flowvm's own: such frames are no user's line."""
     return INTERNAL[filename]
 
 
@@ -146,7 +149,7 @@ def expression(code: CodeType | None, last: int) -> tuple[str, int, int]:
     source = source_line(code.co_filename, line or code.co_firstlineno).rstrip()
     text = source.lstrip()
     if begin is None or end is None:
-        return text, 0, 0  # Python was told not to keep columns
+        return text, 0, 0  # Python runs without columns
     # columns are UTF-8 bytes; a reader counts characters
     encoded, indent = source.encode(), len(source) - len(text)
     first = max(0, len(encoded[:begin].decode(errors="replace")) - indent)

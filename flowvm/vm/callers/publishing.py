@@ -1,4 +1,5 @@
-"""Whether a thread is in the middle of publishing a record: for the debug build of the call path.
+"""A check that no thread is in the middle of publishing a record, for the debug build of the call
+path.
 
 From the moment when a thread has a sequence number until its record is marked, the scheduler waits
 for that record.  Whoever waits for the scheduler then waits for itself; whoever issues is behind a
@@ -19,18 +20,20 @@ from flowvm.vm.callers.hot import hot
 from flowvm.vm.machine.words import RING
 
 begun: dict[int, int] = {}  # thread -> the number that it took last
-broken: list[str] = []  # what was done where nothing may be
+broken: list[str] = []  # forbidden actions inside an open record
 
 
 def publishing(words: Any) -> int:
-    """The number whose record this thread has not published yet; -1 if there is none."""
+    """Return the number of the record that this thread has not published yet; -1 if there is
+    none.
+    """
     seq = begun.get(threading.get_ident(), -1)
     mark = words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK]
     return seq if seq >= 0 and mark < seq + 1 else -1
 
 
 def assert_none(words: Any, what: str) -> None:
-    """VMError if this thread is publishing a record while it does `what`."""
+    """Raise VMError if this thread is publishing a record while it does `what`."""
     seq = publishing(words)
     if seq >= 0:
         broken.append(what)
@@ -38,8 +41,8 @@ def assert_none(words: Any, what: str) -> None:
 
 
 def watch(words: Any) -> None:
-    """Let calls assert it, and note garbage collections in the middle of a record, which cannot
-    raise.
+    """Let calls assert that no record is open.  Note garbage collections inside an open record,
+    which cannot raise.
     """
     hot["none_begun"] = lambda: assert_none(words, "something was issued")
 

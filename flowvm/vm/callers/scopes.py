@@ -1,16 +1,16 @@
-"""Whose is an instruction: the user's line, of backward that of the forward call, and the module.
+"""The owner of an instruction: the user's line, for backward the forward call's line, and the
+module.
 
 From level 2 on a call of a module notes, as it ends, its path, its thread, and the numbers of the
-instructions that came next when it began and when it ended.  Issuing knows nothing of it: who wants
-the module of an instruction looks for the innermost call around it, among those that are over and
-those that still run.
+next instructions at its beginning and its end.  Issuing knows nothing of it.  The module of an
+instruction is the innermost call around it, among finished and running ones.
 
 Calls that are native (`flowvm.eager.native.modules`) note it in NOTES, all others in `calls`, and
 of these `running`, which `flowvm.nn.module_calls` knows, says which still run.
 
-Instructions do not say which thread issued them.  Where modules run in several threads at once,
-what was issued meanwhile is nobody's; what a thread without modules issues while another runs one
-counts as that module's.
+Instructions do not say which thread issued them.  If modules run in several threads at once,
+instructions issued meanwhile belong to none.  Instructions of a thread without modules, issued
+while another thread runs one, count as that module's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Place = tuple[Any, int]  # code object and offset; None and 0 where that is not 
 
 @record(words=6, by="who has the GIL")
 class OPEN(Record):
-    """A native call that runs."""
+    """A running native call."""
 
     TICKET = field("which one this is, of all that began; 0: nobody has these words")
     FIRST = field("the number of the instruction that came next when it began")
@@ -50,7 +50,7 @@ class OPEN(Record):
 
 @record(words=4, by="who has the GIL")
 class OVER(Record):
-    """A native call that is over: as OPEN, and what came next when it ended."""
+    """A finished native call: the fields of OPEN, and the next instruction at its end."""
 
     FIRST = field("the first instruction")
     LAST = field("the first one behind it")
@@ -60,7 +60,7 @@ class OVER(Record):
 
 @record(by="who has the GIL")
 class NOTES(Record):
-    """Of the calls that are native."""
+    """The calls of modules that are native."""
 
     COUNT = field("how many are over")
     BEGUN = field("how many began")
@@ -74,8 +74,9 @@ class NOTES(Record):
 
 
 class Places(TypedDict):
-    """Of some instructions: the user's place that issued each; of those that backward issued, by
-    index, that of the forward call; the number of its module in `modules`, whose first is "".
+    """The places of some instructions.  `codes` and `lasts` have the user's place that issued
+    each.  `forward` has the forward call's place of backward instructions, by index.  `module` has
+    indices into `modules`, whose first name is "".
     """
 
     codes: list[Any]
@@ -92,21 +93,21 @@ class Scopes:
     """The calls of modules of one engine."""
 
     def __init__(self) -> None:
-        # each behind those inside of it
+        # each call is behind its inner calls
         self.calls: collections.deque[Call] = collections.deque(maxlen=CALLS)
         self.running: Callable[[], list[Call]] = list
         self.notes: Any = None  # NOTES, once calls are native
         self.names: dict[int, str] = {}  # the paths that it has the numbers of
 
     def take_notes(self) -> Any:
-        """NOTES for native calls, a ctypes array."""
+        """Return NOTES for native calls, a ctypes array."""
         if self.notes is None:
             self.notes = (ctypes.c_int64 * NOTES.WORDS)()
             self._free_all_but(())
         return self.notes
 
     def _free_all_but(self, kept: tuple[int, ...]) -> None:
-        """Let nobody have the OPENs but those that begin at these words."""
+        """Free the OPENs, except for the ones that begin at these words."""
         words, following = self.notes, 0
         for at in range(NOTES.RUNNING, NOTES.OVER, OPEN.WORDS):
             if at not in kept:
@@ -115,14 +116,14 @@ class Scopes:
         words[NOTES.FREE] = following
 
     def after_fork_in_child(self) -> None:
-        """Of what ran only what this thread is in goes on."""
+        """Keep only the running calls of this thread, in a forked child."""
         if self.notes is not None:
             rows = enumerate(self._open())
             mine = [k for k, row in rows if row[OPEN.TICKET] and row[OPEN.THREAD] == get_ident()]
             self._free_all_but(tuple(NOTES.RUNNING + k * OPEN.WORDS for k in mine))
 
     def _open(self) -> Array:
-        """The OPENs, as they are at one moment."""
+        """Return a copy of the OPENs at one moment."""
         at = ctypes.addressof(self.notes) + 8 * NOTES.RUNNING
         rows = np.frombuffer(ctypes.string_at(at, 8 * NESTED * OPEN.WORDS), np.int64)
         return rows.reshape(NESTED, OPEN.WORDS)
@@ -139,12 +140,12 @@ class Scopes:
         return ctypes.cast(min(mine)[OPEN.MODULE], ctypes.py_object).value
 
     def native(self, oldest: int) -> list[Call]:
-        """The native calls that issued instructions `oldest` or later, each behind those inside of
-        it.
+        """Return the native calls that issued instructions `oldest` or later, each behind its inner
+        calls.
         """
         if self.notes is None:
             return []
-        # one copy, which nobody else runs beside: a call is over or runs
+        # one copy, beside which no other thread runs: a call is over or runs
         whole = np.frombuffer(ctypes.string_at(self.notes, ctypes.sizeof(self.notes)), np.int64)
         rows = whole[NOTES.OVER :].reshape(CALLS, OVER.WORDS)
         count = int(whole[NOTES.COUNT])
@@ -159,16 +160,16 @@ class Scopes:
         return found + [(first, NEVER, t, self.names[n]) for first, t, n in columns]
 
     def paths_of(self, seqs: Array, origins: Array) -> tuple[Array, list[str]]:
-        """For each instruction the number of its module in a list of paths, whose first is "".
+        """Return the number of each instruction's module in a list of paths, whose first is "".
 
-        What is a part of a gradient belongs to the module of the forward call.
+        An instruction of a gradient belongs to the module of the forward call.
         """
         at = np.where(origins >= 0, origins, seqs)
         at = np.where(origins == UNKNOWN, -1, at)
         at = np.where(origins < UNKNOWN, behind(origins), at)
         numbers: dict[str, int] = {"": 0}
         threads: dict[int, list[tuple[int, int, int]]] = {}
-        running = self.running()  # first: what ends meanwhile is there twice, and not never
+        running = self.running()  # first: a call that ends meanwhile is seen twice, and not never
         oldest = int(at[at >= 0].min(initial=NEVER))
         for first, last, thread, path in [*self.native(oldest), *self.calls, *running]:
             number = numbers.setdefault(path, len(numbers))
@@ -182,7 +183,9 @@ class Scopes:
         return np.where(known == 1, found, 0), list(numbers)
 
     def places(self, codes: list[Any], lasts: list[int], seqs: Array, oldest: int) -> Places:
-        """Of instructions whose codes and offsets are in two rings, from `oldest` on."""
+        """Return the places of instructions whose codes and offsets are in two rings, from `oldest`
+        on.
+        """
         at = (seqs & REC.MASK).tolist()
         own_codes, own_lasts = [codes[p] for p in at], [lasts[p] for p in at]
         origins = np.full(len(at), NO_ORIGIN)
@@ -201,11 +204,11 @@ class Scopes:
 
 
 def _changes(calls: list[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """From which instruction on which number holds, of one thread's calls, each behind those inside
-    of it.
+    """Return pairs: an instruction, and the module's number that holds from it on.  `calls` are one
+    thread's, each behind its inner calls.
     """
     calls.reverse()
-    calls.sort(key=lambda call: (call[0], -call[1]))  # those around come first, also of no length
+    calls.sort(key=lambda call: (call[0], -call[1]))  # outer calls come first, also of no length
     found, around = [(-1, 0)], [(NEVER, 0)]
     for first, last, number in calls:
         while around[-1][0] <= first:

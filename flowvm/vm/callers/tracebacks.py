@@ -30,8 +30,8 @@ from flowvm.errors import FlowError, on_made
 from flowvm.private.cpython import traceback_slot
 from flowvm.vm.callers.lines import INTERNAL
 
-on_interrupted: list[Callable[[TracebackType | None], None]] = []  # a Ctrl-C that nobody handled
-NOTE = "flowvm: raised by "  # what the note of an asynchronous error begins with
+on_interrupted: list[Callable[[TracebackType | None], None]] = []  # called for an unhandled Ctrl-C
+NOTE = "flowvm: raised by "  # the beginning of the note of an asynchronous error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,15 +51,16 @@ def users(tb: TracebackType | None) -> TracebackType | None:
 
 
 def cut(error: BaseException) -> None:
-    """Called by a handler that ends in a bare `raise`: leave the user's frames alone."""
+    """Cut flowvm's frames out of a traceback; called by a handler that ends in a bare `raise`."""
     if config.tb == "user":
         error.__traceback__ = users(error.__traceback__)
 
 
 def border(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` as users call it: what it raises shows their frames.
+    """Decorate a function that users call: tracebacks of its exceptions show only users' frames.
 
-    For what waits or is called seldom.  What is called once an op has a handler of its own.
+    For functions that wait or are called seldom.  Functions called once an op have a handler of
+    their own.
     """
 
     @functools.wraps(function)
@@ -75,20 +76,20 @@ def border(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def ours(error: BaseException) -> bool:
-    """Whether flowvm raises it on purpose."""
+    """Return True if flowvm raises the exception on purpose."""
     if isinstance(error, FlowError):
         return True
     return any(str(note).startswith(NOTE) for note in getattr(error, "__notes__", ()))
 
 
 def shown(error: BaseException, tb: TracebackType | None) -> TracebackType | None:
-    """What is to be printed of a traceback."""
+    """Return the part of a traceback to print."""
     theirs = ours(error) or isinstance(error, KeyboardInterrupt)
     return users(tb) if theirs and config.tb == "user" else tb
 
 
 def hide() -> None:
-    """Called when an error is made: mark flowvm's frames on the stack for IPython and pytest."""
+    """Mark flowvm's frames on the stack for IPython and pytest; called when an error is made."""
     install()
     if config.tb != "user":
         return
@@ -107,7 +108,9 @@ _raw: Any = traceback_slot()
 
 
 def _traceback(error: FlowError) -> TracebackType | None:
-    """What Python code sees as `error.__traceback__`: the user's frames, from the first look on."""
+    """Return the value of `error.__traceback__` for Python code: the user's frames, from the first
+    look on.
+    """
     whole: TracebackType | None = _raw.__get__(error)
     tb = whole
     while tb is not None and not INTERNAL[tb.tb_frame.f_code.co_filename]:
@@ -123,7 +126,7 @@ setattr(FlowError, "__traceback__", property(_traceback, _raw.__set__))  # noqa:
 
 
 def install() -> None:
-    """Have Python print flowvm's errors without flowvm's frames, whoever printed errors before.
+    """Let Python print flowvm's errors without flowvm's frames, whoever printed errors before.
 
     Called when the VM starts and when an error is made, for some come before it: importing flowvm
     changes nothing.

@@ -1,11 +1,12 @@
-"""Taking back what was issued: `flow.vm.cancel()`, and Ctrl-C where nobody handles it.
+"""Cancels of issued instructions: `flow.vm.cancel()`, and unhandled Ctrl-C.
 
-A cancel is an instruction that does nothing, with a number of its own.  What is in front of it and
-has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`), so order, edges
-and memory stay what they are.  Kernels that only write memory of their own stop between two chunks.
+A cancel is an instruction that does nothing, with a number of its own.  An instruction in front of
+it that has not started is dropped when its turn comes (`flowvm.vm.workers.execute.drop`).  So
+order, edges and memory stay valid.  Kernels that only write memory of their own stop between two
+chunks.
 
-What persists (`flowvm.vm.engine.persistent`: tensors that gradients go to, buffers of modules,
-states of optimizers) keeps its value where a dropped instruction would only have updated it.
+Persistent tensors (`flowvm.vm.engine.persistent`: with gradients, buffers of modules, states of
+optimizers) keep their values if a dropped instruction would only have updated them.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 else:
     lively = lazy("flowvm.vm.watch.lively")
 
-NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C says what it waits for
-PATIENCE = 0.15  # seconds for what runs to end, before a prompt says what was dropped
+NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C is named
+PATIENCE = 0.15  # seconds for running instructions to end, before a prompt counts the dropped ones
 
 
 @dataclass(frozen=True)
 class Cancelled:
-    """What a cancel has dropped so far; `bool()` is whether that is anything.
+    """The instructions that a cancel has dropped so far; `bool()` is False if there are none.
 
     >>> dropped = flow.vm.Cancelled(instructions=3, kept=0)
     >>> bool(dropped), bool(flow.vm.Cancelled(0, 0))
@@ -48,7 +49,7 @@ class Cancelled:
     """
 
     instructions: int
-    kept: int  # updates among what they would have written, of tensors that keep their values
+    kept: int  # updates among their writes, of tensors that keep their values
 
     def __bool__(self) -> bool:
         return self.instructions > 0
@@ -68,7 +69,7 @@ class Cancelled:
 
 
 class Cancelling(Protocol):
-    """An engine, as far as this goes."""
+    """The interface of an engine that this module needs."""
 
     m: Any
     words: Any
@@ -85,8 +86,8 @@ class Cancelling(Protocol):
 def cancel(
     vm: Cancelling, how: str, code: CodeType | None, last: int, seconds: float = 0.0
 ) -> Cancelled:
-    """Drop what was issued so far and has not started, at a user's line: what that was, after
-    waiting at most so many seconds for what runs.
+    """Drop all issued instructions that have not started, at a user's line.  Wait at most `seconds`
+    for running ones.  Return the count of dropped instructions.
     """
     words = vm.words
     before = int(words[CTL.N_CANCELLED]), int(words[CTL.N_KEPT])
@@ -117,12 +118,12 @@ def _publish(
     vm.words[CTL.CANCEL] = seq + 1  # last: it makes the others count
 
 
-_named = [0]  # so many Ctrl-C were there when a wait was last named
+_named = [0]  # the number of Ctrl-C when a wait was last named
 
 
 def name_wait(vm: Any, begun: float) -> None:
-    """Say once, on stderr, what the main thread waits for, if it has caught a Ctrl-C since and
-    waits for long: since the moment `begun` of the monotonic clock.
+    """Print once, on stderr, the wait of the main thread, if it has caught a Ctrl-C since and waits
+    for long.  `begun` is the wait's beginning by the monotonic clock.
     """
     if raised[0] == _named[0] or time.monotonic() - begun < NAMED_AFTER:
         return
@@ -138,7 +139,9 @@ def name_wait(vm: Any, begun: float) -> None:
 
 
 def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
-    """A Ctrl-C has ended a line at a prompt, or the program: nobody waits for what it issued."""
+    """Cancel the issued instructions after a Ctrl-C that ended a line at a prompt, or the
+    program.
+    """
     _named[0] = raised[0]
     code, last = None, -1
     tb = users(tb)
@@ -151,7 +154,7 @@ def interrupted(vm: Cancelling, tb: TracebackType | None) -> None:
 
 
 def install(vm: Cancelling) -> None:
-    """Have a Ctrl-C that nobody handles cancel: Python's own prompt and programs say so by
+    """Let an unhandled Ctrl-C cancel.  Python's own prompt and programs report it by
     `sys.excepthook`, IPython behind each cell.
     """
     told = functools.partial(interrupted, vm)

@@ -78,8 +78,8 @@ CHECK_EVERY = 256  # records between two looks at the limit, the errors and the 
 SLICE_US = 50_000  # a wait returns to Python this often, so that Ctrl-C works
 TOUCH_MAX = 24
 REST_SECONDS = 0.1  # the longest that others are kept from the lock before all is tried again
-NAMES = 1 << 13  # entries dropped last whose names are remembered
-ADOPTED_BYTES = 1 << 26  # of others' memory that is taken between two looks for what can go
+NAMES = 1 << 13  # names of entries dropped last that are remembered
+ADOPTED_BYTES = 1 << 26  # bytes of adopted memory between two searches for releasable ones
 EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
@@ -118,13 +118,13 @@ def _helper(number: int) -> str:
     return f"flowvm-h:cpu.{number}"
 
 
-# what packing a record raises; in a debug build that is an assertion, too
+# exceptions of packing a record; in a debug build an assertion, too
 STRUCT_ERRORS = (struct.error, OverflowError, TypeError) + (VMError,) * config.debug_calls
 _RECORDS = [struct.Struct(f"{n}q") for n in range(RING.WORDS + 1)]
 
 
 def no_word(bad: Exception) -> Exception:
-    """The error for a number among a call's arguments that no word of a record holds."""
+    """Return the error for a number, among a call's arguments, that fits in no word of a record."""
     if isinstance(bad, VMError):
         return bad
     return InvalidValueError(f"a number of this call does not fit into 64 bits ({bad})")
@@ -135,26 +135,28 @@ def _mark(seq: int) -> int:
 
 
 def _deeper(frames: int) -> None:
-    """RecursionError if Python has no room for so many frames more."""
+    """Raise RecursionError if Python has no room for `frames` more frames."""
     if frames:
         _deeper(frames - 1)
 
 
 def no_op(args: int, layout: int, lo: int, hi: int) -> int:
-    """The kernel of instructions whose work is done in Python."""
+    """Do nothing: the kernel of instructions whose work is done in Python."""
     return 0
 
 
-dead_entries: collections.deque[int] = collections.deque()  # numbers that nobody has any more
+dead_entries: collections.deque[int] = collections.deque()  # numbers without users
 
 
 def make_loop(name: str) -> None:
-    """Have a function of the shell in the cache: what a helper process does."""
+    """Compile a function of the shell into the cache: a helper's job."""
     address_of(getattr(shell, name), SIGNATURES[name])
 
 
 class EntryWord(int):
-    """An entry's number and stream, as records have it; when it goes, so does the entry."""
+    """An entry's number and stream as the word of a record.  When this object goes, so does the
+    entry.
+    """
 
     @protected
     def __del__(self, _dead: Any = dead_entries.append, _mask: int = ENT.MASK) -> None:
@@ -193,20 +195,20 @@ class Engine:
         self.failures.told_of = self.restorer.told
         self.threads: list[threading.Thread] = []
         self.running = False
-        self.uncompiled = False  # runs at once what is issued, until the threads are compiled
+        self.uncompiled = False  # instructions run at once, until the threads are compiled
         self.stopped = False  # for good: at exit
         self.broken = ""
         self.lock = held_at_fork(threading.RLock(), Rank.VM)
         self.lending = Lending(self)
         self.configured = False  # the settings that are taken at the start have been taken
-        self.sequential_for: set[object] = set()  # who wants it: see `run_sequentially`
+        self.sequential_for: set[object] = set()  # the objects that want it: see `run_sequentially`
         self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
         self.narrator = Narrator(self)
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
         self.local = threading.local()
         self.adopted: dict[int, Any] = {}  # storage id -> owner of memory that is not the VM's
-        self.adopted_bytes = 0  # since the last look for what can go
+        self.adopted_bytes = 0  # since the last search for releasable memory
         # storage id -> stream that allocates it, when not CALL_STREAM
         self.stream_of: dict[int, int] = {}
         self.freed_seen = 0
@@ -219,8 +221,8 @@ class Engine:
         self.words[CTL.USED_STREAMS] = FIRST_USER_STREAM
         self.entry_info: list[Any] = []
         self.on_entries_full: list[Callable[[], None]] = []
-        # (instructions issued by then, number) of entries that are in no cache any more: those that
-        # may be in flight, and those whose number may be another's
+        # (instructions issued by then, number) of entries that are in no cache any more: ones that
+        # may be in flight, and ones whose number may be another's
         self._resting: collections.deque[tuple[int, int]] = collections.deque()
         self._nameless: collections.deque[tuple[int, int]] = collections.deque()
         self.entries_reused = 0
@@ -228,7 +230,7 @@ class Engine:
             shell, SIGNATURES, LARGE, LAST, self.flight.change_clock, f"{__name__}:make_loop"
         )
         self.draining = 0  # the thread on which uncompiled code runs instructions
-        self.at_once = False  # an issuing thread runs what it has issued
+        self.at_once = False  # an issuing thread runs its instructions itself
         self.keep: list[Any] = []
         self.arenas: dict[str, np.ndarray[Any, Any]] = {}  # by thread
         self.interrupt_installed = False
@@ -268,7 +270,7 @@ class Engine:
         self._release = [
             self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
         ]
-        # what native calls do the work of `release_dead` by
+        # native calls do the work of `release_dead` by these
         hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
         self._callback: dict[tuple[int, ...], int] = {}
         for stream in (CALL_STREAM, HOST_STREAM):
@@ -283,8 +285,8 @@ class Engine:
     # --- native calls -------------------------------------------------------------------------
 
     def call(self, name: str) -> Any:
-        """The shell function `name`: through ctypes, which lets go of the GIL; or as Python runs
-        it, until it is compiled.
+        """Return the shell function `name`: called through ctypes, which releases the GIL, or as
+        Python until it is compiled.
         """
         return self.loops.function(name)
 
@@ -294,8 +296,8 @@ class Engine:
     def start(self) -> None:
         """Start the threads, if they are not running, are wanted, and are compiled.
 
-        Until they are compiled, what is issued runs at once on the thread that issues it; as
-        nothing is in flight then, the threads take over between two instructions.
+        Until they are compiled, an instruction runs at once on the thread that issues it.  Nothing
+        is in flight then, so the threads take over between two instructions.
         """
         with self.lock:
             if not self.configured:
@@ -311,12 +313,12 @@ class Engine:
                 raise VMError(self.broken)
             self.install_interrupt()
             if self.words[CTL.DEVICES]:
-                self.need_threads()  # a device waits for nobody
+                self.need_threads()  # a device waits for no compilation
                 for name in DEVICES:
                     self.loops.compiled(name)
             elif not self.loops.ready(THREADED):
                 self.uncompiled = True
-                self.watch.start()  # the words say the same whoever runs what they say
+                self.watch.start()  # the words mean the same in Python and in native code
                 return
             self.flight.start()
             if self.uncompiled:
@@ -333,10 +335,10 @@ class Engine:
                 complete.append(True)
 
     def need_threads(self) -> None:
-        """Compile now what the threads run, if that is still to be done.
+        """Compile the functions of the threads now, if that is still to be done.
 
-        For instructions that wait for another process: until then each would run on the thread that
-        issues it, and keep from the others what they wait for.
+        For instructions that wait for another process.  Until then each would run on the issuing
+        thread, and keep it from issuing the instructions that the other process waits for.
         """
         for name in THREADED:
             self.loops.compiled(name)
@@ -353,7 +355,7 @@ class Engine:
         self.watch.start()
 
     def _make_team(self, workers: int) -> None:
-        """Let so many threads share the large kernels of the default stream, from now on."""
+        """Set the number of threads that share the large kernels of the default stream."""
         with self.lock:
             if not self.running:
                 return  # `start` will
@@ -370,7 +372,9 @@ class Engine:
                 self._thread(_helper(k), self.call("helper_loop"), self.base, CALL_STREAM, k, arena)
 
     def _arena(self, owner: str) -> int:
-        """The address of a thread's private memory.  It is kept, for threads outlive much."""
+        """Return the address of a thread's private memory.  It is kept, because threads may live
+        long.
+        """
         if owner not in self.arenas:
             around = 2 * zones.ARENA_ZONE
             self.arenas[owner] = np.empty(ARG.ARENA_BYTES + around + 4096, np.uint8)
@@ -380,7 +384,7 @@ class Engine:
 
     def _thread(self, name: str, target: Callable[..., Any], *args: int) -> None:
         thread = threading.Thread(target=target, args=args, name=name, daemon=True)
-        self.threads.append(thread)  # first: whoever started is waited for
+        self.threads.append(thread)  # first: a started thread must be waited for
         thread.start()
         say(1, f"started thread {name}")
 
@@ -390,7 +394,7 @@ class Engine:
 
     @protected
     def stop(self, seconds: float) -> bool:
-        """Stop the threads; whether all of them left within `seconds`."""
+        """Stop the threads.  Return True if all of them ended within `seconds`."""
         with self.lock:
             deadline = time.monotonic() + seconds
             with reverting(partial(self._end_threads, deadline)):
@@ -411,7 +415,7 @@ class Engine:
         self.running = False
 
     def stream_name(self, stream: int) -> str:
-        """What a stream is called: "cpu", "host", or what its user called it."""
+        """Return the name of a stream: "cpu", "host", or the name that its user gave."""
         user = stream - FIRST_USER_STREAM
         return self.user_streams[user] if user >= 0 else ("cpu", "host")[stream]
 
@@ -421,7 +425,7 @@ class Engine:
         self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
 
     def new_stream(self, name: str) -> int:
-        """A further compute stream with a worker of its own: its number."""
+        """Add a compute stream with its own worker.  Return its number."""
         with self.lock:
             stream = self._add_stream(name)
             if self.running:
@@ -442,11 +446,11 @@ class Engine:
 
     @property
     def streams(self) -> int:
-        """How many streams were made so far; their numbers are below it."""
+        """The number of streams made so far; their numbers are below it."""
         return FIRST_USER_STREAM + len(self.user_streams)
 
     def new_device_stream(self, name: str, block: Any, memory: int, counters: Any) -> int:
-        """A stream of a device, whose worker hands instructions to it: its number.
+        """Add a stream of a device, whose worker hands instructions to it.  Return its number.
 
         `block`: its words (`DEV` of `flowvm.vm.machine.device_words`), `counters`: those that the
         memory of its device is counted in, CTL.WORDS of them; int64 arrays, both kept.  `memory`:
@@ -464,7 +468,7 @@ class Engine:
             return stream
 
     def launch_stream(self) -> int:
-        """The stream of LaunchPlans whose actors are on several streams: its number."""
+        """Return the number of the stream of LaunchPlans whose actors are on several streams."""
         with self.lock:
             if LAUNCH_STREAM not in self.user_streams:
                 self.new_stream(LAUNCH_STREAM)
@@ -490,12 +494,13 @@ class Engine:
         stream: int = 0,
         info: Any,
     ) -> EntryWord:
-        """Write what all calls of a kind have in common into ENT: the word that records have, the
-        entry's number and `stream`.  The entry is there as long as that very word.
+        """Write an entry into ENT: all that calls of a kind have in common.  Return the word for
+        records, made of the entry's number and `stream`.  The entry lives as long as this word
+        object.
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
-        entry.  `phases` are the (units, grain) of those after the first.
+        entry.  `phases` are the (units, grain) of the phases after the first.
         """
         with self.lock:
             number = self._entry_number()
@@ -530,16 +535,16 @@ class Engine:
             return EntryWord(number | stream << ENT.BITS)
 
     def _entry_number(self) -> int:
-        """A number for a new entry: that of one that was dropped long ago, or the next one.
+        """Return a number for a new entry: the number of one dropped long ago, or the next one.
 
-        What was dropped keeps its memory until all that was issued by then is done, and its name,
-        for the recorder, until so many others were dropped; then its number is another's.
+        A dropped entry keeps its memory until all instructions issued by then are done.  It keeps
+        its name, for the recorder, until NAMES others were dropped.  Then its number is used again.
         """
         self._let_entries_go()
         if len(self._nameless) <= NAMES and len(self.entry_info) < ENT.LENGTH:
             self.entry_info.append((None, ()))
             return len(self.entry_info) - 1
-        if not self._nameless:  # all are taken: forget what caches hold
+        if not self._nameless:  # all numbers are taken: drop the caches' entries
             self.wait_idle()
             self.forget_entries()
             self._callback.clear()
@@ -562,14 +567,14 @@ class Engine:
             self._nameless.append((seq, number))
 
     def forget_entries(self) -> None:
-        """Empty all caches of entries: what comes next is described anew."""
+        """Empty all caches of entries, so that coming calls are described anew."""
         for forget in self.on_entries_full:
             forget()
 
     # --- issuing ------------------------------------------------------------------------------
 
     def new_storage(self) -> int:
-        """The id of a storage that nothing refers to yet."""
+        """Return the id of a new storage, to which nothing refers yet."""
         try:
             return int(hot["pop"]())
         except IndexError:
@@ -585,7 +590,7 @@ class Engine:
     ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
-        `heard`: who listens to this thread's calls was told of it.
+        `heard`: the listener to this thread's calls was told of it.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
@@ -603,11 +608,11 @@ class Engine:
         until: float | None,
         heard: bool,
     ) -> int:
-        """`issue`, of what accesses memory that is lent, too."""
+        """Issue one instruction, also one that accesses lent memory."""
         if hot["dead"]:
             self.release_dead()
         if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
-            listener.refuse()  # who listens has no word for this
+            listener.refuse()  # the listener has no word for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 
@@ -621,7 +626,7 @@ class Engine:
         last: int,
         until: float | None = None,
     ) -> int:
-        """Write and publish a record: its sequence number.  All its words are ints."""
+        """Write and publish a record.  Return its sequence number.  All its words are ints."""
         seq = self._write(entry, operands, scalars, code, last)
         self._have_it_seen(seq, until)
         return seq
@@ -637,10 +642,10 @@ class Engine:
         batch: list[int] | None = None,
         left: Sequence[int] = (),
     ) -> int:
-        """The sequence number of a record that is published now.
+        """Publish a record now.  Return its sequence number.
 
-        `batch` is `left` from then on: just before, since what raises behind the store must not
-        find in it what was released already.  One lost is memory, one freed twice is another's.
+        `batch` becomes `left` just before the store.  An exception behind the store must not find
+        released ids in it: a lost id leaks memory, and an id freed twice frees another's.
         """
         if config.debug_calls:
             assert_none(self.words, "something was issued")
@@ -674,14 +679,14 @@ class Engine:
         return seq
 
     def _have_it_seen(self, seq: int, until: float | None = None) -> None:
-        """What comes behind a record: somebody looks, and there is room for the next ones."""
+        """Wake the scheduler behind a record if it sleeps, and make room for the next records."""
         if self.control[CTL.SCHEDULER_SLEEPS]:
             self.after_issue()
         if seq >= hot["limit"]:
             self.make_room(seq, until)
 
     def fill_hole(self, seq: int) -> None:
-        """Publish an instruction that does nothing where a record was not written.
+        """Publish an instruction that does nothing in the place of a record that was not written.
 
         That is one with a scalar that no int64 holds, or in whose place an exception came; one that
         came behind the record finds it published, and nothing is done.  -1: no number was taken.
@@ -697,18 +702,20 @@ class Engine:
             self.publish_mark(seq)
 
     def publish_mark(self, seq: int) -> None:
-        """Where stores may pass each other: publish a record, after all of it was written."""
+        """Publish a record whose words are all written, on machines where stores may pass each
+        other.
+        """
         self.call("publish_mark")(self.base, seq)
 
     def after_issue(self) -> None:
-        """A record was published and nobody looks: start or wake the scheduler, or do its work."""
+        """Start or wake the scheduler, or do its work, after a record was published."""
         if not (self.running or self.sequential or self.stopped):
             self.start()  # unless the settings want the sequential engine
         if self.running:
             try:
                 self.call("wake_scheduler")(self.base)
             except ctypes.ArgumentError as error:  # its word for a RecursionError on the way
-                raise RecursionError(str(error)) from None  # who waits wakes the scheduler
+                raise RecursionError(str(error)) from None  # a waiting thread wakes the scheduler
         elif self.stepping is not None:
             self.stepping.run(self._run_sequentially)
         else:  # also at interpreter exit, after the threads have left
@@ -716,7 +723,9 @@ class Engine:
 
     @waiting
     def make_room(self, seq: int, until: float | None = None) -> None:
-        """Called by an issuing thread past `limit`: wait until the VM has room; read its news."""
+        """Wait until the VM has room, and read its news; called by an issuing thread past
+        `limit`.
+        """
         debug = config.debug >= 2
         if debug:
             place = seq & (FRAMES - 1)
@@ -736,7 +745,9 @@ class Engine:
         hot["limit"] = 0 if debug else min(limit, seq + min(CHECK_EVERY, self.flight.every))
 
     def _debug_changed(self, level: int) -> None:
-        """From level 2 on every record comes by `make_room`, which prints its line."""
+        """Set up printing for a debug level.  From level 2 on every record comes by `make_room`,
+        which prints its line.
+        """
         self.narrator = Narrator(self)
         if level >= 2:
             hot["limit"] = 0
@@ -745,7 +756,7 @@ class Engine:
 
     @protected
     def refill(self) -> int:
-        """More free storage ids; one of them is the answer."""
+        """Find more free storage ids; return one of them."""
         with self.lock:
             free: list[int] = hot["free"]
             self.reclaim()
@@ -766,7 +777,7 @@ class Engine:
 
     @protected
     def reclaim(self) -> None:
-        """Take back the ids of storages whose ReleaseTensor has run; let go of adopted memory."""
+        """Take back the ids of storages whose ReleaseTensor has run, and release adopted memory."""
         freed = load_acquire(self.m, CTL.FREED)
         owners: list[Any] = []
         while self.freed_seen < freed:
@@ -786,7 +797,7 @@ class Engine:
         del owners  # last: their finalizers may make tensors, and so come here again
 
     def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
-        """A new storage over memory that `owner` keeps alive: its id.
+        """Make a storage over memory that `owner` keeps alive.  Return its id.
 
         `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.lending`).
         """
@@ -809,11 +820,11 @@ class Engine:
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing was ever issued in this process: no thread of the VM has a storage."""
+        """True if nothing was ever issued in this process: no thread of the VM has a storage."""
         return not (self.configured or self.broken) and self.words[CTL.HEAD] == issued()
 
     def _take_back(self) -> None:
-        """Let go of adopted memory without the VM's doing, as far as nobody else can know of it."""
+        """Release adopted memory without the VM, as far as nobody else can know of it."""
         dead, ids, kept, owners = hot["dead"], [], [], []
         with self.lock:
             try:
@@ -821,7 +832,7 @@ class Engine:
                     ids.append(dead.pop())
             except IndexError:  # another thread took the rest
                 pass
-            if self.untouched:  # asked again: whoever used one of them had issued that by now
+            if self.untouched:  # checked again: a user of one of them has issued that by now
                 for storage in ids:
                     if storage not in self.adopted:
                         kept.append(storage)  # the VM's own, of before a fork
@@ -840,7 +851,7 @@ class Engine:
 
     @protected
     def release_dead(self) -> None:
-        """Turn what `Tensor.__del__` left into ReleaseTensor instructions."""
+        """Issue ReleaseTensor instructions for the storages that `Tensor.__del__` left."""
         dead: list[int] = hot["dead"]
         if dead and self.untouched:
             self._take_back()
@@ -863,7 +874,7 @@ class Engine:
                     self.reclaim()
 
     def _release_some(self, batch: list[int]) -> None:
-        """A ReleaseTensor for those of one stream, which go out of `batch` when it is published."""
+        """Issue a ReleaseTensor for storages of one stream, and remove them from `batch`."""
         ids, stream = batch, CALL_STREAM
         others: list[int] = []
         if self.stream_of:
@@ -878,9 +889,9 @@ class Engine:
     # --- waiting ------------------------------------------------------------------------------
 
     def _cell(self) -> tuple[Any, int]:
-        """What a wait is notified by; `_wait` gives it back when nobody will write to it any more.
+        """Return a cell that notifies a wait.  `_wait` gives it back once nobody will write to it.
 
-        One that was interrupted, or ran out of time, does not, whatever moment that was.
+        An interrupted wait, or one that ran out of time, never gives it back.
         """
         cell: tuple[Any, int] | None = getattr(self.local, "cell", None)
         self.local.cell = None
@@ -895,10 +906,10 @@ class Engine:
     def _wait(
         self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
     ) -> int:
-        """Issue a waiter and wait for it: 0 when it is done.
+        """Issue a waiter and wait for it.  Return 0 when it is done.
 
-        If an operand is poisoned: the sequence number + 1 of what poisoned it.  -1 when `seconds`
-        passed first.  `heard` as `issue` has it.
+        If an operand is poisoned, return the sequence number + 1 of the instruction that poisoned
+        it.  Return -1 when `seconds` passed first.  `heard` as in `issue`.
         """
         if config.debug_calls:
             assert_none(self.words, "something was waited for")
@@ -917,12 +928,12 @@ class Engine:
         return 0 if outcome == 1 else -outcome
 
     def wait_for(self, operands: Sequence[int], read: bool = False) -> None:
-        """Wait until the storages of `operands` are written, and if `read` until nobody reads them
-        any more; raise what poisoned one of them.
+        """Wait until the storages of `operands` are written, and with `read` also until all reads
+        are done.  Raise the error that poisoned one of them.
         """
         if (
             not self.configured and self.untouched
-        ):  # then it is there; a process that only loads data starts no threads
+        ):  # then it exists; a process that only loads data starts no threads
             at = [STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS for word in operands]
             if not any(self.words[one + STO.POISON] for one in at):
                 return
@@ -934,21 +945,23 @@ class Engine:
                 raise self.failures.to_raise(cause - 1)
 
     def wait_done(self, storages: Sequence[int]) -> None:
-        """Wait until nothing that was issued accesses these storages, failed or not; who listens to
-        calls is not told.
+        """Wait until no issued instruction accesses these storages, failed or not.  Listeners to
+        calls are not told.
         """
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
             self._wait(self._touch_alone[len(some)], some, heard=True)
 
     def wait_idle(self, seconds: float | None = None) -> bool:
-        """Wait until everything issued so far is done; raises no error of an instruction."""
+        """Wait until everything issued so far is done; raise no error of an instruction."""
         done = self._wait(self._barrier, (), seconds) == 0
         self.failures.collect()
         return done
 
     def sync(self) -> None:
-        """Wait until all that was issued so far is done; raise the first error nobody has seen."""
+        """Wait until everything issued so far is done.  Raise the first error that nobody has
+        seen.
+        """
         self.wait_idle()
         if self.adopted:
             with self.lock:
@@ -956,7 +969,7 @@ class Engine:
         self.failures.raise_unseen()
 
     def trim(self) -> None:
-        """Ask every stream's worker to give its cached memory back; returns when they have."""
+        """Let every stream's worker give its cached memory back, and wait for that."""
         streams = [CALL_STREAM, *range(FIRST_USER_STREAM, self.streams)]
         with self.lock:
             if not self.running:
@@ -970,12 +983,12 @@ class Engine:
             self.call("nap")(self.base, 1000)
 
     def pointer(self, operand: int) -> int:
-        """The address that an operand word means.  Only after waiting for its writer."""
+        """Return the address of an operand word.  Only after waiting for its writer."""
         at = STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS
         return int(self.words[at + STO.POINTER]) + (operand >> OPERAND.STORAGE_BITS)
 
     def rows(self, operand: int) -> int:
-        """Rows that the kernel of a mut2 output found.  Only after waiting for it."""
+        """Return the number of rows that a mut2 kernel found.  Only after waiting for it."""
         return int(self.words[STO.AT + (operand & OPERAND.STORAGE_MASK) * STO.WORDS + STO.ROWS])
 
     # --- host callbacks -----------------------------------------------------------------------
@@ -1018,7 +1031,7 @@ class Engine:
         at = ARG.AT + HOST_STREAM * ARG.WORDS + ARG.HEADER
         try:
             function(*self.m[at : at + count].tolist())
-        except BaseException as error:  # whatever it is, it belongs to whoever reads the result
+        except BaseException as error:  # any exception belongs to the reader of the result
             self.failures.raised[seq] = error
             self.call("host_fail")(self.base, HOST_STREAM, slot, 6)
         self.call("host_end")(self.base, slot)
@@ -1027,10 +1040,11 @@ class Engine:
     # --- the sequential engine ----------------------------------------------------------------
 
     def run_sequentially(self) -> reverting:
-        """Inside, each instruction runs on the thread that issues it, at once, and raises there.
+        """Run each instruction at once on the thread that issues it, and raise its errors there,
+        inside the with statement.
 
-        Other threads may issue meanwhile: what the VM has begun it ends, what it has not taken runs
-        in the order issued, once, on one of the threads.
+        Other threads may issue meanwhile.  The VM ends the instructions that it has begun.  The
+        ones that it has not taken run in the order issued, once, on one of the threads.
         """
         wish = object()
 
@@ -1042,12 +1056,14 @@ class Engine:
 
     @property
     def sequential(self) -> int:
-        """How many want that instructions run at once: `with sequential()`, and the settings."""
+        """The number of reasons to run instructions at once: `with sequential()`, and the
+        settings.
+        """
         return len(self.sequential_for)
 
     def _come_to_rest(self, wish: object) -> bool:
-        """Stop the threads where nothing is in flight, and let issuing threads do their work from
-        then on; False if that took too long to keep others from the lock.
+        """Stop the threads when nothing is in flight.  Issuing threads do their work from then on.
+        Return False if that took too long to keep others from the lock.
         """
         self.wait_idle()
         with self.lock:
@@ -1066,7 +1082,7 @@ class Engine:
 
     def _run_sequentially(self) -> None:
         if self.draining == threading.get_ident():
-            return  # what a finalizer issues in there is the next to run
+            return  # an instruction issued by a finalizer in there runs next
         failed = False
         with self.lock:
             self.words[CTL.STOP] = 0
@@ -1092,8 +1108,8 @@ class Engine:
             self.failures.raise_unseen()
 
     def _in_python(self, function: Callable[..., Any], *args: Any) -> Any:
-        """A function of the machine's as Python: where no signal handler runs (`apart`), and no
-        finalizer that may wait for what this is to do.
+        """Return a function of the machine as Python.  It runs where no signal handler runs
+        (`apart`), and no finalizer that may wait for its result.
         """
         collecting = gc.isenabled()
         gc.disable()
@@ -1108,7 +1124,7 @@ class Engine:
     # --- signals, exit ------------------------------------------------------------------------
 
     def install_interrupt(self) -> None:
-        """Have a Ctrl-C put off where it would be lost, unless the program has a handler."""
+        """Delay a Ctrl-C where it would be lost, unless the program has a handler."""
         if self.interrupt_installed or threading.current_thread() is not threading.main_thread():
             return
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -1116,7 +1132,7 @@ class Engine:
             self.interrupt_installed = True
 
     def exit(self) -> None:
-        """Finish what was issued, within bounds; report errors that nobody has seen."""
+        """Finish the issued instructions within bounds of time, and report unseen errors."""
         if self.running:
             try:
                 finished = self.wait_idle(EXIT_SECONDS)
@@ -1127,7 +1143,8 @@ class Engine:
                 text = f"flowvm: exit did not wait for {left} unfinished instructions"
                 print(text, file=sys.stderr)
             if not self.stop(2.0 if finished else 0.2) or not finished:
-                # a kernel is running still: what it may look at must outlive the interpreter
+                # a kernel is still running: the memory that it may read must outlive the
+                # interpreter
                 never_freed(self)
         self.stopped = True
         helpers.stop()

@@ -1,12 +1,12 @@
-"""What went wrong in the VM, kept until somebody sees it.
+"""Failures of instructions, kept until somebody sees them.
 
-Workers push (sequence number, status, details) to the ERR ring; `collect` turns news into
-`Failure`s while the frame that issued the instruction is still remembered.  A failure is *seen*
-when its exception was raised at a sync point; what nobody saw is reported at exit.
+Workers push (sequence number, status, details) to the ERR ring.  `collect` turns them into
+`Failure`s while the issuing frame is still remembered.  A failure is *seen* when its exception was
+raised at a sync point; unseen ones are reported at exit.
 
-What is kept of a failure are words and lines.  An exception that is raised has a traceback, whose
-frames have locals, which are tensors: so an exception that is raised is given away, another one of
-the same words is kept in its place, and of a callback's frames only files, names and lines.
+A failure keeps only words and lines.  A raised exception has a traceback, whose frames have locals,
+which are tensors.  So a raised exception is given away, and an equal one is kept in its place.  Of
+a callback's frames only files, names and lines are kept.
 """
 
 from __future__ import annotations
@@ -54,21 +54,23 @@ class Failure:
     last: int
     seen: bool = False
     operands: str = ""
-    captured: bool = False  # no failure, as long as nobody wants what it did not make
+    captured: bool = False  # no failure, as long as its missing value is not needed
     scope: str = ""  # path of the module, of a graph's task
     info: Any = None  # the entry's
-    note: str = ""  # what was added to the exception
+    note: str = ""  # the text added to the exception
     traceback: TracebackType | None = None  # of a Python callback that raised: the user's frames
     forward: tuple[CodeType | None, int] = (None, 0)  # of a graph's task: the forward call
     last_told: Callable[[], BaseException | None] = lambda: None
 
     def told(self) -> BaseException:
-        """What is raised: the same one for all who hear of it while any of them has it."""
+        """Return the exception to raise.  All waiters get the same object as long as one of them
+        holds it.
+        """
         error = self.last_told()
         if error is None:
             error = self.exception
             self.exception = _another(error)
-            # of a built-in kind there is no weak reference, and each hears one of his own
+            # built-in exceptions have no weak references, so each waiter gets its own
             if type(error).__weakrefoffset__:
                 self.last_told = weakref.ref(error)
         return error
@@ -85,7 +87,7 @@ class Failure:
 
 
 class Errors(list[Failure]):
-    """Failed instructions, oldest first; prints a line each.
+    """The failed instructions, oldest first; printed, a line each.
 
     >>> flow.vm.Errors()
     no errors
@@ -102,15 +104,15 @@ class Failures:
         self.vm = vm
         self.count = 0
         self.by_seq: dict[int, Failure] = {}
-        self.raised: dict[int, BaseException] = {}  # what host callbacks raised, by sequence number
+        self.raised: dict[int, BaseException] = {}  # of host callbacks, by sequence number
         self.lock = held_at_fork(threading.Lock())
-        # what an out-of-memory error says of memory; who knows is above the VM
+        # the memory report for an out-of-memory error; a higher layer sets it
         self.about_memory: Callable[[int], str] = lambda stream: ""
-        # told the numbers + 1 of what failed, as its error is about to be raised
+        # called with the numbers + 1 of failed instructions when their error is about to be raised
         self.told_of: Callable[[set[int]], None] = lambda causes: None
 
     def new(self) -> bool:
-        """Whether the workers have reported anything that `collect` has not read."""
+        """Return True if the workers have reported failures that `collect` has not read."""
         return bool(self.vm.words[CTL.ERROR_COUNT] != self.count)
 
     def collect(self) -> None:
@@ -160,9 +162,9 @@ class Failures:
             self.by_seq.pop(next(iter(self.by_seq)))
 
     def awaited(self, seq: int, seconds: float) -> Failure | None:
-        """What is known of the failed instruction `seq`, for which a worker's report is waited so
-        long: what a launch by actors poisons is poisoned when a task has failed, and it reports
-        when all actors have acted.
+        """Return the failure of instruction `seq`.  Wait up to `seconds` for a worker's report.  A
+        launch by actors poisons its outputs when a task fails, and reports after all actors have
+        acted.
         """
         until = time.monotonic() + seconds
         self.collect()
@@ -172,7 +174,9 @@ class Failures:
         return failure
 
     def exception(self, seq: int) -> BaseException:
-        """The exception of the failed instruction `seq`, with a note of the line that issued it."""
+        """Return the exception of the failed instruction `seq`, with a note of the line that issued
+        it.
+        """
         while (failure := self.by_seq.get(seq)) is None and self.new():
             self.collect()  # a worker has counted a report in front of it and is about to write it
         if failure is None:
@@ -182,7 +186,7 @@ class Failures:
             )
         error = failure.told()
         failure.seen, failure.captured = True, False
-        # anew each time: by now more may be known of what it has poisoned
+        # anew each time: more poisoned instructions may be known by now
         note = note_of(self.vm, failure)
         notes = getattr(error, "__notes__", [])
         if failure.note in notes:
@@ -195,16 +199,16 @@ class Failures:
         return error.with_traceback(failure.traceback)
 
     def to_raise(self, seq: int) -> BaseException:
-        """The exception of the failed instruction `seq`, which is raised now."""
+        """Return the exception of the failed instruction `seq`, to be raised now."""
         failure = self.by_seq.get(seq)
-        wanted = failure is None or not failure.captured  # what a capture left out is no failure
+        wanted = failure is None or not failure.captured  # left out by a capture: no failure
         error = self.exception(seq)
         if wanted:
             self._tell({seq + 1}, error)
         return error
 
     def _tell(self, causes: set[int], error: BaseException) -> None:
-        """`told_of`, which may find no memory; then the error that is raised says so."""
+        """Call `told_of`, which may find no memory; then add that to the raised error."""
         try:
             self.told_of(causes)
         except Exception as problem:
@@ -224,23 +228,25 @@ class Failures:
         raise error
 
     def last(self) -> BaseException | None:
-        """The newest failure's exception, or None."""
+        """Return the newest failure's exception, or None."""
         failures = self.all()
         return self.exception(failures[-1].seq) if failures else None
 
     def all(self) -> Errors:
-        """The failures remembered, oldest first."""
+        """Return the failures remembered, oldest first."""
         self.collect()
         return Errors(f for f in list(self.by_seq.values()) if not f.captured)
 
     def after_fork_in_child(self) -> None:
-        """What failed in the parent is the parent's to report; it still raises where it is read."""
+        """Mark the parent's failures as seen in a forked child.  The parent reports them; reading a
+        poisoned tensor still raises.
+        """
         self.collect()
         for failure in self.by_seq.values():
             failure.seen = True
 
     def report_unseen(self) -> None:
-        """At exit: print what nobody has seen."""
+        """Print the failures that nobody has seen, at exit."""
         self.collect()
         unseen = [f for f in self.by_seq.values() if not f.seen]
         for failure in unseen[:5]:
@@ -255,7 +261,7 @@ class Failures:
 
 
 def _another(error: BaseException) -> BaseException:
-    """An exception that says the same, without a traceback."""
+    """Return an equal exception without a traceback."""
     kind = type(error)
     try:
         made: BaseException = kind.__new__(kind, *error.args)
@@ -270,7 +276,7 @@ def _another(error: BaseException) -> BaseException:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let go of the frames that an exception, and those that it came of, went through."""
+    """Release the frames of an exception and of its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -279,7 +285,7 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
-    """A traceback that prints alike, whose frames have neither locals nor the function."""
+    """Return a traceback that prints alike, whose frames have neither locals nor the function."""
     entries = []
     while tb is not None:
         entries.append(tb)
@@ -292,7 +298,7 @@ def _lines_alone(tb: TracebackType | None) -> TracebackType | None:
             co_qualname=entry.tb_frame.f_code.co_qualname,
             co_firstlineno=entry.tb_lineno,
         )
-        frame = FunctionType(code, {})().gi_frame  # of nobody's: it has no caller
+        frame = FunctionType(code, {})().gi_frame  # a frame without a caller
         found = TracebackType(found, frame, -1, entry.tb_lineno)
     return found
 

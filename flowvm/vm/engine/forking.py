@@ -1,14 +1,14 @@
-"""A fork: the parent's VM comes to rest, the child has the memory and starts threads of its own.
+"""Forks: the parent's VM comes to rest; the child has the memory and starts threads of its own.
 
-What a fork waits for, up to `PATIENCE_S`: that all that was issued is done; that no other thread is
-in the middle of issuing, compiling or anything else that `flowvm.guards.forks` guards.  While it
-happens a `Gate` stands in the place of the counter of sequence numbers, so that nobody gets a
-number: a thread that issues waits there until the fork is over.  What did not come to rest in time
-leaves a child in which computing is a VMError; the parent goes on in any case.
+A fork waits, up to `PATIENCE_S`, until all issued instructions are done.  It also waits until no
+other thread is in the middle of issuing, compiling or other work that `flowvm.guards.forks`
+guards.  Meanwhile a `Gate` replaces the counter of sequence numbers, so that no thread gets a
+number: an issuing thread waits there until the fork is over.  If something does not come to rest in
+time, computing in the child is a VMError; the parent goes on in any case.
 
-Threads that had their number when the gate was closed publish their records, and are waited for,
-since the barrier that is waited for comes behind them.  The threads of callbacks pass the gate,
-or what they are in the middle of would never be done.
+Threads that had a number when the gate was closed publish their records.  The fork waits for them,
+because its barrier comes behind them.  The threads of callbacks pass the gate, or their work would
+never be done.
 
 CPython calls what was registered last first.  `logging` registers that a fork takes its lock, and
 who compiles needs that lock while it has the compiler's: so logging is imported here, in front of
@@ -56,21 +56,21 @@ class Gate:
             self.opened.wait()
         return self.counter
 
-    def __repr__(self) -> str:  # this and the next: what says how much was issued asks for them
+    def __repr__(self) -> str:  # the count of issued instructions reads this and the next
         return repr(self.counter)
 
     def __reduce__(self) -> Any:
         return self.counter.__reduce__()
 
     def open(self) -> None:
-        """Let everybody go on."""
+        """Open the gate for all threads."""
         self.closed = False
         hot["counter"] = self.counter
         self.opened.set()
 
 
 class Forked(Recorded, Protocol):
-    """An engine, as far as forks change it."""
+    """The interface of an engine that forks need."""
 
     failures: Any
     watch: Any
@@ -83,14 +83,14 @@ class Forked(Recorded, Protocol):
 
     @property
     def sequential(self) -> int:
-        """How many want that instructions run at once."""
+        """The number of reasons to run instructions at once."""
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done."""
 
 
 class Forking:
-    """What one engine does at forks."""
+    """The handlers of one engine around a fork."""
 
     def __init__(self, vm: Forked) -> None:
         self.vm = vm
@@ -100,7 +100,7 @@ class Forking:
 
     @protected
     def before(self) -> None:
-        """Let everything finish, and keep others from beginning."""
+        """Finish everything before a fork, and keep other threads from issuing."""
         if threading.current_thread().name == HOST:
             self.why = (
                 "this process was forked by a callback of its parent's VM, which was in the middle "
@@ -120,7 +120,7 @@ class Forking:
             self.why = f"waiting for the VM before a fork failed: {error!r}"
 
     def _rest(self, deadline: float) -> bool:
-        """Come to rest; whether it did.  The gate is closed and locks are held then."""
+        """Come to rest, with the gate closed and locks held.  Return True if that succeeded."""
         while not self.vm.broken:
             if self.vm.running and not self._quiet():
                 self.vm.wait_idle(max(0.0, deadline - time.monotonic()))
@@ -134,7 +134,7 @@ class Forking:
                 if (self.held.take(True, until) and self._quiet()) or late:
                     break
             self._let_go()
-            time.sleep(0.001)  # whoever waits for a lock is to have it
+            time.sleep(0.001)  # another thread that waits for a lock must get it
         return self._quiet()
 
     def _quiet(self) -> bool:
@@ -142,7 +142,7 @@ class Forking:
         return bool(words[CTL.HEAD] == words[CTL.RECEIVED] == issued())
 
     def after_in_parent(self) -> None:
-        """The parent's VM goes on."""
+        """Let the parent's VM go on."""
         self.why = ""
         self._let_go()
 
@@ -153,7 +153,9 @@ class Forking:
         self.held.let_go()
 
     def after_in_child(self) -> None:
-        """Threads are gone, memory is there: an idle VM that starts its threads when asked."""
+        """Reset the VM in a child: its memory exists, its threads do not.  The VM is idle and
+        starts its threads on demand.
+        """
         vm, words = self.vm, self.vm.words
         vm.broken, self.why = vm.broken or self.why, ""
         vm.local = threading.local()
@@ -166,7 +168,7 @@ class Forking:
         # half-written records of threads that are gone
         for seq in range(received, received + RING.SLOTS):
             words[RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK] = 0
-        self.gate = None  # those who wait at it are not here, nor is who has the lock in its event
+        self.gate = None  # the threads that wait at it do not exist here
         self.held.let_go(in_child=True)
         hot["counter"] = itertools.count(received)
         hot["limit"] = received

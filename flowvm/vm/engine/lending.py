@@ -1,10 +1,9 @@
-"""Lent memory: storages whose memory Python reads and writes past the VM, as NumPy arrays do.
+"""Lent memory: storages that Python reads and writes without the VM, as NumPy arrays do.
 
-The VM knows nothing of what is done to such memory from outside, so it is ordered here, as PyTorch
-has it: an instruction that accesses a storage that is lent is done before the call that issued it
-returns (`settle`).  So an array shows what was issued before, and what is issued after a write to
-it sees the write.  Storages that are not lent are as asynchronous as ever; while none is, a call
-looks at one word.
+The VM does not see accesses to such memory from outside.  So it is ordered here, as in PyTorch: an
+instruction that accesses a lent storage is done before its call returns (`settle`).  An array shows
+the results of earlier calls, and later calls see a write to the array.  Storages that are not lent
+stay asynchronous; while none is lent, a call looks at one word.
 
 Two ways of lending:
 
@@ -33,8 +32,8 @@ _ended: list[int] = []  # ids of storages, one for each Loan that has ended
 
 
 class Loan:
-    """The memory of a storage as NumPy takes it, `interface`; lent until this has gone, which
-    arrays on it keep.  It keeps the storage.
+    """The memory of a storage as NumPy takes it, `interface`.  Arrays keep this object alive, and
+    it keeps the storage; the loan ends with it.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "id", "storage")
@@ -54,7 +53,7 @@ class Loan:
 
 
 class Lending:
-    """Which storages are lent; and what waits because of it."""
+    """The lent storages, and the loans for which instructions wait."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -67,7 +66,7 @@ class Lending:
 
     @protected
     def begin(self, storage: int) -> None:
-        """One Loan more of a storage."""
+        """Add a Loan of a storage."""
         with self.engine.lock:
             if _ended:
                 self._end_some()
@@ -75,7 +74,7 @@ class Lending:
 
     @protected
     def adopt(self, storage: int, array: Any) -> None:
-        """A storage has the memory of `array`, which is somebody else's, too."""
+        """Note that a storage has the memory of `array`, which others have, too."""
         with self.engine.lock:
             self._end_some()
             self._entry(storage)[1] = array
@@ -94,7 +93,7 @@ class Lending:
 
     @protected
     def _end_some(self) -> None:
-        """Take note of the Loans that have ended."""
+        """Note the Loans that have ended."""
         while _ended:
             storage = _ended.pop()
             entry = self.lent[storage]
@@ -104,14 +103,14 @@ class Lending:
 
     @protected
     def forget(self, ids: list[int]) -> None:
-        """These storages are gone, and their ids may name others."""
+        """Forget storages that were freed, since their ids may name others."""
         with self.engine.lock:
             self._end_some()
             for storage in ids:
                 self._drop(storage)
 
     def holds(self, operand: int) -> bool:
-        """Whether the storage of an operand word is lent."""
+        """Return True if the storage of an operand word is lent."""
         return operand & OPERAND.STORAGE_MASK in self.lent
 
     def settle(self, seq: int) -> None:
@@ -124,7 +123,8 @@ class Lending:
             self.engine.wait_done(ids)
 
     def _lent_of(self, seq: int) -> set[int]:
-        """The lent storages that instruction `seq` accesses, none if nobody waits for its kind.
+        """Return the lent storages that instruction `seq` accesses; none if nobody waits for its
+        kind.
 
         Once it is done its record may be another's; then it does not matter what these are.
         """
@@ -139,7 +139,7 @@ class Lending:
         first = record + RING.OPERANDS
         if words[entry + ENT.OUTLINE]:
             block, count = words[first], words[first - 1]
-            if words[CTL.HEAD] > seq:  # asked behind: until then what was read is its own
+            if words[CTL.HEAD] > seq:  # checked behind the reads: until then they are its own
                 return set()
             operands = np.frombuffer(ctypes.string_at(block, 8 * count), np.int64).tolist()
         else:
@@ -147,7 +147,7 @@ class Lending:
         return {o & OPERAND.STORAGE_MASK for o in operands} & self.lent.keys()
 
     def _is_alone(self, storage: int) -> bool:
-        """Whether nobody but the VM has an adopted array any more: then it is lent no longer."""
+        """Return True if only the VM still refers to an adopted array; then its loan ends."""
         entry = self.lent[storage]
         if entry[0] or not isinstance(entry[1], np.ndarray):
             return False
@@ -158,8 +158,8 @@ class Lending:
 
 
 def _owns(array: np.ndarray[Any, Any]) -> bool:
-    """Whether memory can be reached by an array alone: it owns it, or is all that refers to what
-    does.
+    """Return True if memory can be reached by an array alone: it owns the memory, or is the only
+    reference to its owner.
     """
     while not array.flags.owndata:
         if not isinstance(array.base, np.ndarray) or weakref.getweakrefcount(array):
@@ -179,8 +179,8 @@ def _references_to_base(array: np.ndarray[Any, Any]) -> int:
 
 
 def _fewest() -> tuple[int, int]:
-    """The references that there are at least to an array that is adopted, and to what an array is
-    a view of: which of them an interpreter counts is its own affair.
+    """Return the least numbers of references: to an adopted array, and to the base of a view.
+    Interpreters count references differently.
     """
     entry = [0, np.empty(2)]
     adopted = {0: entry[1]}

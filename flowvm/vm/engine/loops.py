@@ -1,8 +1,8 @@
-"""The VM's native functions, and what there is until they are compiled.
+"""The VM's native functions, and their replacements until they are compiled.
 
-Compiling them takes some ten seconds, once on a machine.  Nobody waits for that: what is not in the
-cache is made by helper processes (`flowvm.compiler.helpers`), and until then the same functions run
-as the Python that they are written in, on the thread that issues (`Engine.start`).
+Compiling them takes some ten seconds, once on a machine.  Nothing waits for that: helper processes
+make the missing ones (`flowvm.compiler.helpers`).  Until then the functions run as Python, on the
+thread that issues (`Engine.start`).
 
 Where there can be no processes, or they fail, a thread of this one compiles.
 """
@@ -27,7 +27,8 @@ LOOK_S = 0.05  # between two looks whether the helpers are done
 
 
 class Loops:
-    """The functions of `room` with these `signatures`: C functions, or until then Python's.
+    """A table of the functions of `room` with these `signatures`: C functions, or Python's until
+    these are compiled.
 
     `ready` is called by one thread at a time.
     """
@@ -45,17 +46,17 @@ class Loops:
         self.job = job  # in a helper, with a name behind it: makes that function
         self.on_clock = on_clock  # `ticks` of Python's functions is the native clock from now on
         self.signatures = signatures
-        self.first = tuple(first)  # those that take longest to make, one a helper
-        self.last = tuple(last)  # nobody waits for these; made when others are made, then loaded
+        self.first = tuple(first)  # functions that take longest to compile, one a helper
+        self.last = tuple(last)  # not waited for; compiled when others are, then loaded
         self.native: dict[str, Callable[..., int]] = {}
-        self.wanted: set[str] = set()  # being made, for somebody who wants them
+        self.wanted: set[str] = set()  # functions being compiled because they are needed
         self.makers: list[Helper] = []
         self.thread: threading.Thread | None = None
         self.looked = 0.0
 
     def ready(self, names: Iterable[str]) -> bool:
-        """Whether all of these are native; those that are not are being made from now on, but for
-        in a helper, which runs little.
+        """Return True if all of these functions are native.  If not, have them compiled from now
+        on, except in a helper, which runs little.
 
         Quick while they are: it looks every LOOK_S.
         """
@@ -84,24 +85,24 @@ class Loops:
         return not missing
 
     def function(self, name: str) -> Callable[..., int]:
-        """The native function, or until it is made the Python function."""
+        """Return the native function, or the Python function until it is compiled."""
         return self.native.get(name) or partial(_python, getattr(self.room, name))
 
     def compiled(self, name: str) -> Callable[..., int]:
-        """The native function; it is compiled now, on this thread, if it was not before."""
+        """Return the native function; compile it now, on this thread, if necessary."""
         if name not in self.native:
             self._use(name, address_of(getattr(self.room, name), self.signatures[name]))
         return self.native[name]
 
     def after_fork_in_child(self) -> None:
-        """Who makes what is wanted is the parent's."""
+        """Drop the compilers of the functions in a forked child: they are the parent's."""
         self.makers, self.thread = [], None
         self.wanted.clear()
 
     # --- taking -------------------------------------------------------------------------------
 
     def _take(self, name: str) -> bool:
-        """Load the function if it is made; whether it is."""
+        """Load the function if it is compiled.  Return True if it is."""
         address = kept_address(getattr(self.room, name), self.signatures[name])
         if address is not None:
             self._use(name, address)
@@ -122,7 +123,7 @@ class Loops:
         return at_work or any(maker.is_at_work() for maker in self.makers)
 
     def _send(self, names: list[str]) -> None:
-        """Let helper processes make these functions."""
+        """Let helper processes compile these functions."""
         say(1, "the VM is compiled by helpers; until then it runs uncompiled")
         self.makers.clear()
         try:
@@ -145,7 +146,7 @@ class Loops:
         return [share for share in shares if share]
 
     def _make_here(self, names: list[str]) -> None:
-        """Let a thread of this process make them, for `_take` to find."""
+        """Let a thread of this process compile the functions, for `_take` to find."""
 
         def make() -> None:
             for name in names:

@@ -1,4 +1,4 @@
-"""Who has which stream of the VM: numbers go from owner to owner.
+"""Numbers of the VM's streams, passed from owner to owner.
 
 A worker thread stays for the life of the process, so the number of a stream whose owner was
 collected goes to the next owner; what is still in its queue runs first.
@@ -22,7 +22,8 @@ class Numbers:
         self._idle: list[int] = []  # any thread; append and pop are atomic
 
     def take(self, name: str, make: Callable[[], int]) -> int:
-        """A stream that nobody has, called `name`; of `make` if all have owners.
+        """Return a stream without an owner, and call it `name`; make one by `make` if there is
+        none.
 
         VMError when as many streams as the VM has are in use.
         """
@@ -31,7 +32,7 @@ class Numbers:
             try:
                 return make()
             except VMError:
-                gc.collect()  # owners may lie in cycles that nobody looked at yet
+                gc.collect()  # owners may be in cycles that are not collected yet
                 number = self._reused()
                 if number < 0:
                     raise

@@ -1,4 +1,4 @@
-"""Tensors that persist from one step of a program to the next, and who holds them.
+"""Tensors that persist from one step of a program to the next, and their holders.
 
 A cancel, an error that is raised and `flow.vm.restore()` leave these as they were where something
 else would have become of them.  Who holds such tensors is known to the rooms above, which enter
@@ -38,7 +38,7 @@ HOLDERS: list[Holder] = []
 
 
 def holders() -> Iterator[tuple[Any, Holder]]:
-    """Every object that holds something, with what is known of its class.
+    """Yield every live object that holds persistent tensors, with its class's Holder.
 
     Looked for when they are asked for: a list of them would cost something for each tensor made.
     """
@@ -58,7 +58,7 @@ def storage_of(operand: int) -> int:
 
 
 def persistent() -> Iterator[tuple[int, bool]]:
-    """The storages that persist, and whether that is for launches alone."""
+    """Return the persistent storages, each with a flag: it persists only for launches."""
     for thing, holder in holders():
         for operand, for_launches in holder.operands(thing):
             yield storage_of(operand), for_launches

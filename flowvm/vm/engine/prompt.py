@@ -1,4 +1,4 @@
-"""The prompt of `flow.vm.step`: what is asked at a stop where the program does not say."""
+"""The prompt of `flow.vm.step` at a stop, if the program does not pass a function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowvm.vm.engine.stepping import Stepping, Stop
 
 
 class StepEnded(BaseException):
-    """Leaves the block of `flow.vm.step`: what `quit` at its prompt raises."""
+    """The exception that leaves the block of `flow.vm.step`, raised by `quit` at its prompt."""
 
 
 class Prompt(cmd.Cmd):
@@ -25,7 +25,7 @@ class Prompt(cmd.Cmd):
         self.at: Stop | None = None
 
     def stop(self, at: Stop) -> None:
-        """Show where the machine stands, and do what is asked for until it goes on."""
+        """Show the stop, and obey commands until the machine goes on."""
         self.at = at
         print(at, flush=True)
         self.cmdloop()

@@ -1,9 +1,10 @@
-"""Last whole values: what `flow.vm.restore()` gives back, and what each error does as it is raised.
+"""Last whole values: the work of `flow.vm.restore()`, and of each error when it is raised.
 
-A failure poisons what was not computed, so that nobody takes an old value for a new one.  The bytes
-of what would only have been updated are as they were: STO.TORN is 0.  A Restore, an instruction
-like all others, lifts their poison.  What was issued in front of it still meets the poison, what
-comes behind it the last whole value: so it says from where on the program knows of the error.
+A failure poisons values that were not computed, so that no old value is taken for a new one.  If
+such a value would only have been updated, its bytes are unchanged: STO.TORN is 0.  A Restore, an
+instruction like all others, lifts this poison.  Instructions issued in front of it still meet the
+poison; the ones behind it see the last whole value.  So it marks the point from which the program
+knows of the error.
 
     an error is raised   what persists (`flowvm.vm.engine.persistent`) and was poisoned by what
                          failed is restored.  A gradient or an optimizer's state that got no first
@@ -26,16 +27,14 @@ from flowvm.vm.engine.persistent import holders, persistent, storage_of
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND, STO
 from flowvm.vm.watch.pending import issued
 
-PATIENCE = (
-    0.15  # seconds that what was issued gets to end, before all that persists is looked after
-)
+PATIENCE = 0.15  # seconds for issued instructions to end, before persistent tensors are restored
 MOST = 24  # storages of one Restore
 SHOWN = 12  # tensors without a whole value that are printed
-NEVER = -(1 << 62)  # TORN of what no Restore is to touch, such as the order of exchanges
+NEVER = -(1 << 62)  # TORN of storages that no Restore may touch, such as the order of exchanges
 
 
 class Restoring(Protocol):
-    """An engine, as far as this goes."""
+    """The interface of an engine that this module needs."""
 
     m: Any
     words: Any
@@ -60,12 +59,12 @@ class Restoring(Protocol):
         """Wait until everything is done."""
 
     def release_dead(self) -> None:
-        """Release what nobody has any more."""
+        """Release storages that nobody has any more."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A tensor that has no whole value: it stays poisoned.
+    """A tensor without a whole value: it stays poisoned.
 
     name    what holds it, as "layer.weight"; "" if nothing that persists does
     tensor  its dtype and shape
@@ -113,7 +112,7 @@ class Restored:
 
 
 class Restorer:
-    """Issues Restores of one engine."""
+    """The issuer of Restores of one engine."""
 
     def __init__(self, vm: Restoring) -> None:
         self.vm = vm
@@ -122,8 +121,8 @@ class Restorer:
     # --- as an error is raised ----------------------------------------------------------------
 
     def told(self, causes: Collection[int]) -> None:
-        """Somebody hears of failures (numbers + 1 of what failed) now: from here on, what persists
-        has its last whole value.
+        """Restore the last whole values of persistent tensors, now that failures are raised.
+        `causes` are the numbers + 1 of the failed instructions.
         """
         quiet = self._settle(issued())
         poison, torn = self._poisoned()
@@ -138,12 +137,12 @@ class Restorer:
             whole = kept.intersection(np.flatnonzero(ours & (torn == 0)).tolist())
             for cause in {int(poison[storage]) for storage in whole}:
                 self._issue([s for s in whole if poison[s] == cause], cause)
-        else:  # whatever is poisoned by what still runs
+        else:  # running instructions may still poison others
             for cause in causes:
                 self._issue(kept, cause)
 
     def _settle(self, until: int) -> bool:
-        """Give what is in front of an instruction a moment to end; whether it has."""
+        """Wait a moment for the instructions before `until`.  Return True if they have ended."""
         words, deadline = self.vm.words, time.monotonic() + PATIENCE
         while words[CTL.HEAD] < until:
             if not self.vm.running or time.monotonic() > deadline:
@@ -152,14 +151,14 @@ class Restorer:
         return True
 
     def _skipped(self, cause: int) -> bool:
-        """Whether an instruction was skipped because of a failed one."""
+        """Return True if an instruction was skipped because of a failed one."""
         return bool(self.vm.words[ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED])
 
     # --- flow.vm.restore() --------------------------------------------------------------------
 
     @waiting
     def restore(self) -> Restored:
-        """Lift the poison of all that is whole, and wait for that."""
+        """Lift the poison of all whole storages, and wait for that."""
         self.vm.release_dead()
         self.vm.wait_idle()
         poison, torn = self._poisoned()
@@ -173,7 +172,7 @@ class Restorer:
         return Restored(int((after[whole] == 0).sum()), tuple(self._lost(after, torn)))
 
     def _lost(self, poison: Any, torn: Any) -> Iterator[Lost]:
-        """Tensors that somebody has and that are not whole."""
+        """Return the tensors in use that are not whole."""
         ids = set(np.flatnonzero((poison != 0) & (torn != 0) & (torn != NEVER)).tolist())
         if not ids:
             return
@@ -185,19 +184,19 @@ class Restorer:
                 yield Lost(names.get(storage, ""), text, seq, int(torn[storage]) > 0)
 
     def leave_alone(self, storage: int) -> None:
-        """Have no Restore touch a storage, as long as it is there."""
+        """Exclude a storage from Restores for its lifetime."""
         self.vm.words[STO.AT + storage * STO.WORDS + STO.TORN] = NEVER
 
     # --- both ---------------------------------------------------------------------------------
 
     def _poisoned(self) -> tuple[Any, Any]:
-        """STO.POISON and STO.TORN of all storages, now."""
+        """Return STO.POISON and STO.TORN of all storages, now."""
         count = self.vm.next_storage
         table = self.vm.m[STO.AT : STO.AT + count * STO.WORDS].reshape(count, STO.WORDS)
         return table[:, STO.POISON].copy(), table[:, STO.TORN].copy()
 
     def _issue(self, storages: Iterable[int], cause: int) -> None:
-        """Restores of these storages."""
+        """Issue Restores of these storages."""
         todo = sorted(storages)
         for k in range(0, len(todo), MOST):
             some = todo[k : k + MOST]
@@ -210,7 +209,7 @@ class Restorer:
 
 
 def _forget(lost: Callable[[int], bool]) -> None:
-    """Have whoever holds a tensor that never got a value let go of it."""
+    """Let holders of tensors that never got a value release them."""
     for thing, holder in list(holders()):
         if holder.forget is not None:
             holder.forget(thing, lambda operand: lost(storage_of(operand)))

@@ -1,12 +1,13 @@
-"""The debugger: instructions run at once on the thread that issues them, and stop in front of it.
+"""The debugger: instructions run at once on the thread that issues them, with stops in front of
+them.
 
     with flow.vm.step(op="matmul"):
         train(batch)
 
-At a *stop* the instruction has been issued and not begun: `on` is called with it, by default a
-prompt (`flowvm.vm.engine.prompt`).  With nan=True it stops behind an instruction that made a NaN
-of operands that had none.  What other threads issue meanwhile runs without stops; whatever is
-issued while a stop lasts comes behind the instruction, which then runs first.
+At a *stop* the instruction has been issued and not begun.  `on` is called with it, by default a
+prompt (`flowvm.vm.engine.prompt`).  With nan=True the machine stops behind an instruction that made
+a NaN of operands that had none.  Other threads' instructions run without stops.  Instructions
+issued during a stop come behind the stopped one, which then runs first.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ SHOWN = 6  # numbers of an operand in a list of all
 
 @dataclass(frozen=True)
 class StepOperand:
-    """An operand at a stop: `meta` (its shape and dtype) where that is known, the number of its
-    `storage`, and `value`, a copy of its numbers; None of what is not made yet, or is on a device.
+    """An operand at a stop: `meta` (its shape and dtype) if it is known, the number of its
+    `storage`, and `value`, a copy of its numbers.  `value` is None if the tensor has no value yet,
+    or is on a device.
     """
 
     name: str
@@ -49,9 +51,10 @@ class StepOperand:
 
 @dataclass(frozen=True)
 class Stop:
-    """Where the machine stands: instruction `seq`, issued at `line`; `over`: it has run.
+    """A stop of the machine at instruction `seq`, issued at `line`.  `over` is True behind the
+    instruction.
 
-    `why` says what asked for the stop, `frame` is the user's, whose locals may be looked at.
+    `why` is the reason for the stop.  `frame` is the user's; its locals may be looked at.
     """
 
     seq: int
@@ -64,7 +67,7 @@ class Stop:
     frame: FrameType | None
 
     def __getitem__(self, name: str) -> StepOperand:
-        """The operand of that name.  ArgumentError: there is none."""
+        """Return the operand of this name; ArgumentError if there is none."""
         for operand in self.operands:
             if operand.name == name:
                 return operand
@@ -134,7 +137,7 @@ class Stepping(Switched):
         self._wish._undo()
 
     def run(self, drain: Callable[[], None]) -> None:
-        """Run what this thread has issued with `drain`, and stop where that was asked for."""
+        """Run the instructions that this thread has issued by `drain`, and stop at breakpoints."""
         if self.inside or threading.get_ident() != self.thread:
             return drain()
         self.inside = True
@@ -164,7 +167,7 @@ class Stepping(Switched):
         )
 
     def _found(self, seq: int) -> _Found | None:
-        """The instruction that is to run, if it is one to stop at."""
+        """Return the next instruction, if it is one to stop at."""
         m, slot = self.vm.words, seq & RING.SLOT_MASK
         record = RING.AT + slot * RING.WORDS
         if m[record + RING.MARK] != seq + 1:
@@ -190,7 +193,7 @@ class Stepping(Switched):
         )
 
     def _wanted(self, found: _Found) -> str:
-        """Why to stop in front of it; "": not."""
+        """Return the reason to stop in front of an instruction; "" if there is none."""
         if self.every:
             return "every instruction"
         if self.op is not None and found.name == self.op:
@@ -220,7 +223,9 @@ class Stepping(Switched):
         return tuple(shown)
 
     def value(self, operand: int, meta: TensorMeta) -> Array | None:
-        """A copy of the numbers of an operand; None where there is no memory yet, or a device's."""
+        """Return a copy of the numbers of an operand; None if it has no memory yet, or a
+        device's.
+        """
         address = self.vm.pointer(operand)
         at_start = address - (operand >> OPERAND.STORAGE_BITS)
         if meta.device.type != "cpu" or at_start == 0:

@@ -1,4 +1,4 @@
-"""Which clock the recorder's `ticks` are."""
+"""The clock behind the recorder's `ticks`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import platform
 
 @functools.cache
 def ticks_are_tsc() -> bool:
-    """Whether `ticks` reads the counter: it runs evenly and alike on all cores, says Linux."""
+    """Return True if `ticks` reads the processor's counter.  Linux uses it if it runs evenly and
+    alike on all cores.
+    """
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     source = pathlib.Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")

@@ -1,6 +1,6 @@
-"""Words of a device's stream: what its worker calls and with what, its events and their times, the
-steps that its instructions take, and a Plan's graph.  They lie outside the VM's array, in memory
-that Python makes and whose address STR.BLOCK, or an instruction's layout, says.
+"""Words of a device's stream: the functions that its worker calls, their arguments, its events and
+their times, its instructions' steps, and a Plan's graph.  They lie outside the VM's array, in
+memory that Python makes.  STR.BLOCK, or an instruction's layout, has its address.
 
 Python writes them before the stream's first instruction, and the stream's worker after that, if
 nothing else is said.
@@ -17,7 +17,7 @@ DEVICE = "the device"
 
 @record()
 class CALL(Record):
-    """What is called by address is given; DEV.CALL says where."""
+    """A call by address; DEV.CALL has the address of its words."""
 
     WORDS = 24  # arguments of a C function
     PARAM_WORDS = 512  # parameters of a kernel: 4 KiB
@@ -83,7 +83,7 @@ class DEV(Record):
 
 @record(words=8, by=DEVICE)
 class LINES(Record):
-    """What kernels say of an instruction: a line for each slot of the queue."""
+    """Reports of kernels about an instruction: a line for each slot of the queue."""
 
     DETAILS = field("of an error", words=6)
     STATUS = field("0, or what it failed with")
@@ -150,9 +150,9 @@ class SOURCE(Record):
 
 @record(words=24, by=PYTHON)
 class GRAPH(Record):
-    """Its worker's words.  Then follow, from LISTS on: for each operand where in the graph's memory
-    it is (-1: where it lies) and its bytes; the table that the graph was captured with; what the
-    places (..._AT) name.
+    """The words of a graph's worker.  From LISTS on follow: for each operand its offset in the
+    graph's memory (-1: it stays in place) and its bytes; the table with which the graph was
+    captured; the lists that the places (..._AT) name.
     """
 
     MODE = field("SETTLING, READY or DIRECT", by=WORKER)
@@ -184,7 +184,7 @@ class GRAPH(Record):
 
 @record(words=3, by=PYTHON)
 class REPORTER(Record):
-    """Of a line."""
+    """The task behind a line of reports."""
 
     TASK = field("its task")
     FIRST = field("place in GRAPH's words of the operands that depend on it")

@@ -1,4 +1,5 @@
-"""The rule `[one writer]? readers*` over recorded operands: which instruction waits for which.
+"""The rule `[one writer]? readers*` over recorded operands, which gives the edges between
+instructions.
 
 The scheduler follows the same rule access by access (`machine.connect_read`, `connect_write`) and
 forgets an access when its instruction is done.  Here it is worked out from the operands of a whole
@@ -35,10 +36,10 @@ class Edges:
 
 
 def tensors_of(owner: Array, storage: Array, release: Array) -> Array:
-    """For each operand the number of its tensor: storages in order of appearance.
+    """Return the number of each operand's tensor: storages in order of appearance.
 
-    A storage's id is used again after its ReleaseTensor; what comes then is another tensor.
-    `owner` is each operand's instruction (ascending), `release` says which instructions release.
+    A storage's id is used again after its ReleaseTensor, for another tensor.  `owner` is each
+    operand's instruction (ascending), `release` says which instructions release.
     """
     if not len(storage):
         return np.zeros(0, np.int64)
@@ -56,7 +57,9 @@ def tensors_of(owner: Array, storage: Array, release: Array) -> Array:
 
 
 def connect(owner: Array, tensor: Array, writes: Array) -> Edges:
-    """The edges of a run, given each operand's instruction (ascending), tensor, and access."""
+    """Return the edges of a run, given each operand's instruction (ascending), tensor, and
+    access.
+    """
     if not len(owner):
         none = np.zeros(0, np.int64)
         return Edges(none, none, none, none)
@@ -76,7 +79,7 @@ def connect(owner: Array, tensor: Array, writes: Array) -> Edges:
     source = np.concatenate((index[overwritten], before[raw]))
     target = np.concatenate((after[overwritten], index[raw]))
     hazard = np.concatenate((np.where(w[overwritten], WAW, WAR), np.full(raw.sum(), RAW)))
-    # stable: of edges between the same two, those about writes come first
+    # stable: of edges between the same two, the ones about writes come first
     by_pair = np.lexsort((o[source], o[target]))
     source, target, hazard = source[by_pair], target[by_pair], hazard[by_pair]
     a, b = o[source], o[target]

@@ -1,10 +1,9 @@
-"""The few primitives that the engine's logic needs beyond integer arrays, and how it is compiled.
+"""The few primitives that the engine's logic needs beyond integer arrays, and their compilation.
 
 The engine (`machine`, `allocator`, `execute`, `shell`) is written as plain Python functions on one
-int64 array.  They run as they are (under pdb, for coverage, in tests that play the workers), and
-compiled by Numba, where nothing takes the GIL. What plain Python has no word for is here twice: as
-a Python function with the same meaning on one thread, and as LLVM code in
-`flowvm.vm.machine.intrinsics`.
+int64 array.  They run as Python (under pdb, for coverage, in tests that play the workers), and
+compiled by Numba, where nothing takes the GIL.  Primitives that Python lacks are here twice: as a
+Python function of equal meaning on one thread, and as LLVM code in `flowvm.vm.machine.intrinsics`.
 
 Memory order: `load_acquire` and `store_release` pair up between threads; `fetch_add` and
 `compare_exchange` are sequentially consistent, and thereby full fences.
@@ -55,7 +54,7 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * CALL.WORDS)
 
 
 def _primitive(python: _Function) -> _Function:
-    name = python.__name__  # not `python` itself, of which compiled code has nothing
+    name = python.__name__  # not `python` itself, which compiled code does not have
 
     def define() -> Any:
         return getattr(intrinsics, name)
@@ -65,19 +64,21 @@ def _primitive(python: _Function) -> _Function:
 
 @_primitive
 def load_acquire(m: Words, i: int) -> int:
-    """Word `i` of `m`; what its writer wrote before a `store_release` is visible afterwards."""
+    """Return word `i` of `m`.  Words that its writer wrote before a `store_release` are visible
+    afterwards.
+    """
     return int(m[i])
 
 
 @_primitive
 def store_release(m: Words, i: int, value: int) -> None:
-    """Set word `i` of `m`, after everything written before."""
+    """Set word `i` of `m` after all earlier writes."""
     m[i] = value
 
 
 @_primitive
 def fetch_add(m: Words, i: int, value: int) -> int:
-    """Add `value` to word `i` of `m`; the word before.  A full fence."""
+    """Add `value` to word `i` of `m`; return the word before.  A full fence."""
     before = int(m[i])
     m[i] = before + value
     return before
@@ -85,7 +86,7 @@ def fetch_add(m: Words, i: int, value: int) -> int:
 
 @_primitive
 def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
-    """Set word `i` to `value` if it is `expected`; whether it was.  A full fence."""
+    """Set word `i` to `value` if it is `expected`; return True if it was.  A full fence."""
     if int(m[i]) != expected:
         return False
     m[i] = value
@@ -94,7 +95,7 @@ def compare_exchange(m: Words, i: int, expected: int, value: int) -> bool:
 
 @_primitive
 def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """Call the kernel at `address` on work units [lo, hi); its status.
+    """Call the kernel at `address` on work units [lo, hi).  Return its status.
 
     A kernel without use for `arena` may be a function of the first four: on x86-64 and aarch64 the
     fifth goes through a register that it does not look at.
@@ -104,10 +105,12 @@ def call_kernel(address: int, args: int, layout: int, lo: int, hi: int, arena: i
 
 @_primitive
 def call_address(address: int, arguments: int) -> int:
-    """Call the C function at `address` with the CALL.WORDS int64 at `arguments`; its int32 result.
+    """Call the C function at `address` with the CALL.WORDS int64 at `arguments`.  Return its int32
+    result.
 
-    One that takes fewer, or int32, looks at what it takes: on x86-64 and on aarch64 under Linux
-    each argument has a register or eight bytes of the stack, and the caller clears the stack.
+    A function with fewer arguments, or with int32 ones, reads only its own.  On x86-64 and on
+    aarch64 under Linux each argument has a register or eight bytes of the stack, and the caller
+    clears the stack.
     """
     words = (ctypes.c_int64 * CALL.WORDS).from_address(int(arguments))
     return int(_FUNCTION(int(address))(*words))
@@ -140,19 +143,21 @@ def address_in(m: Words, i: int) -> int:
 
 @_primitive
 def aligned_alloc(alignment: int, size: int) -> int:
-    """`size` bytes aligned to `alignment`, of which it is a multiple; 0 if there are none."""
+    """Return the address of `size` bytes aligned to `alignment`; 0 if there is no memory.  `size`
+    is a multiple of `alignment`.
+    """
     return _libc.aligned_alloc(int(alignment), int(size)) or 0
 
 
 @_primitive
 def advise_huge(address: int, size: int) -> int:
-    """Ask for huge pages behind memory that begins at a page; what the system answers."""
+    """Ask for huge pages behind memory that begins at a page.  Return the system's answer."""
     return int(_libc.madvise(int(address), int(size), MADV_HUGEPAGE))
 
 
 @_primitive
 def free(address: int) -> None:
-    """Give back what `aligned_alloc` gave."""
+    """Free memory of `aligned_alloc`."""
     _libc.free(int(address))
 
 
@@ -170,23 +175,23 @@ def clock() -> int:
 
 
 class Uncompiled:
-    """What plain Python has for `ticks`: nanoseconds, until there is a native function to ask."""
+    """The plain Python form of `ticks`: nanoseconds, until there is a native function."""
 
     ticks: Callable[[], int] = staticmethod(time.monotonic_ns)
 
 
 @_primitive
 def ticks() -> int:
-    """The recorder's clock, one for all threads: the processor's counter where the system keeps
-    its own time by it, else `clock()`.  Reading it takes half as long.
+    """Return the recorder's time, equal for all threads.  It is the processor's counter if the
+    system keeps its own time by it, else `clock()`.  Reading it takes half as long.
     """
     return Uncompiled.ticks()
 
 
 @_primitive
 def ticks_after() -> int:
-    """`ticks`, read after every load before it: plain `ticks` may be read some 50 ns ahead of a
-    load that is still on its way from another core.
+    """Return `ticks`, read after every load before it.  Plain `ticks` may be read some 50 ns before
+    an earlier load from another core is complete.
     """
     return Uncompiled.ticks()
 
@@ -216,7 +221,7 @@ def address_of(function: Callable[..., Any], signature: str) -> int:
 
 
 def kept_address(function: Callable[..., Any], signature: str) -> int | None:
-    """The same if nothing has to be compiled for it, else None."""
+    """Return the address of a compiled function if nothing has to be compiled for it, else None."""
     return helpers.kept(function, signature, facts=_facts())
 
 

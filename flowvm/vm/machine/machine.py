@@ -24,8 +24,7 @@ When an edge is satisfied depends on whom it is between:
                          in its queue.  Only a ReleaseTensor waits for done: its block goes to
                          whoever asks next
 
-What an instruction did when is noted by `flowvm.vm.machine.recorder`, in a time that is given:
-m[NOW].
+`flowvm.vm.machine.recorder` records the instructions' times, by a clock that is passed in: m[NOW].
 
 Only the scheduler thread calls these functions (tests call them in its place and play the workers,
 in any order).
@@ -78,7 +77,7 @@ def operand_of(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def access_of(m: Words, slot: int, entry: int, k: int) -> int:
-    """How operand `k` is accessed: an `Access`, perhaps with ALLOCATE."""
+    """Return the access of operand `k`: an `Access`, perhaps with ALLOCATE."""
     if m[entry + ENT.OUTLINE] == 0:
         word = m[entry + ENT.ACCESS + k // OPERAND.ACCESSES_PER_WORD]
         return (word >> (k % OPERAND.ACCESSES_PER_WORD * OPERAND.ACCESS_BITS)) & 15
@@ -87,20 +86,21 @@ def access_of(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def count_of(m: Words, slot: int, entry: int) -> int:
-    """How many operands the record in `slot` has."""
+    """Return the number of operands of the record in `slot`."""
     if m[entry + ENT.OUTLINE] == 0:
         return m[entry + ENT.COUNT]
     return m[RING.AT + slot * RING.WORDS + RING.OPERANDS - 1]
 
 
 def entry_of(m: Words, slot: int) -> int:
-    """Where the entry of the record in `slot` begins in `m`."""
+    """Return the index in `m` of the entry of the record in `slot`."""
     return ENT.AT + (m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK) * ENT.WORDS
 
 
 def may_receive(m: Words) -> bool:
-    """Whether a record is marked, and may be taken: nobody holds the scheduler, the pools have
-    room, and what is in flight allocates no more than it may, or is nothing.
+    """Return True if a record is marked and may be taken.  The scheduler must not be held, and the
+    pools must have room.  The record must not exceed the bytes allowed in flight, unless none are
+    in flight.
     """
     seq = m[CTL.RECEIVED]
     slot = seq & RING.SLOT_MASK
@@ -116,7 +116,7 @@ def may_receive(m: Words) -> bool:
 
 
 def receive(m: Words) -> bool:
-    """Take one record, if it may be: build its edges; whether so."""
+    """Take one record, if allowed, and build its edges.  Return True if it was taken."""
     if not may_receive(m):
         return False
     seq = m[CTL.RECEIVED]
@@ -182,7 +182,7 @@ def connect_write(m: Words, slot: int, storage: int) -> None:
 
 
 def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
-    """A new access at the end of the storage's list; invariant: `[one writer]? readers*`."""
+    """Append an access to the storage's list; invariant: `[one writer]? readers*`."""
     index = m[CTL.FREE_ACCESS]
     if index >= 0:
         m[CTL.FREE_ACCESS] = m[ACC.AT + index * ACC.WORDS + ACC.NEXT]
@@ -207,7 +207,7 @@ def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
 
 
 def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
-    """`target` waits for `source`, once, unless stream order already says so."""
+    """Let `target` wait for `source`, once, unless stream order already ensures it."""
     src = INS.AT + source * INS.WORDS
     dst = INS.AT + target * INS.WORDS
     if m[src + INS.CONNECTED] == m[dst + INS.SEQ]:
@@ -238,7 +238,7 @@ def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
 
 
 def new_edge(m: Words) -> int:
-    """A node of EDG."""
+    """Return a node of EDG."""
     index = m[CTL.FREE_EDGE]
     if index >= 0:
         m[CTL.FREE_EDGE] = m[EDG.AT + index * EDG.WORDS + EDG.NEXT]
@@ -249,10 +249,10 @@ def new_edge(m: Words) -> int:
 
 
 def both_on_devices(m: Words, src: int, dst: int) -> bool:
-    """Whether devices run both, so that one can wait for an event of the other.
+    """Return True if devices run both instructions, so that one can wait for an event of the other.
 
-    For an exchange with other ranks nobody waits so: what is behind in the stream that waits may be
-    what the other ranks wait for.
+    Never wait on a device event of an exchange with other ranks.  The work queued behind the wait
+    may be what the other ranks need: a deadlock.
     """
     waited = m[CTL.DEVICES] & ~m[CTL.LANES]
     streams = (waited >> m[src + INS.STREAM]) & (m[CTL.DEVICES] >> m[dst + INS.STREAM]) & 1
@@ -261,8 +261,8 @@ def both_on_devices(m: Words, src: int, dst: int) -> bool:
 
 
 def note(m: Words, target: int, stream: int, place: int) -> None:
-    """`target` is handed to its device when `place` instructions of `stream` were handed to
-    theirs, and runs when these have run.
+    """Note that `target` waits for the first `place` instructions of `stream`.  It is handed to its
+    device after they are handed to theirs, and runs after they have run.
     """
     index = m[WAI.AT + target] - 1
     while index >= 0:
@@ -278,7 +278,7 @@ def note(m: Words, target: int, stream: int, place: int) -> None:
 
 
 def drop_notes(m: Words, slot: int) -> None:
-    """Free what `note` left for an instruction."""
+    """Free the notes of an instruction."""
     index = m[WAI.AT + slot] - 1
     m[WAI.AT + slot] = 0
     while index >= 0:
@@ -289,7 +289,7 @@ def drop_notes(m: Words, slot: int) -> None:
 
 
 def make_ready(m: Words, slot: int) -> None:
-    """Append to the ready list, first come first served."""
+    """Append the instruction to the ready list, first come first served."""
     m[INS.AT + slot * INS.WORDS + INS.STATE] = STATE.READY
     m[INS.AT + slot * INS.WORDS + INS.T_READY] = m[CTL.NOW]
     m[INS.AT + slot * INS.WORDS + INS.NEXT] = -1
@@ -302,7 +302,9 @@ def make_ready(m: Words, slot: int) -> None:
 
 
 def append_barrier(m: Words, slot: int) -> None:
-    """Append to the barriers: the first one runs when it is the oldest lively instruction."""
+    """Append the instruction to the barriers: the first one runs when it is the oldest lively
+    instruction.
+    """
     last = m[CTL.BARRIER_LAST]
     if last >= 0:
         m[INS.AT + last * INS.WORDS + INS.NEXT] = slot
@@ -312,7 +314,7 @@ def append_barrier(m: Words, slot: int) -> None:
 
 
 def satisfy(m: Words, at: int, stream: int, place: int) -> None:
-    """One edge fewer for every target of the edge list at word `at`, whose source is the
+    """Remove one edge from every target of the edge list at word `at`.  The source is the
     instruction at `place` of `stream`'s queue.
     """
     index = m[at]
@@ -333,7 +335,7 @@ def satisfy(m: Words, at: int, stream: int, place: int) -> None:
 
 
 def next_ready(m: Words) -> int:
-    """Take the first ready instruction off the list: its slot, or -1."""
+    """Take the first ready instruction off the list.  Return its slot, or -1."""
     slot = m[CTL.READY_FIRST]
     if slot >= 0:
         m[CTL.READY_FIRST] = m[INS.AT + slot * INS.WORDS + INS.NEXT]
@@ -343,7 +345,9 @@ def next_ready(m: Words) -> int:
 
 
 def dispatch(m: Words, slot: int) -> None:
-    """Hand a ready instruction to its stream's queue; let go what stream order takes care of."""
+    """Hand a ready instruction to its stream's queue, and satisfy the edges that stream order
+    covers.
+    """
     ins = INS.AT + slot * INS.WORDS
     m[ins + INS.STATE] = STATE.DISPATCHED
     m[ins + INS.T_DISPATCHED] = m[CTL.NOW]
@@ -358,7 +362,7 @@ def dispatch(m: Words, slot: int) -> None:
 
 
 def ready_barrier(m: Words) -> int:
-    """The first barrier's slot if everything before it is released, else -1."""
+    """Return the first barrier's slot if everything before it is released, else -1."""
     slot = m[CTL.BARRIER_FIRST]
     if slot < 0 or not is_oldest(m, slot):
         return -1
@@ -374,12 +378,12 @@ def ready_barrier(m: Words) -> int:
 
 
 def is_oldest(m: Words, slot: int) -> bool:
-    """Whether all instructions before this one are released."""
+    """Return True if all instructions before this one are released."""
     return m[INS.AT + slot * INS.WORDS + INS.SEQ] == m[CTL.HEAD]
 
 
 def complete(m: Words, slot: int) -> None:
-    """An instruction is done: let its dependents go and release it."""
+    """Complete an instruction: satisfy its dependents' edges and release it."""
     ins = INS.AT + slot * INS.WORDS
     entry = entry_of(m, slot)
     m[ins + INS.STATE] = STATE.DONE
@@ -407,7 +411,7 @@ def complete(m: Words, slot: int) -> None:
 
 
 def drop_accesses(m: Words, slot: int) -> None:
-    """Take what is left of an instruction's accesses off their lists, and free the nodes."""
+    """Remove an instruction's remaining accesses from their lists, and free the nodes."""
     ins = INS.AT + slot * INS.WORDS
     index = m[ins + INS.ACCESSES]
     while index >= 0:
@@ -432,7 +436,7 @@ def drop_accesses(m: Words, slot: int) -> None:
 
 
 def recycle_storages(m: Words, slot: int, entry: int) -> None:
-    """Ids that a ReleaseTensor has freed may name new storages: hand them back for issuing."""
+    """Hand ids freed by a ReleaseTensor back to issuing threads: they may name new storages."""
     freed = m[CTL.FREED]
     for k in range(m[INS.AT + slot * INS.WORDS + INS.COUNT]):
         m[FRE.AT + (freed & (STO.LENGTH - 1))] = (
@@ -443,10 +447,10 @@ def recycle_storages(m: Words, slot: int, entry: int) -> None:
 
 
 def set_limit(m: Words) -> None:
-    """How far issuing may go: bounded in instructions, and in bytes once something is in flight.
+    """Set the limit of issuing: in instructions, and in bytes once something is in flight.
 
-    It stops at half of the bytes, since threads look at the limit now and then; `may_receive` holds
-    what they issue in the meantime to the whole.
+    It stops at half of the bytes, since threads read the limit only now and then.  `may_receive`
+    holds the instructions issued in the meantime to the whole.
     """
     if 2 * m[CTL.IN_FLIGHT_BYTES] > m[CTL.BYTES_HIGH] and m[CTL.RECEIVED] > m[CTL.HEAD]:
         store_release(m, CTL.LIMIT, m[CTL.HEAD])

@@ -1,19 +1,19 @@
-"""How a record of words is declared: a class that lists its fields, in the order that they lie.
+"""Declarations of records of words: a class lists its fields in the order of their words.
 
     @record(words=4, by="the stream's worker")
     class ROW(Record):
         MARK = field("number of the row + 1, written last")
         TIMES = field("when it began and ended", words=2)
 
-Numbers follow from the order.  `line` begins a cache line, which the field then has to itself, so
-that what one thread writes does not take the line away from another; `at` leaves words free.
-Attributes that are no fields are constants that belong to the record.
+Numbers follow from the order.  `line` begins a cache line, which the field has to itself: writes of
+one thread do not take the line away from another.  `at` leaves words free.  Attributes that are no
+fields are constants of the record.
 
-What becomes of the class is a module of its name, for of modules Numba and the keys of compiled
-code take attributes as constants, each by itself, and Python looks them up fastest.  Type checkers
-see the class, and know all of its names.
+The class becomes a module of its name.  Numba and the keys of compiled code take attributes of
+modules as constants, each by itself, and Python looks them up fastest.  Type checkers see the
+class, and know all of its names.
 
-`fields_of(ROW)` are the fields with what was said of them, `shown(ROW, m, at)` what is in them.
+`fields_of(ROW)` are the fields with their descriptions, `shown(ROW, m, at)` their contents.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Readable(Protocol):
 
 
 class Record:
-    """Words that lie behind each other, wherever the first one is."""
+    """Words in a row, at any address."""
 
     WORDS: int  # of one record, where all have the same
 
@@ -67,14 +67,14 @@ _Class = TypeVar("_Class", bound=Record)
 
 
 def field(meaning: str, *, by: str = "", words: int = 1, at: int | None = None) -> int:
-    """A field behind the one before, or `at` a number of words; written `by` whoever writes the
-    record, if nothing else is said.
+    """Declare a field behind the one before, or `at` a number of words.  It is written `by` the
+    record's writer by default.
     """
     return cast(int, _Declared(meaning, by, words, at, False))
 
 
 def line(meaning: str, *, by: str = "") -> int:
-    """A field that begins a cache line, which no other field is in."""
+    """Declare a field that begins a cache line and has it to itself."""
     return cast(int, _Declared(meaning, by, 1, None, True))
 
 

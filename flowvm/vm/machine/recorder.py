@@ -1,4 +1,4 @@
-"""The flight recorder's native half: what is kept of every instruction.
+"""The flight recorder's native half: the record of every instruction.
 
 Always on (level 1): the last RECORDS instructions are in the ring REC, two cache lines each, at the
 place that their sequence number says.  Only the scheduler writes there.  A worker's stamps wait in
@@ -12,10 +12,10 @@ so recording moves no cache line between threads that did not move before, and n
     stamp_start, stamp_end  (`stamps`) a worker's
     end          the instruction is completed: all other stamps
 
-Operands are kept as storage ids, three to a word; those of instructions with more than INLINE, or
-whose accesses are no matter of the entry, are in the ring SPL, a word each.  Edges are not kept:
-they follow from the operands by the rule itself (`flowvm.vm.machine.edges`), so they are complete,
-also where the producer had finished long before.
+Operands are kept as storage ids, three to a word.  Instructions with more than INLINE operands, or
+with accesses outside of the entry, have theirs in the ring SPL, a word each.  Edges are not kept:
+they follow from the operands by the rule itself (`flowvm.vm.machine.edges`).  So they are complete,
+also if the producer had finished long before.
 
 A record is valid if REC.SEQ is the same before and after it was read: it is 0 while being written.
 
@@ -31,7 +31,7 @@ INLINE = 15  # operands that fit into a record
 
 
 def begin(m: Words, slot: int, seq: int, entry: int, count: int) -> None:
-    """Scheduler: an instruction was received, and its edges are built."""
+    """Record a received instruction, whose edges are built; called by the scheduler."""
     at = REC.AT + (seq & REC.MASK) * REC.WORDS
     record = RING.AT + slot * RING.WORDS
     store_release(m, at + REC.SEQ, 0)
@@ -66,7 +66,7 @@ def begin(m: Words, slot: int, seq: int, entry: int, count: int) -> None:
 
 
 def spill_outline(m: Words, at: int, block: int, count: int) -> None:
-    """Keep operands and accesses that are in a block of the issuer's."""
+    """Copy operands and accesses from a block of the issuer's."""
     m[at + REC.OPERANDS] = m[CTL.SPILLED]
     for k in range(count):
         storage = load_word(block + 8 * k) & OPERAND.STORAGE_MASK
@@ -76,7 +76,7 @@ def spill_outline(m: Words, at: int, block: int, count: int) -> None:
 
 
 def end(m: Words, slot: int) -> None:
-    """Scheduler: an instruction is completed."""
+    """Record a completed instruction; called by the scheduler."""
     ins = INS.AT + slot * INS.WORDS
     seq = m[ins + INS.SEQ]
     at = REC.AT + (seq & REC.MASK) * REC.WORDS

@@ -12,9 +12,9 @@ SAMPLER = "the sampler's thread"
 
 @record(by=SAMPLER)
 class SEEN(Record):
-    """A sample: what a thread was doing at a moment.  Behind these words lie FRAMES of three each,
-    from the innermost on: a code object's address, an address in that code, and what the code
-    object is known by.
+    """A sample of a thread at a moment.  Behind these words lie FRAMES of three words each, from
+    the innermost on.  A frame's words are a code object's address, an address in its code, and the
+    code object's identity.
     """
 
     MARK = field("its number + 1, written last")
@@ -30,7 +30,7 @@ class SEEN(Record):
 
 @record(by=PYTHON)
 class WATCHED(Record):
-    """A thread that is looked at."""
+    """A thread that the sampler looks at."""
 
     STATE = field("address of its state in the interpreter, 0: nobody", by="the thread")
     THREAD = field("its number in Python", by="the thread")
@@ -42,7 +42,7 @@ class WATCHED(Record):
 
 @record(by=PYTHON)
 class SAMPLING(Record):
-    """What the sampler's thread is given.  Behind it lie WATCHED.LENGTH WATCHED."""
+    """The inputs of the sampler's thread.  Behind them lie WATCHED.LENGTH WATCHED."""
 
     STOP = field("1: leave", by="Python")
     PERIOD = field("microseconds between two looks")

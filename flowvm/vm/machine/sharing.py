@@ -1,4 +1,4 @@
-"""How the chunks of one large kernel are shared among a stream's worker and its helpers.
+"""The division of one large kernel's chunks among a stream's worker and its helpers.
 
 A kernel's units are cut into chunks by its launch alone, so what each chunk computes does not
 depend on how many threads there are.  Which thread runs a chunk does: each takes a run of chunks
@@ -13,15 +13,15 @@ from __future__ import annotations
 
 
 def chunks_of(units: int, grain: int) -> int:
-    """Chunks of at most `grain` units, at least one."""
+    """Return the number of chunks of at most `grain` units, at least one."""
     return max(1, (units + grain - 1) // grain)
 
 
 def run_length(left: int, threads: int) -> int:
-    """How many of the `left` chunks (at least one) the next thread takes."""
+    """Return the number of chunks for the next thread, of the `left` ones (at least one)."""
     return max(1, left // (2 * threads))
 
 
 def helpers_for(chunks: int, team: int) -> int:
-    """How many of `team` helpers are worth waking for so many chunks."""
+    """Return the number of helpers that are worth waking, of `team`, for `chunks` chunks."""
     return min(chunks - 1, team)

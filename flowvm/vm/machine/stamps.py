@@ -1,4 +1,4 @@
-"""The flight recorder's clock: who reads it, and when.
+"""The flight recorder's clock: its readers, and the moments of reading.
 
 Stamps are `ticks()`, read rarely.  NOW is the scheduler's last reading: once before it collects,
 once when it sees new records, then for every eighth that it receives.  A worker that has work
@@ -12,7 +12,7 @@ from flowvm.vm.machine.words import CTL, HLP, INS, RAN, REC, RING, SHARE, STR, T
 
 
 def see(m: Words) -> None:
-    """Scheduler: note when records were published that nobody has seen yet."""
+    """Note the time of newly published records; called by the scheduler."""
     seq = max(m[CTL.SEEN], m[CTL.RECEIVED])
     news = load_acquire(m, RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK) == seq + 1
     if news or seq > m[CTL.RECEIVED]:
@@ -26,25 +26,27 @@ def see(m: Words) -> None:
 
 
 def stamp_start(m: Words, stream: int, slot: int) -> None:
-    """Worker: the instruction starts; if it had been waiting already, when the one before ended."""
+    """Stamp the instruction's start; called by the worker.  If the instruction was waiting already,
+    the start is the end of the one before.
+    """
     at = STR.AT + stream * STR.WORDS
     m[INS.AT + slot * INS.WORDS + INS.T_START] = (
         ticks_after() if m[at + STR.STAMP] == 0 else m[at + STR.STAMP]
     )
-    # looked at now: what the next one waits for was over long before the stamp at this one's end
+    # checked now: the next one's operands were ready long before the stamp at this one's end
     m[at + STR.STAMP] = 1 if load_acquire(m, at + STR.TAIL) > m[at + STR.DONE] + 1 else 0
     if m[CTL.LEVEL] > 1:
         m[at + STR.LAUNCH], m[at + STR.TASK] = m[RING.AT + slot * RING.WORDS + RING.MARK] - 1, -1
 
 
 def stamp_open(m: Words, stream: int, slot: int) -> None:
-    """Worker: a launch starts, perhaps beside others."""
+    """Stamp a launch's start, perhaps beside others; called by the worker."""
     m[STR.AT + stream * STR.WORDS + STR.STAMP] = 0
     m[INS.AT + slot * INS.WORDS + INS.T_START] = ticks_after()
 
 
 def stamp_tasks(m: Words, stream: int, slot: int) -> None:
-    """Worker: tasks of the launch in `slot` begin."""
+    """Stamp the beginning of tasks of the launch in `slot`; called by the worker."""
     if m[CTL.LEVEL] > 1:
         at = STR.AT + stream * STR.WORDS
         m[at + STR.LAUNCH] = m[RING.AT + slot * RING.WORDS + RING.MARK] - 1
@@ -52,7 +54,7 @@ def stamp_tasks(m: Words, stream: int, slot: int) -> None:
 
 
 def stamp_task(m: Words, stream: int, repetition: int) -> None:
-    """Worker: a task ended."""
+    """Stamp a task's end; called by the worker."""
     if m[CTL.LEVEL] > 1:
         at, now = STR.AT + stream * STR.WORDS, ticks()
         number = m[TSK.AT + stream * TSK.WORDS]
@@ -67,7 +69,9 @@ def stamp_task(m: Words, stream: int, repetition: int) -> None:
 
 
 def stamp_share(m: Words, stream: int, helper: int, job: int, begun: int, chunks: int) -> None:
-    """Helper: it has run some chunks of the stream's job, which is not over, since `begun`."""
+    """Stamp a helper's share: it has run some chunks of the stream's unfinished job since
+    `begun`.
+    """
     at, now = HLP.AT + helper * HLP.WORDS, ticks()
     number = m[at]
     if number > 0 and m[at + HLP.JOB] == job:
@@ -86,7 +90,7 @@ def stamp_share(m: Words, stream: int, helper: int, job: int, begun: int, chunks
 
 
 def stamp_end(m: Words, stream: int, slot: int) -> None:
-    """Worker: the instruction ended."""
+    """Stamp the instruction's end; called by the worker."""
     at, now = STR.AT + stream * STR.WORDS + STR.STAMP, ticks()
     m[INS.AT + slot * INS.WORDS + INS.T_END] = now
     m[at] = now if m[at] != 0 and m[CTL.LEVEL] == 1 else 0

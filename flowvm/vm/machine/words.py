@@ -1,11 +1,11 @@
-"""Where everything of the VM lies: one int64 array `m`, cut into regions of records.
+"""The layout of the VM's memory: one int64 array `m`, cut into regions of records.
 
 One array, because a compiled function then takes one argument, and because a debugger, a test or a
 profiler can read the whole state of the VM from outside (`name_of`, `shown`).  The memory is
 reserved, not used: the system hands out pages as they are touched.
 
-Each record says below who may write it, and each field that is somebody else's says whose; nobody
-else ever does.  Words that are not in `m` are in `plan_words` and `device_words`.
+Each record names its writer, and each field with another writer names that one; no other thread
+writes it.  Words that are not in `m` are in `plan_words` and `device_words`.
 
 Long because every word of the VM's array is named here, once.
 """
@@ -46,11 +46,13 @@ class Kind(enum.IntEnum):
     TOUCH_TENSORS = 3
     CALLBACK = 4  # AccessBlobByCallback: Python code, on a host stream
     LAUNCH_PLAN = 5  # a captured graph, replayed: ENT.LAYOUT is the Plan's words
-    RESTORE = 6  # of storages whose bytes are whole: they are poisoned no more
+    RESTORE = 6  # lifts the poison of storages whose bytes are whole
 
 
 class Access(enum.IntEnum):
-    """How an operand is accessed."""
+    """The access to an operand: read, written, or written with a shape that only the kernel
+    finds.
+    """
 
     CONST = 0
     MUT = 1
@@ -77,7 +79,7 @@ class KIND(Record):
 
 @record()
 class STATE(Record):
-    """`State` likewise."""
+    """`State` as numbers, for compiled code."""
 
     FREE, PENDING, READY, DISPATCHED, DONE, RELEASED = (int(s) for s in State)
 
@@ -91,8 +93,8 @@ class OPERAND(Record):
     CONST, MUT, MUT2 = (int(a) for a in Access)
     ALLOCATE = 4  # with MUT or MUT2: the storage gets its memory from this instruction
     RETURNED = 8  # with MUT, of a launch: an output is a view of this variable
-    UNREAD = 8  # with CONST, of a launch: nobody looks at it, so it is no matter if it is poisoned
-    UPDATED = 8  # with MUT, of an op: what it writes is made of what was there
+    UNREAD = 8  # with CONST, of a launch: it is never read, so its poison does not matter
+    UPDATED = 8  # with MUT, of an op: the new value depends on the old one
     ACCESS_BITS = 4
     ACCESSES_PER_WORD = 15  # of 4 bits: the top bits stay clear, so the word is never negative
     MAX = 1 << 15  # operands of one instruction, out of line
@@ -189,13 +191,13 @@ class CTL(Region):
 # until its MARK is stored; read by the scheduler, then by the slot's worker
 @region(_SLOTS, words=32, by=ISSUER)
 class RING(Region):
-    """A slot with an instruction's record, which is written upwards and ends with its MARK, so that
-    a single `struct.pack_into` writes it and its last store publishes it:
+    """A slot with an instruction's record.  It is written upwards and ends with its MARK: a single
+    `struct.pack_into` writes it, and its last store publishes it:
 
         ... scalar 1, scalar 0, operand n-1, ..., operand 1, operand 0, ENTRY, MARK
 
-    What is the same at every call (kernel, access kinds, sizes, layout) is in the record's *entry*,
-    made once per (operator, metas, attributes).
+    Words that are equal for all calls (kernel, access kinds, sizes, layout) are in the record's
+    *entry*, made once per (operator, metas, attributes).
     """
 
     OPERANDS = field("operand k is word OPERANDS - k; scalars follow", at=29)
@@ -214,7 +216,7 @@ class RING(Region):
 # tests and `dump()` look, without a promise
 @region(_SLOTS, words=16, by=SCHEDULER)
 class INS(Region):
-    """What the scheduler knows of the instruction in a slot."""
+    """The scheduler's record of the instruction in a slot."""
 
     SEQ = field("its sequence number")
     STATE = field("a `State`")
@@ -277,7 +279,7 @@ class STR(Region):
     N_CLASSES = 168
     SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
     HOST_MEMORY, DEVICE_MEMORY, PINNED_MEMORY = 0, 1, 2  # MEMORY
-    STOPPED = 1 << 21  # what a kernel ends with that a cancel has stopped
+    STOPPED = 1 << 21  # the result of a kernel that a cancel has stopped
     MAX_TEAM = 255  # helpers of a stream
 
 
@@ -305,7 +307,7 @@ class ERR(Region):
 # before the first record that names the entry; read by all
 @region(1 << 16, words=48, by=ISSUER)
 class ENT(Region):
-    """An entry: what is the same at every call."""
+    """An entry: the words that all calls of a kind share."""
 
     KIND = field("a `Kind`")
     KERNEL = field("address of the kernel")
@@ -337,7 +339,7 @@ class DEP(Region):
     LAST = field("its last node + 1")
 
 
-# the worker whose instruction the edges let run; the issuing thread before a storage's first use
+# the worker whose instruction may run by the edges; the issuing thread before a storage's first use
 @region(_STORAGES, words=8, by=WORKER)
 class STO(Region):
     """A storage: memory of a tensor."""
@@ -432,7 +434,7 @@ class TSK(Region):
 
 @record(words=8, by=WORKER)
 class RAN(Record):
-    """One of them."""
+    """A task that a stream's worker ran: an element of TSK."""
 
     LAUNCH = field("the launch's sequence number")
     TASK = field("number of the task")
@@ -459,7 +461,7 @@ class HLP(Region):
 
 @record(words=8, by="the helper")
 class SHARE(Record):
-    """One of them."""
+    """A share that a helper had: an element of HLP."""
 
     LAUNCH = field("the instruction's sequence number")
     TASK = field("task of a launch or -1")
@@ -488,7 +490,7 @@ _MESSAGES = 1 << 12
 
 @region(_STREAMS, words=2 * LINE + _MESSAGES, by=WORKERS)
 class MBX(Region):
-    """A stream's mailbox: addresses of the actors that are to look whether they may act."""
+    """A stream's mailbox: addresses of the actors that must check if they may act."""
 
     TAIL = line("places claimed")
     HEAD = line("messages taken", by=WORKER)
@@ -526,13 +528,13 @@ class VEW(Region):
 
 @record()
 class ARRAY(Record):
-    """All of it."""
+    """The whole array `m`."""
 
     WORDS = _end
 
 
 def name_of(word: int) -> str:
-    """What word `word` of `m` is, as text: STR[2].TAIL."""
+    """Return the name of word `word` of `m`, as text: STR[2].TAIL."""
     table = next(r for r in reversed(REGIONS) if r.AT <= word)
     number, inside = divmod(word - table.AT, table.WORDS)
     name = table.__name__.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Watching: what the VM did, does, and waits for.
+"""Observation of the VM: its past, its present, and its waits.
 
 Here: the flight recorder's Python half, traces, the verifier, lively instructions, the watchdog,
 the window for `flowvm top`, and the words of error notes. The engine is handed in.

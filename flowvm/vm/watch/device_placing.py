@@ -1,4 +1,4 @@
-"""Instructions of devices: when they ran there, as well as that is known.
+"""Times of instructions on devices, as exactly as they are known.
 
 A device's worker *opens* an instruction, which hands it to the device, and *closes* it when it has
 seen that the device has passed it.  Its time on the device lies between, and is known in one of
@@ -32,8 +32,8 @@ _STARTED, _ENDED = TIMES.index("started"), TIMES.index("ended")
 def place_on_devices(
     times: Array, stream: Array, kind: Array, edges: Edges, devices: int, own: Array
 ) -> tuple[Array, Array, Array]:
-    """Times with `started` and `ended` as they were on devices; when instructions were opened, 0
-    for those of the host; and which of HOST, SEEN, DEVICE each one's times are.
+    """Return times with `started` and `ended` as on the devices; the times at which instructions
+    were opened, 0 on the host; and the source of each one's times: HOST, SEEN or DEVICE.
 
     devices  bit s is set if stream s is a device's
     own      began, ended by the device's clock, 0 where it did not say
@@ -61,7 +61,9 @@ def place_on_devices(
 def _at_the_earliest(
     stream: Array, on_device: Array, opened: Array, closed: Array, edges: Edges
 ) -> Array:
-    """When instructions can have begun: opened, with everything in front of them closed."""
+    """Return the earliest start of each instruction: it is opened, and all in front of it are
+    closed.
+    """
     began = opened.copy()
     real = on_device[edges.source] & on_device[edges.target]
     np.maximum.at(began, edges.target[real], closed[edges.source[real]])

@@ -1,4 +1,4 @@
-"""What the VM is doing right now, as text: lively instructions and what each waits for."""
+"""The present state of the VM as text: lively instructions and the waits of each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from flowvm.vm.watch.lively import Lively, begun, pending
 
 MOST = 40
 
-elsewhere: list[Callable[[], list[str]]] = []  # lines about what is waited for outside this process
+elsewhere: list[Callable[[], list[str]]] = []  # lines about waits for other processes
 
 
 def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
-    """A table of the oldest lively instructions, oldest first; `found` is what `pending` said."""
+    """Return a table of the oldest lively instructions, oldest first; `found` is the result of
+    `pending`.
+    """
     words = vm.words
     head, received = int(words[CTL.HEAD]), begun(vm)
     lines = [

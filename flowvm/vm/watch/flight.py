@@ -1,4 +1,4 @@
-"""The flight recorder's Python half: its level, what only Python knows, and looking at the ring.
+"""The flight recorder's Python half: its level, facts that only Python knows, and reading the ring.
 
 `flowvm.vm.machine.recorder` keeps what the scheduler and the workers know of the last RECORDS
 instructions. Here is added who issued them (the user's lines, copied every 256 instructions from
@@ -67,7 +67,7 @@ from flowvm.vm.watch.sampling import Sampling
 EVERY = 256  # instructions between two copies of their lines
 WAITS = 1 << 14  # waits of issuing threads that are remembered
 TIMES = ("issued", "received", "ready", "dispatched", "started", "ended", "released")
-READINGS = 4  # of two clocks, of which the closest is taken
+READINGS = 4  # readings of two clocks; the closest one counts
 # from level 2 on, instructions between two looks at the time they were issued at: the least; more
 # where looks would be less than two LEAST apart: less than one off the processor is no `gil`
 EXACT_EVERY = 32
@@ -75,7 +75,9 @@ Array = np.ndarray[Any, Any]
 
 
 def every(level: int) -> int:
-    """How many instructions an issuing thread may issue at least between two of its notes."""
+    """Return the number of instructions that an issuing thread may issue between two of its
+    notes.
+    """
     return EVERY if level < 2 else EXACT_EVERY if level < 3 else 0
 
 
@@ -84,7 +86,8 @@ def _no_devices(seqs: Array) -> DeviceTimes:
 
 
 class HostWait(NamedTuple):
-    """An issuing thread ran none of the user's Python from `begun` to `ended` (monotonic ns).
+    """A span from `begun` to `ended` (monotonic ns) in which an issuing thread ran none of the
+    user's Python.
 
     By then it had issued `seq`, and whatever has a lower number was issued too; -1: nothing known.
     `since` is not 0 where only the length is known: it was at some time from then to `ended`.
@@ -110,9 +113,9 @@ class Mark(NamedTuple):
 
 
 class DeviceTimes(NamedTuple):
-    """When devices ran instructions, by their own clocks: rows of began, ended (monotonic ns; 0 for
-    what they did not say), and by the device's name how well its clock is known: `within_ns` of the
-    host's, `drift_ppm`, over `apart_ns`.
+    """Times of instructions by the devices' own clocks: rows of began, ended (monotonic ns; 0 for
+    unknown).  By the device's name, the accuracy of its clock: `within_ns` of the host's,
+    `drift_ppm`, over `apart_ns`.
     """
 
     times: Array
@@ -179,7 +182,7 @@ class Flight:
         self.stacks: dict[int, tuple[tuple[Any, int], ...]] = {}
         self.scopes = Scopes()
         self.on_level: list[Callable[[int], None]] = []  # called with a new level
-        # set by who drives devices: what is known of instructions of these numbers
+        # set by the device rooms: the known times of instructions of these numbers
         self.device_times: Callable[[Array], DeviceTimes] = _no_devices
         self.zero = self.now = (0, 0)  # ticks and nanoseconds of one moment, and of another
         self.in_nanoseconds = 0  # the times of instructions below this one are
@@ -188,12 +191,14 @@ class Flight:
     # --- level --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Called when the VM starts: from now on the clocks are compared."""
+        """Compare the clocks from now on; called when the VM starts."""
         if self.zero == (0, 0):
             self.zero = self.clocks()
 
     def change_clock(self) -> None:
-        """The VM is native from now on: what was recorded before has nanoseconds for `ticks`."""
+        """Change the recorder's clock: the VM is native from now on.  Instructions recorded before
+        have nanoseconds as `ticks`.
+        """
         words = self.vm.words
         self.in_nanoseconds = int(words[CTL.RECEIVED])
         self.zero = self.clocks()
@@ -202,7 +207,7 @@ class Flight:
         words[CTL.NOW] = 0
 
     def set_level(self, level: int) -> None:
-        """Record from now on what `level` says."""
+        """Set the level of recording."""
         vm = self.vm
         if vm.running:
             vm.wait_idle()  # afterwards no worker has a stamp in hand
@@ -219,7 +224,7 @@ class Flight:
         hot["limit"] = 0  # the next instruction looks whether each one's stack is wanted
 
     def at_least(self, level: int) -> reverting:
-        """Record at `level` or above inside."""
+        """Record at `level` or above inside the with statement."""
         before: list[int] = []
 
         def switch() -> None:
@@ -238,29 +243,33 @@ class Flight:
 
     @property
     def level(self) -> int:
-        """What is recorded now."""
+        """The present level of recording."""
         return int(self.vm.words[CTL.LEVEL])
 
     @property
     def every(self) -> int:
-        """How many instructions may be issued between two calls of `note`."""
+        """The number of instructions that may be issued between two calls of `note`."""
         level = self.vm.words[CTL.LEVEL]
         return self.exact if level == 2 else every(level)
 
     def after_fork_in_child(self) -> None:
-        """This thread has another number."""
+        """Note this thread's new number in a forked child."""
         self.sampling.after_fork_in_child()
         self.scopes.after_fork_in_child()
         self.offcpu = OffCpu(self._lost, self.sampling.watch)
 
     def forget(self, before: int) -> None:
-        """The meaning of an entry was forgotten, and with it that of what was recorded by then."""
+        """Forget instructions before `before`: an entry's meaning was forgotten, and with it
+        theirs.
+        """
         self.first = max(self.first, before)
 
     # --- what only Python knows ---------------------------------------------------------------
 
     def note(self, seq: int) -> None:
-        """Called by issuing threads now and then: keep the lines of what was issued since."""
+        """Keep the lines of the instructions issued since the last note.  Issuing threads call this
+        now and then.
+        """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
             return
@@ -283,7 +292,9 @@ class Flight:
                 self._keep_lines(seq)
 
     def _keep_lines(self, seq: int) -> None:
-        """Copy the lines of everything received, which is published, and so are its lines."""
+        """Copy the lines of all received instructions.  They are published, and so are their
+        lines.
+        """
         codes, lasts = hot["codes"], hot["lasts"]
         last = int(self.vm.words[CTL.RECEIVED])
         at = max(self.kept, last - REC.LENGTH)
@@ -312,18 +323,21 @@ class Flight:
             self.stacks.pop(next(iter(self.stacks)), None)
 
     def _lost(self, since: int, now: int, lost: int) -> None:
-        """The calling thread was kept from running for `lost` ns at some time since then."""
+        """Note that the calling thread was kept from running for `lost` ns at some time since
+        `since`.
+        """
         thread = threading.get_ident()
         self.waits.append(HostWait("gil", now - lost, now, thread, since=since))
 
     def begin_wait(self) -> int:
-        """An issuing thread begins to wait: when, for `waited`."""
+        """Note that an issuing thread begins to wait.  Return the time, for `waited`."""
         return self.offcpu.look() if self.vm.words[CTL.LEVEL] >= 2 else time.monotonic_ns()
 
     def waited(self, cause: str, begun: int, seq: int = -1, over: int = 0) -> None:
-        """An issuing thread has waited since `begun`, of `time.monotonic_ns`, until now.
+        """Record that an issuing thread has waited from `begun`, of `time.monotonic_ns`, until now.
 
-        From level 2 on: if what it waited for was there at `over`, it has waited for the GIL since.
+        From level 2 on: if the awaited value existed at `over`, the thread has waited for the GIL
+        since.
         """
         level = self.vm.words[CTL.LEVEL]
         if level == 0:
@@ -339,21 +353,21 @@ class Flight:
     # --- looking ------------------------------------------------------------------------------
 
     def clocks(self) -> tuple[int, int]:
-        """`ticks` and nanoseconds of the monotonic clock at one moment.
+        """Return `ticks` and nanoseconds of the monotonic clock at one moment.
 
         The closest of a few readings: a thread may lose its core between the two clocks.
         """
         return min(self._reading() for _ in range(READINGS))[1:]
 
     def _reading(self) -> tuple[int, int, int]:
-        """How long it took to read both clocks, and the two."""
+        """Return the nanoseconds that it took to read both clocks, and the two values."""
         pair, begun = np.zeros(2, np.int64), time.monotonic_ns()
         self.vm.call("read_clocks")(pair.ctypes.data)
         return time.monotonic_ns() - begun, int(pair[0]), int(pair[1])
 
     def look(self, since: int = 0, until: int | None = None) -> Snapshot:
-        """What the ring holds of instructions `since` and later, at this moment; not of those from
-        `until` on.
+        """Return a snapshot of the instructions from `since` to `until` (exclusive) that the ring
+        has now.
         """
         vm, m = self.vm, self.vm.m
         self.start()
@@ -367,7 +381,7 @@ class Flight:
         ring = m[REC.AT : REC.AT + REC.LENGTH * REC.WORDS].reshape(REC.LENGTH, REC.WORDS)
         place = seqs & REC.MASK
         before = ring[place, REC.SEQ]
-        released = ring[place, REC.RELEASED]  # written last: if it is there, so are the others
+        released = ring[place, REC.RELEASED]  # written last: if it is set, so are the others
         rows = ring[place]
         rows[:, REC.RELEASED] = released
         valid = (before == seqs + 1) & (rows[:, REC.SEQ] == before)
@@ -398,7 +412,9 @@ class Flight:
         )
 
     def _times(self, seqs: Array, rows: Array) -> Array:
-        """The seven times in nanoseconds; of lively instructions, what the VM has by now."""
+        """Return the seven times in nanoseconds; for lively instructions, the times known by
+        now.
+        """
         stamps = rows[:, REC.ISSUED : REC.RELEASED + 1].copy()
         lively = np.flatnonzero(stamps[:, -1] == 0)
         stamps[lively, 2:] = 0
@@ -423,7 +439,7 @@ class Flight:
         return np.where(known, stamps, n1 + np.floor((stamps - t1) * scale).astype(np.int64))
 
     def _tasks(self, first: int) -> Array:
-        """The tasks of launches `first` and later that are remembered."""
+        """Return the tasks of launches `first` and later that are remembered."""
         found = []
         for stream in range(self.vm.streams):
             at = TSK.AT + stream * TSK.WORDS
@@ -435,7 +451,7 @@ class Flight:
         return np.concatenate(found)
 
     def _shares(self, first: int) -> Array:
-        """The shares of helpers in instructions `first` and later that are remembered."""
+        """Return the shares of helpers in instructions `first` and later that are remembered."""
         found = [np.zeros((0, 7), np.int64)]
         for helper in range(STR.MAX_TEAM):
             at = HLP.AT + helper * HLP.WORDS
@@ -450,8 +466,8 @@ class Flight:
         return np.concatenate(found)
 
     def _rows(self, count_at: int, at: int, most: int, words: int, mark: int) -> Array:
-        """The rows of a ring at word `at`, the oldest first, that were whole while they were
-        copied: each is marked with its number + 1; their count is at `count_at`.
+        """Return the rows of a ring at word `at`, the oldest first, that were whole while they were
+        copied.  Each is marked with its number + 1; their count is at `count_at`.
         """
         count = int(self.vm.words[count_at])
         number = np.arange(max(0, count - most), count)
@@ -464,7 +480,9 @@ class Flight:
         return found
 
     def _operands(self, seqs: Array, rows: Array) -> tuple[Array, Array, Array, Array]:
-        """Offsets, storages and accesses of all operands, and who has lost them."""
+        """Return offsets, storages and accesses of all operands, and the instructions that have
+        lost theirs.
+        """
         m = self.vm.m
         counts = rows[:, REC.COUNT].copy()
         entries = rows[:, REC.WHAT] & ENT.MASK
@@ -472,7 +490,7 @@ class Flight:
         outline = table[entries, ENT.OUTLINE] != 0
         spilled = (outline | (counts > INLINE)) & (counts > 0)
         written = int(self.vm.words[CTL.SPILLED])
-        # an eighth is left for what is written while this looks
+        # an eighth is left for writes during this look
         lost = spilled & (rows[:, REC.OPERANDS] < written - SPL.LENGTH * 7 // 8)
         counts[lost] = 0
         offsets = np.concatenate(([0], np.cumsum(counts)))

@@ -1,8 +1,8 @@
 """Lanes: instructions drawn as version control draws histories.
 
 A tree cannot show an instruction that waits for several others.  So a row's mark stands in its
-stream's lane, and what it waited for in other streams comes in from their lanes; edges within a
-lane are its order.
+stream's lane, and lines come in from the lanes of the other streams that it waited for.  Edges
+within a lane are its order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ def draw_lanes(
     critical: Sequence[bool],
     access: Sequence[int],
 ) -> list[Line]:
-    """A line of spans for each row: `lanes[r]` has its mark, and lines come in from `sources[r]`.
+    """Draw a line of spans for each row.  `lanes[r]` has row r's mark; lines come in from
+    `sources[r]`.
 
-    `access[r]` (0 const, 1 mut, 2 mut2) says how those look.  Three columns a lane.
+    `access[r]` (0 const, 1 mut, 2 mut2) sets the look of these lines.  Three columns a lane.
     """
     count = max(lanes, default=-1) + 1
     first, last = [len(lanes)] * count, [-1] * count
@@ -55,7 +56,7 @@ def draw_lanes(
 
 
 def _corner(lane: int, low: int, high: int, below: bool) -> str:
-    """How a line leaves its lane, which may go on below."""
+    """Return the glyph where a line leaves its lane, which may go on below."""
     if lane == low:
         return "├" if below else "╰"
     if lane == high:
@@ -64,7 +65,9 @@ def _corner(lane: int, low: int, high: int, below: bool) -> str:
 
 
 def encodable(text: str) -> str:
-    """`text` with each glyph's twin where what is printed to knows no more than ASCII."""
+    """Return `text` with each glyph replaced by its ASCII twin, if standard output knows only
+    ASCII.
+    """
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     if encoding.lower().replace("-", "").replace("_", "") == "utf8":
         return text

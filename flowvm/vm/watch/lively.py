@@ -1,8 +1,8 @@
-"""What is lively right now and what each instruction waits for, as values.
+"""The lively instructions and the waits of each, as values.
 
-Looks at the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of date;
-on one that hangs, which is what it is for, it is exact.  `chain` follows the waits from what Python
-waits for down to what runs: the one thing that would have to move.
+It reads the scheduler's arrays while the scheduler works, so on a busy VM a row may be out of
+date.  On a VM that hangs, which is its purpose, it is exact.  `chain` follows the waits from the
+instruction for which Python waits down to a running one: the one that would have to move.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _ACCESS = {int(a): a.name.lower() for a in Access}
 
 
 class Waited(NamedTuple):
-    """A lively instruction that another waits for; `operand` is the number of the waiting one's
-    operand, -1 where it is not about an operand.
+    """A lively instruction for which another waits.  `operand` is the number of the waiting one's
+    operand, -1 if the wait is not about an operand.
     """
 
     seq: int
@@ -63,11 +63,11 @@ class Waited(NamedTuple):
 
 @dataclass(frozen=True)
 class Lively:
-    """An instruction that was issued and is not released yet.
+    """An instruction that is issued and not released yet.
 
-    `state` is that of `flowvm.vm.machine.words.State`, in small letters, or "running".  `behind`
-    is what its stream runs while it is in the queue, else -1.  `seconds` is how long it has been
-    running, 0 where it is not.  `python` is the line at which a callback is.
+    `state` is a `flowvm.vm.machine.words.State` in small letters, or "running".  `behind` is the
+    stream's present instruction while this one is in the queue, else -1.  `seconds` is the running
+    time so far, 0 if it is not running.  `python` is the present line of a callback.
     """
 
     seq: int
@@ -81,7 +81,7 @@ class Lively:
     python: str = ""
 
     def reason(self) -> str:
-        """What it waits for, in words."""
+        """Return the reason why the instruction is not over, as text."""
         if self.state == "running":
             text = f"running on {self.stream}"
             text += f" for {self.seconds:.1f} s" if self.seconds >= 0.05 else ""
@@ -112,8 +112,8 @@ def pending(vm: Recorded) -> list[Lively]:
 
 
 def begun(vm: Recorded) -> int:
-    """The number behind the last instruction that the scheduler has received, or that, without
-    one, the thread that issued it has in hand.
+    """Return the number behind the last instruction that the scheduler, or the issuing thread in
+    its place, has received.
     """
     seq = int(vm.words[CTL.RECEIVED])
     at = INS.AT + (seq & RING.SLOT_MASK) * INS.WORDS
@@ -121,7 +121,7 @@ def begun(vm: Recorded) -> int:
 
 
 def fronts(vm: Recorded) -> dict[int, int]:
-    """For each stream that has something to do: what it runs, or runs next."""
+    """Return, for each busy stream, the instruction that runs or runs next."""
     words, found = vm.words, {}
     if (received := int(words[CTL.RECEIVED])) < begun(vm):
         at = INS.AT + (received & RING.SLOT_MASK) * INS.WORDS
@@ -136,7 +136,7 @@ def fronts(vm: Recorded) -> dict[int, int]:
 
 
 def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
-    """For each slot, the sequence numbers that the scheduler lets it wait for."""
+    """Return the sequence numbers for which each slot waits, according to the scheduler."""
     words = vm.words
     waits: dict[int, list[int]] = {}
     for seq in range(head, received):
@@ -153,7 +153,9 @@ def _targets(vm: Recorded, head: int, received: int) -> dict[int, list[int]]:
 
 
 def _operands(vm: Recorded, seq: int) -> list[tuple[int, int]]:
-    """(storage, access) of an instruction's operands; none of one whose operands are elsewhere."""
+    """Return (storage, access) of an instruction's operands; nothing if its operands are
+    elsewhere.
+    """
     m, slot = vm.words, seq & RING.SLOT_MASK
     entry = entry_of(m, slot)
     if m[entry + ENT.OUTLINE]:  # the list may be gone by now: it is not looked at
@@ -165,7 +167,9 @@ def _operands(vm: Recorded, seq: int) -> list[tuple[int, int]]:
 
 
 def _wait(vm: Recorded, seq: int, source: int) -> Waited:
-    """Why `seq` waits for `source`: the first operand that they share and one of them writes."""
+    """Return the reason why `seq` waits for `source`: the first operand that they share and one of
+    them writes.
+    """
     theirs: dict[int, bool] = {}
     for storage, access in _operands(vm, source):
         theirs[storage] = theirs.get(storage, False) or access != OPERAND.CONST
@@ -205,7 +209,7 @@ def _lively(
 
 
 def running_for(vm: Recorded, ins: int) -> float:
-    """Seconds since the instruction at `ins`, which its worker has in hand, started; 0: unknown."""
+    """Return the seconds since the worker started the instruction at `ins`; 0 if unknown."""
     started, dispatched = int(vm.words[ins + INS.T_START]), int(vm.words[ins + INS.T_DISPATCHED])
     if not vm.running or vm.words[CTL.LEVEL] == 0 or started < dispatched:
         return 0.0  # the stamp is an earlier instruction's
@@ -215,7 +219,7 @@ def running_for(vm: Recorded, ins: int) -> float:
 
 
 def _callback_line(vm: Recorded) -> str:
-    """The line at which the callback that runs is, in its own function."""
+    """Return the present line of the running callback, in its own function."""
     host = [t.ident for t in vm.threads if t.name == HOST_THREAD]
     frame = sys._current_frames().get(host[0] or 0) if host else None
     own = None
@@ -225,7 +229,9 @@ def _callback_line(vm: Recorded) -> str:
 
 
 def chain(found: list[Lively]) -> list[Lively]:
-    """Who waits for whom, from what Python waits for, or else the youngest, to what runs."""
+    """Return the chain of waits.  It begins at the instruction for which Python waits, or else at
+    the youngest, and ends at a running one.
+    """
     by_seq = {one.seq: one for one in found}
     readers = [one for one in found if one.name in ("wait", "barrier")]
     links: list[Lively] = []
@@ -234,13 +240,13 @@ def chain(found: list[Lively]) -> list[Lively]:
         links.append(at)
         ahead = [at.behind, *(wait.seq for wait in at.waits)]
         alive = [by_seq[seq] for seq in ahead if seq in by_seq]
-        # what runs is at the end of every chain: the shortest way there is by the youngest
+        # every chain ends at a running instruction: the shortest way there is by the youngest
         at = max(alive, key=lambda one: one.seq, default=None)
     return links
 
 
 def chain_text(found: list[Lively]) -> str:
-    """`chain` as lines, "" when nothing is lively."""
+    """Return `chain` as lines, "" if nothing is lively."""
     links = chain(found)
     if not links:
         return ""

@@ -8,9 +8,9 @@ done, for which the thread waits a moment: so lines come in the order issued, an
 hangs or crashes the last line is the one to look at.  What takes longer than PATIENCE, or waits for
 something else, is left behind as "not done yet".
 
-Level 3 adds what the instruction waited for, by the rule that the scheduler follows (`[one writer]?
-readers*`), whether or not the ones in front had finished.  Level 4 adds the source and the types of
-each kernel when it is first needed (`kernel_text`), and what LLVM made of those compiled.
+Level 3 adds the instructions waited for, by the scheduler's rule (`[one writer]? readers*`), even
+if they had finished.  Level 4 adds the source and the types of each kernel at its first use
+(`kernel_text`), and LLVM's result for compiled ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMES = {
 
 
 class Narrator:
-    """Prints what one engine issues."""
+    """Prints the instructions that one engine issues."""
 
     def __init__(self, vm: Recorded) -> None:
         self.vm = vm
@@ -76,7 +76,7 @@ class Narrator:
             _write(right.rstrip() + "\n")
 
     def _done(self, seq: int) -> str:
-        """Time, rate and bytes of an instruction, once it is done: 33 columns."""
+        """Return time, rate and bytes of a finished instruction, in 33 columns."""
         if threading.current_thread().name == "flowvm-host":
             return f"{'issued by a callback':>33s}"  # it may wait for that callback
         vm, at = self.vm, REC.AT + (seq & REC.MASK) * REC.WORDS
@@ -103,7 +103,7 @@ class Narrator:
         return f"{failed}{took / 1e6:.3f} ms".rjust(11) + f"{rate:>11s}{_size(nbytes):>11s}"
 
     def _waits(self, seq: int, kind: int, operands: list[int], writes: list[bool]) -> list[str]:
-        """The instructions that `seq` waits for; from now on it is one that others wait for."""
+        """Return the instructions for which `seq` waits, and remember `seq` as one to wait for."""
         front: dict[int, str] = {}
         for storage, write in sorted(zip(operands, writes, strict=True), key=lambda o: not o[1]):
             before = self.accesses.setdefault(storage, [])
@@ -124,7 +124,7 @@ class Narrator:
 def kernel_text(
     name: str, body: Callable[..., Any], operands: Sequence[tuple[str, int, bool]], scalars: str
 ) -> str:
-    """Level 4's account of a kernel: what Numba is given.
+    """Return level 4's account of a kernel: the source given to Numba.
 
     `operands` are (dtype, dimensions, dense) of the arrays that `body` takes first, `scalars` the
     codes of the numbers that change from call to call, "d" or "q" each.
@@ -152,6 +152,6 @@ def _write(text: str) -> None:
         return
     if (sys.stderr.encoding or "ascii").lower().replace("-", "") != "utf8":
         text = text.replace("·", "|")
-    with suppress(OSError, ValueError):  # nobody reads it: that must not stop what it tells of
+    with suppress(OSError, ValueError):  # the output has no reader: that must not stop the program
         sys.stderr.write(printable(text, lines=True))
         sys.stderr.flush()

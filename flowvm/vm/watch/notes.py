@@ -1,4 +1,5 @@
-"""What the note of an asynchronous error says: the line, the operands, who made them, what it hit.
+"""The note of an asynchronous error: the line, the operands, their makers, the poisoned
+instructions.
 
     flowvm: raised by #309 gather on cpu (step 37); it was submitted at
         train.py:41 in step
@@ -57,11 +58,11 @@ class _AboutMemory(Protocol):
 
 
 class Failing(Recorded, Protocol):
-    """An engine that keeps its failures, and knows who can say what is in memory."""
+    """An engine with a failure log and a reporter of the memory's contents."""
 
     @property
     def failures(self) -> _AboutMemory:
-        """They."""
+        """The engine's failure log."""
 
 
 def place(code: CodeType | None, last: int) -> str:
@@ -129,7 +130,7 @@ def note_of(vm: Failing, failure: Failed) -> str:
 
 
 def _memory(vm: Failing, stream: int) -> list[str]:
-    """Who has the memory that a stream allocates: lines of `flow.memory.summary()`."""
+    """Return the owners of the memory that a stream allocates: lines of `flow.memory.summary()`."""
     try:
         text = vm.failures.about_memory(stream)
     except Exception as error:  # there may be no memory to look
@@ -156,7 +157,9 @@ def _storages(seen: Snapshot, i: int) -> np.ndarray[Any, Any]:
 
 
 def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[str]:
-    """`const idx i64[32] ← #307 copy, data.py:12` for each operand, those that are read first."""
+    """Return `const idx i64[32] ← #307 copy, data.py:12` for each operand; the ones that are read
+    come first.
+    """
     metas, names = getattr(failure.info, "metas", ()), getattr(failure.info, "names", ())
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
     if len(metas) != end - first or len(names) != len(metas):
@@ -184,7 +187,7 @@ def _maker(vm: Recorded, seen: Snapshot, storage: int, before: int) -> str:
 
 
 def _first_poisoned(vm: Recorded, seen: Snapshot, at: int) -> str:
-    """The first instruction that needed something the failed one should have written."""
+    """Return the first instruction that needed a value of the failed one."""
     first, end = int(seen.offsets[at]), int(seen.offsets[at + 1])
     written = seen.storage[first:end][seen.access[first:end] & 3 != OPERAND.CONST]
     poisoned = np.flatnonzero(seen.status[at + 1 :] == INS.POISONED) + at + 1

@@ -1,4 +1,4 @@
-"""When an issuing thread could have run and did not: the `gil` waits of the recorder.
+"""Times at which an issuing thread could have run and did not: the `gil` waits of the recorder.
 
 A thread's processor time falls behind the wall clock while another thread has the GIL, while the
 system runs something else on its core, and while it blocks: in a sleep, a lock, a read.  The first
@@ -8,9 +8,9 @@ how long a thread was ready to run without a core is counted by Linux.  So what 
 the sum of those two; another thread that computes without the GIL while this one sleeps, or waits
 for what that computes, is taken to have had it.
 
-A `look` compares the two clocks of the calling thread since its last one, in which it was in no
-wait of the VM's.  It says how much was lost, not when: `flowvm.profiler.run.collect` puts that
-where nothing was issued.  What is less than LEAST is not looked into, so a look is one system call.
+A `look` compares the two clocks of the calling thread since its last look, in which it was in no
+wait of the VM's.  It gives the amount lost, not the time: `flowvm.profiler.run.collect` puts that
+where nothing was issued.  Amounts below LEAST are not looked into, so a look is one system call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 
 LEAST = 50_000  # ns off the processor in one stretch, below which it stays `host`
-FRESH = 10_000_000  # ns: what happened elsewhere is read as often, or as takes a SHARE of the time
+FRESH = 10_000_000  # ns between looks at other threads; more if looks take over a SHARE of the time
 SHARE = 100
 _libc = ctypes.PyDLL(None)  # which keeps the GIL
 NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold the GIL
@@ -31,8 +31,9 @@ NATIVE = ("flowvm-sched", "flowvm-w:", "flowvm-h:")  # threads that never hold t
 def _ready(thread: int) -> int:
     """Nanoseconds that a thread of this process was ready to run and had no core; 0: not known.
 
-    Read without letting the GIL go, as Python's own functions do three times: with others that want
-    it, each would take 5 ms, and what looks for that would be what takes the time.
+    The file is read without releasing the GIL; Python's own functions release it three times.  With
+    other threads that want the GIL, each release would take 5 ms, and the measurement would cause
+    the loss.
     """
     file = _libc.open(b"/proc/self/task/%d/schedstat" % thread, os.O_RDONLY | os.O_CLOEXEC)
     if file < 0:
@@ -55,9 +56,9 @@ def _used(thread: int) -> int:
 
 
 def _others(own: int) -> dict[int, int]:
-    """How long every other thread that may have the GIL was on a core, or ready to be on one: one
-    that has the GIL and no core keeps others waiting.  By their numbers in the system.  The VM's
-    own are seldom in Python, and have the GIL only there.
+    """Return the nanoseconds that each other thread was on a core or ready for one, by native
+    thread id.  Only threads that may hold the GIL count: one with the GIL and no core keeps others
+    waiting.  The VM's own threads hold the GIL only on a core.
     """
     # not threading.enumerate(): its lock may be held where a finalizer issues instructions
     every = list(threading._active.values())  # type: ignore[attr-defined]
@@ -70,8 +71,8 @@ def _others(own: int) -> dict[int, int]:
 
 
 class _Clocks:
-    """What a thread saw at its last look, and at the moment `read` of what happened elsewhere (it
-    is to be read again when it is `due`); `small` is what it has lost since, below LEAST.
+    """The clocks of a thread at its last look.  `read` is the time of the last look at the other
+    threads, to be repeated when it is `due`.  `small` is the time lost since, below LEAST.
     """
 
     __slots__ = ("cpu", "due", "others", "read", "ready", "small", "wall")
@@ -83,7 +84,9 @@ class _Clocks:
         self.elsewhere(self.wall)
 
     def elsewhere(self, now: int) -> int:
-        """What can have kept the calling thread from running since this was last asked."""
+        """Return the nanoseconds that may have kept the calling thread from running since the last
+        call.
+        """
         thread = threading.get_native_id()
         ready, others = _ready(thread), _others(thread)
         kept = max(0, ready - self.ready - self.small)
@@ -97,8 +100,8 @@ class _Clocks:
 
 
 class OffCpu:
-    """The clocks of all issuing threads.  Each thread sees its own; what it has lost is told to
-    `lost(since, until, nanoseconds)`; `begins()` is called by a thread that was not known.
+    """The clocks of all issuing threads; each thread reads its own.  Lost time is reported by
+    `lost(since, until, nanoseconds)`.  A new thread calls `begins()`.
     """
 
     def __init__(
@@ -108,12 +111,14 @@ class OffCpu:
         self.threads = threading.local()
 
     def restart(self) -> None:
-        """Forget what threads saw; the calling one begins now."""
+        """Forget all threads' clocks; the calling one begins now."""
         self.threads = threading.local()
         self.threads.clocks = _Clocks()
 
     def begin(self) -> None:
-        """The calling thread has waited until now: what it lost meanwhile does not count."""
+        """Restart the calling thread's clocks after a wait: time lost in the wait does not
+        count.
+        """
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:
@@ -125,7 +130,9 @@ class OffCpu:
             own.elsewhere(own.wall)
 
     def look(self) -> int:
-        """Find what the calling thread has lost since it looked last; the time."""
+        """Find the time that the calling thread has lost since its last look.  Return the present
+        time.
+        """
         try:
             own: _Clocks = self.threads.clocks
         except AttributeError:

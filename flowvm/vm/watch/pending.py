@@ -1,8 +1,9 @@
-"""Looking at the VM without issuing anything: who is still to write a tensor, is a stream done.
+"""Questions to the VM that issue nothing: the pending writer of a tensor, the end of a stream's
+work.
 
-For readers that must not change what they look at: `repr`, which debuggers call on every local, and
-`Stream.query`.  They read the scheduler's arrays while it works.  "Done" is reliable: an
-instruction leaves these arrays only after its writes.  "Not yet" may be a moment out of date.
+For readers that must not change the VM: `repr`, which debuggers call on every local, and
+`Stream.query`.  They read the scheduler's arrays while it works. "Done" is reliable: an instruction
+leaves these arrays only after its writes. "Not yet" may be a moment out of date.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from flowvm.vm.machine.words import ACC, CTL, DEP, ENT, INS, OPERAND, RING, STAT
 from flowvm.vm.watch.protocol import VM
 
 POLL = 0.0002  # seconds between two looks
-GRACE = 0.01  # seconds that the scheduler gets to take what was issued
+GRACE = 0.01  # seconds for the scheduler to receive issued instructions
 
 
 class Pending(NamedTuple):
-    """An instruction that is yet to write something."""
+    """An instruction that has yet to write an operand."""
 
     seq: int
     name: str
@@ -33,7 +34,7 @@ class Pending(NamedTuple):
 
 
 def issued() -> int:
-    """The sequence number that comes next: everything issued so far is below it."""
+    """Return the next sequence number: everything issued so far is below it."""
     CPYTHON.require("counter")
     return next_of(hot["counter"])
 
@@ -51,14 +52,16 @@ def _writer(vm: VM, operand: int) -> Pending | None:
     while (index := words[first] - 1) >= 0:  # invariant: [one writer]? readers*
         node = ACC.AT + index * ACC.WORDS
         writes, slot = words[node + ACC.WRITES], words[node + ACC.SLOT]
-        if words[first] - 1 == index:  # else it left the list, and what was read is another's
+        if words[first] - 1 == index:  # else it left the list, and the words read belong to another
             seq = words[INS.AT + slot * INS.WORDS + INS.SEQ]
             return Pending(seq, _name(vm, slot)) if writes else None
     return None
 
 
 def writer_within(vm: VM, operand: int, seconds: float) -> Pending | None:
-    """Give an operand's writers up to `seconds`: None when they are done, else what is pending."""
+    """Wait up to `seconds` for an operand's writers.  Return None if they are done, else the
+    pending one.
+    """
     before, deadline = issued(), time.monotonic() + seconds
     while True:
         received, now = int(vm.words[CTL.RECEIVED]), time.monotonic()
@@ -81,7 +84,9 @@ def poison_of(vm: VM, operand: int) -> int | None:
 
 
 def lively_on(vm: VM, stream: int, before: int) -> bool:
-    """Whether an instruction of `stream` with a sequence number below `before` is not done yet."""
+    """Return True if an instruction of `stream` with a sequence number below `before` is not done
+    yet.
+    """
     if vm.words[CTL.RECEIVED] < before:
         return True
     table = vm.m[INS.AT : INS.AT + RING.SLOTS * INS.WORDS].reshape(RING.SLOTS, INS.WORDS)

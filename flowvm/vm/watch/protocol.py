@@ -1,4 +1,6 @@
-"""What who watches needs of an engine: it is handed in, for the engine itself lies above."""
+"""The interface of an engine that watchers need.  The engine itself lies above, and is passed
+in.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import numpy as np
 
 
 class VM(Protocol):
-    """An engine, as far as it is looked at (`flowvm.vm.engine.engine` says what its parts are)."""
+    """The interface of an engine for watchers (`flowvm.vm.engine.engine` describes its parts)."""
 
     base: int
     m: np.ndarray[Any, Any]
@@ -19,14 +21,14 @@ class VM(Protocol):
     threads: list[threading.Thread]
     running: bool
     stopped: bool
-    at_once: bool  # an issuing thread runs what it has issued
+    at_once: bool  # an issuing thread runs its instructions itself
 
     @property
     def streams(self) -> int:
-        """How many streams there are."""
+        """The number of streams."""
 
     def stream_name(self, stream: int) -> str:
-        """What a stream is called."""
+        """Return the name of a stream."""
 
     def call(self, name: str) -> Any:
         """The compiled shell function `name`."""

@@ -1,8 +1,8 @@
-"""What storages were made for, as those who knew it said: parameters, state of optimizers.
+"""The purposes of storages, as their makers declared them: parameters, state of optimizers.
 
-While a tensor lives, whoever has it says what it is for.  Of what is gone by the time that somebody
-asks (a script's whole `main()`), this is what is left.  Numbers of storages are used again, so each
-note has the number of the instruction that came next, and that a number is free again is noted too.
+The owner of a live tensor knows its purpose.  These notes keep the purposes of tensors that are
+gone by the time of a question (a script's whole `main()`).  Numbers of storages are used again.  So
+each note has the number of the next instruction, and a freed number is noted, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def storage_of(tensor: Any) -> int:
 
 
 def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
-    """Say what a tensor is for."""
+    """Note a tensor's purpose."""
     storage = storage_of(tensor)
     if storage:
         _living.add(
@@ -50,7 +50,7 @@ def made_for(tensor: Any, kind: str, owner: str, of: Any = None) -> None:
 
 
 def are_gone(storages: Iterable[int]) -> None:
-    """These numbers are free: whoever gets them is for something else."""
+    """Note that these numbers are free: their next owners have other purposes."""
     if _living:
         for storage in _living.intersection(storages):
             purposes.append(Purpose(storage, issued(), "", "", 0))

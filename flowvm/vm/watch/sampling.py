@@ -1,8 +1,8 @@
-"""What the issuing threads are doing, a thousand times a second: where host time goes.
+"""Samples of the issuing threads, a thousand times a second: they show where host time goes.
 
-From level 2 on a thread of its own (`flowvm.vm.workers.sampler`), native and without the GIL, looks
-at every thread that issues.  What it sees are addresses; `seen` finds the code objects among those
-that are alive, each known by more than its address, so what is gone is left out and not mistaken.
+From level 2 on a native thread without the GIL (`flowvm.vm.workers.sampler`) looks at every thread
+that issues.  It sees addresses.  `seen` finds the live code objects of these addresses, each
+identified by more than its address.  So a freed one is left out and not mistaken.
 
 Until the loop is compiled a thread of Python does the same, ten times as seldom.  Where CPython's
 places are not found, or nothing may read memory by the system, that thread asks for frame objects
@@ -48,8 +48,9 @@ _Cached: Any = type(functools.lru_cache(len))
 
 
 class Sample(NamedTuple):
-    """What a thread was doing at `time` (monotonic ns): the code and the offset of each frame, the
-    innermost first, None where the code is gone.  `used` is its processor time so far, in ns.
+    """A sample of a thread at `time` (monotonic ns).  `frames` has the code and the offset of each
+    frame, the innermost first; None for code that is gone.  `used` is the thread's processor time
+    so far, in ns.
     """
 
     time: int
@@ -58,13 +59,13 @@ class Sample(NamedTuple):
     frames: tuple[tuple[CodeType | None, int], ...]
 
 
-# Time, thread and processor time of a sample; and of each frame the address of its code, where it
-# is in that, and by what the code is known again.
+# Time, thread and processor time of a sample; and for each frame the address of its code, the
+# address in the code, and the code's identity.
 _Row = tuple[int, int, int, tuple[tuple[int, int, int], ...]]
 
 
 class _Issuing:
-    """In the locals of a thread that is looked at: goes with it."""
+    """An object in the locals of a sampled thread: it ends with the thread, and frees its slot."""
 
     def __init__(self, words: Any, free: list[int]) -> None:
         self.words, self.free = words, free
@@ -81,7 +82,7 @@ class Sampling:
 
     def __init__(self) -> None:
         self.on = False
-        self.native = False  # what the thread runs
+        self.native = False  # True if the thread runs the native loop
         self.why = ""  # it is Python's
         self.thread: threading.Thread | None = None
         self.local = threading.local()
@@ -97,11 +98,11 @@ class Sampling:
     # --- beginning and ending -----------------------------------------------------------------
 
     def watch(self) -> None:
-        """Look at the calling thread from now on, as long as it lives."""
+        """Sample the calling thread from now on, as long as it lives."""
         own = getattr(self.local, "own", None)
         if own is None:
             if not self.free:
-                return  # as many as there is room for are looked at
+                return  # only as many threads as there is room for are sampled
             self.local.own = own = _Issuing(self.words, self.free)
             self.words[own.slot + WATCHED.THREAD] = threading.get_ident()
             self.words[own.slot + WATCHED.CLOCK] = (~threading.get_native_id() << 3) | 6
@@ -118,11 +119,11 @@ class Sampling:
         target, args = (loop, (ctypes.addressof(self.words),)) if loop else (self._look, ())
         self.thread = threading.Thread(target=target, args=args, name=NAME, daemon=True)
         self.thread.start()
-        self.on = True  # last: if an exception came, whoever issues next begins anew
+        self.on = True  # last: after an exception, the next issuing thread begins anew
         say(1, f"started thread {NAME}")
 
     def _loop(self) -> Any:
-        """The native loop, ready to be entered; None where there is none, or not yet."""
+        """Return the native loop; None if there is none, or not yet."""
         if self.why:
             return None
         self.why = frames.why_not()
@@ -140,9 +141,7 @@ class Sampling:
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)
 
     def _fill(self) -> None:
-        """The memory that the loop works on.  It is never given back: the thread may outlive the
-        interpreter.
-        """
+        """Fill the loop's memory.  It is never freed: the thread may outlive the interpreter."""
         self.ring = np.zeros((SEEN.LENGTH, SEEN.WORDS), np.int64)
         call, spans = (ctypes.c_int64 * CALL.WORDS)(), (ctypes.c_int64 * (2 + 2 * SEEN.MOST))()
         window = (ctypes.c_int64 * (SAMPLING.WINDOW_BYTES // 8))()
@@ -162,7 +161,7 @@ class Sampling:
             w[getattr(SAMPLING, name)] = getattr(found, name.lower())
 
     def stop(self) -> None:
-        """Look at nobody any more; what was seen is kept."""
+        """Stop sampling; the samples stay."""
         self.on = False
         if self.thread is not None:
             self.words[SAMPLING.STOP] = 1
@@ -175,11 +174,11 @@ class Sampling:
             self.thread = None
 
     def after_fork_in_child(self) -> None:
-        """The thread is not here, and threads have other numbers."""
+        """Forget the thread in a forked child: it is not there, and threads have other numbers."""
         self.__init__()  # type: ignore[misc]
 
     def _look(self) -> None:
-        """What the thread does where there is no native loop."""
+        """Sample from a Python thread until told to stop, if there is no native loop."""
         while not self.words[SAMPLING.STOP]:
             now = time.monotonic_ns()
             for k in range(WATCHED.LENGTH):
@@ -200,8 +199,8 @@ class Sampling:
     # --- looking ------------------------------------------------------------------------------
 
     def seen(self, since: int, until: int, more: Iterable[Any] = ()) -> list[Sample]:
-        """The samples from `since` to `until` that are remembered, the oldest first.  `more` are
-        code objects that may be alive and in no function.
+        """Return the remembered samples from `since` to `until`, the oldest first.  `more` are code
+        objects that may be alive and in no function.
         """
         found = [s for s in tuple(self.seldom) if since <= s.time <= until]
         rows = [row for row in tuple(self.rows) if since <= row[0] <= until]
@@ -222,7 +221,7 @@ class Sampling:
         return sorted(found, key=lambda sample: sample.time)
 
     def _native_rows(self, since: int, until: int) -> list[_Row]:
-        """What the loop has put into the ring."""
+        """Return the samples that the native loop has put into the ring."""
         rows = []
         for row in self._rows(since, until).tolist():
             words = row[SEEN.FRAMES : SEEN.FRAMES + 3 * row[SEEN.DEPTH]]
@@ -231,7 +230,7 @@ class Sampling:
         return rows
 
     def _rows(self, since: int, until: int) -> Array:
-        """The rows of the ring that were whole while they were copied."""
+        """Return the rows of the ring that were whole while they were copied."""
         assert self.ring is not None
         count = int(self.words[SAMPLING.COUNT])
         number = np.arange(max(0, count - SEEN.LENGTH + 1), count)
@@ -244,7 +243,7 @@ class Sampling:
         return found
 
     def _find(self, wanted: set[tuple[int, int]], more: Iterable[Any]) -> None:
-        """Look for the code objects of these addresses and names among those that are alive."""
+        """Look for the live code objects with these addresses and names."""
         missing = {pair for pair in wanted if pair not in self.codes and pair[1] != 0}
         addresses = {address for address, _ in missing}
         for source in (_running, lambda: more, lambda: _own(len(sys.modules)), _functions, _named):
@@ -264,7 +263,7 @@ class Sampling:
 
 
 def how() -> str:
-    """Who looks, how often, and why not better."""
+    """Return a text: the kind of sampling thread, its rate, and the reason for a slow one."""
     if why := frames.why_not():
         return f"by a Python thread, 100 Hz: {why}"
     return "by a native thread, 1 kHz, without the GIL"
@@ -280,13 +279,13 @@ def _running() -> Iterator[CodeType]:
 
 @functools.lru_cache(maxsize=1)
 def _own(modules: int) -> list[CodeType]:
-    """Of flowvm's own functions, as long as there are so many modules."""
+    """Return the code objects of flowvm's own functions, cached by the number of modules."""
     return list(_named("flowvm"))
 
 
 def _named(package: str = "") -> Iterator[CodeType]:
-    """Of the functions and classes of modules; some of these the garbage collector does not list
-    (`gc.freeze`).
+    """Yield the code objects of the functions and classes of modules.  The garbage collector does
+    not list all of them (`gc.freeze`).
     """
     modules = [m for name, m in list(sys.modules.items()) if name.startswith(package)]
     waiting: list[Any] = [v for m in modules for v in _values(m)]
@@ -296,7 +295,7 @@ def _named(package: str = "") -> Iterator[CodeType]:
         if id(value) in known:
             continue
         known.add(id(value))
-        kind = type(value)  # not isinstance: what a module has may be made to say something else
+        kind = type(value)  # not isinstance: an attribute of a module may lie about its class
         if kind is FunctionType:
             yield value.__code__
             if value.__closure__:
@@ -341,7 +340,9 @@ def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
 
 
 def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
-    """As the native loop sees them: frame objects of a thread that runs are left alone."""
+    """Return the words of a running thread's frames, read as the native loop does, without frame
+    objects.
+    """
     found = frames.layout()
     stack = []
     for code, last in frames.walk(found, state, SEEN.MOST):
@@ -352,12 +353,12 @@ def _words_of_frames(state: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def _name(code: CodeType) -> int:
-    """What the sampler knows a code object by."""
+    """Return the number by which the sampler identifies a code object."""
     found = frames.layout()
     word = ctypes.c_int64.from_address
     return word(id(code) + found.name).value + word(id(code) + found.table).value
 
 
 def make() -> None:
-    """Have the loop in the cache: a helper's job."""
+    """Compile the loop into the cache: a helper's job."""
     address_of(sampler.sampler_loop, sampler.SIGNATURE)

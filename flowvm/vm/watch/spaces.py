@@ -15,8 +15,8 @@ HOST = "cpu"
 
 
 class Space(NamedTuple):
-    """A memory: bytes of tensors and running instructions, the most of them so far, and bytes that
-    the VM holds.
+    """A memory: the bytes of tensors and running instructions, their peak, and the bytes that the
+    VM holds.
     """
 
     name: str
@@ -26,8 +26,8 @@ class Space(NamedTuple):
 
 
 def space_of(vm: VM, stream: int) -> str:
-    """The memory that tensors made on a stream are in: HOST, or the device's name, which those of
-    its streams begin with.
+    """Return the memory in which a stream's tensors are: HOST, or the device's name, with which the
+    names of its streams begin.
     """
     if vm.words[STR.AT + stream * STR.WORDS + STR.MEMORY] != STR.DEVICE_MEMORY:
         return HOST

@@ -1,9 +1,9 @@
-"""A recorded run: the instruction DAG of what was issued while it lasted.
+"""A recorded run: the DAG of the instructions issued meanwhile.
 
-What the flight recorder has of the instructions (`flowvm.vm.watch.flight`), as objects to read.
-The edges are computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied
-from the engine: so they are complete, also where the producer had finished long before, and
-`verify` can hold the engine to them.
+The flight recorder's instructions (`flowvm.vm.watch.flight`) as objects to read.  The edges are
+computed from the operands by the rule itself (`flowvm.vm.machine.edges`), not copied from the
+engine.  So they are complete, also if the producer had finished long before, and `verify` can check
+the engine by them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Traced:
 
     @property
     def microseconds(self) -> float:
-        """How long it ran."""
+        """The duration of the instruction."""
         return (self.ended - self.started) / 1e3
 
 
@@ -79,13 +79,13 @@ class Trace:
     edges: list[Edge] = field(default_factory=list)
     result: Any = None
     dropped: int = 0
-    streams: dict[int, str] = field(default_factory=dict)  # what they are called
+    streams: dict[int, str] = field(default_factory=dict)  # the streams' names
     # (instruction, tensor) -> when a launch that may run beside others read it, and wrote it: see
     # `flowvm.vm.watch.uses`
     uses: dict[tuple[int, int], list[Times]] = field(default_factory=dict)
 
     def predecessors(self, index: int) -> list[Edge]:
-        """What instruction `index` waits for."""
+        """Return the edges for which instruction `index` waits."""
         return [e for e in self.edges if e.target == index]
 
     def __len__(self) -> int:
@@ -99,7 +99,7 @@ class Trace:
         return f"<Trace: {len(self.instructions)} instructions, {len(self.edges)} edges{lost}>"
 
     def rows(self) -> list[tuple[str, ...]]:
-        """A row an instruction, under the titles of `heads`.
+        """Return a row for each instruction, under the titles of `heads`.
 
         A tensor's dtype and shape stand where it is written (or first read); `waits for` names the
         instructions in front.
@@ -125,7 +125,7 @@ class Trace:
         return rows
 
     def heads(self) -> tuple[str, ...]:
-        """Titles of the columns of `rows`; the stream only where there are several."""
+        """Return the titles of the columns of `rows`; the stream only if there are several."""
         lanes = len({ins.stream for ins in self.instructions}) > 1
         stream = ("stream",) if lanes else ()
         return ("id", "op", "reads", "writes", "waits for", *stream, "us", "line")
@@ -134,7 +134,7 @@ class Trace:
         """The instructions on the longest path of dependences, each as long as it ran; a release is
         on none.
         """
-        best: list[tuple[int, int]] = []  # when each could have ended, and after whom
+        best: list[tuple[int, int]] = []  # the earliest end of each, and its predecessor
         front: dict[int, list[int]] = {}
         for e in self.edges:
             front.setdefault(e.target, []).append(e.source)
@@ -173,7 +173,7 @@ class Trace:
         padded = [[c.ljust(n) for c, n in zip(r, widths, strict=True)] for r in rows]
         return encodable("\n".join("  ".join(r).rstrip() for r in padded))
 
-    # the rows in colours, for so many columns: set by who knows screens (`flowvm` itself)
+    # the rows in colours, for so many columns: set by `flowvm` itself, which knows screens
     screen: ClassVar[Callable[[Trace, int], Any]]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -195,7 +195,7 @@ class Traceable(Recorded, Protocol):
 
 
 class record(Switched):  # noqa: N801 - read as a part of the with statement
-    """Records every instruction issued inside; the trace is complete when the block is left."""
+    """Record every instruction issued inside; the trace is complete when the block is left."""
 
     def __init__(self, vm: Traceable) -> None:
         self.vm, self.found = vm, Trace()

@@ -1,8 +1,9 @@
-"""When launches that ran beside each other used what they share.
+"""Times at which parallel launches used the operands that they share.
 
 Launches of a Plan on several streams may be in flight together (`flowvm.vm.workers.actors`), so the
-times of the instruction as a whole say nothing of their order: that of the tasks that touch an
-operand does, and whether they write it: what one launch reads at last another may read already.
+times of the whole instructions do not show their order.  The times of the tasks that touch an
+operand do, with their kind of access.  One launch may read an operand that another already reads
+for the last time.
 """
 
 from __future__ import annotations
@@ -23,23 +24,25 @@ UNUSED = (0, 0)  # no task of the launch did it, or none that is remembered
 
 
 def joined(a: Times, b: Times) -> Times:
-    """When something was used that was at both of these times."""
+    """Join two times of use to the span of both."""
     if UNUSED in (a, b):
         return max(a, b)
     return min(a[0], b[0]), max(a[1], b[1])
 
 
 def in_wrong_order(earlier: Times, later: Times) -> bool:
-    """Whether what should have been over was not, of two uses that both took place."""
+    """Return True if both uses took place, and the earlier one was not over when the later one
+    began.
+    """
     return UNUSED not in (earlier, later) and earlier[1] > later[0]
 
 
 def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
-    """Rows (instruction, flat operand, writes, started, ended), for such launches alone.
+    """Return rows (instruction, flat operand, writes, started, ended) for launches of Plans.
 
-    `infos` has what the VM's entries are about, for each instruction.  An operand has a row for the
-    tasks that write it and one for those that only read it: the times of the first and the last,
-    UNUSED where none ran or was remembered.
+    `infos` has the objects of the VM's entries, for each instruction.  An operand has a row for
+    tasks that write it and one for tasks that only read it, with the times of the first and the
+    last.  They are UNUSED if none ran or is remembered.
     """
     rows = []
     launches = {
@@ -63,7 +66,7 @@ def uses_of(seen: Snapshot, infos: Sequence[Any]) -> Array:
 
 
 def _touched(task: Sequence[tuple[int, bool]]) -> list[tuple[int, bool]]:
-    """Each operand of a task, once, and whether it writes it."""
+    """Yield each operand of a task once, with True if the task writes it."""
     writes: dict[int, bool] = {}
     for k, changes in task:
         writes[k] = writes.get(k, False) or changes

@@ -1,4 +1,4 @@
-"""The schedule verifier: did a recorded run keep every order that its operands demand?
+"""The schedule verifier: a check that a recorded run kept every order that its operands demand.
 
 Independent of the engine's edges: for every tensor, every two accesses in program order of which
 one at least writes must not have overlapped, the earlier one ending before the later one started.
@@ -21,7 +21,7 @@ from flowvm.vm.watch.uses import CONFLICTS, UNUSED, in_wrong_order
 
 @dataclass(frozen=True)
 class Verified:
-    """What was checked: `pairs` of conflicting accesses, in `instructions` instructions.
+    """The count of checks: `pairs` of conflicting accesses, in `instructions` instructions.
 
     >>> flow.vm.Verified(instructions=4, pairs=4).pairs
     4
@@ -50,7 +50,7 @@ def verify(trace: Trace) -> Verified:
     for tensor, uses in accesses.items():
         since_write: list[tuple[int, bool]] = []
         for index, writes in uses:
-            # earlier conflicting accesses; those before the last write are ordered through it
+            # earlier conflicting accesses; the ones before the last write are ordered through it
             for earlier, earlier_writes in since_write:
                 if writes or earlier_writes:
                     pairs += 1
@@ -73,7 +73,9 @@ def verify(trace: Trace) -> Verified:
 
 
 def _overlap(trace: Trace, earlier: int, later: int, tensor: int) -> bool:
-    """Whether the one had not ended its use of a tensor when the other began its own."""
+    """Return True if the earlier instruction's use of a tensor had not ended when the later one
+    began its own.
+    """
     before, after = trace.uses.get((earlier, tensor)), trace.uses.get((later, tensor))
     if before is None or after is None:
         return trace.instructions[earlier].ended > trace.instructions[later].started

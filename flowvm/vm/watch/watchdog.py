@@ -1,9 +1,10 @@
-"""The thread that looks at the VM while nobody else can: watchdog, and window for other processes.
+"""The thread that looks at the VM while nobody else can: a watchdog, and a window for other
+processes.
 
-`flowvm-watch` starts with the VM and sleeps.  Once a second it looks whether anything was done; if
-instructions are pending and nothing was for `config.watchdog` seconds, it prints who waits for whom
-down to what runs, once, whatever the other threads are stuck in.  And whoever asks by its socket
-(`flowvm top PID`) is answered by it, see `flowvm.vm.watch.window`.
+`flowvm-watch` starts with the VM and sleeps.  Once a second it checks if anything was done.  If
+instructions are pending and nothing was done for `config.watchdog` seconds, it prints the chain of
+waits down to a running one.  It does so once, wherever the other threads are stuck.  It also
+answers questions at its socket (`flowvm top PID`), see `flowvm.vm.watch.window`.
 
 `kill -USR1 PID` prints the same, on the main thread, unless the program has a handler of its own.
 Nothing here ever ends or interrupts anything.
@@ -34,11 +35,11 @@ else:
     lively = lazy("flowvm.vm.watch.lively")
     window = lazy("flowvm.vm.watch.window")
 
-LOOK_S = 1.0  # seconds between two looks, or a quarter of what the watchdog waits for
+LOOK_S = 1.0  # seconds between two looks, or a quarter of the watchdog's patience
 
 
 class Watch:
-    """The thread and what it knows, of one engine."""
+    """The watchdog of one engine: its thread and its state."""
 
     def __init__(self, vm: window.Shown) -> None:
         self.vm = vm
@@ -51,7 +52,9 @@ class Watch:
         self.told = False
 
     def start(self) -> None:
-        """Called when the VM starts, every time; from the second time on it does nothing."""
+        """Start the thread; called at each start of the VM, it does nothing from the second time
+        on.
+        """
         if self.thread is not None:
             return
         self.begun = time.monotonic_ns()
@@ -72,7 +75,7 @@ class Watch:
             self.refused = True
 
     def after_fork_in_child(self) -> None:
-        """The thread is not here, and the socket is the parent's."""
+        """Forget the thread and the socket in a forked child: they are the parent's."""
         if self.listener is not None:
             self.listener.close()
         self.__init__(self.vm)  # type: ignore[misc]
@@ -98,7 +101,7 @@ class Watch:
                 time.sleep(seconds)
 
     def _serve(self, seconds: float) -> None:
-        """Answer whoever asks within so many seconds, or let them pass."""
+        """Answer one question of another process within `seconds`, or just wait."""
         if self.listener is None:
             time.sleep(seconds)
             self._listen()
@@ -108,7 +111,8 @@ class Watch:
                 window.serve(self.vm, self.listener)
 
     def look(self, seconds: float) -> None:
-        """Note whether something was done; it is `seconds` since the last look, or a little more.
+        """Note if an instruction was done.  `seconds` have passed since the last look, or a little
+        more.
 
         Long after that this process was stopped, or the machine slept: the time does not count.
         """

@@ -1,10 +1,10 @@
 """A window into a running VM, for `flowvm top` in another process.
 
-The process listens on a Unix socket of the abstract namespace, named by its user and number, so
-there is no file to clean up, and one that is gone cannot be found.  It answers nobody but its own
-user and root: the kernel says who asks.  An answer is words of the VM as they are (`socket.send`
-copies them without the GIL), the names that only Python knows, and nothing of any tensor's values;
-whoever asked does all counting and formatting.
+The process listens on a Unix socket of the abstract namespace, named by its user and number.  So
+there is no file to clean up, and an ended process cannot be found.  It answers only its own user
+and root: the kernel names the asking user.  An answer is words of the VM as they are (`socket.send`
+copies them without the GIL), and the names that only Python knows.  It has no tensor's values.  The
+asking process does all counting and formatting.
 
 Reading from outside was weighed against this: a shared mapping would be shared with children that
 were forked, too, and the VM's words must not be; reading another process's memory needs a
@@ -38,10 +38,10 @@ from flowvm.vm.watch.flight import Recorded
 from flowvm.vm.watch.lively import begun, fronts
 from flowvm.vm.watch.spaces import space_of, spaces
 
-SAMPLE = 1024  # instructions that an answer shows, unless more are asked for
+SAMPLE = 1024  # instructions in an answer, unless more are asked for
 # waits, marks of the user and new entries that an answer has at most
 WAITS, MARKS, FRESH = 512, 64, 2048
-PATIENCE_S = 2  # for whoever asks to take the answer
+PATIENCE_S = 2  # for the asking process to take the answer
 MOST_HEADER = 1 << 26  # bytes of an answer's header
 PARTS: Check = several(row(integer(0, ARRAY.WORDS), integer(0, ARRAY.WORDS)), 1 << 10)
 _CREDENTIALS = struct.Struct("3i")
@@ -61,19 +61,19 @@ class _Begun(Protocol):
 
 
 class Shown(Recorded, Protocol):
-    """An engine, as far as its window shows it."""
+    """The interface of an engine that its window shows."""
 
     @property
     def failures(self) -> _BySeq:
-        """Its failed instructions."""
+        """The engine's failed instructions."""
 
     @property
     def watch(self) -> _Begun:
-        """Since when it runs."""
+        """The engine's watchdog, which knows the time of its start."""
 
     @property
     def uncompiled(self) -> bool:
-        """Whether it runs as Python, until it is compiled."""
+        """True while the VM runs as Python, until it is compiled."""
 
 
 def _name(pid: int) -> str:
@@ -81,7 +81,7 @@ def _name(pid: int) -> str:
 
 
 def listen() -> socket.socket:
-    """The socket of this process.  OSError where there can be none."""
+    """Return the socket of this process; OSError if there can be none."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(_name(os.getpid()))
@@ -106,8 +106,8 @@ def serve(vm: Shown, listener: socket.socket) -> None:
     connection, _ = listener.accept()
     with connection:
         try:
-            # the kernel's timeouts: Python's would let go of the GIL once more at every call, and
-            # to take it back is what disturbs the threads that are watched
+            # the kernel's timeouts: Python's would release the GIL once more at every call, and
+            # taking it back disturbs the observed threads
             connection.setblocking(True)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(PATIENCE_S, 0))
@@ -130,7 +130,7 @@ def serve(vm: Shown, listener: socket.socket) -> None:
                     sent -= len(left.pop(0))
                 if left:
                     left[0] = left[0][sent:]
-        except Exception:  # whoever asked has gone, or asks nonsense: the next one is answered
+        except Exception:  # the asking process has gone, or asks nonsense: the next one is answered
             return
 
 
@@ -202,7 +202,7 @@ def _ring(base: int, words: int, mask: int, first: int, last: int) -> list[tuple
 
 
 def check_question(question: Any) -> None:
-    """ArgumentError for what `answer` is not to see."""
+    """Raise ArgumentError for a question that `answer` must not see."""
     if not isinstance(question, dict):
         wrong("a question", question, "a record")
     for name, value in question.items():
@@ -211,11 +211,11 @@ def check_question(question: Any) -> None:
 
 
 def answer(vm: Shown, question: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, int]]]:
-    """What `vm` shows: names and numbers, and the parts of its words that belong to them.
+    """Return the VM's state: names and numbers, and the parts of its words that belong to them.
 
-    Of the question: `since` (instructions below were seen), `most` (instructions wanted), `entries`
-    (of which the asker knows the names), `waits` (the asker has those that ended by then),
-    `dump` (the text of `flow.vm.dump()` is wanted).
+    The question has `since` (instructions below were seen), `most` (instructions wanted), `entries`
+    (number of entries whose names are known), `waits` (waits that ended by then are known), `dump`
+    (the text of `flow.vm.dump()` is wanted).
     """
     words, flight = vm.words, vm.flight
     received, head = begun(vm), int(words[CTL.HEAD])
@@ -282,8 +282,8 @@ def _scheduled(vm: Shown) -> int:
 
 
 def _compiling() -> list[str]:
-    """What threads wait for to be compiled or loaded: each that is in `jit.load` says so, so it
-    costs nobody anything who does not look.
+    """Return the names of functions that threads now compile or load.  The calls of `jit.load` are
+    found in the stacks, so other threads pay nothing.
     """
     found = []
     for frame in list(sys._current_frames().values()):

@@ -1,4 +1,4 @@
-"""How much an operation computes, for rates: from its name and the metas of its operands."""
+"""The number of operations of an instruction, from its name and the metas of its operands."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PRODUCTS = ("matmul", "linear", "addmm", "baddbmm", "bmm")
 
 
 def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
-    """Operations of a matrix product, convolution or attention, 2 a multiplication; 0 for anything
-    else.  What a causal attention leaves out counts.
+    """Return the operations of a matrix product, convolution or attention, 2 a multiplication; 0
+    for anything else.  The masked half of a causal attention counts, too.
 
-    `metas` are those of the operands, outputs first.
+    `metas` are the operands' metas, outputs first.
     """
     if len(metas) < 3:
         return 0
@@ -27,7 +27,7 @@ def flops_of(name: str, metas: Sequence[TensorMeta]) -> int:
     out, a, b = metas[:3]
     if name.lstrip("_").startswith(_PRODUCTS):
         batch = math.prod(b.shape[:-2])
-        # m n, m k and k n elements, or so many times each in a batch
+        # m n, m k and k n elements, or these times the size of a batch
         return 2 * math.isqrt(out.numel * a.numel * b.numel // max(1, batch))
     if name == "conv_weight":
         return 2 * a.numel * out.numel // max(1, out.shape[0])

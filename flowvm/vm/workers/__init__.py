@@ -1,4 +1,4 @@
-"""Workers: the loops that threads enter, and what they run there.
+"""Workers: the loops of threads, and the functions that run in them.
 
 Here: how instructions are executed, shared among threads, launched from Plans and given memory; and
 the streams of devices. All of it is native and takes no GIL.

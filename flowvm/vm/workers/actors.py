@@ -73,7 +73,7 @@ def nudge(m: Words, stream: int) -> None:
 
 
 def post(m: Words, actor: Words) -> None:
-    """Tell an actor to look whether it may act.
+    """Tell an actor to check if it may act.
 
     A mailbox has room for every actor of its stream, so nobody waits here for long.
     """
@@ -89,16 +89,16 @@ def post(m: Words, actor: Words) -> None:
 
 
 def has_mail(m: Words, stream: int) -> bool:
-    """Whether a message waits for one of the stream's actors."""
+    """Return True if a message waits for one of the stream's actors."""
     box = MBX.AT + stream * MBX.WORDS
     return load_acquire(m, box + MBX.FIRST + m[box + MBX.HEAD] % MBX.MESSAGES) != 0
 
 
 def serve(m: Words, stream: int) -> bool:
-    """Take one message, and let its actor act while it may; whether there was one.
+    """Take one message, and let its actor act while it may.  Return True if there was a message.
 
-    One of repeated tasks acts once, and asks again behind those that it has told: where a forward
-    and a backward actor may both act they take turns, which is 1F1B.
+    An actor of repeated tasks acts once, and posts itself again behind the actors that it has
+    told.  If a forward and a backward actor may both act they take turns, which is 1F1B.
     """
     address = take(m, stream)
     if address == 0:
@@ -113,8 +113,8 @@ def serve(m: Words, stream: int) -> bool:
 
 
 def take(m: Words, stream: int) -> int:
-    """Take a message out of the mailbox: the address of its actor, which is to look now, and to
-    leave behind that; or 0.
+    """Take a message out of the mailbox.  Return the address of its actor, or 0.  The actor must
+    act now, and `leave` afterwards.
     """
     box = MBX.AT + stream * MBX.WORDS
     place = box + MBX.FIRST + m[box + MBX.HEAD] % MBX.MESSAGES
@@ -123,22 +123,24 @@ def take(m: Words, stream: int) -> int:
         store_release(m, place, 0)
         m[box + MBX.HEAD] += 1
         actor = words_at(address, ACTOR.WORDS)
-        # whoever frees the words reads these two in the other order
+        # the thread that frees the words reads these two in the other order
         store_release(actor, ACTOR.LOOKING, 1)
-        # before the look: what comes after it posts again
+        # before the look: an event after it posts again
         fetch_add(actor, ACTOR.QUEUED, -1)
     return address
 
 
 def leave(actor: Words) -> None:
-    """A message is answered: the worker reads and writes nothing of the actor or its Plan until it
-    takes another.
+    """End a message: the worker reads and writes nothing of the actor or its Plan until it takes
+    another.
     """
     store_release(actor, ACTOR.LOOKING, 0)
 
 
 def look(m: Words, stream: int, actor: Words) -> bool:
-    """Let the actor act once if it may, or else end if no data will come; whether it has acted."""
+    """Let the actor act once if it may, or else end if no data will come.  Return True if it has
+    acted.
+    """
     plan = words_at(actor[ACTOR.PLAN], MOST)
     if may_act(plan, actor):
         act(m, stream, plan, actor)
@@ -150,18 +152,18 @@ def look(m: Words, stream: int, actor: Words) -> bool:
 
 
 def actor_of(plan: Words, number: int) -> Words:
-    """The words of an actor."""
+    """Return the words of an actor."""
     return words_at(address_in(plan, plan[RUNTIME.FIRST] + number * ACTOR.WORDS), ACTOR.WORDS)
 
 
 def tell(m: Words, plan: Words, actor: Words) -> None:
-    """A message to every consumer and producer."""
+    """Send a message to every consumer and producer."""
     for k in range(actor[ACTOR.TELLS]):
         post(m, actor_of(plan, plan[actor[ACTOR.TELL] + k]))
 
 
 def tell_sources(m: Words, plan: Words) -> None:
-    """A message to every actor that waits for no other."""
+    """Send a message to every actor that waits for no other."""
     for k in range(plan[RUNTIME.ACTORS]):
         actor = actor_of(plan, k)
         if actor[ACTOR.INS] == 0:
@@ -172,7 +174,9 @@ def tell_sources(m: Words, plan: Words) -> None:
 
 
 def may_act(plan: Words, actor: Words) -> bool:
-    """Whether the actor's inputs are readable and its outputs writable for its next launch."""
+    """Return True if the actor's inputs are readable and its outputs writable for its next
+    launch.
+    """
     acted, times = actor[ACTOR.ACTED], actor[ACTOR.TIMES]
     if acted // times >= load_acquire(plan, RUNTIME.STARTED):
         return False
@@ -187,8 +191,9 @@ def may_act(plan: Words, actor: Words) -> bool:
 
 
 def has_acted(other: Words, acted: int, times: int, before: int) -> bool:
-    """Whether another actor has acted for what is the turn of one that has `acted`, `times` for
-    each launch; or for the repetition, or launch, that many `before` it (behind it, if negative).
+    """Return True if another actor has acted for the turn of one that has `acted`, with `times`
+    turns a launch.  `before` moves the turn back by repetitions, or launches; a negative one moves
+    it forward.
     """
     if other[ACTOR.TIMES] == times:  # of one far behind, it may be over for this launch
         last = (acted // times + 1) * times
@@ -225,7 +230,7 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
                 plan[at + LAUNCH.TASK] = task
                 for i in range(ARG.N_DETAILS):
                     plan[at + LAUNCH.DETAILS + i] = m[ARG.AT + stream * ARG.WORDS + i]
-        plan[own] = max(before, ran)  # in front of `leave_undone`, which asks what has run
+        plan[own] = max(before, ran)  # in front of `leave_undone`, which reads it
         if status != 0:
             leave_undone(m, slot, entry, plan, actor, ran, True)
     else:
@@ -239,8 +244,8 @@ def act(m: Words, stream: int, plan: Words, actor: Words) -> None:
 
 
 def poison_in_front(m: Words, slot: int, entry: int) -> int:
-    """Like `poison_of`, of what another launch in flight has poisoned: only of those in front of
-    this one.  One behind may have failed already, at what this one has left to it.
+    """Return the poison of an operand, as `poison_of`, but only from launches in front of this
+    one.  One behind may have failed already, after this one gave it its turn.
     """
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
@@ -254,9 +259,9 @@ def poison_in_front(m: Words, slot: int, entry: int) -> int:
 def leave_undone(
     m: Words, slot: int, entry: int, plan: Words, actor: Words, ran: int, failed: bool
 ) -> None:
-    """An actor goes no further in a launch that has failed: poison what that leaves half written,
-    before anybody behind the actor may look at it.  `failed`: at its task `ran`, or, with 0, in
-    the place of repetitions that would have followed others.
+    """Stop an actor in a failed launch: poison its half written outputs, before others may look at
+    them.  `failed`: True at its failed task `ran`; False in the place of repetitions that would
+    have followed others.
     """
     poison_rest(
         m, slot, entry, actor[ACTOR.ACTED] // actor[ACTOR.TIMES], actor[ACTOR.TASK] + ran,
@@ -266,14 +271,16 @@ def leave_undone(
 
 
 def ran_at(plan: Words, actor: Words, number: int) -> int:
-    """Where it says how many of its tasks an actor has run for a launch."""
+    """Return the index of the word that counts the tasks that an actor has run for a launch."""
     first = address_in(plan, plan[RUNTIME.FIRST])
     k = (address_in(actor, 0) - first) // (8 * ACTOR.WORDS)
     return plan[RUNTIME.RAN] + number % plan[RUNTIME.DEPTH] * plan[RUNTIME.ACTORS] + k
 
 
 def may_end(plan: Words, actor: Words) -> bool:
-    """Whether no more data will come: all launches are acted for, all producers have ended."""
+    """Return True if no more data will come: all launches are acted for, all producers have
+    ended.
+    """
     if actor[ACTOR.ACTED] != plan[RUNTIME.STARTED] * actor[ACTOR.TIMES]:
         return False
     for k in range(actor[ACTOR.INS]):
@@ -286,11 +293,11 @@ def may_end(plan: Words, actor: Words) -> bool:
 
 
 def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
-    """Whether a launch may run beside those in flight, which come before it.
+    """Return True if a launch may run beside the launches in flight, which come before it.
 
-    Same-stream order does not hold it back here, so what it shares with them must be what the
-    actors' own edges order: variables.  An input that one of them makes, or that a launch writes
-    as a variable, is not.
+    Same-stream order does not hold it back here.  So memory shared with them must be ordered by the
+    actors' own edges: variables.  An input that one of them makes, or that a launch writes as a
+    variable, is not.
     """
     if not will_run(m, slot, entry):
         return False  # it never runs: `worker_loop` skips it when nothing is in flight
@@ -318,7 +325,7 @@ def may_open(m: Words, slot: int, entry: int, plan: Words) -> bool:
 
 
 def writes_an_input(m: Words, slot: int, entry: int) -> bool:
-    """Whether a launch writes, as a variable, the memory of one of its inputs."""
+    """Return True if a launch writes, as a variable, the memory of one of its inputs."""
     words = m[entry + ENT.LAYOUT]
     made, inputs = load_word(words + 8 * PLAN.MADE), load_word(words + 8 * PLAN.INPUTS)
     for j in range(made, made + inputs):
@@ -341,7 +348,7 @@ def open_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> No
     plan[at + LAUNCH.ALONE] = 1 if writes_an_input(m, slot, entry) else 0
     plan[at + LAUNCH.SCALARS] = scalars_of(m, slot, entry)
     if CHECKED:
-        begin_check(m, stream, slot)  # whose memory it is
+        begin_check(m, stream, slot)  # its memory
     plan[at + LAUNCH.CHUNK] = take_chunk(m, stream, slot, entry)
     if plan[at + LAUNCH.CHUNK] == 0:
         plan[at + LAUNCH.STATUS], plan[at + LAUNCH.TASK] = OUT_OF_MEMORY, -1
@@ -352,13 +359,13 @@ def open_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> No
 
 
 def may_close(plan: Words) -> bool:
-    """Whether all actors have acted for the first launch in flight."""
+    """Return True if all actors have acted for the first launch in flight."""
     at = RUNTIME.WORDS + plan[RUNTIME.FINISHED] % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     return load_acquire(plan, at + LAUNCH.LEFT) == 0
 
 
 def close_launch(m: Words, stream: int, slot: int, entry: int, plan: Words) -> int:
-    """Give a launch's chunk back and report what came of it: its status."""
+    """Give a launch's chunk back and report the launch.  Return its status."""
     at = RUNTIME.WORDS + plan[RUNTIME.FINISHED] % plan[RUNTIME.DEPTH] * LAUNCH.WORDS
     status = load_acquire(plan, at + LAUNCH.STATUS)
     if plan[at + LAUNCH.CHUNK] != 0:

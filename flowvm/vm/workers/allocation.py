@@ -1,4 +1,4 @@
-"""Giving a storage its memory."""
+"""Allocation of a storage's memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flowvm.vm.workers.steps import DEVICE_FAILED
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
 DEVICE_IS_FULL = 2  # CUDA_ERROR_OUT_OF_MEMORY
-MOST_BYTES = 1 << 60  # more than any machine has; what is more may be no number of bytes any more
+MOST_BYTES = 1 << 60  # more than any machine has; larger numbers may overflow a number of bytes
 OWNED = 1 << 40  # STO.CLASS of memory that came from the allocator; adopted memory has no class
 
 
 def own(m: Words, stream: int, storage: int, size: int) -> bool:
-    """Give a storage memory of its own; whether there was any."""
+    """Give a storage memory of its own.  Return True if there was any."""
     at = STO.AT + storage * STO.WORDS
     pointer = allocate(m, stream, size)
     if pointer == 0:

@@ -57,7 +57,7 @@ SLAB = 2 << 20
 HUGE_PAGE = 2 << 20  # of x86-64, and of aarch64 with its usual page of 4 KiB
 LARGE_CLASS = 56  # the class of 1 MiB: larger classes come straight from the system
 PATIENCE, LOOK = 2000, 50  # looks at another worker that has memory to release; us between two
-KEEP = 256 << 20  # cached bytes that are never given back without being asked for
+KEEP = 256 << 20  # cached bytes that are given back only on request
 
 
 def class_of(size: int) -> int:
@@ -85,7 +85,7 @@ def counters(m: Words, at: int) -> Words:
 
 
 def count_more(count: Words, now: int, peak: int, size: int) -> None:
-    """Add `size` to the counter `now`, of which `peak` is the maximum."""
+    """Add `size` to the counter `now`; word `peak` has its maximum."""
     there = fetch_add(count, now, size) + size
     most = count[peak]
     while there > most and not compare_exchange(count, peak, most, there):
@@ -127,8 +127,8 @@ def from_device(m: Words, at: int, size: int) -> int:
 
 
 def to_system(m: Words, at: int, by: int, memory: int) -> None:
-    """Give back what `from_system` gave the stream at `at`; the worker of the one at `by` calls,
-    which is of the same device.
+    """Give memory of `from_system` back, for the stream at `at`.  The calling worker is the one at
+    `by`, of the same device.
     """
     if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         free(memory)
@@ -165,13 +165,13 @@ def pop(m: Words, at: int, size_class: int) -> int:
 
 
 def lock(m: Words, at: int) -> None:
-    """Have the free blocks and the slabs of a device's stream for this thread alone."""
+    """Lock the free blocks and the slabs of a device's stream for this thread."""
     while not compare_exchange(m, at + STR.LOCK, 0, 1):
         sched_yield()
 
 
 def unlock(m: Words, at: int) -> None:
-    """Let others have them."""
+    """Unlock the free blocks and the slabs of a device's stream."""
     store_release(m, at + STR.LOCK, 0)
 
 
@@ -198,7 +198,7 @@ def allocate(m: Words, stream: int, size: int) -> int:
 
 
 def take_zoned(m: Words, stream: int, size: int) -> int:
-    """A block with zones, asked for again without what is in quarantine if there is none."""
+    """Return a block with zones.  If there is none, free the quarantine and try again."""
     at = STR.AT + stream * STR.WORDS
     block = new_block(m, stream, size)
     if block == 0 and give_back(m, at, at) > 0:
@@ -209,7 +209,7 @@ def take_zoned(m: Words, stream: int, size: int) -> int:
 
 
 def take_locked(m: Words, at: int, size_class: int) -> int:
-    """`take` of a device's stream."""
+    """Call `take` for a device's stream, with its lock."""
     lock(m, at)
     block = take(m, at, size_class)
     unlock(m, at)
@@ -236,7 +236,7 @@ def take(m: Words, at: int, size_class: int) -> int:
 
 
 def reserve(m: Words, at: int, size: int) -> int:
-    """Memory from the system, asked for again without what is cached if there is none."""
+    """Return memory from the system.  If there is none, free the cache and try again."""
     block = from_system(m, at, size)
     if block == 0 and m[at + STR.CACHED] > 0:
         give_back(m, at, at)
@@ -247,7 +247,9 @@ def reserve(m: Words, at: int, size: int) -> int:
 
 
 def next_slab(m: Words, at: int) -> bool:
-    """Begin a slab; whether there was one.  A device's stream remembers those that it has cut."""
+    """Begin a slab.  Return True if there was one.  A device's stream remembers the slabs that it
+    has cut.
+    """
     slab = reserve(m, at, SLAB)
     if slab == 0:
         return False
@@ -262,7 +264,7 @@ def next_slab(m: Words, at: int) -> bool:
 
 
 def release(m: Words, stream: int, block: int, size_class: int) -> None:
-    """Give back a block that `allocate` of the same stream gave."""
+    """Free a block that `allocate` of the same stream returned."""
     at = STR.AT + stream * STR.WORDS
     rounded = size_of(size_class)
     if CHECKED and m[at + STR.MEMORY] == STR.HOST_MEMORY:
@@ -283,16 +285,16 @@ def release(m: Words, stream: int, block: int, size_class: int) -> None:
 
 
 def trim(m: Words, stream: int) -> None:
-    """Give what the stream keeps for reuse back to the system: large blocks, and a device's slabs
-    that are free.
+    """Give the stream's cached memory back to the system: large blocks, and a device's free
+    slabs.
     """
     at = STR.AT + stream * STR.WORDS
     trim_for(m, at, at)
 
 
 def trim_device(m: Words, by: int) -> bool:
-    """Give back what the streams keep whose memory is counted with that of the one at `by`, whose
-    worker calls: a device's, or page-locked memory.  Whether it was anything.
+    """Give back the cached memory of all streams that count into one place with the stream at `by`,
+    whose worker calls.  The memory is a device's, or page-locked.  Return True if there was any.
     """
     given = 0
     for stream in range(load_acquire(m, CTL.USED_STREAMS)):
@@ -305,8 +307,8 @@ def trim_device(m: Words, by: int) -> bool:
 
 
 def await_releases(m: Words, at: int) -> None:
-    """Let the worker of the stream at `at` come to what it was handed so far: in program order, the
-    memory that is asked for now may have been released.
+    """Wait for the worker of the stream at `at` to reach the end of its queue.  In program order,
+    the memory to allocate now may have been released.
 
     Not for long: that worker may itself wait for the one that calls.
     """
@@ -314,11 +316,13 @@ def await_releases(m: Words, at: int) -> None:
     for _ in range(PATIENCE):
         if load_acquire(m, at + STR.LAUNCHED) >= tail:
             return
-        futex_wait(m, at + STR.MEMORY, m[at + STR.MEMORY], LOOK)  # a sleep: nobody wakes it
+        futex_wait(m, at + STR.MEMORY, m[at + STR.MEMORY], LOOK)  # a sleep: no thread wakes it
 
 
 def trim_for(m: Words, at: int, by: int) -> int:
-    """`trim` of the stream at `at`, by the worker of the one at `by`: how many bytes."""
+    """Do `trim` for the stream at `at`, by the worker of the one at `by`.  Return the number of
+    bytes.
+    """
     if m[at + STR.MEMORY] == STR.HOST_MEMORY:
         return give_back(m, at, by)
     lock(m, at)
@@ -329,7 +333,7 @@ def trim_for(m: Words, at: int, by: int) -> int:
 
 
 def give_back(m: Words, at: int, by: int) -> int:
-    """Give the stream's cached large blocks back: how many bytes."""
+    """Give the stream's cached large blocks back.  Return the number of bytes."""
     given = 0
     for size_class in range(LARGE_CLASS + 1, STR.N_CLASSES):
         while m[at + STR.CLASSES + size_class] != 0:
@@ -344,7 +348,7 @@ def give_back(m: Words, at: int, by: int) -> int:
 
 
 def give_slabs_back(m: Words, at: int, by: int) -> int:
-    """Give slabs back of which every block that was cut is free: how many bytes."""
+    """Give back slabs whose blocks are all free.  Return the number of bytes."""
     given = 0
     end, cut = m[at + STR.SLAB], SLAB - m[at + STR.SLAB_LEFT]
     if end != 0 and free_of(m, at, end - cut, end) == cut:

@@ -56,7 +56,7 @@ NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 def enter(m: Words, stream: int) -> Words:
-    """Make the device's context this thread's; the stream's block."""
+    """Make the device's context this thread's.  Return the stream's block."""
     block = words_at(m[STR.AT + stream * STR.WORDS + STR.BLOCK], DEV.WORDS)
     call_driver(block, DEV.F_SET_CONTEXT, block[DEV.CONTEXT], 0, 0, 0)
     m[ARG.AT + stream * ARG.WORDS + ARG.BLOCK] = address_in(block, 0)
@@ -64,8 +64,8 @@ def enter(m: Words, stream: int) -> Words:
 
 
 def ignore_captures(block: Words) -> None:
-    """Let this thread call the driver while another library captures a graph: what it calls is no
-    part of that, and would else spoil it.
+    """Let this thread call the driver while another library captures a graph.  Its calls do not
+    join that capture, and would spoil it otherwise.
     """
     mode = result_of(block)
     store_word(mode, RELAXED)
@@ -76,7 +76,7 @@ def ignore_captures(block: Words) -> None:
 
 
 def open_next(m: Words, stream: int, block: Words) -> bool:
-    """Hand the next instruction of the queue to the device; whether there was one that could be."""
+    """Hand the next instruction of the queue to the device.  Return True if that was possible."""
     at = STR.AT + stream * STR.WORDS
     opened = m[at + STR.LAUNCHED]
     if opened == load_acquire(m, at + STR.TAIL):
@@ -96,13 +96,15 @@ def open_next(m: Words, stream: int, block: Words) -> bool:
     most = BATCH if m[CTL.LEVEL] < 2 and block[DEV.EACH] == 0 else 1
     if block[DEV.SINCE] >= most or opened + 1 == load_acquire(m, at + STR.TAIL):
         record(block, opened + 1)
-    # at last: else an event that tells when it ended could be behind what waits for it
+    # at last: else an event that tells when it ended could be behind its waiters
     store_release(m, at + STR.LAUNCHED, opened + 1)
     return True
 
 
 def launched_before(m: Words, slot: int) -> bool:
-    """Whether all that the instruction's notes name was handed to its device."""
+    """Return True if all instructions that an instruction's notes name were handed to their
+    devices.
+    """
     index = m[WAI.AT + slot] - 1
     while index >= 0:
         node = EDG.AT + index * EDG.WORDS
@@ -134,8 +136,8 @@ def wait_on_device(m: Words, slot: int, block: Words) -> None:
 
 
 def event_for(m: Words, stream: int, place: int, block: Words) -> int:
-    """An event behind the queue of another stream up to `place`, for `block`'s to wait for; 0 where
-    that is done.
+    """Return an event behind the queue of another stream up to `place`, for `block`'s stream to
+    wait for; 0 if that is done.
 
     The stream's worker records one before whatever waits for others.  Where it has recorded none
     there is nothing of that kind yet, so one is recorded now; if it was faster, its own counts.
@@ -168,7 +170,7 @@ def event_behind(other: Words, place: int) -> int:
 
 
 def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
-    """Take memory and launch; INS.STATUS is what is known of its end."""
+    """Take memory and launch.  INS.STATUS is the status known so far."""
     if m[CTL.LEVEL] != 0:
         stamp_open(m, stream, slot)
     block[DEV.LINE] = block[DEV.LINES] + 8 * LINES.WORDS * (place & RING.SLOT_MASK)
@@ -197,7 +199,7 @@ def open_instruction(m: Words, stream: int, slot: int, block: Words, place: int)
 
 
 def record(block: Words, place: int) -> None:
-    """An event behind all that was launched so far: the queue up to `place`."""
+    """Record an event behind all launches so far: the queue up to `place`."""
     events = events_of(block, block[DEV.RECORDED])
     event = events[EVENT.END] if events[EVENT.TIMED] else events[EVENT.EVENT]
     note_failure(block, call_driver(block, DEV.F_RECORD, event, block[DEV.STREAM], 0, 0))
@@ -207,7 +209,7 @@ def record(block: Words, place: int) -> None:
 
 
 def note_failure(block: Words, code: int) -> None:
-    """The first call that failed decides what all others fail with."""
+    """Note a failed call; the first one's result is the error of all later ones."""
     if code != 0 and block[DEV.FAILED] == 0:
         block[DEV.FAILED] = code
 
@@ -216,7 +218,7 @@ def note_failure(block: Words, code: int) -> None:
 
 
 def close_passed(m: Words, stream: int, block: Words) -> bool:
-    """Close all instructions before events that have passed; whether there were any."""
+    """Close all instructions before events that have passed.  Return True if there were any."""
     did = False
     while block[DEV.PASSED] < block[DEV.RECORDED]:
         events = events_of(block, block[DEV.PASSED])
@@ -247,8 +249,8 @@ def close_until(m: Words, stream: int, block: Words, place: int) -> None:
 
 
 def wait_for_closed(m: Words, slot: int) -> None:
-    """Let the workers close what the instruction's notes name: the device has passed it, or none of
-    it will ever pass.
+    """Wait until the workers have closed the instructions that the notes name.  The device has
+    passed them, or none of them will ever pass.
     """
     index = m[WAI.AT + slot] - 1
     while index >= 0:
@@ -263,7 +265,7 @@ def wait_for_closed(m: Words, slot: int) -> None:
 
 
 def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int) -> None:
-    """The device has passed the instruction: look at its line, and at what it read."""
+    """Finish an instruction that the device has passed: check its line and its operands."""
     entry = entry_of(m, slot)
     ins = INS.AT + slot * INS.WORDS
     if m[entry + ENT.KIND] == KIND.RELEASE:
@@ -285,7 +287,7 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
             else:
                 tear(m, slot, entry)
         elif poison_of(m, slot, entry) != 0:
-            tear(m, slot, entry)  # it ran on what the failed one left
+            tear(m, slot, entry)  # it ran on the failed one's outputs
             status = skip(m, slot, entry, poison_of(m, slot, entry))
         m[ins + INS.STATUS] = status
     if m[CTL.LEVEL] != 0:
@@ -293,7 +295,7 @@ def close_instruction(m: Words, stream: int, slot: int, block: Words, place: int
 
 
 def forget_poison(m: Words, slot: int, entry: int) -> None:
-    """The storages of a ReleaseTensor are as new."""
+    """Clear the poison of a ReleaseTensor's storages: they are as new."""
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
         m[STO.AT + storage * STO.WORDS + STO.POISON] = 0
@@ -301,7 +303,7 @@ def forget_poison(m: Words, slot: int, entry: int) -> None:
 
 
 def run_to_end(m: Words, stream: int, slot: int) -> int:
-    """Open, wait and close: what the sequential engine does.  The instruction's status."""
+    """Open, wait for and close an instruction, for the sequential engine.  Return its status."""
     block = enter(m, stream)
     open_instruction(m, stream, slot, block, 0)
     note_failure(block, call_driver(block, DEV.F_SYNCHRONIZE, block[DEV.STREAM], 0, 0, 0))

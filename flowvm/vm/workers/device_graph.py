@@ -44,7 +44,7 @@ RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads' calls are no matte
 
 
 def run_plan(m: Words, stream: int, slot: int, entry: int, block: Words) -> int:
-    """LaunchPlan on a device: its status as far as it is known."""
+    """Run a LaunchPlan on a device.  Return its status as far as it is known."""
     plan = m[entry + ENT.LAYOUT]
     g = graph_of(plan)
     m[STR.AT + stream * STR.WORDS + STR.TASK] = -1
@@ -66,7 +66,7 @@ def run_plan(m: Words, stream: int, slot: int, entry: int, block: Words) -> int:
 
 
 def run_placed(m: Words, stream: int, slot: int, entry: int, block: Words, table: int) -> int:
-    """The graph was given up, and the operands have their places: the rest of `run_plan`."""
+    """Run the rest of `run_plan` after the graph was given up: the operands have their places."""
     chunk = allocate(m, stream, m[entry + ENT.SCRATCH])
     if chunk == 0:
         return out_of_memory(m, stream, m[entry + ENT.SCRATCH])
@@ -79,7 +79,7 @@ def run_placed(m: Words, stream: int, slot: int, entry: int, block: Words, table
 
 
 def prepare(m: Words, stream: int, block: Words, g: Words, plan: int, table: int) -> bool:
-    """Have a graph that fits the launch; False when it was given up."""
+    """Make a graph that fits the launch.  Return False if it was given up."""
     base = m[STO.AT + g[GRAPH.STORAGE] * STO.WORDS + STO.POINTER]
     own = GRAPH.LISTS + 2 * g[GRAPH.OPERANDS]
     alike = remember(g, own, base, table)
@@ -100,8 +100,8 @@ def prepare(m: Words, stream: int, block: Words, g: Words, plan: int, table: int
 
 
 def remember(g: Words, own: int, base: int, table: int) -> bool:
-    """Write the table of the graph's own, whose words begin at `own`; whether it is what the graph
-    was captured with.
+    """Write the table of the graph's own, whose words begin at `own`.  Return True if the graph was
+    captured with the same table.
     """
     alike = keep(g, own, base + g[GRAPH.CHUNK])
     for k in range(g[GRAPH.OPERANDS]):
@@ -112,14 +112,14 @@ def remember(g: Words, own: int, base: int, table: int) -> bool:
 
 
 def keep(g: Words, at: int, value: int) -> bool:
-    """Set a word; whether it was that already."""
+    """Set a word.  Return True if it had that value already."""
     same = g[at] == value
     g[at] = value
     return bool(same)
 
 
 def capture(m: Words, stream: int, block: Words, g: Words, table: int) -> int:
-    """Make the graph of the tasks as they are given now, or update it: 0, or why not."""
+    """Capture the graph of the present tasks, or update it.  Return 0, or the error."""
     if g[GRAPH.MODE] == GRAPH.SETTLING:
         code = clear_lines(block, g, load_word(table))
         if code != 0:
@@ -147,7 +147,7 @@ def capture(m: Words, stream: int, block: Words, g: Words, table: int) -> int:
 
 
 def fork(twin: Words, g: Words) -> int:
-    """Let the other lanes be captured, too."""
+    """Begin the capture of the other lanes."""
     code = 0
     if g[GRAPH.LANES] > 0:
         code = call_driver(twin, DEV.F_RECORD, twin[DEV.WAIT_EVENT], twin[DEV.STREAM], 0, 0)
@@ -187,7 +187,7 @@ def run_branch(m: Words, stream: int, g: Words, at: int, table: int) -> int:
 
 
 def renew(block: Words, g: Words, graph: int) -> int:
-    """Make what is launched from a captured graph, by an update if there is one already."""
+    """Make an executable graph from a captured graph, by an update if there is one already."""
     if g[GRAPH.EXEC] != 0:
         if call_driver(block, DEV.F_UPDATE, g[GRAPH.EXEC], graph, result_of(block) + 8, 0) == 0:
             return 0
@@ -201,8 +201,8 @@ def renew(block: Words, g: Words, graph: int) -> int:
 
 
 def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scalars: int) -> int:
-    """Copy the inputs and the numbers to where the graph reads them, launch it, copy what it made
-    to where that belongs, and let the instruction have what kernels reported.
+    """Copy the inputs and the numbers to the graph's memory, launch the graph, and copy its outputs
+    to their places.  Then pass the kernels' reports to the instruction.
     """
     made, ends, on = g[GRAPH.MADE], g[GRAPH.MADE] + g[GRAPH.INPUTS], block[DEV.STREAM]
     own = GRAPH.LISTS + 2 * g[GRAPH.OPERANDS] + 1
@@ -228,7 +228,7 @@ def launch_graph(m: Words, stream: int, block: Words, g: Words, table: int, scal
 
 
 def give_up(block: Words, g: Words, code: int) -> None:
-    """From now on tasks are launched one by one."""
+    """Give the graph up: tasks are launched one by one from now on."""
     if g[GRAPH.EXEC] != 0:
         call_driver(block, DEV.F_DESTROY_EXEC, g[GRAPH.EXEC], 0, 0, 0)
         g[GRAPH.EXEC] = 0

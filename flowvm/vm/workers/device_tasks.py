@@ -1,4 +1,4 @@
-"""A Plan's tasks on a device, one by one, and what goes before them and behind.
+"""A Plan's tasks on a device, one by one, with the steps before and behind them.
 
 Numbers that change (a learning rate, a step count, a seed) are no parameters of the tasks' kernels:
 those read them from the chunk, to which each launch writes them first, graph or not, by a kernel
@@ -22,14 +22,14 @@ LINE_BYTES = 8 * LINES.WORDS
 
 
 def graph_of(plan: int) -> Words:
-    """The words of a Plan's graph."""
+    """Return the words of a Plan's graph."""
     return words_at(load_word(plan + 8 * PLAN.GRAPH), 1 << 20)
 
 
 def run_all(
     m: Words, stream: int, block: Words, g: Words, plan: int, table: int, scalars: int
 ) -> int:
-    """All tasks, one by one, with what comes before and behind."""
+    """Run all tasks, one by one, with the steps before and behind them."""
     chunk = load_word(table)
     code = clear_lines(block, g, chunk)
     if code != 0:
@@ -45,13 +45,15 @@ def run_all(
 
 
 def failed(m: Words, stream: int, code: int) -> int:
-    """A call of the driver's has failed with this code: the instruction's status."""
+    """Note that a call of the driver has failed with this code.  Return the instruction's
+    status.
+    """
     m[ARG.AT + stream * ARG.WORDS], m[ARG.AT + stream * ARG.WORDS + 1] = code, -1
     return DEVICE_FAILED
 
 
 def clear_lines(block: Words, g: Words, chunk: int) -> int:
-    """Let no line have a status: the driver's answer."""
+    """Clear the status of all lines.  Return the driver's answer."""
     if g[GRAPH.LINES] == 0:
         return 0
     size = LINE_BYTES * g[GRAPH.LINES]
@@ -59,7 +61,7 @@ def clear_lines(block: Words, g: Words, chunk: int) -> int:
 
 
 def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> int:
-    """Take the steps that begin tasks, and write the launch's numbers to where tasks read them."""
+    """Run the steps that begin tasks, and write the launch's numbers to where tasks read them."""
     if g[GRAPH.PUT] == 0:
         return 0
     args = ARG.AT + stream * ARG.WORDS
@@ -70,7 +72,7 @@ def put_numbers(m: Words, stream: int, g: Words, chunk: int, scalars: int) -> in
 
 
 def collect_lines(m: Words, stream: int, g: Words, chunk: int) -> int:
-    """Let the instruction's line have what a task has reported."""
+    """Copy a task's report into the instruction's line."""
     if g[GRAPH.LINES] == 0:
         return 0
     args = ARG.AT + stream * ARG.WORDS
@@ -79,18 +81,18 @@ def collect_lines(m: Words, stream: int, g: Words, chunk: int) -> int:
 
 
 def reporter(m: Words, entry: int, line: Words) -> int:
-    """Where in the graph's words the task is described that the line of a launch speaks of."""
+    """Return the index, in the graph's words, of the task that a launch's line reports about."""
     g = graph_of(m[entry + ENT.LAYOUT])
     return g[GRAPH.REPORTERS_AT] + REPORTER.WORDS * line[LINES.WORDS - 1]
 
 
 def failed_task(m: Words, entry: int, line: Words) -> int:
-    """The number of the task that the line of a launch speaks of."""
+    """Return the number of the task that a launch's line reports about."""
     return graph_of(m[entry + ENT.LAYOUT])[reporter(m, entry, line) + REPORTER.TASK]
 
 
 def poison_behind(m: Words, slot: int, entry: int, line: Words, cause: int) -> None:
-    """Poison the variables that were computed of what that task made: nobody had stopped."""
+    """Poison the variables computed from a failed task's outputs: no later task has stopped."""
     g, at = graph_of(m[entry + ENT.LAYOUT]), reporter(m, entry, line)
     first = g[at + REPORTER.FIRST]
     for k in range(first, first + g[at + REPORTER.COUNT]):

@@ -1,13 +1,13 @@
-"""When a device ran its instructions, by its own clock: from level 3 of the recorder on.
+"""Times of a device's instructions by its own clock, from level 3 of the recorder on.
 
-An instruction that does anything there has an event in front of it and one behind it, which is the
-one that its worker asks for anyhow; so it costs one event more.  Both have happened when the worker
-closes the instruction, and only then are they looked at: nobody waits for a device.
+An instruction that does anything there has an event in front of it and one behind it.  Its worker
+records the second anyhow, so it costs one event more.  Both have happened when the worker closes
+the instruction, and only then are they read: nothing waits for a device.
 
-What the driver tells is a time between two events, in ms as a float, whose grain is finer the
-shorter it is.  Times count from the stream's base, an event: it is replaced by the last one where
-that is FRESH ns later, and DEV.BASE_NS goes on by as much.  What they are on the host's clock is
-worked out by whoever reads (`flowvm.cuda.driver.clocks`), which also makes the events and the ring.
+The driver tells the time between two events, in ms as a float; its grain is finer for shorter
+times.  Times count from the stream's base, an event.  If the last event is FRESH ns later it
+becomes the base, and DEV.BASE_NS goes on by as much.  The reader converts the times to the host's
+clock (`flowvm.cuda.driver.clocks`); it also makes the events and the ring.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def events_of(block: Words, number: int) -> Words:
 
 
 def begin_time(m: Words, block: Words, kind: int) -> int:
-    """An instruction is about to be launched, with events of its own: the driver's answer."""
+    """Record an event in front of an instruction, at its own place.  Return the driver's answer."""
     events = events_of(block, block[DEV.RECORDED])
     timed = m[CTL.LEVEL] > 2 and block[DEV.TIMES] != 0 and kind != KIND.RELEASE
     events[EVENT.TIMED] = 1 if timed else 0
@@ -38,7 +38,7 @@ def begin_time(m: Words, block: Words, kind: int) -> int:
 
 
 def note_time(block: Words, events: Words, seq: int) -> None:
-    """The device has passed both events: keep when that was."""
+    """Keep the times of an instruction whose two events the device has passed."""
     began = elapsed(block, block[DEV.BASE], events[EVENT.BEGIN])
     length = elapsed(block, events[EVENT.BEGIN], events[EVENT.END])
     if began < 0 or length < 0:

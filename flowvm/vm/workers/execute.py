@@ -1,13 +1,13 @@
-"""Running one instruction: what a stream's worker does with a slot it was handed.
+"""Execution of one instruction: a worker's work for a slot.
 
 Turns operands into addresses (allocating what the instruction is to allocate), calls the kernel,
 and says how it went.  An instruction with a poisoned operand is skipped and poisons what it writes;
 one in front of a cancel is dropped, if it has not started; ReleaseTensor and Restore always run.
 The sequential engine calls the same functions on the issuing thread.
 
-Poison says that a storage has not the value that the program gives it; STO.TORN says that it has no
-whole value at all.  Who is skipped or dropped writes nothing, so what it would have written in
-place is poisoned and whole, and a Restore lifts that.
+Poison says that a storage does not have the value that the program gives it.  STO.TORN says that it
+has no whole value at all.  A skipped or dropped instruction writes nothing.  So its outputs in
+place are poisoned and whole, and a Restore lifts that.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CAPTURED = 12  # flowvm.errors.Status.CAPTURED; a test pins that they agree
 
 
 def seq_of(m: Words, slot: int) -> int:
-    """Sequence number of the record in `slot`."""
+    """Return the sequence number of the record in `slot`."""
     return m[RING.AT + slot * RING.WORDS + RING.MARK] - 1
 
 
 def execute(m: Words, stream: int, slot: int) -> int:
-    """Run the instruction in `slot` on `stream`: 0, a kernel's status, or INS.POISONED."""
+    """Run the instruction in `slot` on `stream`.  Return 0, a kernel's status, or INS.POISONED."""
     if m[CTL.LEVEL] != 0:
         stamp_start(m, stream, slot)
     entry = entry_of(m, slot)
@@ -76,12 +76,14 @@ def execute(m: Words, stream: int, slot: int) -> int:
 
 
 def will_run(m: Words, slot: int, entry: int) -> bool:
-    """Whether the instruction is neither dropped nor skipped."""
+    """Return True if the instruction is neither dropped nor skipped."""
     return cancelled_by(m, slot, entry) == 0 and poison_of(m, slot, entry) == 0
 
 
 def poison_of(m: Words, slot: int, entry: int) -> int:
-    """Sequence number + 1 of the failed instruction that poisons an operand of this one, or 0."""
+    """Return the sequence number + 1 of the failed instruction that poisons an operand of this one,
+    or 0.
+    """
     for k in range(count_of(m, slot, entry)):
         storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
         if needs_value(m, slot, entry, k):
@@ -92,13 +94,15 @@ def poison_of(m: Words, slot: int, entry: int) -> int:
 
 
 def needs_value(m: Words, slot: int, entry: int, k: int) -> bool:
-    """Whether an instruction cannot run if its operand `k` is poisoned."""
+    """Return True if an instruction cannot run when its operand `k` is poisoned."""
     access = access_of(m, slot, entry, k)
     return access & OPERAND.ALLOCATE == 0 and access != OPERAND.CONST + OPERAND.UNREAD
 
 
 def poison(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison everything the instruction writes.  What it was to allocate has no value."""
+    """Poison all outputs of the instruction.  Outputs that were still to be allocated have no
+    value.
+    """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
         if access & 3 != OPERAND.CONST:
@@ -109,7 +113,7 @@ def poison(m: Words, slot: int, entry: int, cause: int) -> None:
 
 
 def tear(m: Words, slot: int, entry: int) -> None:
-    """Note that the instruction may have left half written what it writes in place."""
+    """Mark the storages that the instruction writes in place as half written."""
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
         if access & 3 != OPERAND.CONST and access & OPERAND.ALLOCATE == 0:
@@ -118,8 +122,8 @@ def tear(m: Words, slot: int, entry: int) -> None:
 
 
 def restore_storages(m: Words, slot: int, entry: int) -> int:
-    """Restore: lift the poison of storages whose bytes are whole; with a scalar, what instruction
-    number scalar - 1 has poisoned alone.
+    """Lift the poison of storages whose bytes are whole.  With a scalar, lift only the poison by
+    instruction number scalar - 1.
     """
     count = count_of(m, slot, entry)
     cause = m[RING.AT + slot * RING.WORDS + RING.OPERANDS - count]
@@ -131,7 +135,7 @@ def restore_storages(m: Words, slot: int, entry: int) -> int:
 
 
 def skip(m: Words, slot: int, entry: int, cause: int) -> int:
-    """The instruction does not run, because an operand is poisoned: so is what it writes."""
+    """Skip an instruction with a poisoned operand: poison its outputs."""
     poison(m, slot, entry, cause)
     fetch_add(m, CTL.N_POISONED, 1)
     fetch_add(m, ERR.AT + (cause - 1) % ERR.LENGTH * ERR.WORDS + ERR.POISONED, 1)
@@ -139,7 +143,9 @@ def skip(m: Words, slot: int, entry: int, cause: int) -> int:
 
 
 def cancelled_by(m: Words, slot: int, entry: int) -> int:
-    """Number + 1 of the cancel that follows the instruction in `slot` and drops it, or 0."""
+    """Return the number + 1 of the cancel that follows the instruction in `slot` and drops it, or
+    0.
+    """
     by = load_acquire(m, CTL.CANCEL)
     kind = m[entry + ENT.KIND]
     if by > seq_of(m, slot) + 1 and (kind == KIND.OP_CALL or kind == KIND.LAUNCH):
@@ -148,8 +154,8 @@ def cancelled_by(m: Words, slot: int, entry: int) -> int:
 
 
 def drop(m: Words, slot: int, entry: int, by: int) -> int:
-    """A cancel drops the instruction: what it would have written is poisoned, but what persists (a
-    parameter, what an optimizer knows) and would only have been updated keeps its value.
+    """Drop an instruction because of a cancel: poison its outputs.  A persistent storage (a
+    parameter, an optimizer's state) that it would only have updated keeps its value.
     """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
@@ -169,7 +175,7 @@ def drop(m: Words, slot: int, entry: int, by: int) -> int:
 
 
 def is_update(m: Words, slot: int, entry: int, k: int) -> bool:
-    """Whether what operand `k` would have been is made of what it was."""
+    """Return True if the new value of operand `k` depends on its old one."""
     access = access_of(m, slot, entry, k)
     if m[entry + ENT.KIND] == KIND.LAUNCH:
         return access & (OPERAND.ALLOCATE | OPERAND.RETURNED) == 0
@@ -177,8 +183,8 @@ def is_update(m: Words, slot: int, entry: int, k: int) -> bool:
 
 
 def may_stop(m: Words, slot: int, entry: int) -> int:
-    """Number + 1 of an instruction whose kernel a cancel may end between two chunks, else 0: it
-    leaves nothing half changed.
+    """Return the number + 1 of an instruction whose kernel a cancel may end between two chunks,
+    else 0.  It leaves nothing half changed.
     """
     if m[entry + ENT.KIND] != KIND.OP_CALL:
         return 0
@@ -190,7 +196,7 @@ def may_stop(m: Words, slot: int, entry: int) -> int:
 
 
 def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
-    """Report an error and poison what the instruction leaves without a value."""
+    """Report an error and poison the outputs that the instruction leaves without a value."""
     if m[entry + ENT.KIND] == KIND.LAUNCH:
         poison_launch(m, stream, slot, entry, seq_of(m, slot) + 1)
     else:
@@ -199,17 +205,18 @@ def fail(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
 
 
 def report_failure(m: Words, stream: int, slot: int, entry: int, status: int) -> None:
-    """Let Python know of an instruction's error.  What it poisons is poisoned."""
+    """Report an instruction's error to Python.  Its outputs are already poisoned."""
     seq = seq_of(m, slot)
-    if status != CAPTURED:  # which nobody did anything wrong for
+    if status != CAPTURED:  # CAPTURED is no error of the instruction
         fetch_add(m, CTL.N_FAILED, 1)
     report(m, stream, seq, entry, status, m[STR.AT + stream * STR.WORDS + STR.TASK])
 
 
 def release_storages(m: Words, stream: int, slot: int, entry: int, over: bool) -> int:
-    """ReleaseTensor: give the memory back, and make the storages as new.
+    """Run a ReleaseTensor: give the memory back, and make the storages as new.
 
-    Unless it is `over` with what uses them, and they can still be poisoned.
+    Clear the poison only if it is `over`: all users of the storages are done.  Until then they can
+    still be poisoned.
     """
     for k in range(count_of(m, slot, entry)):
         storage = STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
@@ -272,7 +279,9 @@ def run_kernel(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def checked(m: Words, stream: int, slot: int, entry: int, scratch: int, status: int) -> int:
-    """What the memory check finds behind a kernel that ended with `status`: a status."""
+    """Check the memory behind a kernel that ended with `status`.  Return the status after the
+    check.
+    """
     changed = compare_copies(m, stream, slot, entry)
     if status == 0:
         status = changed
@@ -284,7 +293,9 @@ def checked(m: Words, stream: int, slot: int, entry: int, scratch: int, status: 
 
 
 def size_outputs(m: Words, stream: int, slot: int, entry: int, args: int) -> int:
-    """First call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail k."""
+    """Make the first call of a mut2 kernel, on [-1, -1): it leaves the rows of output k in detail
+    k.
+    """
     kernel, layout = m[entry + ENT.KERNEL], m[entry + ENT.LAYOUT]
     status = call_kernel(
         kernel, address_in(m, args), layout, -1, -1, m[STR.AT + stream * STR.WORDS + STR.ARENA]

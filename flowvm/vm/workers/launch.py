@@ -1,4 +1,4 @@
-"""Replaying a Plan: what a worker does with a LaunchPlan instruction.
+"""Replay of a Plan: a worker's work for a LaunchPlan instruction.
 
 `flowvm.graph.plan.plan` writes the words that are read here.
 """
@@ -22,11 +22,13 @@ from flowvm.vm.workers.zones import (
     on_host,
 )
 
-MOST = 1 << 40  # words_at wants a length; a Plan's lists know their own
+MOST = 1 << 40  # words_at needs a length; a Plan's lists know their own
 
 
 def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
-    """LaunchPlan: take memory, then run the Plan's tasks in their order, all on this stream."""
+    """Run a LaunchPlan: take memory, then run the Plan's tasks in their order, all on this
+    stream.
+    """
     plan = m[entry + ENT.LAYOUT]
     chunk = take_chunk(m, stream, slot, entry)
     if chunk == 0:
@@ -41,7 +43,8 @@ def run_launch(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def take_chunk(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Memory for a launch's outputs, and its chunk: the chunk's address, or 0 when there is none.
+    """Take memory for a launch's outputs, and its chunk.  Return the chunk's address, or 0 if there
+    is none.
 
     Its table (`table_of`) has the addresses that the tasks' operands start from: the rest of the
     chunk, then each operand of the launch.
@@ -80,8 +83,8 @@ def place_operands(m: Words, stream: int, slot: int, entry: int, table: int) -> 
 
 
 def table_of(m: Words, stream: int, chunk: int) -> int:
-    """Where the addresses of a launch's table are: the chunk's beginning, or, where the host cannot
-    write to the chunk, the arena, for a device's stream has done with it when it has launched.
+    """Return the address of a launch's table: the chunk's beginning.  On a device, whose chunk the
+    host cannot write, it is the arena, which is free again after the launch.
     """
     at = STR.AT + stream * STR.WORDS
     return m[at + STR.ARENA] if m[at + STR.MEMORY] == STR.DEVICE_MEMORY else chunk
@@ -95,7 +98,7 @@ def scalars_of(m: Words, slot: int, entry: int) -> int:
 def run_tasks(
     m: Words, stream: int, at: int, task: int, count: int, chunk: int, scalars: int
 ) -> int:
-    """`count` tasks, the first of them number `task`, whose words are at address `at`."""
+    """Run `count` tasks.  The first is number `task`, and its words are at address `at`."""
     status, end = 0, task + count
     running = STR.AT + stream * STR.WORDS + STR.TASK
     while status == 0 and task < end:
@@ -122,7 +125,7 @@ def run_tasks(
 def run_once(
     m: Words, stream: int, at: int, task: int, count: int, chunk: int, scalars: int, repetition: int
 ) -> int:
-    """The same tasks for one of their repetitions."""
+    """Run tasks for one of their repetitions."""
     status, end = 0, task + count
     while status == 0 and task < end:
         m[STR.AT + stream * STR.WORDS + STR.TASK] = task
@@ -133,7 +136,7 @@ def run_once(
 
 
 def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetition: int) -> int:
-    """One task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
+    """Run one task of a Plan, whose words are at address `at`, for the n-th time of this launch."""
     args = ARG.AT + stream * ARG.WORDS
     count = load_word(at + 8 * TASK.COUNT)
     steps = load_word(at + 8 * TASK.STEPS)
@@ -177,10 +180,11 @@ def run_task(m: Words, stream: int, at: int, chunk: int, scalars: int, repetitio
 
 
 def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> None:
-    """Poison what a launch leaves without a value that failed at the stream's task (-1: before the
-    first): its outputs, and of its variables what `poison_rest` says.
+    """Poison the outputs of a launch that failed at the stream's task (-1: before the first), and
+    its variables as `poison_rest` does.
 
-    On a device nobody stops at a task: what came of it is poisoned by `device_tasks.poison_behind`.
+    On a device no task stops at an error; `device_tasks.poison_behind` poisons the failed task's
+    results.
     """
     poison_outputs(m, slot, entry, cause)
     task = m[STR.AT + stream * STR.WORDS + STR.TASK]
@@ -191,7 +195,7 @@ def poison_launch(m: Words, stream: int, slot: int, entry: int, cause: int) -> N
 
 
 def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
-    """Poison the memory that a launch takes for its outputs, which have no value."""
+    """Poison the memory of a launch's outputs, which have no value."""
     for k in range(count_of(m, slot, entry)):
         if access_of(m, slot, entry, k) & OPERAND.ALLOCATE != 0:
             storage = operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK
@@ -202,14 +206,14 @@ def poison_outputs(m: Words, slot: int, entry: int, cause: int) -> None:
 def poison_rest(
     m: Words, slot: int, entry: int, number: int, task: int, end: int, failed: bool, cause: int
 ) -> None:
-    """The tasks from `task` to `end` do not run, the first of them because it has `failed`: poison
-    what they would have written.  Half written is what that one was writing (with it, those that
-    are repeated together), and what tasks in front of them have written.
+    """Poison the outputs of the tasks from `task` to `end`, which do not run because the first has
+    `failed`.  Outputs of that task are half written, as are outputs of tasks in front of it.  Tasks
+    repeated together count as one.
 
     So a variable has the value that a whole launch gives it, or is poisoned; and then it is whole,
     as if the step had not been, if it was not begun.
 
-    `number` is that of a launch by actors, or -1: then the tasks in front have run.
+    `number` is the number of a launch by actors, or -1: then the tasks in front have run.
     """
     plan = m[entry + ENT.LAYOUT]
     at, behind = first_task(plan), task
@@ -235,8 +239,8 @@ def poison_rest(
 
 
 def tear_begun(m: Words, slot: int, entry: int, number: int, cause: int) -> None:
-    """Launch `number` by actors came to nothing, for one in front of it failed when some of its
-    actors had acted: note which variables that leaves half written.
+    """Mark the variables that launch `number` by actors leaves half written.  It ended because one
+    in front of it failed after some of its actors had acted.
     """
     plan = m[entry + ENT.LAYOUT]
     at, tasks = first_task(plan), load_word(plan + 8 * PLAN.TASKS)
@@ -258,18 +262,22 @@ def runtime_of(m: Words, entry: int) -> int:
 
 
 def first_task(plan: int) -> int:
-    """Where the words of a Plan's first task are."""
+    """Return the address of a Plan's first task."""
     return plan + 8 * load_word(plan + 8 * PLAN.FIRST)
 
 
 def written_by(task: int, k: int) -> int:
-    """Which operand of the launch + 1 it is that operand `k` of a task writes; 0 for none."""
+    """Return the number + 1 of the launch's operand that operand `k` of a task writes; 0 for
+    none.
+    """
     word = load_word(task + 8 * (TASK.OPERANDS + k))
     return word & TASK.SOURCE_MASK if (word >> TASK.SOURCE_BITS) & 1 != 0 else 0
 
 
 def has_written(plan: int, number: int, before: int, source: int) -> bool:
-    """Whether a task in front of this one has run and has written the launch's operand `source`."""
+    """Return True if a task in front of this one has run and has written the launch's operand
+    `source`.
+    """
     at = first_task(plan)
     for k in range(before):
         for j in range(load_word(at + 8 * TASK.COUNT)):
@@ -280,8 +288,8 @@ def has_written(plan: int, number: int, before: int, source: int) -> bool:
 
 
 def has_run(plan: int, number: int, task: int) -> bool:
-    """Whether the actor of a task has run it for a launch.  Only of an actor in front of the one
-    that asks.
+    """Return True if the actor of a task has run it for a launch.  Only for actors in front of the
+    calling one.
     """
     runtime = words_at(load_word(plan + 8 * PLAN.ACTORS), MOST)
     actors = runtime[RUNTIME.ACTORS]

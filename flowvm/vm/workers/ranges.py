@@ -1,4 +1,4 @@
-"""Sharing one kernel among a stream's worker and its helpers: phases, and chunks of each."""
+"""Division of one kernel among a stream's worker and its helpers: phases, and chunks of each."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from flowvm.vm.machine.stamps import stamp_share
 from flowvm.vm.machine.words import ARG, CTL, STR
 from flowvm.vm.workers.zones import CHECKED, check_arena
 
-LEADER = -1  # the stream's worker among those that share a kernel
+LEADER = -1  # the stream's worker among the threads that share a kernel
 
 
 def run_phases(
     m: Words, stream: int, args: int, kernel: int, layout: int, units: int, grain: int,
     phases: int, more: int,
 ) -> int:  # fmt: skip
-    """The first phase, and the `more` whose (units, grain) are at address `phases`."""
+    """Run the first phase, and the `more` phases whose (units, grain) are at address `phases`."""
     status = run_phase(m, stream, args, kernel, layout, 0, units, grain)
     for k in range(more):
         if status == 0:
@@ -41,7 +41,7 @@ def run_phases(
 def run_phase(
     m: Words, stream: int, args: int, kernel: int, layout: int, first: int, units: int, grain: int
 ) -> int:
-    """One phase: the units [first, first + units) in chunks of `grain`."""
+    """Run one phase: the units [first, first + units) in chunks of `grain`."""
     chunks = chunks_of(units, grain)
     at = STR.AT + stream * STR.WORDS
     if chunks == 1 or m[at + STR.TEAM] == 0:
@@ -74,13 +74,13 @@ def run_phase(
 
 
 def is_stopped(m: Words, at: int) -> bool:
-    """Whether a cancel came while the kernel ran, and it may end without an end."""
+    """Return True if a cancel came while the kernel ran, and the kernel may stop early."""
     return m[at + STR.STOPPABLE] != 0 and load_acquire(m, CTL.CANCEL) > m[at + STR.STOPPABLE]
 
 
 def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
     """Take a run of chunks of the stream's job, if there is one, and run them.  LEADER and helper
-    `who` alike, each with an arena of its own.
+    `who` do so alike, each with its own arena.
 
     The job's fields are read before the chunks are claimed and belong to that job if the claim
     succeeds: a leader makes STR.JOB name its new job (chunk SIGNED_OFF, never claimed) before it
@@ -108,7 +108,7 @@ def help_with(m: Words, stream: int, who: int, arena: int) -> bool:
             break
         lo, hi = k * grain, min((k + 1) * grain, units)
         status = call_kernel(kernel, args, layout, first + lo, first + hi, arena)
-        if CHECKED and status == 0 and who != LEADER:  # whose arena is looked at behind the kernel
+        if CHECKED and status == 0 and who != LEADER:  # its arena is checked behind the kernel
             status = check_arena(m, stream, arena)
         if status != 0:
             store_release(m, at + STR.STATUS, status)

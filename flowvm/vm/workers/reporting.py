@@ -7,7 +7,7 @@ from flowvm.vm.machine.words import ARG, CTL, ERR
 
 
 def report(m: Words, stream: int, seq: int, entry: int, status: int, task: int) -> None:
-    """Say that instruction `seq` failed, with the details in its stream's ARG."""
+    """Report that instruction `seq` failed, with the details in its stream's ARG."""
     m[ERR.AT + seq % ERR.LENGTH * ERR.WORDS + ERR.POISONED] = 0
     number = fetch_add(m, CTL.ERROR_COUNT, 1)
     at = ERR.AT + number % ERR.LENGTH * ERR.WORDS

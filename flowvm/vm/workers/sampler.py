@@ -1,8 +1,8 @@
-"""The sampler's loop: a thousand times a second, what the issuing threads are doing.
+"""The sampler's loop: samples of the issuing threads, a thousand times a second.
 
-It runs without the GIL and stops nobody.  What it looks at changes meanwhile and may be gone, so
-all of the interpreter's memory is read by the system, which answers where a load would fault; what
-was seen is numbers, and `flowvm.vm.watch.sampling` finds out under the GIL which code they mean.
+It runs without the GIL and stops no thread.  The memory that it reads changes meanwhile and may be
+freed.  So the system reads all of the interpreter's memory, and answers where a load would fault.
+The samples are numbers, and `flowvm.vm.watch.sampling` finds their code under the GIL.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FRAME_BYTES = 96  # of a frame, in which its places are
 
 
 def sampler_loop(base: int) -> int:
-    """The sampler's thread: until STOP."""
+    """Run the sampler's thread until STOP."""
     w = words_at(base, SAMPLING.WORDS)
     while load_acquire(w, SAMPLING.STOP) == 0:
         for k in range(WATCHED.LENGTH):
@@ -38,7 +38,7 @@ def sampler_loop(base: int) -> int:
 
 
 def sample(w: Words, at: int, state: int) -> None:
-    """Write down what the thread of the WATCHED at `at` is doing."""
+    """Write a sample of the thread of the WATCHED at `at`."""
     number = w[SAMPLING.COUNT]
     place = number % SEEN.LENGTH
     row = words_at(w[SAMPLING.RING] + 8 * SEEN.WORDS * place, SEEN.WORDS)
@@ -57,7 +57,7 @@ def sample(w: Words, at: int, state: int) -> None:
 
 
 def used(w: Words, number: int) -> int:
-    """The processor time of the thread whose clock is `number`; 0 if it is over."""
+    """Return the processor time of the thread whose clock is `number`; 0 if it is over."""
     call = words_at(w[SAMPLING.CALL], 8)
     pair = words_at(w[SAMPLING.WINDOW], 2)
     call[0], call[1] = number, w[SAMPLING.WINDOW]
@@ -67,7 +67,9 @@ def used(w: Words, number: int) -> int:
 
 
 def read(w: Words, to: int, size: int, spans: int) -> int:
-    """Read the `spans` places behind the first of SPANS to `to`, which has `size`: bytes read."""
+    """Read the `spans` places behind the first of SPANS to `to`, which has `size` bytes.  Return
+    the bytes read.
+    """
     call = words_at(w[SAMPLING.CALL], 8)
     span = words_at(w[SAMPLING.SPANS], 2)
     span[0], span[1] = to, size
@@ -77,14 +79,16 @@ def read(w: Words, to: int, size: int, spans: int) -> int:
 
 
 def read_some(w: Words, address: int, size: int) -> bool:
-    """Read memory to the beginning of WINDOW; whether it is there."""
+    """Read memory to the beginning of WINDOW.  Return True if it is mapped."""
     span = words_at(w[SAMPLING.SPANS] + 16, 2)
     span[0], span[1] = address, size
     return read(w, w[SAMPLING.WINDOW], size, 1) == size
 
 
 def walked(w: Words, row: Words, state: int) -> int:
-    """Write the code and the place of each frame of a thread, from the innermost on: how many."""
+    """Write the code and the offset of each frame of a thread, from the innermost on.  Return their
+    number.
+    """
     window = words_at(w[SAMPLING.WINDOW], SAMPLING.WINDOW_BYTES // 8)
     if not read_some(w, state + w[SAMPLING.CURRENT], 8):
         return 0
@@ -93,11 +97,11 @@ def walked(w: Words, row: Words, state: int) -> int:
         if not read_some(w, frame + w[SAMPLING.THROUGH], 8):
             return 0
         frame = window[0]
-    low, high = 0, 0  # what of memory WINDOW has
+    low, high = 0, 0  # the part of memory in WINDOW
     depth = 0
     while frame > 0 and frame & 7 == 0 and depth < SEEN.MOST:
         if frame < low or frame + FRAME_BYTES > high:
-            # callers lie in front of what they call, most of them close by
+            # callers lie in front of their callees, most of them close by
             size = SAMPLING.WINDOW_BYTES
             low = frame + SAMPLING.AHEAD - size
             if low < 0 or not read_some(w, low, size):
@@ -115,8 +119,8 @@ def walked(w: Words, row: Words, state: int) -> int:
 
 
 def names(w: Words, row: Words, last: int) -> None:
-    """Write what each code object of a sample is known by.  Of a frame that was there at the same
-    depth in the thread's `last` sample it is what it was then.
+    """Write the identity of each code object of a sample.  A frame that was at the same depth in
+    the thread's `last` sample keeps its identity.
     """
     depth, same = row[SEEN.DEPTH], 0
     if last != 0:
@@ -139,14 +143,14 @@ def names(w: Words, row: Words, last: int) -> None:
     spans = words_at(w[SAMPLING.SPANS] + 16, 2 * SEEN.MOST)
     for k in range(news):
         code = row[SEEN.FRAMES + 3 * k]
-        if code == 0:  # a frame of C's: any memory that is there
+        if code == 0:  # a frame of C's: the memory is arbitrary
             code = w[SAMPLING.RING]
         spans[2 * k], spans[2 * k + 1] = code + first, size
     whole = max(read(w, w[SAMPLING.WINDOW], size * news, news), 0) // size
     window = words_at(w[SAMPLING.WINDOW], SAMPLING.WINDOW_BYTES // 8)
     for k in range(news):
         to = SEEN.FRAMES + 3 * k + 2
-        row[to] = 0  # what could not be read is no code object
+        row[to] = 0  # unreadable memory is no code object
         if k < whole:
             at = k * size
             row[to] = (

@@ -1,4 +1,4 @@
-"""The thin shell around the machine: the loops that threads enter, and how they sleep and wake.
+"""The thin shell around the machine: the loops of threads, and their sleep and wake-up.
 
 Each loop is one C function entered through ctypes, so it holds no GIL.  A thread that finds nothing
 to do polls SPINS times, yielding its core each time, and then sleeps on a futex word; with more
@@ -74,11 +74,11 @@ STAMPED = 8  # records received that have one time of `recorder`'s level 1
 SLICE = 2000  # microseconds the scheduler sleeps at most
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
-GLANCE = 50  # microseconds between two looks at what a device is busy with
+GLANCE = 50  # microseconds between two looks at a busy device
 
 
 def wake(m: Words, word: int) -> None:
-    """Wake whoever sleeps on `word`, after something was published."""
+    """Wake the threads that sleep on `word`, after something was published."""
     if fetch_add(m, word, 0) != 0:
         store_release(m, word, 0)
         futex_wake(m, word, EVERYBODY)
@@ -101,16 +101,17 @@ def keep_polling(m: Words, polls: int) -> bool:
 
 
 def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
-    """The worker at `at` has set its futex word and looked again: sleep, if all was `quiet`."""
+    """Sleep, if all was `quiet`: the worker at `at` has set its futex word and looked again."""
     if quiet:
         futex_wait(m, at + STR.SLEEPS, 1, microseconds)
     store_release(m, at + STR.SLEEPS, 0)
 
 
 def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most_us: int) -> int:
-    """Wait at most `most_us` microseconds while word `word` is from 0 to `most`; what it is then.
+    """Wait at most `most_us` microseconds while word `word` is from 0 to `most`.  Return its value
+    then.
 
-    Word `sleepers` counts who went to sleep: it is woken by whoever changes `word`.
+    Word `sleepers` counts the sleeping threads; a thread that changes `word` wakes them.
     """
     polls = 0
     while 0 <= load_acquire(words, word) <= most:
@@ -126,7 +127,7 @@ def wait_while(m: Words, words: Words, word: int, most: int, sleepers: int, most
 
 
 def outcome_of(m: Words, slot: int) -> int:
-    """What a waiter's cell is to hold: 1, or -cause; the waiter's instruction is over now."""
+    """Return the value for a waiter's cell, 1 or -cause.  The waiter's instruction is over now."""
     entry, ins = entry_of(m, slot), INS.AT + slot * INS.WORDS
     m[ins + INS.T_START] = m[ins + INS.T_END] = m[CTL.NOW]
     cause = poison_of(m, slot, entry) if m[ins + INS.COUNT] > 0 else 0
@@ -134,12 +135,12 @@ def outcome_of(m: Words, slot: int) -> int:
 
 
 def cell_of(m: Words, slot: int) -> int:
-    """The address of a waiter's cell; 0 where nobody waits."""
+    """Return the address of a waiter's cell; 0 if nobody waits."""
     return m[RING.AT + slot * RING.WORDS + RING.OPERANDS - m[entry_of(m, slot) + ENT.COUNT]]
 
 
 def notify(cell: int, outcome: int) -> None:
-    """Leave the outcome in a waiter's cell, and wake it."""
+    """Write the outcome into a waiter's cell, and wake the waiter."""
     if cell != 0:
         word = words_at(cell, 2)
         store_release(word, 0, outcome)
@@ -147,8 +148,8 @@ def notify(cell: int, outcome: int) -> None:
 
 
 def finish_wait(m: Words, slot: int) -> None:
-    """Scheduler: a waiter's instruction is done.  The waiter hears of it when it is completed, so
-    what it waited for is recorded and released by then, as is its own instruction.
+    """Complete a waiter's instruction, in the scheduler, and then notify the waiter.  By then the
+    instruction and the ones before it are recorded and released.
     """
     cell, outcome = cell_of(m, slot), outcome_of(m, slot)
     complete(m, slot)  # the slot may be another instruction's from here on
@@ -156,7 +157,7 @@ def finish_wait(m: Words, slot: int) -> None:
 
 
 def step(m: Words) -> int:
-    """One pass of the scheduler over everything there is to do; how much it did."""
+    """Run one pass of the scheduler over all its work.  Return the amount of work done."""
     did = 0
     level = m[CTL.LEVEL]
     for stream in range(m[CTL.USED_STREAMS]):
@@ -197,7 +198,7 @@ def step(m: Words) -> int:
 
 
 def scheduler_loop(base: int) -> int:
-    """The scheduler thread: until STOP."""
+    """Run the scheduler thread until STOP."""
     m = words_at(base, ARRAY.WORDS)
     idle = 0
     while True:
@@ -228,11 +229,11 @@ def scheduler_loop(base: int) -> int:
         compare_exchange(m, CTL.SCHEDULER_SLEEPS, CTL.ASLEEP, 0)
         if m[CTL.ROOM_SLEEPS] != 0:
             wake(m, CTL.ROOM_SLEEPS)
-        idle = m[CTL.SPINS]  # who woke it has left something, or it sleeps on
+        idle = m[CTL.SPINS]  # the waking thread has left something, or this one sleeps on
 
 
 def has_news(m: Words) -> bool:
-    """Whether a record may be taken or a worker has finished something."""
+    """Return True if a record may be taken or a worker has finished an instruction."""
     if may_receive(m):
         return True
     for stream in range(m[CTL.USED_STREAMS]):
@@ -243,8 +244,8 @@ def has_news(m: Words) -> bool:
 
 
 def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
-    """The next slot in the stream's queue, after waiting at most `wait` microseconds; else -1.
-    It was polled `idle` times already: who has just slept for nothing sleeps again at once.
+    """Return the next slot in the stream's queue, after waiting at most `wait` microseconds; else
+    -1.  `idle` counts earlier polls: after a vain sleep, sleep again at once.
     """
     at = STR.AT + stream * STR.WORDS
     done = m[at + STR.DONE]
@@ -264,7 +265,7 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
 
 
 def finish(m: Words, stream: int) -> None:
-    """Count the stream's current instruction done, and tell the scheduler."""
+    """Count the stream's current instruction as done, and tell the scheduler."""
     at = STR.AT + stream * STR.WORDS
     store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
     if m[CTL.SCHEDULER_SLEEPS] == CTL.ASLEEP:
@@ -272,7 +273,7 @@ def finish(m: Words, stream: int) -> None:
 
 
 def worker_loop(base: int, stream: int) -> int:
-    """A stream's worker thread: until STOP."""
+    """Run a stream's worker thread until STOP."""
     m = words_at(base, ARRAY.WORDS)
     answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
     idle = 0
@@ -299,11 +300,11 @@ def worker_loop(base: int, stream: int) -> int:
 
 
 def run_window(m: Words, stream: int, runtime: int) -> None:
-    """Launches of a Plan on several streams, from the head of the queue on: open as many as may be
-    in flight, act, and close them in order; until none is left.
+    """Run launches of a Plan on several streams, from the head of the queue on.  Open as many as
+    may be in flight, act, and close them in order, until none is left.
 
-    What Python drops between two launches makes a ReleaseTensor: it waits for its turn without
-    keeping the launch behind it, for what it releases no later instruction names.
+    Tensors that Python drops between two launches make a ReleaseTensor.  It waits for its turn
+    without keeping the launch behind it, because no later instruction names the released storages.
     """
     plan = words_at(runtime, MOST)
     at = STR.AT + stream * STR.WORDS
@@ -327,8 +328,8 @@ def run_window(m: Words, stream: int, runtime: int) -> None:
 
 
 def open_next_launch(m: Words, stream: int, plan: Words, opened: int) -> bool:
-    """Open what comes at place `opened` of the queue, if it is one of the Plan's launches and may
-    be, or pass a ReleaseTensor by; whether it was.
+    """Open the launch at place `opened` of the queue, if it is the Plan's and allowed, or pass a
+    ReleaseTensor by.  Return True if so.
     """
     if opened >= load_acquire(m, STR.AT + stream * STR.WORDS + STR.TAIL):
         return False
@@ -345,15 +346,15 @@ def open_next_launch(m: Words, stream: int, plan: Words, opened: int) -> bool:
 
 
 def close_next(m: Words, stream: int, plan: Words) -> bool:
-    """Close the first launch in flight if all have acted for it, or run the ReleaseTensor whose
-    turn it is; whether it was.
+    """Close the first launch in flight if all actors have acted for it, or run the ReleaseTensor
+    whose turn it is.  Return True if so.
     """
     at = STR.AT + stream * STR.WORDS
     slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
     entry = entry_of(m, slot)
     if m[entry + ENT.KIND] == KIND.RELEASE:
         execute(m, stream, slot)
-        m[at + STR.STAMP] = 0  # what comes next may have been received since
+        m[at + STR.STAMP] = 0  # the next record may have been received since
     elif may_close(plan):
         close_launch(m, stream, slot, entry, plan)
         if m[CTL.LEVEL] != 0:
@@ -365,7 +366,7 @@ def close_next(m: Words, stream: int, plan: Words) -> bool:
 
 
 def device_loop(base: int, stream: int) -> int:
-    """The worker thread of a device's stream: until STOP."""
+    """Run the worker thread of a device's stream until STOP."""
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
     block = enter(m, stream)
@@ -399,8 +400,8 @@ def device_loop(base: int, stream: int) -> int:
 
 
 def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
-    """Helper `number` of a stream's worker: takes chunks of large kernels, until STOP or until the
-    team is smaller.
+    """Run helper `number` of a stream's worker.  It takes chunks of large kernels, until STOP or
+    until the team is smaller.
     """
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
@@ -421,7 +422,7 @@ def helper_loop(base: int, stream: int, number: int, arena: int) -> int:
 
 
 def close_plan(base: int, runtime: int) -> int:
-    """No launch of a Plan will follow: Eord starts at the sources."""
+    """End a Plan: no launch will follow, and Eord starts at the sources."""
     m = words_at(base, ARRAY.WORDS)
     plan = words_at(runtime, MOST)
     store_release(plan, RUNTIME.CLOSED, 1)
@@ -430,7 +431,7 @@ def close_plan(base: int, runtime: int) -> int:
 
 
 def wake_stream(base: int, stream: int) -> int:
-    """Let a stream's worker, and every helper of it, look whether it is still wanted."""
+    """Let a stream's worker and its helpers check if they are still wanted."""
     m = words_at(base, ARRAY.WORDS)
     at = STR.AT + stream * STR.WORDS
     wake(m, at + STR.SLEEPS)
@@ -440,14 +441,14 @@ def wake_stream(base: int, stream: int) -> int:
 
 
 def wake_scheduler(base: int) -> int:
-    """Called by an issuing thread that saw the scheduler asleep."""
+    """Wake the scheduler; called by an issuing thread that saw it asleep."""
     m = words_at(base, ARRAY.WORDS)
     rouse(m)
     return 0
 
 
 def wait_cell(base: int, cell: int, microseconds: int) -> int:
-    """Wait at most `microseconds` for a waiter's cell to be filled: its value, or 0.
+    """Wait at most `microseconds` for a waiter's cell to be filled.  Return its value, or 0.
 
     The cell's third word is when the wait was over: Python may get the GIL later (from level 2 on).
     """
@@ -462,7 +463,9 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:
-    """Wait at most `microseconds` until records below `seq` + 1 may be issued; the limit then."""
+    """Wait at most `microseconds` until records below `seq` + 1 may be issued.  Return the limit
+    then.
+    """
     m = words_at(base, ARRAY.WORDS)
     rouse(m)
     return wait_while(m, m, CTL.LIMIT, seq, CTL.ROOM_SLEEPS, microseconds)
@@ -483,19 +486,21 @@ def publish_mark(base: int, seq: int) -> int:
 
 
 def host_next(base: int, stream: int, microseconds: int) -> int:
-    """The next slot of a host stream, or -1; a skipped (poisoned) instruction is finished here."""
+    """Return the next slot of a host stream, or -1.  A skipped (poisoned) instruction is finished
+    here.
+    """
     m = words_at(base, ARRAY.WORDS)
     return next_of(m, stream, microseconds, m[CTL.SPINS])
 
 
 def host_begin(base: int, stream: int, slot: int) -> int:
-    """Run the native part of a host instruction, whose kernel is a no-op: its status."""
+    """Run the native part of a host instruction, whose kernel is a no-op.  Return its status."""
     m = words_at(base, ARRAY.WORDS)
     return execute(m, stream, slot)
 
 
 def host_fail(base: int, stream: int, slot: int, status: int) -> int:
-    """The Python part of a host instruction raised: poison what it writes and report it."""
+    """Fail a host instruction whose Python part raised: poison its outputs and report it."""
     m = words_at(base, ARRAY.WORDS)
     tear(m, slot, entry_of(m, slot))
     fail(m, stream, slot, entry_of(m, slot), status)
@@ -504,7 +509,7 @@ def host_fail(base: int, stream: int, slot: int, status: int) -> int:
 
 
 def host_end(base: int, slot: int) -> int:
-    """The Python part of a host instruction is over: it is recorded as ended only now."""
+    """End the Python part of a host instruction: only now is it recorded as ended."""
     m = words_at(base, ARRAY.WORDS)
     ins = INS.AT + slot * INS.WORDS
     if m[CTL.LEVEL] != 0:
@@ -514,7 +519,7 @@ def host_end(base: int, slot: int) -> int:
 
 
 def read_clocks(pair: int) -> int:
-    """Leave `ticks()` and the `clock()` of the same moment in the two words at `pair`."""
+    """Write `ticks()` and the `clock()` of the same moment into the two words at `pair`."""
     words = words_at(pair, 2)
     words[0] = ticks()
     words[1] = clock()
@@ -522,7 +527,7 @@ def read_clocks(pair: int) -> int:
 
 
 def stamp_some(base: int, count: int) -> int:
-    """Stamp `count` tasks: for measuring what that takes."""
+    """Stamp `count` tasks, to measure the cost of stamps."""
     m = words_at(base, ARRAY.WORDS)
     for k in range(count):
         stamp_task(m, 0, k)
@@ -530,14 +535,14 @@ def stamp_some(base: int, count: int) -> int:
 
 
 def host_finish(base: int, stream: int) -> int:
-    """Count a host stream's current instruction done."""
+    """Count a host stream's current instruction as done."""
     m = words_at(base, ARRAY.WORDS)
     finish(m, stream)
     return 0
 
 
 def drain(base: int) -> int:
-    """The sequential engine: run every marked record on this thread, in the order issued.
+    """Run every marked record on this thread, in the order issued: the sequential engine.
 
     The oracle: it builds no edges.
     Stops at a failed instruction and answers -2, and at a host instruction, whose slot it answers
@@ -575,7 +580,9 @@ def drain(base: int) -> int:
 
 
 def settle(base: int, slot: int) -> int:
-    """The sequential engine has run the instruction in `slot`: on to the next."""
+    """Finish the instruction in `slot`, which the sequential engine has run, and go on to the
+    next.
+    """
     m = words_at(base, ARRAY.WORDS)
     ins = INS.AT + slot * INS.WORDS
     entry = entry_of(m, slot)

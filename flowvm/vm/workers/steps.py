@@ -1,4 +1,4 @@
-"""The kernel of a device's instructions: takes steps, in their order, on the stream it runs for.
+"""The kernel of a device's instructions: it runs steps in their order on its stream.
 
 It has the form of every kernel, so entries, Plans and the sequential engine know no difference:
 `args` has the operands' addresses (device memory), scalars, scratch, and the address of the
@@ -8,11 +8,11 @@ stream's block; `layout` describes the steps (`STEP` of `flowvm.vm.machine.devic
     call of a function   cuBLAS's, or the driver's own (a copy, a fill); its arguments, as int64
 
 Both are templates with *patches*: which word is the address of which operand, and so on.  Nothing
-here waits for the device, but a mut2 instruction's first call (lo = -1), which takes the steps that
-count, waits for them and leaves the rows in the details.
+here waits for the device, except for a mut2 instruction's first call (lo = -1).  It runs the
+counting steps, waits for them and leaves the rows in the details.
 
-What a kernel finds wrong it writes to the instruction's line, which is read when the device has
-passed the instruction (`flowvm.vm.workers.device`).
+A kernel writes its errors to the instruction's line, which is read when the device has passed the
+instruction (`flowvm.vm.workers.device`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BUFFER_POINTER, BUFFER_SIZE = 1, 2  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_
 
 
 def take_steps(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """The kernel: 0, DEVICE_FAILED, or what the steps that count have found."""
+    """Run an instruction's steps.  Return 0, DEVICE_FAILED, or the result of counting steps."""
     a = words_at(args, ARG.WORDS)
     block = words_at(a[ARG.BLOCK], DEV.WORDS)
     steps = words_at(layout, 1 << 30)
@@ -50,7 +50,7 @@ def take_steps(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
 
 
 def take_step(a: Words, block: Words, steps: Words, at: int) -> int:
-    """Launch a kernel or call a function: what the driver or the library answers."""
+    """Launch a kernel or call a function.  Return the driver's or the library's answer."""
     call = words_at(block[DEV.CALL], CALL_AREA)
     if steps[at + STEP.KIND] == STEP.KERNEL:
         fill(a, block, steps, at, call, PARAMS)
@@ -72,19 +72,21 @@ def take_step(a: Words, block: Words, steps: Words, at: int) -> int:
 
 
 def call_driver(block: Words, function: int, a: int, b: int, c: int, d: int) -> int:
-    """Call one of the block's functions, which takes at most four arguments; what it answers."""
+    """Call one of the block's functions, with at most four arguments.  Return its result."""
     call = words_at(block[DEV.CALL], CALL_AREA)
     call[0], call[1], call[2], call[3] = a, b, c, d
     return call_address(block[function], address_in(call, 0))
 
 
 def result_of(block: Words) -> int:
-    """Where what `call_driver` calls may read or leave a word: behind its arguments."""
+    """Return the address of the word, behind the arguments, that functions called by `call_driver`
+    may read or write.
+    """
     return address_in(words_at(block[DEV.CALL], CALL_AREA), RESULT)
 
 
 def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -> None:
-    """A step's template, with its patches, into the words from `first` on."""
+    """Write a step's template, with its patches, into the words from `first` on."""
     count = steps[at + STEP.TEMPLATE_WORDS]
     words = at + STEP.TEMPLATE
     for k in range(count):
@@ -111,7 +113,9 @@ def fill(a: Words, block: Words, steps: Words, at: int, to: Words, first: int) -
 
 
 def counted(a: Words, block: Words) -> int:
-    """Wait for what the stream has, and leave the instruction's line in the details: its status."""
+    """Wait for the stream's work, and leave the instruction's line in the details.  Return its
+    status.
+    """
     code = call_driver(block, DEV.F_SYNCHRONIZE, block[DEV.STREAM], 0, 0, 0)
     if code != 0:
         a[0], a[1] = code, -1

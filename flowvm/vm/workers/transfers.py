@@ -1,4 +1,4 @@
-"""Kernels that copy between the host's memory and a device's, for the streams that do nothing else.
+"""Kernels that copy between the host's memory and a device's, for streams that only copy.
 
 `args`: the address to copy to, the address to copy from; `layout`: how many bytes.
 
@@ -17,13 +17,13 @@ from flowvm.vm.workers.steps import CALL_AREA, DEVICE_FAILED, call_driver
 
 
 def failed(a: Words, code: int) -> int:
-    """The status for a driver's answer."""
+    """Return the status for a driver's answer."""
     a[0], a[1] = code, -1
     return 0 if code == 0 else DEVICE_FAILED
 
 
 def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """From the host to the device, by way of the pinned buffers."""
+    """Copy from the host to the device, by way of the pinned buffers."""
     a = words_at(args, ARG.WORDS)
     block = words_at(a[ARG.BLOCK], DEV.WORDS)
     to, source, left = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
@@ -44,7 +44,7 @@ def copy_in(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
 
 
 def copy_out(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """From the device to the host."""
+    """Copy from the device to the host."""
     a = words_at(args, ARG.WORDS)
     block = words_at(a[ARG.BLOCK], DEV.WORDS)
     to, source, count = a[ARG.HEADER], a[ARG.HEADER + 1], load_word(layout)
@@ -54,7 +54,7 @@ def copy_out(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
 
 
 def copy_across(args: int, layout: int, lo: int, hi: int, arena: int) -> int:
-    """From one device to another; `layout` has their contexts, too: to, from."""
+    """Copy from one device to another; `layout` has their contexts, too: to, from."""
     a = words_at(args, ARG.WORDS)
     block = words_at(a[ARG.BLOCK], DEV.WORDS)
     if load_word(layout) == 0:

@@ -1,4 +1,4 @@
-"""The memory check: what kernels do outside of what is theirs, found where it happens.
+"""The memory check: writes of kernels outside of their memory, found where they happen.
 
 With FLOWVM_CHECK=memory (`flow.config.check`), which is taken when flowvm is imported:
 
@@ -9,19 +9,19 @@ With FLOWVM_CHECK=memory (`flow.config.check`), which is taken when flowvm is im
                      it only reads, and between the elements of a view that it writes
     a chunk          has zones between its blocks, put there when a block's life begins
 
-The pattern is NaN as float64, float32, float16 and bfloat16, and far out of range as an index; so
-what is read of it shows in what is computed.
+The pattern is NaN as float64, float32, float16 and bfloat16, and far out of range as an index.  So
+a read of it shows in the results.
 
-Zones and what is compared are looked at when an instruction, or a task of a launch, is done: it
-then fails with a BoundsError.  Zones are looked at again when a block is released, and a block
-itself when it leaves the quarantine: what is found then is reported of the instruction that the
-block was made by, since nobody knows who wrote.
+Zones and copies are checked when an instruction, or a task of a launch, is done: it then fails with
+a BoundsError.  Zones are checked again when a block is released, and a block itself when it leaves
+the quarantine.  An error found then is reported for the instruction that made the block, since the
+writer is unknown.
 
 Without the setting CHECKED is a constant that is False, and compiled code has nothing of this.
 
 A block of the check:  HEAD words, LEFT bytes of pattern, its bytes, pattern up to its end.
 
-Long because it is the whole of it: what is put down, looked at and told.
+Long because it is the whole check: patterns, copies, comparisons and reports.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ BEFORE = HEAD + LEFT
 CHUNK_ZONE = 64 if CHECKED else 0  # bytes behind each block of a chunk, and in front of the first
 QUARANTINE = 32 << 20  # bytes of a stream's released blocks
 MOST_BLOCKS = 4096  # of them
-MOST_COMPARED = 4 << 20  # bytes: what is larger is not compared with what it was
+MOST_COMPARED = 4 << 20  # bytes: larger memory is not compared with its copy
 ARENA_ZONE = 4096 if CHECKED else 0  # bytes on both sides of an arena
 ARENA_LOOK = 256  # bytes of it that are looked at each time
 
@@ -62,13 +62,13 @@ ZONE_BROKEN, WRITTEN_RELEASED = 20, 21
 
 
 def fill(address: int, nbytes: int) -> None:
-    """Put the pattern down; both are multiples of 8."""
+    """Fill memory with the pattern; both arguments are multiples of 8."""
     for at in range(address, address + nbytes, 8):
         store_word(at, PATTERN)
 
 
 def fill_from(address: int, end: int) -> None:
-    """Put it down from any byte to `end`, a multiple of 8."""
+    """Fill memory with the pattern from any byte to `end`, a multiple of 8."""
     within = address & 7
     if within != 0:
         kept = (1 << (8 * within)) - 1
@@ -79,8 +79,8 @@ def fill_from(address: int, end: int) -> None:
 
 
 def first_change(address: int, end: int) -> int:
-    """The address of the first byte from `address` to `end`, a multiple of 8, that is not the
-    pattern's; -1 if none is.
+    """Return the address of the first changed byte from `address` to `end`, a multiple of 8; -1 if
+    there is none.
     """
     within = address & 7
     at = address - within
@@ -97,7 +97,9 @@ def first_change(address: int, end: int) -> int:
 
 
 def last_change(begin: int, end: int) -> int:
-    """The same for the last one, from `begin` to `end`, both multiples of 8."""
+    """Return the address of the last changed byte from `begin` to `end`, both multiples of 8; -1 if
+    there is none.
+    """
     at = end - 8
     while at >= begin:
         word = load_word(at) ^ PATTERN
@@ -111,7 +113,7 @@ def last_change(begin: int, end: int) -> int:
 
 
 def first_byte(word: int) -> int:
-    """Which byte of a word that is not 0 is the first that is not."""
+    """Return the index of the first byte of a non-zero word that is not 0."""
     byte = 0
     while (word >> (8 * byte)) & 255 == 0:
         byte += 1
@@ -122,12 +124,12 @@ def first_byte(word: int) -> int:
 
 
 def total_of(size: int) -> int:
-    """Bytes of the system's that a block of `size` bytes takes."""
+    """Return the bytes of the system that a block of `size` bytes takes."""
     return (BEFORE + size + RIGHT + 63) // 64 * 64
 
 
 def new_block(m: Words, stream: int, size: int) -> int:
-    """A block with zones, full of the pattern; 0 when the system has none."""
+    """Return a block with zones, full of the pattern; 0 if the system has none."""
     total = total_of(size)
     base = aligned_alloc(64, total)
     if base == 0:
@@ -142,13 +144,13 @@ def new_block(m: Words, stream: int, size: int) -> int:
 
 
 def entry_in(m: Words, slot: int) -> int:
-    """The place of the entry of the record in a slot."""
+    """Return the index of the entry of the record in a slot."""
     return ENT.AT + (m[RING.AT + slot * RING.WORDS + RING.ENTRY] & ENT.MASK) * ENT.WORDS
 
 
 def outside(block: int) -> int:
-    """Where, counted from a block's first byte, the nearest byte of its zones was changed; 0 if
-    none was.  The zones are whole again.
+    """Return the offset, from a block's first byte, of the nearest changed byte of its zones; 0 if
+    there is none.  Restore the zones.
     """
     base, size = block - BEFORE, load_word(block - BEFORE + SIZE)
     end = base + load_word(base + TOTAL)
@@ -165,7 +167,7 @@ def outside(block: int) -> int:
 
 
 def put_away(m: Words, stream: int, block: int) -> int:
-    """Take a block out of use, into the stream's quarantine: bytes that the system has back."""
+    """Move a block into the stream's quarantine.  Return the bytes given back to the system."""
     base = block - BEFORE
     at = outside(block)
     if at != 0:
@@ -185,7 +187,9 @@ def put_away(m: Words, stream: int, block: int) -> int:
 
 
 def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
-    """Give the oldest blocks in quarantine back until it has so much left: bytes given."""
+    """Free the oldest blocks in quarantine until it is within its bounds.  Return the bytes
+    freed.
+    """
     check, given = CHK.AT + stream * CHK.WORDS, 0
     while m[check + CHK.FIRST] != 0 and (
         m[check + CHK.BYTES] > most_bytes or m[check + CHK.BLOCKS] > most_blocks
@@ -206,7 +210,7 @@ def let_go(m: Words, stream: int, most_bytes: int, most_blocks: int) -> int:
 
 
 def tell_maker(m: Words, stream: int, base: int, status: int, offset: int) -> None:
-    """Report what nobody knows who did, of the instruction that made the block."""
+    """Report a change by an unknown writer, for the instruction that made the block."""
     args = ARG.AT + stream * ARG.WORDS
     m[args], m[args + 1] = 0, offset
     m[args + 2], m[args + 3] = load_word(base + SIZE), load_word(base + MAKER)
@@ -217,19 +221,19 @@ def tell_maker(m: Words, stream: int, base: int, status: int, offset: int) -> No
 
 
 def begin_check(m: Words, stream: int, slot: int) -> None:
-    """The stream's worker begins with the instruction, or the launch, in `slot`."""
+    """Begin the check of the instruction, or the launch, in `slot`."""
     m[CHK.AT + stream * CHK.WORDS + CHK.SLOT] = slot
 
 
 def fault(m: Words, stream: int, status: int, operand: int, offset: int, size: int) -> int:
-    """Leave the details of what was found, as a kernel does: the status."""
+    """Write the details of a fault, as a kernel does.  Return the status."""
     args = ARG.AT + stream * ARG.WORDS
     m[args], m[args + 1], m[args + 2] = operand, offset, size
     return status
 
 
 def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Look at the zones of an instruction's operands: a status."""
+    """Check the zones of an instruction's operands.  Return a status."""
     for k in range(count_of(m, slot, entry)):
         at = storage_at(m, slot, entry, k)
         if m[at + STO.POINTER] != 0 and has_zones(m, at):
@@ -240,19 +244,21 @@ def check_operands(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def has_zones(m: Words, at: int) -> bool:
-    """Whether the storage at `at` has: the allocator's of the host's memory, or `zoned`."""
+    """Return True if the storage at `at` has zones: from the allocator of host memory, or
+    `zoned`.
+    """
     if m[at + STO.CLASS] <= ZONED:
         return m[at + STO.CLASS] == ZONED
     return on_host(m, m[at + STO.STREAM])
 
 
 def on_host(m: Words, stream: int) -> bool:
-    """Whether a stream's allocator gives the host's memory."""
+    """Return True if a stream's allocator gives the host's memory."""
     return m[STR.AT + stream * STR.WORDS + STR.MEMORY] == STR.HOST_MEMORY
 
 
 def check_scratch(m: Words, stream: int, scratch: int) -> int:
-    """Look at the zones of the memory that a kernel had for its call."""
+    """Check the zones of the memory that a kernel had for its call."""
     offset = outside(scratch)
     if offset == 0:
         return 0
@@ -260,7 +266,7 @@ def check_scratch(m: Words, stream: int, scratch: int) -> int:
 
 
 def check_arena(m: Words, stream: int, arena: int) -> int:
-    """Look at the zones of a thread's arena, if it has one."""
+    """Check the zones of a thread's arena, if it has one."""
     if arena == 0:
         return 0
     end = arena + ARG.ARENA_BYTES
@@ -275,8 +281,9 @@ def check_arena(m: Words, stream: int, arena: int) -> int:
 
 
 def check_own_arena(m: Words, stream: int, status: int) -> int:
-    """The same of the stream's worker, behind a kernel that ended with `status`: a status.  Also
-    where a helper's zones were written over, or the next instruction would be blamed for these.
+    """Check the arena of the stream's worker behind a kernel that ended with `status`.  Return the
+    status.  The check also covers writes over a helper's zones, for which the next instruction
+    would be blamed.
     """
     if status != 0 and status != OUTSIDE_ARENA:
         return status
@@ -285,7 +292,7 @@ def check_own_arena(m: Words, stream: int, status: int) -> int:
 
 
 def storage_at(m: Words, slot: int, entry: int, k: int) -> int:
-    """The place of the storage of an instruction's operand k."""
+    """Return the index of the storage of an instruction's operand k."""
     return STO.AT + (operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK) * STO.WORDS
 
 
@@ -293,8 +300,8 @@ def storage_at(m: Words, slot: int, entry: int, k: int) -> int:
 
 
 def take_copies(m: Words, stream: int, slot: int, entry: int) -> None:
-    """Copy what a kernel must leave as it is: storages that it only reads, and those that it writes
-    through views.  The copies are a list: its next, the operand's number, then the bytes.
+    """Copy the memory that a kernel must leave alone: storages that it only reads, and ones that it
+    writes through views.  The copies are a list: the next copy, the operand's number, the bytes.
     """
     check = CHK.AT + stream * CHK.WORDS
     m[check + CHK.COPIES] = 0
@@ -321,8 +328,8 @@ def take_copies(m: Words, stream: int, slot: int, entry: int) -> None:
 
 
 def describes_writes(m: Words, slot: int, entry: int, pointer: int, nbytes: int) -> bool:
-    """Whether it is known what the instruction writes of so many bytes at `pointer`: of each
-    operand that it writes and that may lie there, the view.
+    """Return True if a view is known for each operand that the instruction writes into `nbytes`
+    bytes at `pointer`.
     """
     for k in range(count_of(m, slot, entry)):
         access = access_of(m, slot, entry, k)
@@ -336,7 +343,7 @@ def describes_writes(m: Words, slot: int, entry: int, pointer: int, nbytes: int)
 
 
 def compare_copies(m: Words, stream: int, slot: int, entry: int) -> int:
-    """Compare what `take_copies` took: a status."""
+    """Compare memory with the copies of `take_copies`.  Return a status."""
     check, status = CHK.AT + stream * CHK.WORDS, 0
     copy = m[check + CHK.COPIES]
     while copy != 0:
@@ -360,13 +367,15 @@ def compare_copies(m: Words, stream: int, slot: int, entry: int) -> int:
 
 
 def view_of(m: Words, entry: int, k: int) -> int:
-    """The address of the view of an entry's operand k, as `views_of` writes it; 0 for none."""
+    """Return the address of the view of an entry's operand k, as `views_of` writes it; 0 for
+    none.
+    """
     table = m[VEW.AT + (entry - ENT.AT) // ENT.WORDS]
     return 0 if table == 0 else load_word(table + 8 * k)
 
 
 def renew(m: Words, slot: int, entry: int, j: int, copy: int, pointer: int, nbytes: int) -> None:
-    """Take the elements of operand j over into the copy of the bytes at `pointer`."""
+    """Copy the elements of operand j into the copy of the bytes at `pointer`."""
     view = view_of(m, entry, j)
     if view == 0:
         return
@@ -385,7 +394,7 @@ def renew(m: Words, slot: int, entry: int, j: int, copy: int, pointer: int, nbyt
 
 
 def difference(copy: int, pointer: int, nbytes: int) -> int:
-    """The first byte of so many in which the copy differs, -1 for none."""
+    """Return the first of `nbytes` bytes in which the copy differs, -1 for none."""
     rounded = (nbytes + 63) // 64 * 64
     now = aligned_alloc(64, rounded)
     if now == 0:
@@ -422,7 +431,9 @@ def begin_task(table: int, chunk: int, repetition: int) -> None:
 
 
 def check_task(m: Words, stream: int, table: int, chunk: int) -> int:
-    """Look at the zones of the blocks that a task used, and at its launch's operands: a status."""
+    """Check the zones of the blocks that a task used, and its launch's operands.  Return a
+    status.
+    """
     for k in range(load_word(table)):
         row = table + 8 + 24 * k
         begin, nbytes = chunk + load_word(row), load_word(row + 8)
@@ -440,7 +451,7 @@ def check_task(m: Words, stream: int, table: int, chunk: int) -> int:
 
 
 def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
-    """The views that an entry's instructions write, if its `info` knows the metas.
+    """Return the views that an entry's instructions write, if its `info` knows the metas.
 
     For each operand the address of its view, 0 for those that are not written; then the views:
     dimensions, bytes of an element, elements, then for each dimension its length and step in bytes.
@@ -464,7 +475,9 @@ def views_of(info: Any, writes: Any) -> np.ndarray[Any, Any] | None:
 
 
 def zoned(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy of `array` in memory with zones, for memory that the allocator does not know."""
+    """Return a copy of `array` in memory with zones, for memory that the allocator does not
+    know.
+    """
     words = np.full(total_of(array.nbytes) // 8 + 8, PATTERN, np.int64)
     base = -words.ctypes.data % 64
     head = words[base // 8 :]

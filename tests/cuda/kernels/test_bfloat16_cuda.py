@@ -84,6 +84,7 @@ def test_a_device_agrees_with_the_cpu(device, name, rng):
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
 @pytest.mark.parametrize("op", [p for p in bfloat16_checks.EACH if p.id != "as_strided"])
+@pytest.mark.product(4)
 def test_every_op(op, device, seed):
     try:
         bfloat16_checks.check(op, seed, lambda array: bfloat16_checks.as_tensor(array).to(device))

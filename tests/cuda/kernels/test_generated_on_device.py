@@ -58,6 +58,7 @@ def on_device(function, sample, place):
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
 @pytest.mark.parametrize("op", ALL)
+@pytest.mark.product(4)
 def test_values(op, device, seed):
     checks = Checks(op, seed)
     for number, original in enumerate(small(op, seed)):
@@ -81,6 +82,7 @@ def test_values(op, device, seed):
 
 @pytest.mark.parametrize("device", ["late"], indirect=True)
 @pytest.mark.parametrize("op", [p for p in ALL if p.values[0].grad])
+@pytest.mark.product(4)
 def test_gradients(op, device, seed):
     checks, dtype = Checks(op, seed), op.floats[0]
     for sample in small(op, seed)[:2]:

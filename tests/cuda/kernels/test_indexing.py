@@ -47,6 +47,7 @@ def resized(shape, dim, m):
 @pytest.mark.parametrize("m", [0, *LENGTHS])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.product(4)
 def test_reads(rng, dtype, shape, dim, m):
     n, x = shape[dim], values(rng, shape, dtype)
     signed, plain = rng.integers(-n, n, m), rng.integers(0, n, m)
@@ -68,6 +69,7 @@ def test_positions_in_two_dimensions(rng):
 @pytest.mark.parametrize("m", [0, *LENGTHS])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "uint8"])
+@pytest.mark.product(4)
 def test_the_last_of_several_writes_wins(rng, dtype, shape, dim, m, one):
     n, x = shape[dim], values(rng, shape, dtype)
     source = values(rng, resized(shape, dim, m), dtype)
@@ -82,6 +84,7 @@ def test_the_last_of_several_writes_wins(rng, dtype, shape, dim, m, one):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("m", LENGTHS)
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.product(4)
 def test_writes_are_combined_in_the_order_of_the_indices(rng, shape, dim, m, mode, one):
     n, mode = shape[dim], MODES[mode]
     x, source = (values(rng, s, "float32") for s in (shape, resized(shape, dim, m)))

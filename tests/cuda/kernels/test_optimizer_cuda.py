@@ -33,6 +33,7 @@ assert flow.eye(1).numel() == 1  # all ops are declared
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize(("name", "count", "scalars"), CALLS)
+@pytest.mark.product(4)
 def test_updates(rng, name, count, scalars, n, dtype):
     arrays = [rng.random(n).astype(dtype) for _ in range(count)]
     _, wanted = on_cpu(named(name), arrays, (), scalars)

@@ -23,6 +23,7 @@ def values(rng, shape, dtype):
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int32", "uint8", "bool"])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.product(4)
 def test_running_sums(rng, shape, dim, dtype, reverse):
     x = values(rng, shape, dtype)
     (out,), _ = play(_cumsum, [x], (dim, reverse))

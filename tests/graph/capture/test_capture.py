@@ -33,6 +33,7 @@ def outputs_of(function, args, kwargs, seed=3):
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+@pytest.mark.product(4)
 def test_every_op_captured_and_interpreted_gives_the_same_bits(known, rng):
     for sample in list(known.generate(rng))[:3]:
         args = [as_tensors(value, False) for value in sample.args]

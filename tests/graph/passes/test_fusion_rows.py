@@ -270,6 +270,7 @@ SQUARE = flow.randn(96, 96)
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.product(3)
 def test_random_programs(seed):
     rng = np.random.default_rng(seed)
     rows, columns = int(rng.integers(1, 200)), int(rng.choice([1, 7, 32, 65, 200]))

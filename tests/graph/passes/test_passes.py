@@ -213,6 +213,7 @@ def random_program(rng, x, w):
 
 
 @pytest.mark.parametrize("seed", range(150))
+@pytest.mark.product(3)
 def test_random_programs_mean_the_same_after_all_passes_and_as_plans(seed):
     values = np.random.default_rng(seed).standard_normal((2, 4)).astype(np.float32)
     results = []

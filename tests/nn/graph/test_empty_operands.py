@@ -40,6 +40,7 @@ def results(function: Any, tensors: list[Any]) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("op", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
+@pytest.mark.product(4)
 def test_samples_without_elements(op: Any, seed: int) -> None:
     tried: set[Any] = set()
     for sample in op.generate(np.random.default_rng(seed)):

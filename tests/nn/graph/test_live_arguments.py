@@ -96,6 +96,7 @@ def other_numbers(number: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("op", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
+@pytest.mark.product(4)
 def test_every_number_may_be_live(op: Any, seed: int) -> None:
     for sample in op.generate(np.random.default_rng(seed)):
         sample = calls.in_dtype(sample, op.floats[min(1, len(op.floats) - 1)])

@@ -182,6 +182,7 @@ def run(
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("name", ALL)
+@pytest.mark.product(4)
 def test_module(name: str, training: bool, seed: int, rng: np.random.Generator) -> None:
     make, shapes = ALL[name]
     flow.manual_seed(seed)

@@ -111,6 +111,7 @@ WAYS = {"dense": calls.as_tensor, "transposed": calls.transposed, "stepped": cal
 
 
 @each_op()
+@pytest.mark.product(4)
 def test_bits(op, seed):
     for i, sample in enumerate(op.generate(np.random.default_rng(seed))):
         sample = calls.in_dtype(sample, op.floats[min(1, len(op.floats) - 1)])
@@ -120,6 +121,7 @@ def test_bits(op, seed):
 
 
 @each_op()
+@pytest.mark.product(4)
 def test_all_passes(op, seed):
     samples = list(op.generate(np.random.default_rng(seed)))
     largest = max(samples, key=lambda s: sum(a.size for a in calls.arrays_of(s)))

@@ -144,6 +144,7 @@ def mse(model: Any, x: Any, y: Any) -> Any:
 
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning")
+@pytest.mark.product(2)
 def test_steps_with_every_option(name: str, seed: int) -> None:
     kind, options = OPTIONS[name]
 

@@ -122,6 +122,7 @@ def check(name: str, *call: Any) -> None:
 
 
 @pytest.mark.parametrize("known", SAMPLES, ids=lambda known: known.name)
+@pytest.mark.product(4)
 def test_an_op_with_samples(known: Any) -> None:
     sample = next(iter(known.generate(np.random.default_rng(0))))
     kwargs = {k: as_tensors(v, False) for k, v in sample.kwargs.items()}

@@ -101,7 +101,11 @@ class Saved:
             attrs = saved["attrs"]["tuple"]
             for k, name in enumerate(node.operator.attrs):
                 if name not in FREE and node.operator.recipe is None:
-                    found += [(attrs, k)] if is_plain(attrs[k]) else places(attrs[k])
+                    here = [(attrs, k)] if is_plain(attrs[k]) else [*places(attrs[k])]
+                    if (node.operator.name, name) == ("arrange", "stride"):
+                        shape = node.inputs[0].meta.shape  # a step along one element is any
+                        here = [(holder, d) for holder, d in here if shape[d] > 1]
+                    found += here
         return found
 
 

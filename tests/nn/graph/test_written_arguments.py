@@ -75,6 +75,7 @@ def test_what_is_written_is_in_the_callers_tensor(name: str, passes: bool) -> No
 
 
 @pytest.mark.parametrize("op", [op for _, op in WRITING], ids=[name for name, _ in WRITING])
+@pytest.mark.product(4)
 def test_every_op_in_place_writes_an_argument(op: Any, seed: int) -> None:
     samples = [s for s in op.generate(np.random.default_rng(seed)) if _is_array(s.args[:1])]
     for sample in samples[:2]:

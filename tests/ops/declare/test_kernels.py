@@ -162,6 +162,7 @@ SHAPES = ((7,), (300,), (3, 500), (500, 3), (70, 70), (33, 17, 5), (2, 3, 4, 5),
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.product(4)
 def test_any_arrangement(seed, tiles):
     rng = np.random.default_rng(seed)
     for shape in SHAPES:
@@ -178,6 +179,7 @@ def test_any_arrangement(seed, tiles):
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.product(4)
 def test_copies_of_any_arrangement(seed, tiles):
     rng = np.random.default_rng(seed)
     for shape in SHAPES:

@@ -42,6 +42,7 @@ def close(ours, theirs, tolerance):
 
 
 @pytest.mark.parametrize(("name", "options"), ARGUMENTS, ids=named)
+@pytest.mark.product(4)
 def test_values_and_gradients_are_pytorchs(name, options):
     for kind, tolerance in (({"f": "32", "c": "64"}, 1e-5), ({"f": "64", "c": "128"}, 1e-12)):
         results, grads = [], []

@@ -14,7 +14,7 @@ from flowvm.meta import placements
 from flowvm.ops.placed import boxing
 
 _here = threading.local()
-PATIENCE = 6  # seconds that a rank waits for the others: then one of them has gone another way
+PATIENCE = 100  # seconds that a rank waits for the others: then one of them has gone another way
 
 
 class _Meeting:

@@ -152,6 +152,7 @@ def listed(out):
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.product(4)
 def test_it_is_pytorchs(name, dtype):
     function, *arrays = CASES[name]
     arrays = [a.astype(dtype) for a in arrays]

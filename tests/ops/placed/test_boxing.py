@@ -138,6 +138,7 @@ def hierarchies(size):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 7), (0, 3), (1, 1)])
+@pytest.mark.product(3)
 def test_every_transition_between_hierarchies(size, shape):
     values = array(shape)
     states = [

@@ -105,6 +105,7 @@ class Case:
 
 
 @pytest.mark.parametrize("op", [op for _, op in NAMED], ids=[name for name, _ in NAMED])
+@pytest.mark.product(4)
 def test_the_result_is_that_of_one_rank(op, seed):
     seed = (zlib.crc32(op.name.encode()) + seed) % (1 << 31)
     for number, sample in enumerate(op.generate(np.random.default_rng(seed))):

@@ -263,6 +263,7 @@ def trained(ranks):
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.product(3)
 def test_losses_are_those_of_one_rank(kind, ranks):
     eager, _ = trained(1)[kind]
     assert eager[-1] < eager[0]
@@ -276,6 +277,7 @@ TUTORIAL = Path(__file__).parents[3] / "tutorials" / "11_a_transformer_on_ranks.
 @pytest.mark.parametrize(
     ("ranks", "mix"), [(2, "--tensor 2"), (2, "--stages 2 --graph"), (4, "--tensor 2 --stages 2")]
 )
+@pytest.mark.product(3)
 def test_the_tutorial_says_the_same_in_every_mix(ranks, mix):
     np.testing.assert_allclose(_tutorial(ranks, mix), _tutorial(1, ""), atol=2e-3)
 
@@ -352,6 +354,7 @@ say(found["a"].tolist(), found["b"].tolist(), found["c"].float().tolist(), found
 
 
 @pytest.mark.parametrize(("writers", "readers"), [(1, 2), (2, 1), (3, 2)])
+@pytest.mark.product(3)
 def test_saved_by_some_ranks_and_loaded_by_others(writers, readers, tmp_path):
     folder = tmp_path / "model"
     launched(tmp_path, writers, SAVE, str(folder))

@@ -184,7 +184,6 @@ print(first.sum())
 """
 
 
-@pytest.mark.timeout(120)
 def test_until_a_helper_has_it(tmp_path, monkeypatch):
     monkeypatch.setenv("FLOWVM_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("FLOWVM_AHEAD", "1")

@@ -158,6 +158,7 @@ def test_a_dtype_says_what_is_added():
 @pytest.mark.parametrize("dtype", ["int32", "int16", "int8", "uint8", "int64", "float64"])
 @pytest.mark.parametrize("source", ["int32", "float32", "bool"])
 @pytest.mark.parametrize("name", ["sum", "nansum", "prod", "cumsum", "cumprod"])
+@pytest.mark.product(4)
 def test_a_dtype_is_what_comes_out(name, source, dtype):
     torch = pytest.importorskip("torch")
     found = []

@@ -22,7 +22,7 @@ def test_the_gating_producer_is_the_one_that_ended_last():
             wait_for_gate(total, x, gate.address)
         late = mix(early, total, 2)
         until(lambda: gate.is_reached, "the kernel waits")
-        early.numpy()  # has ended before the gate opens
+        early.tolist()  # has ended before the gate opens
         gate.open()
         late.numpy()
     mixes = p.run.seq[p.run.op == p.run.names.index("mix")]

@@ -272,6 +272,7 @@ def _managers(tree, prefix):
 
 
 @pytest.mark.parametrize("name", MANAGERS)
+@pytest.mark.product(2)
 def test_a_context_manager(name, seed, monkeypatch):
     make = MANAGERS[name]
     # what reads all of the process, in millions of steps

@@ -336,7 +336,7 @@ def test_a_helper_that_gets_no_core_begins_anew_with_a_higher_priority(
     (tmp_path / "starved_job.py").write_text(STARVED)
     monkeypatch.syspath_prepend(tmp_path)
     helper = helpers.Helper([f"starved_job:note:{tmp_path}"])
-    assert helper.process.wait(timeout=60) == 0
+    assert helper.process.wait(timeout=250) == 0
     helpers.bury()  # unless the watch thread has
     assert helper not in helpers._helpers
     (first, lowest), (second, low) = map(str.split, (tmp_path / "notes").read_text().splitlines())
