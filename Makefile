@@ -2,7 +2,8 @@
 # make test    the test suite, in two processes; names the slowest twenty
 # make quick   the tests that a change needs most, listed in tests/quick.txt: under a minute
 # make changed the tests that the files need which differ from the last commit
-# make lint    ruff: format and rules; docstrings that do not name their subject are counted
+# make lint    ruff: format and rules; lists of public names; docstrings are counted that do not
+#              name their subject
 # make types   mypy, strict
 # make memory  the tests of ops, gradients and layers with the memory check (FLOWVM_CHECK=memory)
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
@@ -53,6 +54,7 @@ versions: $(VENV)/installed-dev
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m tools.faces --check
 	$(BIN)/python -m tools.prose
 
 types: $(VENV)/installed-dev

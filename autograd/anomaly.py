@@ -61,6 +61,7 @@ def _check(node: Any, gradients: Any, results: Any) -> None:
             )
 
 
+# public: flow (late, unlisted), autograd
 def is_anomaly_enabled() -> bool:
     """Whether backward looks for NaN.
 
@@ -70,6 +71,7 @@ def is_anomaly_enabled() -> bool:
     return anomaly.check is not None
 
 
+# public: autograd
 class set_detect_anomaly(Switched):  # noqa: N801 - PyTorch's name
     """Switch the search on or off: at once, and back at the end of a with block.
 
@@ -88,6 +90,7 @@ class set_detect_anomaly(Switched):  # noqa: N801 - PyTorch's name
         _set(*self.before)
 
 
+# public: autograd
 class detect_anomaly(set_detect_anomaly):  # noqa: N801 - PyTorch's name
     """Inside, a NaN in a gradient raises, naming the operation and the line that called it.
 

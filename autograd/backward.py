@@ -51,6 +51,7 @@ def _scaled(g: Tensor) -> Tensor:
     return out
 
 
+# public: autograd
 @border
 def backward(
     tensors: Tensors,
@@ -94,6 +95,7 @@ def backward(
             add_to_grad(t, g, create_graph)
 
 
+# public: autograd
 @border
 def grad(
     outputs: Tensors,

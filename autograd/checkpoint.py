@@ -237,6 +237,7 @@ def placed(tensor: Tensor, edge: Any) -> Tensor:
     return same
 
 
+# public: autograd
 def checkpoint(
     function: Callable[..., Any],
     *args: Any,
@@ -281,6 +282,7 @@ def checkpoint(
         return call.first_time(preserve_rng_state)
 
 
+# public: autograd
 def checkpoint_sequential(
     functions: Iterable[Callable[..., Any]],
     segments: int,

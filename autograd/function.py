@@ -21,6 +21,8 @@ from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, AutogradError
 
+# public: autograd
+
 
 class FunctionCtx(Node):
     """The `ctx` of a Function: what forward leaves for backward, and a node of the graph.

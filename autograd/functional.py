@@ -20,6 +20,8 @@ from flowvm.loading.listing import listing
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import stack
 
+# public: autograd
+
 __all__ = ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]
 __dir__ = listing(globals())
 
@@ -208,6 +210,7 @@ def _evaluate(func: Function, point: list[Tensor], strict: bool) -> Any:
     return outputs
 
 
+# not public
 def real_only(name: str, tensors: Iterable[Any]) -> None:
     """DTypeError for complex tensors, which have no Jacobian: a gradient is its conjugate."""
     for t in tensors:

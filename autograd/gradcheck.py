@@ -27,6 +27,7 @@ __dir__ = listing(globals())
 Array = np.ndarray[Any, Any]
 
 
+# public: autograd
 def gradcheck(
     func: Callable[..., Any],
     inputs: Tensor | Sequence[Any],
@@ -66,6 +67,7 @@ def gradcheck(
     return True
 
 
+# public: autograd
 def gradgradcheck(
     func: Callable[..., Any],
     inputs: Tensor | Sequence[Any],

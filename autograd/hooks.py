@@ -26,6 +26,7 @@ _ids = count()
 Hooks = dict[int, Callable[..., Any]]
 
 
+# public: autograd
 class RemovableHandle(Switched):
     """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out.
 

@@ -18,11 +18,16 @@ from flowvm.guards.exchange import exchange
 from flowvm.vm.callers.hot import hot
 
 
+# public: autograd
 class AccumulateGrad:
     """Where the gradients of a leaf go; PyTorch's name for it.
 
     hooks   of the tensor: each sees the sum of one backward and may replace it
     after   called with the tensor when its `.grad` has changed
+
+    >>> x = flow.ones(2, requires_grad=True)
+    >>> (x * 2).grad_fn.next_functions[0][0]
+    <AccumulateGrad>
     """
 
     __slots__ = ("after", "hooks", "tensor")

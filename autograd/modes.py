@@ -18,6 +18,8 @@ from flowvm.eager import modes
 from flowvm.eager.modes import Recording
 from flowvm.guards.regions import Mode, Region
 
+# public: flow, autograd
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

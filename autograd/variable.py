@@ -33,6 +33,7 @@ class VariableMeta(type):
         return variable.requires_grad_(True) if requires_grad else variable
 
 
+# public: autograd
 class Variable(metaclass=VariableMeta):
     """Variable(data, requires_grad=False): `data` outside the graph, on the same memory, as a leaf
     of its own.  `isinstance(t, Variable)` is true of every Tensor.

@@ -6,22 +6,9 @@ from contextlib import nullcontext
 from typing import Any
 
 from flowvm import cuda
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device
 
-__all__ = [
-    "current_accelerator",
-    "current_device_idx",
-    "current_device_index",
-    "current_stream",
-    "device_count",
-    "device_index",
-    "empty_cache",
-    "is_available",
-    "set_device_idx",
-    "set_device_index",
-    "synchronize",
-]
 __dir__ = listing(globals())
 
 
@@ -72,3 +59,5 @@ def empty_cache() -> None:
 
 current_device_idx = current_device_index
 set_device_idx = set_device_index
+
+__all__ = own_names(globals())

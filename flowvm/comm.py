@@ -14,7 +14,7 @@ import numpy as np
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, dtype_named
 from flowvm.meta.meta import TensorMeta, as_shape
@@ -24,21 +24,6 @@ from flowvm.ops.shapes.join import cat, stack
 from flowvm.ranks.world import rank, world_size
 from flowvm.vm.engine.engine import engine
 
-__all__ = [
-    "all_gather",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "send",
-]
 __dir__ = listing(globals())
 
 DTYPES = (
@@ -181,3 +166,6 @@ def recv(
         return found
     _store([out], found.unsqueeze(0))
     return out
+
+
+__all__ = own_names(globals())

@@ -437,7 +437,7 @@ def _of_this_process() -> Config:
         raise
 
 
-config = _of_this_process()
+config = _of_this_process()  # public: flow
 
 
 def say(level: int, text: str) -> None:

@@ -12,10 +12,9 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.ops.shapes.create import from_numpy
 
-__all__ = ["digits_arrays", "load_digits"]
 __dir__ = listing(globals())
 
 TEST_SIZE = 360
@@ -53,3 +52,6 @@ def _rows(split: str, count: int) -> "np.ndarray[Any, Any]":
     if split == "test":
         return order[:TEST_SIZE]
     raise ArgumentError(f"split is 'all', 'train' or 'test', got {split!r}")
+
+
+__all__ = own_names(globals())

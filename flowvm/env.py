@@ -5,11 +5,10 @@ A program that nobody launched is a world of one.  `flow.distributed` has PyTorc
 
 from __future__ import annotations
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.placements import placement
 from flowvm.ranks.world import rank, world, world_size
 
-__all__ = ["all_device_placement", "get_local_rank", "get_node_size", "get_rank", "get_world_size"]
 __dir__ = listing(globals())
 
 
@@ -56,3 +55,6 @@ def all_device_placement(device_type: str) -> placement:
     flow.placement(type="cpu", ranks=[0])
     """
     return placement.all(device_type)
+
+
+__all__ = own_names(globals())

@@ -132,6 +132,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+# public: flow
 class FlowError(Exception):
     """The base of every exception that flowvm raises on purpose.
 
@@ -360,6 +361,7 @@ class OutOfMemoryError(FlowError, RuntimeError, MemoryError):
     """
 
 
+# public: linalg
 class LinAlgError(FlowError, RuntimeError):
     """A factorization or iteration that cannot finish, such as the inverse of a singular matrix.
 
@@ -381,6 +383,7 @@ class AutogradError(FlowError, RuntimeError):
     """
 
 
+# public: autograd
 class GradcheckError(AutogradError):
     """A gradient that differs from the one found by finite differences.
 

@@ -7,9 +7,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["Future", "collect_all", "wait_all"]
 __dir__ = listing(globals())
 T = TypeVar("T")
 
@@ -101,3 +100,6 @@ def wait_all(futures: Sequence[Future[Any]]) -> list[Any]:
     [2]
     """
     return [future.wait() for future in futures]
+
+
+__all__ = own_names(globals())

@@ -13,17 +13,8 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlparse as urlparse
 
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = [
-    "download_url_to_file",
-    "get_dir",
-    "help",
-    "list",
-    "load",
-    "load_state_dict_from_url",
-    "set_dir",
-]
 __dir__ = listing(globals())
 
 _folder: list[str] = []
@@ -76,3 +67,6 @@ def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> NoReturn:
 def download_url_to_file(url: str, dst: str, *args: Any, **kwargs: Any) -> NoReturn:
     """Raise ArgumentError: nothing is downloaded."""
     _refuse("download_url_to_file", url)
+
+
+__all__ = own_names(globals())

@@ -13,7 +13,7 @@ from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.linalg import eigh, norm, qr, svd
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import finfo
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.linalg.parts.shared import matrices, same_dtype
@@ -21,10 +21,12 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.random.random import randn
 from flowvm.ops.shapes.join import cat, stack
 
-__all__ = ["get_approximate_basis", "lobpcg", "pca_lowrank", "svd_lowrank"]
+# public: flow (late, unlisted)
+
 __dir__ = listing(globals())
 
 
+# not public
 def get_approximate_basis(A: Tensor, q: int, niter: int | None = 2, M: Any = None) -> Tensor:
     """Return orthonormal columns (*, m, q) that nearly span the image of the matrices A - M (*, m,
     n).
@@ -218,3 +220,6 @@ def _of_one(a: Any, b: Any, x: Any, k: Any, niter: int, tol: float, largest: boo
         before = before / norm(before, dim=0).clamp(min=finfo(x.dtype).tiny)
         step += 1
     return x  # type: ignore[no-any-return]
+
+
+__all__ = own_names(globals())

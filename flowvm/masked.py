@@ -19,32 +19,11 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.linalg import vector_norm
 from flowvm.loading.absent import other_names
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import DType, bool_, iinfo, int64
 
-__all__ = [
-    "amax",
-    "amin",
-    "argmax",
-    "argmin",
-    "cumprod",
-    "cumsum",
-    "log_softmax",
-    "logaddexp",
-    "logsumexp",
-    "mean",
-    "median",
-    "norm",
-    "normalize",
-    "prod",
-    "softmax",
-    "softmin",
-    "std",
-    "sum",
-    "var",
-]
 __dir__ = listing(globals())
-__getattr__ = other_names("masked", lambda: __all__)
+__getattr__ = other_names("masked", lambda: own_names(globals()))
 
 Dims = int | Sequence[int] | None
 
@@ -440,3 +419,6 @@ def logaddexp(
     y = _or(y, _mask("logaddexp", y, other_mask), _least(y.dtype))
     found: Tensor = ops.logaddexp(x, y)
     return found
+
+
+__all__ = own_names(globals())

@@ -15,6 +15,9 @@ from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.meta.dtype import as_dtype
 from flowvm.ops.declare.recording import need_tensor
 
+# public: flow (late, unlisted)
+
+# public: each of flow (late, unlisted)
 NAMES: Final = (
     "contiguous", "div_", "erfinv_", "expand", "gt_", "index_add_", "lerp_", "masked_fill_",
     "new_empty", "new_full", "new_ones", "new_zeros", "normal_", "repeat", "to_global", "to_local",
@@ -28,6 +31,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
     raise MissingNameError(f"flowvm.methods has no {name!r}", name, lambda: NAMES)
 
 
+# not public
 @functools.cache
 def function(name: str) -> Callable[..., Any]:
     """Return the function `name(input, ...)`, which calls `input.name(...)`; ArgumentTypeError if

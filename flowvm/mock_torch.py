@@ -17,9 +17,8 @@ from typing import Any
 
 from flowvm.compat import torch as compat
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["disable", "enable", "is_enabled"]
 __dir__ = listing(globals())
 
 _aside: dict[str, ModuleType] = {}  # the modules that the mirrors stand in for
@@ -109,3 +108,6 @@ def _turn(on: bool, report: bool) -> None:
     found: dict[str, Any] = {**_aside}
     _aside.clear()
     sys.modules.update(found)
+
+
+__all__ = own_names(globals())

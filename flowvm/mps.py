@@ -5,18 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from flowvm.errors import DeviceError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = [
-    "current_device",
-    "device_count",
-    "empty_cache",
-    "is_available",
-    "is_initialized",
-    "manual_seed",
-    "manual_seed_all",
-    "synchronize",
-]
 __dir__ = listing(globals())
 
 
@@ -59,3 +49,6 @@ def manual_seed(seed: int) -> None:
 
 def manual_seed_all(seed: int) -> None:
     """Do nothing: such devices do not exist here."""
+
+
+__all__ = own_names(globals())

@@ -20,6 +20,8 @@ from flowvm.ops.places.embedding import renormalize
 from flowvm.ops.places.gather import positions_of
 from flowvm.ops.random.generator import Generator
 
+# public: flow (late, unlisted)
+
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 

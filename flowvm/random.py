@@ -11,24 +11,23 @@ from typing import Any
 from flowvm import cuda
 from flowvm.guards.regions import Switched
 from flowvm.loading.listing import listing
-from flowvm.ops import (
-    default_generator,
-    get_rng_state,
-    initial_seed,
-    manual_seed,
-    seed,
-    set_rng_state,
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
+from flowvm.ops.random.generator import (
+    default_generator, get_rng_state, initial_seed, manual_seed, seed, set_rng_state,
 )
 
 __all__ = [
-    "default_generator",
-    "fork_rng",
-    "get_rng_state",
-    "initial_seed",
-    "manual_seed",
-    "seed",
+    "default_generator", "fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed",
     "set_rng_state",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())
 
 

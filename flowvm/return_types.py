@@ -22,10 +22,22 @@ from flowvm.eager.tensor import Tensor
 from flowvm.loading.listing import listing
 
 
-class Results(tuple[Any, ...]):
+class _Slotted(type):
+    """Give a result class no instance dict, and a docstring that names its function."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> Any:
+        function = name.removesuffix("_out").replace("linalg_", "linalg.")
+        return super().__new__(
+            cls,
+            name,
+            bases,
+            {"__slots__": (), "__doc__": f"The result of `flow.{function}`.", **space},
+        )
+
+
+class Results(tuple[Any, ...], metaclass=_Slotted):
     """A tuple with named elements; a subclass annotates the names."""
 
-    __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]] = ()
     n_fields: ClassVar[int] = 0
     n_sequence_fields: ClassVar[int] = 0
@@ -59,100 +71,62 @@ class Results(tuple[Any, ...]):
 
 
 class _Located(Results):
-    __slots__ = ()
     values: Tensor
     indices: Tensor  # int64: where they were
 
 
 class _Factors(Results):
-    __slots__ = ()
     Q: Tensor
     R: Tensor
 
 
 class _LogDeterminant(Results):
-    __slots__ = ()
     sign: Tensor
     logabsdet: Tensor
 
 
 class _Triangles(Results):
-    __slots__ = ()
     P: Tensor
     L: Tensor
     U: Tensor
 
 
 class _Counted(Results):
-    __slots__ = ()
     hist: Tensor
     bin_edges: Any  # of each dimension for histogramdd
 
 
-class cummax(_Located):
-    """The result of `flow.cummax`."""
-
-    __slots__ = ()
+class cummax(_Located): ...
 
 
-class cummin(_Located):
-    """The result of `flow.cummin`."""
-
-    __slots__ = ()
+class cummin(_Located): ...
 
 
-class kthvalue(_Located):
-    """The result of `flow.kthvalue`."""
-
-    __slots__ = ()
+class kthvalue(_Located): ...
 
 
-class max(_Located):
-    """The result of `flow.max` along a dimension."""
-
-    __slots__ = ()
+class max(_Located): ...
 
 
-class median(_Located):
-    """The result of `flow.median` along a dimension."""
-
-    __slots__ = ()
+class median(_Located): ...
 
 
-class min(_Located):
-    """The result of `flow.min` along a dimension."""
-
-    __slots__ = ()
+class min(_Located): ...
 
 
-class mode(_Located):
-    """The result of `flow.mode`."""
-
-    __slots__ = ()
+class mode(_Located): ...
 
 
-class nanmedian(_Located):
-    """The result of `flow.nanmedian` along a dimension."""
-
-    __slots__ = ()
+class nanmedian(_Located): ...
 
 
-class sort(_Located):
-    """The result of `flow.sort`."""
-
-    __slots__ = ()
+class sort(_Located): ...
 
 
-class topk(_Located):
-    """The result of `flow.topk`."""
-
-    __slots__ = ()
+class topk(_Located): ...
 
 
 class aminmax(Results):
-    """The result of `flow.aminmax`."""
-
-    __slots__ = ()
     min: Tensor
     max: Tensor
 
@@ -160,70 +134,47 @@ class aminmax(Results):
 class frexp(Results):
     """The result of `flow.frexp`: mantissa * 2 ** exponent."""
 
-    __slots__ = ()
     mantissa: Tensor
     exponent: Tensor
 
 
-class histogram(_Counted):
-    """The result of `flow.histogram`."""
-
-    __slots__ = ()
+class histogram(_Counted): ...
 
 
-class histogramdd(_Counted):
-    """The result of `flow.histogramdd`."""
-
-    __slots__ = ()
+class histogramdd(_Counted): ...
 
 
 class geqrf(Results):
     """The result of `flow.geqrf`: R with reflectors below it, and their factors."""
 
-    __slots__ = ()
     a: Tensor
     tau: Tensor
 
 
-class lu_unpack(_Triangles):
-    """The result of `flow.lu_unpack`."""
-
-    __slots__ = ()
+class lu_unpack(_Triangles): ...
 
 
-class qr(_Factors):
-    """The result of `flow.qr`."""
-
-    __slots__ = ()
+class qr(_Factors): ...
 
 
 class slogdet(_LogDeterminant):
     """The result of `flow.slogdet`: a determinant is sign * exp(logabsdet)."""
 
-    __slots__ = ()
-
 
 class svd(Results):
     """The result of `flow.svd`: U @ diag(S) @ V.T."""
 
-    __slots__ = ()
     U: Tensor
     S: Tensor
     V: Tensor
 
 
 class triangular_solve(Results):
-    """The result of `flow.triangular_solve`."""
-
-    __slots__ = ()
     solution: Tensor
     cloned_coefficient: Tensor
 
 
 class linalg_cholesky_ex(Results):
-    """The result of `flow.linalg.cholesky_ex`."""
-
-    __slots__ = ()
     L: Tensor
     info: Tensor
 
@@ -231,7 +182,6 @@ class linalg_cholesky_ex(Results):
 class linalg_eig(Results):
     """The result of `flow.linalg.eig`: eigenvectors @ diag(eigenvalues) @ inv(eigenvectors)."""
 
-    __slots__ = ()
     eigenvalues: Tensor
     eigenvectors: Tensor
 
@@ -239,15 +189,11 @@ class linalg_eig(Results):
 class linalg_eigh(Results):
     """The result of `flow.linalg.eigh`: eigenvectors @ diag(eigenvalues) @ eigenvectors.mH."""
 
-    __slots__ = ()
     eigenvalues: Tensor
     eigenvectors: Tensor
 
 
 class linalg_inv_ex(Results):
-    """The result of `flow.linalg.inv_ex`."""
-
-    __slots__ = ()
     inverse: Tensor
     info: Tensor
 
@@ -255,7 +201,6 @@ class linalg_inv_ex(Results):
 class linalg_ldl_factor(Results):
     """The result of `flow.linalg.ldl_factor`: L and D in one matrix, and LAPACK's exchanges."""
 
-    __slots__ = ()
     LD: Tensor
     pivots: Tensor
 
@@ -263,7 +208,6 @@ class linalg_ldl_factor(Results):
 class linalg_ldl_factor_ex(Results):
     """The result of `flow.linalg.ldl_factor_ex`, with LAPACK's info."""
 
-    __slots__ = ()
     LD: Tensor
     pivots: Tensor
     info: Tensor
@@ -272,7 +216,6 @@ class linalg_ldl_factor_ex(Results):
 class linalg_lstsq(Results):
     """The result of `flow.linalg.lstsq`.  Fields that the driver does not compute are empty."""
 
-    __slots__ = ()
     solution: Tensor
     residuals: Tensor
     rank: Tensor
@@ -282,15 +225,12 @@ class linalg_lstsq(Results):
 class linalg_lu(_Triangles):
     """The result of `flow.linalg.lu`: P @ L @ U."""
 
-    __slots__ = ()
-
 
 class linalg_lu_factor(Results):
     """The result of `flow.linalg.lu_factor`: L and U in one matrix, and LAPACK's exchanges of
     rows.
     """
 
-    __slots__ = ()
     LU: Tensor
     pivots: Tensor
 
@@ -298,28 +238,19 @@ class linalg_lu_factor(Results):
 class linalg_lu_factor_ex(Results):
     """The result of `flow.linalg.lu_factor_ex`, with LAPACK's info."""
 
-    __slots__ = ()
     LU: Tensor
     pivots: Tensor
     info: Tensor
 
 
-class linalg_qr(_Factors):
-    """The result of `flow.linalg.qr`."""
-
-    __slots__ = ()
+class linalg_qr(_Factors): ...
 
 
 class linalg_slogdet(_LogDeterminant):
     """The result of `flow.linalg.slogdet`: a determinant is sign * exp(logabsdet)."""
 
-    __slots__ = ()
-
 
 class linalg_solve_ex(Results):
-    """The result of `flow.linalg.solve_ex`."""
-
-    __slots__ = ()
     result: Tensor
     info: Tensor
 
@@ -327,7 +258,6 @@ class linalg_solve_ex(Results):
 class linalg_svd(Results):
     """The result of `flow.linalg.svd`: U @ diag(S) @ Vh."""
 
-    __slots__ = ()
     U: Tensor
     S: Tensor
     Vh: Tensor
@@ -346,7 +276,7 @@ def _with_twins() -> list[type[Results]]:
             if kind is histogramdd:  # which has no out=
                 continue
             space: dict[str, Any] = {
-                "__slots__": (), "__module__": __name__, "__doc__": kind.__doc__,
+                "__module__": __name__, "__doc__": kind.__doc__,
                 "__annotations__": vars(kind).get("__annotations__", {}),
             }  # fmt: skip
             kind._into = globals()[f"{name}_out"] = type(f"{name}_out", kind.__bases__, space)

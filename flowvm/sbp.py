@@ -9,8 +9,17 @@ flow.sbp.explain(f, x)   which signature each op of f(x) is called by, and what 
 from __future__ import annotations
 
 from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.meta.placements import broadcast, partial_sum, sbp, split
 from flowvm.ops.placed.explaining import explain
 
 __all__ = ["broadcast", "explain", "partial_sum", "sbp", "split"]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

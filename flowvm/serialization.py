@@ -97,6 +97,7 @@ DEFAULT_PROTOCOL = 2  # of pickles, as in PyTorch; files written here are none
 _PLAIN = (str, int, float, bool, type(None))
 
 
+# public: flow (late)
 def save(
     obj: Any,
     f: str | os.PathLike[str] | IO[bytes],
@@ -176,6 +177,7 @@ def _save_shards(f: Any, tensors: dict[str, Tensor], structure: str) -> None:
     write(Path(f), json.loads(structure), tensors, save)
 
 
+# public: flow (late)
 def load(
     f: str | os.PathLike[str] | IO[bytes],
     map_location: Any = None,

@@ -9,40 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.autograd.anomaly import is_anomaly_enabled, set_detect_anomaly
+from flowvm.autograd.anomaly import set_detect_anomaly
 from flowvm.eager.autocasting import autocast_dtype, autocast_mode, defaults, forget, inside
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 
-__all__ = [
-    "are_deterministic_algorithms_enabled",
-    "clear_autocast_cache",
-    "get_autocast_cpu_dtype",
-    "get_autocast_dtype",
-    "get_autocast_gpu_dtype",
-    "get_deterministic_debug_mode",
-    "get_num_interop_threads",
-    "is_anomaly_enabled",
-    "is_autocast_cache_enabled",
-    "is_autocast_cpu_enabled",
-    "is_autocast_enabled",
-    "is_deterministic_algorithms_warn_only_enabled",
-    "is_vulkan_available",
-    "is_warn_always_enabled",
-    "set_anomaly_enabled",
-    "set_autocast_cache_enabled",
-    "set_autocast_cpu_dtype",
-    "set_autocast_dtype",
-    "set_autocast_enabled",
-    "set_autocast_gpu_dtype",
-    "set_deterministic_debug_mode",
-    "set_flush_denormal",
-    "set_num_interop_threads",
-    "set_warn_always",
-    "use_deterministic_algorithms",
-]
-__dir__ = listing(globals())
+# public: flow (late, unlisted)
 
 _DEBUG = ("default", "warn", "error")
 _state: dict[str, Any] = {"deterministic": 0, "interop": 1, "warn": False}

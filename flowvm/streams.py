@@ -18,14 +18,15 @@ from contextlib import AbstractContextManager, nullcontext
 from flowvm.config import config
 from flowvm.eager import modes
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.unique import Unique
 from flowvm.vm.callers.hot import CALL_STREAM
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.numbers import Numbers
 from flowvm.vm.watch.pending import POLL, issued, lively_on
 
-__all__ = ["Stream", "current_stream", "get_num_threads", "set_num_threads", "stream"]
+# public: flow
+
 __dir__ = listing(globals())
 
 LEAST, MOST = -20, 19  # priorities
@@ -145,3 +146,6 @@ def get_num_threads() -> int:
     True
     """
     return config.workers
+
+
+__all__ = own_names(globals())

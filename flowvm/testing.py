@@ -10,10 +10,9 @@ import numpy as np
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import DType, bfloat16, float16, float32, float64
 
-__all__ = ["assert_allclose", "assert_close", "make_tensor"]
 __dir__ = listing(globals())
 
 # rtol and atol that PyTorch takes, by dtype; everything else must be equal
@@ -216,13 +215,15 @@ def _checking(name: str, kind: type[Exception]) -> Callable[..., None]:
     return check
 
 
-_check = _checking("_check", RuntimeError)
-_check_index = _checking("_check_index", IndexError)
+_check = _checking("_check", RuntimeError)  # public: flow (late, unlisted)
+_check_index = _checking("_check_index", IndexError)  # public: flow (late, unlisted)
+# public: flow (late, unlisted)
 _check_not_implemented = _checking("_check_not_implemented", NotImplementedError)
-_check_type = _checking("_check_type", TypeError)
-_check_value = _checking("_check_value", ValueError)
+_check_type = _checking("_check_type", TypeError)  # public: flow (late, unlisted)
+_check_value = _checking("_check_value", ValueError)  # public: flow (late, unlisted)
 
 
+# public: flow (late, unlisted)
 def _assert(condition: Any, message: str) -> None:
     """Raise AssertionError with `message` unless `condition` is true.  Programs call it for an
     assert that tracing sees.  A tensor's value is read.
@@ -230,6 +231,7 @@ def _assert(condition: Any, message: str) -> None:
     assert condition, message
 
 
+# public: flow (late, unlisted)
 def _assert_async(input: Any, assert_msg: str = "") -> None:
     """Raise AssertionError unless a tensor is true.  Its value is read here, so the error is on
     this line.
@@ -338,3 +340,6 @@ def make_tensor(
         out.requires_grad_(True)
     made: Tensor = out
     return made
+
+
+__all__ = own_names(globals())

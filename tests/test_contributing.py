@@ -77,6 +77,13 @@ except flow.errors.ArgumentError as error:
 else:
     raise AssertionError("there is no translation")
 """,
+    "Add a layer": """
+import inspect
+assert repr(Powered()) == "Powered(exponent=2.0)"
+assert repr(Powered(inplace=True)) == "Powered(exponent=2.0, inplace=True)"
+assert list(inspect.signature(Powered).parameters) == ["exponent", "inplace"]
+assert Powered(3.0)(flow.tensor([-1.0, 2.0])).tolist() == [0.0, 8.0]
+""",
     "Add a row op": """
 for shape, dim in [((3, 40), 1), ((5, 7, 4), 1), ((2, 3000), 1)]:
     x = flow.rand(shape)

@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tools import faces
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = 350
 
@@ -37,7 +39,7 @@ LAYERS = (
     ),
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
-    ("launch", "ranks", "return_types"),
+    ("fields", "launch", "ranks", "return_types"),
     ("accelerator", "backends", "cuda", "interop", "mps", "ops", "random", "xpu"),
     ("autograd",),
     ("graph",),
@@ -73,79 +75,10 @@ ROOMS = {
 }
 # fmt: on
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-MOVED = ("ops", "autograd", "graph")  # top-level folders that are imported as flowvm.<name>
 
 
-def package_files() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    found = {}
-    for folder, prefix in ((ROOT / "flowvm", ""), *((ROOT / name, name + ".") for name in MOVED)):
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            dotted = prefix + ".".join(parts).removesuffix("__init__").rstrip(".")
-            found["flowvm." + dotted.rstrip(".") if dotted else "flowvm"] = path
-    return found
-
-
-FILES = package_files()
+FILES = faces.modules()  # every module of the package by its dotted name
 PUBLIC = [n for n in FILES if not any(p.startswith("_") for p in n.split("."))]
-
-# Modules whose names a user meets: packages' faces, the ops of the rooms, and these.
-ROOMS_WITH_PUBLIC_OPS = {
-    "places", "planes", "pointwise", "products", "random", "rows", "sequences", "shapes",
-    "updates",
-    "fourier", "linalg",
-}  # fmt: skip
-FACES = {
-    f"flowvm.{name}"
-    for name in (
-        "accelerator", "array_api.arithmetic", "array_api.creation", "array_api.dtypes",
-        "array_api.fft", "array_api.linalg", "array_api.searching", "array_api.shapes",
-        "array_api.statistics", "autograd.functional", "autograd.gradcheck", "autograd.graph",
-        "autograd.variable",
-        "backends",
-        "backends.cpu", "backends.cuda", "backends.cudnn", "backends.mkl", "backends.mkldnn",
-        "backends.mps", "backends.nnpack", "backends.openmp", "backends.opt_einsum",
-        "backends.quantized", "comm", "compiler", "config", "cuda.amp", "cuda.devices",
-        "cuda.events",
-        "cuda.memory", "cuda.options", "cuda.random", "datasets", "distributed",
-        "distributed.checkpoint.consolidation", "distributed.checkpoint.default_planner",
-        "distributed.checkpoint.format_utils", "distributed.checkpoint.hf_storage",
-        "distributed.checkpoint.state_dict",
-        "distributed.checkpoint.stateful", "distributed.fsdp.wrap",
-        "distributed.device_mesh", "distributed.functional", "distributed.tensor.parallel",
-        "distributed.tensor.placement_types",
-        "distributions.constraint_registry", "distributions.constraints", "distributions.kl",
-        "distributions.transforms", "env", "errors", "fft", "func.forward_ad", "futures",
-        "fx.capture", "fx.graph",
-        "fx.graph_module",
-        "fx.interpreter", "fx.node", "fx.passes.shape_prop", "fx.proxy", "fx.recording",
-        "fx.subgraph_rewriter", "fx.tracer", "hub", "jit",
-        "launch", "library", "linalg", "masked", "memory", "mock_torch", "mps", "multiprocessing",
-        "nn.attention.bias",
-        "lowrank", "nn.attention.flex_attention", "nn.functional",
-        "nn.init",
-        "nn.parallel", "nn.parameter", "nn.utils.clip_grad", "nn.utils.convert_parameters",
-        "nn.utils.fusion",
-        "nn.utils.init", "nn.utils.memory_format", "nn.utils.parametrizations",
-        "nn.utils.parametrize", "nn.utils.prune", "nn.utils.rnn", "nn.utils.spectral_norm",
-        "nn.utils.stateless", "nn.utils.weight_norm", "ops.scalar.functions", "optim.lr_scheduler",
-        "optim.swa_utils", "overrides", "random", "return_types", "sbp", "serialization",
-        "settings",
-        "signal.windows", "special", "streams", "testing", "utils.checkpoint",
-        "utils.data.distributed", "utils.dlpack", "utils.flop_counter", "utils.hooks",
-        "utils.global_view", "utils.tensor", "utils.tensorboard", "xpu",
-    )
-}  # fmt: skip
-
-
-def is_face(module: str) -> bool:
-    """Whether its names are listed in `__all__`."""
-    place = module.split(".")
-    in_room = (
-        place[:2] == ["flowvm", "ops"] and len(place) == 4 and place[2] in ROOMS_WITH_PUBLIC_OPS
-    )
-    return module in FACES or in_room or FILES[module].name == "__init__.py"
 
 
 def layer_of(module: str) -> str:
@@ -302,13 +235,13 @@ def test_no_import_stands_in_a_function() -> None:
 
 def test_no_file_imports_a_moved_package_by_its_folder() -> None:
     others = [p for name in ("tests", "tools", "tutorials") for p in (ROOT / name).rglob("*.py")]
-    named = re.compile(rf"(from|import|[\"',])\s*({'|'.join(MOVED)})\b")
+    named = re.compile(rf"(from|import|[\"',])\s*({'|'.join(faces.MOVED)})\b")
     wrong = [
         f"{where(path, line)} imports {target}: write flowvm.{target}"
         for path in (*FILES.values(), *others)
         if named.search(path.read_text())  # sooner found than each import
         for line, target, _ in imports(path, "")
-        if target.split(".")[0] in MOVED
+        if target.split(".")[0] in faces.MOVED
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -327,7 +260,7 @@ def test_importing_everything_imports_no_moved_package_by_its_folder() -> None:
         "print(json.dumps(sorted(sys.modules)))"
     )
     loaded = json.loads(run_python(program))
-    assert not set(MOVED) & set(loaded)
+    assert not set(faces.MOVED) & set(loaded)
 
 
 def test_importing_flowvm_is_light_and_starts_nothing() -> None:
@@ -341,27 +274,25 @@ def test_importing_flowvm_is_light_and_starts_nothing() -> None:
     assert threads == 1
 
 
-@pytest.mark.parametrize("module", PUBLIC)
-def test_public_names_are_listed_where_users_meet_them(module: str) -> None:
+# whose names a user meets: what they list is shown, and found
+LISTED = [n for n in PUBLIC if re.search(r"^__all__\b", FILES[n].read_text(), re.MULTILINE)]
+
+
+@pytest.mark.parametrize("module", LISTED)
+def test_all_of_a_module_is_there(module: str) -> None:
     loaded = importlib.import_module(module)
-    names = getattr(loaded, "__all__", None)
-    if names is None:
-        assert not is_face(module) or not public_definitions(module), "list its names in __all__"
-        return
-    assert is_face(module), "__all__ is for the faces that users meet"
+    names = loaded.__all__
     missing = [name for name in names if not hasattr(loaded, name)]
     assert not missing
-    orders = (sorted(set(names), key=name_order), sorted(set(names)))  # written, or computed
+    orders = (sorted(set(names), key=faces.order), sorted(set(names)))  # written, or computed
     assert list(names) in orders
 
 
-@pytest.mark.parametrize("module", [m for m in PUBLIC if is_face(m) and ".ops" not in m])
+@pytest.mark.parametrize("module", [n for n in LISTED if ".ops" not in n])
 def test_completion_shows_what_is_listed(module: str) -> None:
     """And neither what a module is made with, nor files of its own that list nothing."""
     loaded = importlib.import_module(module)
-    names = getattr(loaded, "__all__", None)
-    if names is None:
-        return
+    names = loaded.__all__
     shown = {name for name in dir(loaded) if not name.startswith("_")}
     assert {name for name in names if not name.startswith("_")} <= shown
     strays = [
@@ -369,19 +300,6 @@ def test_completion_shows_what_is_listed(module: str) -> None:
     ]
     lazily = module == "flowvm"  # what is found by its `__getattr__` is no part of `*`
     assert lazily or not strays
-
-
-def public_definitions(module: str) -> list[str]:
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    body = ast.parse(FILES[module].read_text()).body
-    return [n.name for n in body if isinstance(n, kinds) and not n.name.startswith("_")]
-
-
-def name_order(name: str) -> tuple[int, list[tuple[int, int | str]]]:
-    """Ruff's order for __all__: constants, classes, the rest; digits in a name are numbers."""
-    kind = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
-    pieces = [p for p in re.split(r"(\d+)", name) if p]
-    return kind, [(0, int(p)) if p.isdigit() else (1, p) for p in pieces]
 
 
 EXAMPLE = re.compile(
@@ -431,10 +349,12 @@ def test_there_is_one_exception_tree() -> None:
     assert not elsewhere, f"exceptions belong in flowvm/errors.py: {elsewhere}"
 
 
-def test_the_build_lists_every_package() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = {name for name, path in FILES.items() if path.name == "__init__.py"}
-    assert set(project["tool"]["setuptools"]["packages"]) == packages | {"flowvm.data"}
+def test_lists_of_names_are_those_of_the_definitions() -> None:
+    """Those of the faces, and the packages that are built."""
+    old = [
+        str(path.relative_to(ROOT)) for path, text in faces.written() if text != path.read_text()
+    ]
+    assert not old, "run python -m tools.faces"
 
 
 def test_the_version_is_one() -> None:

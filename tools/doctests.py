@@ -108,6 +108,9 @@ STANDS_FOR = re.compile(
     r"(?:In-place |A copy of what )`(\w+)`|`(?:flow|x|input)\.(\w+)(?:\(.*?\))?`"
     r"|`(\w+)`(?:;| in place| over two| with return_indices| under its older name)"
 )
+# their examples are in the functions that make them or take them: infer functions, `grad_fn`,
+# `flow.vm.trace`, `flow.profiler.profile`
+SHOWN_ELSEWHERE = {"Launch", "Node", "Run", "Trace"}
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
@@ -127,13 +130,14 @@ def text_of(value: Any) -> str:
     """Its docstring, and for a class those of its methods."""
     texts = [inspect.getdoc(value) or ""]
     if inspect.isclass(value) and value is not flow.Tensor:  # whose methods are names themselves
-        texts += [inspect.getdoc(m) or "" for n, m in vars(value).items() if not n.startswith("__")]
+        own = [m for n, m in vars(value).items() if not n.startswith("__")]
+        texts += [inspect.getdoc(m) or "" for m in own if callable(m) or hasattr(m, "__get__")]
     return "\n\n".join(text for text in texts if ">>>" in text)
 
 
 def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
     """Whether its docstring, or that of what it stands for, has an example."""
-    if ">>>" in text_of(value):
+    if ">>>" in text_of(value) or getattr(value, "__name__", "") in SHOWN_ELSEWHERE:
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")
     if stands is None or (name := next(filter(None, stands.groups()))) in seen:

@@ -13,16 +13,21 @@ In a graph: `graph.config.enable_amp(True)` and `graph.set_grad_scaler(scaler)`.
 
 from __future__ import annotations
 
-from flowvm.amp.autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
-from flowvm.amp.grad_scaler import GradScaler, StaticGradScaler
 from flowvm.loading.listing import listing
 
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
+from flowvm.amp.autocast_mode import autocast, custom_bwd, custom_fwd, is_autocast_available
+from flowvm.amp.grad_scaler import GradScaler, StaticGradScaler
+
 __all__ = [
-    "GradScaler",
-    "StaticGradScaler",
-    "autocast",
-    "custom_bwd",
-    "custom_fwd",
+    "GradScaler", "StaticGradScaler", "autocast", "custom_bwd", "custom_fwd",
     "is_autocast_available",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

@@ -17,6 +17,8 @@ from flowvm.guards.regions import AroundToo, Mode
 from flowvm.meta.device import Device, is_available
 from flowvm.meta.dtype import DType, float16, float64
 
+# public: amp
+
 
 def is_autocast_available(device_type: str) -> bool:
     """Return True if `autocast(device_type)` can be enabled here.
@@ -27,6 +29,7 @@ def is_autocast_available(device_type: str) -> bool:
     return device_type in ("cpu", "cuda") and is_available(Device(device_type))
 
 
+# public: flow (late), amp
 class autocast(AroundToo):  # noqa: N801 - PyTorch's name
     """A context manager, or a decorator, inside which this thread computes in mixed precision.
 

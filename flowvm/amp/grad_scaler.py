@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from flowvm.optim import Optimizer
 
 
+# public: amp
 class GradScaler:
     """Scale losses by a factor that adapts itself; PyTorch's methods and state.
 
@@ -279,6 +280,7 @@ class GradScaler:
         return f"{type(self).__name__}({numbers}, growth_interval={self._growth_interval})"
 
 
+# public: amp
 class StaticGradScaler(GradScaler):
     """A scale that never changes (OneFlow's); steps with an infinity are skipped, too.
 

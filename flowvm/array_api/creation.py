@@ -10,14 +10,10 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.interop import protocols as interop
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType, get_default_dtype
 
-__all__ = [
-    "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like",
-    "linspace", "meshgrid", "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
-]  # fmt: skip
 __dir__ = listing(globals())
 
 Shape = int | Sequence[int]
@@ -171,3 +167,6 @@ def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
     """Matrices with zeros below their k-th diagonal."""
     return ops.triu(x, k)
+
+
+__all__ = own_names(globals())

@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.ops.fourier import frequencies, transforms
 
-__all__ = [
-    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
-    "irfftn", "rfft", "rfftfreq", "rfftn",
-]  # fmt: skip
 __dir__ = listing(globals())
 
 
@@ -81,3 +77,6 @@ def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor
 def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """The inverse of fftshift."""
     return frequencies.ifftshift(x, axes)
+
+
+__all__ = own_names(globals())

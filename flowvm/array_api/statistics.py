@@ -10,13 +10,9 @@ from flowvm import ops
 from flowvm.array_api.shapes import Axes, axes_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import DType, bool_, int64, uint64
 
-__all__ = [
-    "all", "any", "cumulative_prod", "cumulative_sum", "diff", "max", "mean", "min", "prod", "std",
-    "sum", "var",
-]  # fmt: skip
 __dir__ = listing(globals())
 
 
@@ -160,3 +156,6 @@ def diff(
     """Return differences of neighbours, taken n times, of `prepend`, x and `append` joined."""
     ends = [None if end is None else end.to(x.dtype) for end in (prepend, append)]
     return ops.diff(x, n, axis, *ends)
+
+
+__all__ = own_names(globals())

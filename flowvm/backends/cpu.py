@@ -3,9 +3,8 @@
 import platform
 
 from flowvm.compiler.target import host
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["get_cpu_capability"]
 __dir__ = listing(globals())
 
 
@@ -17,3 +16,6 @@ def get_cpu_capability() -> str:
     if has("avx512f") and has("avx512bw"):
         return "AVX512"
     return "AVX2" if has("avx2") else "DEFAULT"
+
+
+__all__ = own_names(globals())

@@ -1,11 +1,13 @@
 """`flow.backends.mkl`: flowvm's products are its own."""
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["is_available"]
 __dir__ = listing(globals())
 
 
 def is_available() -> bool:
     """Return False: flowvm does not use MKL."""
     return False
+
+
+__all__ = own_names(globals())

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from flowvm.backends._switching import with_switches
 from flowvm.cuda import options
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["flags", "is_acl_available", "is_available"]
 __dir__ = listing(globals())
 
 _own: Final = options.Switches(
@@ -36,3 +35,5 @@ def flags(
 
 
 with_switches(__name__, _own)
+
+__all__ = own_names(globals())

@@ -1,8 +1,7 @@
 """`flow.backends.mps`: flowvm does not compute on Apple's GPUs."""
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["is_available", "is_built", "is_macos_or_newer"]
 __dir__ = listing(globals())
 
 
@@ -19,3 +18,6 @@ def is_built() -> bool:
 def is_macos_or_newer(major: int, minor: int) -> bool:
     """Return False: flowvm has no devices of macOS."""
     return False
+
+
+__all__ = own_names(globals())

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from flowvm.backends._switching import with_switches
 from flowvm.cuda import options
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["get_opt_einsum", "is_available"]
 __dir__ = listing(globals())
 
 
@@ -24,3 +23,5 @@ def get_opt_einsum() -> Any:
 
 _own: Final = options.Switches("flow.backends.opt_einsum", {"enabled": False, "strategy": None})
 with_switches(__name__, _own)
+
+__all__ = own_names(globals())

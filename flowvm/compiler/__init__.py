@@ -9,19 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = [
-    "allow_in_graph",
-    "assume_constant_result",
-    "cudagraph_mark_step_begin",
-    "disable",
-    "is_compiling",
-    "is_dynamo_compiling",
-    "is_exporting",
-    "list_backends",
-    "reset",
-]
 __dir__ = listing(globals())
 
 captured: list[Callable[[], bool]] = []  # return True during a capture
@@ -72,3 +61,6 @@ def list_backends(exclude_tags: Any = ()) -> list[str]:
 
 def reset() -> None:
     """Accept and ignore: graphs belong to their compiled functions, and end with them."""
+
+
+__all__ = own_names(globals())

@@ -14,69 +14,52 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flowvm.cuda.devices import (
-    can_device_access_peer,
-    current_device,
-    device,
-    device_count,
-    get_device_capability,
-    get_device_name,
-    get_device_properties,
-    init,
-    is_available,
-    is_initialized,
-    set_device,
-)
 from flowvm.cuda.driver.driver import FAKES, Driver
+from flowvm.loading.lazy import lazy, shown
+from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
+from flowvm.cuda.devices import (
+    can_device_access_peer, current_device, device, device_count, get_device_capability,
+    get_device_name, get_device_properties, init, is_available, is_initialized, set_device,
+)
 from flowvm.cuda.events import (
-    Event,
-    Stream,
-    StreamContext,
-    current_stream,
-    default_stream,
-    stream,
-    synchronize,
+    Event, Stream, StreamContext, current_stream, default_stream, stream, synchronize,
 )
 from flowvm.cuda.graphs import CUDAGraph, graph
 from flowvm.cuda.memory import (
-    empty_cache,
-    get_per_process_memory_fraction,
-    max_memory_allocated,
-    max_memory_reserved,
-    mem_get_info,
-    memory_allocated,
-    memory_reserved,
-    memory_stats,
-    memory_summary,
-    reset_max_memory_allocated,
-    reset_peak_memory_stats,
-    set_per_process_memory_fraction,
+    empty_cache, get_per_process_memory_fraction, max_memory_allocated, max_memory_reserved,
+    mem_get_info, memory_allocated, memory_reserved, memory_stats, memory_summary,
+    reset_max_memory_allocated, reset_peak_memory_stats, set_per_process_memory_fraction,
 )
 from flowvm.cuda.random import (
-    get_rng_state,
-    get_rng_state_all,
-    initial_seed,
-    manual_seed,
-    manual_seed_all,
-    seed,
-    seed_all,
-    set_rng_state,
-    set_rng_state_all,
+    get_rng_state, get_rng_state_all, initial_seed, manual_seed, manual_seed_all, seed, seed_all,
+    set_rng_state, set_rng_state_all,
 )
 from flowvm.cuda.typed import (
-    BFloat16Tensor,
-    BoolTensor,
-    ByteTensor,
-    CharTensor,
-    DoubleTensor,
-    FloatTensor,
-    HalfTensor,
-    IntTensor,
-    LongTensor,
-    ShortTensor,
+    BFloat16Tensor, BoolTensor, ByteTensor, CharTensor, DoubleTensor, FloatTensor, HalfTensor,
+    IntTensor, LongTensor, ShortTensor,
 )
-from flowvm.loading.lazy import lazy, shown
-from flowvm.loading.listing import listing
+
+__all__ = [
+    "BFloat16Tensor", "BoolTensor", "ByteTensor", "CUDAGraph", "CharTensor", "DoubleTensor",
+    "Event", "FloatTensor", "HalfTensor", "IntTensor", "LongTensor", "ShortTensor", "Stream",
+    "StreamContext", "can_device_access_peer", "current_device", "current_stream", "default_stream",
+    "device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
+    "get_device_properties", "get_per_process_memory_fraction", "get_rng_state",
+    "get_rng_state_all", "graph", "init", "initial_seed", "is_available", "is_initialized",
+    "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
+    "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
+    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
+    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "stream",
+    "synchronize",
+]
+# fmt: on
+# isort: on
+# --- by hand
+
 
 if TYPE_CHECKING:
     from flowvm.cuda.simulator import recorder
@@ -85,59 +68,6 @@ else:
     recorder = lazy("flowvm.cuda.simulator.recorder")
     simulated = lazy("flowvm.cuda.simulator.simulator")
 
-__all__ = [
-    "BFloat16Tensor",
-    "BoolTensor",
-    "ByteTensor",
-    "CUDAGraph",
-    "CharTensor",
-    "DoubleTensor",
-    "Event",
-    "FloatTensor",
-    "HalfTensor",
-    "IntTensor",
-    "LongTensor",
-    "ShortTensor",
-    "Stream",
-    "StreamContext",
-    "can_device_access_peer",
-    "current_device",
-    "current_stream",
-    "default_stream",
-    "device",
-    "device_count",
-    "empty_cache",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
-    "get_per_process_memory_fraction",
-    "get_rng_state",
-    "get_rng_state_all",
-    "graph",
-    "init",
-    "initial_seed",
-    "is_available",
-    "is_initialized",
-    "manual_seed",
-    "manual_seed_all",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_stats",
-    "memory_summary",
-    "reset_max_memory_allocated",
-    "reset_peak_memory_stats",
-    "seed",
-    "seed_all",
-    "set_device",
-    "set_per_process_memory_fraction",
-    "set_rng_state",
-    "set_rng_state_all",
-    "stream",
-    "synchronize",
-]
 __dir__ = listing(globals())
 
 

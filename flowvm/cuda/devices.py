@@ -11,23 +11,11 @@ from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import Properties
 from flowvm.errors import DeviceError, FlowError
 from flowvm.guards.regions import Mode, Region
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import Device, cuda_index
 
-__all__ = [
-    "can_device_access_peer",
-    "current_device",
-    "device",
-    "device_count",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
-    "index_of",
-    "init",
-    "is_available",
-    "is_initialized",
-    "set_device",
-]
+# public: cuda
+
 __dir__ = listing(globals())
 
 
@@ -56,6 +44,7 @@ def is_initialized() -> bool:
     return bool(runtimes.runtimes())
 
 
+# not public
 def index_of(device: Any = None) -> int:
     """The index of a device argument; DeviceError if it is no CUDA device."""
     if device is None:
@@ -118,3 +107,6 @@ def can_device_access_peer(device: Any, peer_device: Any) -> bool:
     """
     index_of(device), index_of(peer_device)
     return False
+
+
+__all__ = own_names(globals())

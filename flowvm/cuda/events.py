@@ -35,7 +35,6 @@ from flowvm.cuda.driver.runtime import Runtime
 from flowvm.cuda.driver.streams import block_of, device_of, new_stream, streams
 from flowvm.eager import modes
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError, DeviceError
-from flowvm.loading.listing import listing
 from flowvm.meta.device import Device
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
@@ -46,8 +45,7 @@ from flowvm.vm.machine.words import CTL, ENT, INS, KIND, OPERAND, RING, STATE
 from flowvm.vm.watch.pending import POLL, issued, lively_on
 from flowvm.vm.workers.steps import take_steps
 
-__all__ = ["Event", "Stream", "current_stream", "default_stream", "stream", "synchronize"]
-__dir__ = listing(globals())
+# public: cuda
 
 _KERNEL: Final = "int32(int64, int64, int64, int64, int64)"
 _numbers: dict[tuple[Runtime, int], Numbers] = {}  # of streams of a device, with a priority
@@ -164,7 +162,7 @@ def stream(stream: Any) -> Iterator[None]:
         yield
 
 
-StreamContext = AbstractContextManager  # the type of the result of `stream`
+StreamContext = AbstractContextManager  # public: cuda
 
 
 def synchronize(device: Any = None) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from flowvm.errors import CaptureError
 
 
+# public: cuda
 class CUDAGraph:
     """PyTorch's name for launches that a device repeats, so that programs may name the type.
     `flow.compile` and `nn.Graph` capture here; making one is a CaptureError that says so.
@@ -19,5 +20,6 @@ class CUDAGraph:
         )
 
 
+# public: cuda
 class graph(CUDAGraph):  # noqa: N801 - PyTorch's name
     """PyTorch's context in which such launches are captured; see CUDAGraph."""

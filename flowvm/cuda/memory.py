@@ -13,24 +13,12 @@ from flowvm.cuda.devices import index_of
 from flowvm.cuda.driver.runtime import runtime, runtimes
 from flowvm.cuda.driver.streams import streams
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
 
-__all__ = [
-    "empty_cache",
-    "get_per_process_memory_fraction",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_stats",
-    "memory_summary",
-    "reset_max_memory_allocated",
-    "reset_peak_memory_stats",
-    "set_per_process_memory_fraction",
-]
+# public: cuda
+
 __dir__ = listing(globals())
 
 
@@ -101,7 +89,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
         counters[CTL.PEAK_RESERVED] = counters[CTL.RESERVED_BYTES]
 
 
-reset_max_memory_allocated = reset_peak_memory_stats
+reset_max_memory_allocated = reset_peak_memory_stats  # public: cuda
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
@@ -140,3 +128,6 @@ def empty_cache() -> None:
     if runtimes():
         vm.sync()
         engine.trim()
+
+
+__all__ = own_names(globals())

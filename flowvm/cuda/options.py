@@ -110,6 +110,7 @@ def forget_calls() -> None:
         operator.kept.forget()
 
 
+# public: flow (late)
 def set_float32_matmul_precision(precision: str) -> None:
     """Set the precision of float32 matrix products on CUDA. "highest" is float32; "high" and
     "medium" may use TF32.  The CPU always computes in float32.
@@ -125,6 +126,7 @@ def set_float32_matmul_precision(precision: str) -> None:
     _precision = precision
 
 
+# public: flow (late)
 def get_float32_matmul_precision() -> str:
     """Return the precision set by `set_float32_matmul_precision` or by `allow_tf32`.
 

@@ -10,20 +10,11 @@ from typing import Any
 
 from flowvm.cuda.devices import device_count
 from flowvm.eager.tensor import Tensor
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.ops.random import generator
 
-__all__ = [
-    "get_rng_state",
-    "get_rng_state_all",
-    "initial_seed",
-    "manual_seed",
-    "manual_seed_all",
-    "seed",
-    "seed_all",
-    "set_rng_state",
-    "set_rng_state_all",
-]
+# public: cuda
+
 __dir__ = listing(globals())
 
 
@@ -37,7 +28,7 @@ def seed() -> None:
     generator.seed()
 
 
-manual_seed_all, seed_all = manual_seed, seed
+manual_seed_all, seed_all = manual_seed, seed  # public: cuda
 
 
 def initial_seed() -> int:
@@ -64,3 +55,6 @@ def set_rng_state_all(new_states: list[Tensor]) -> None:
     """Go on from where `get_rng_state_all` was called."""
     for state in new_states[:1]:
         set_rng_state(state)
+
+
+__all__ = own_names(globals())

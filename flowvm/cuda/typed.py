@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from flowvm.ops.shapes.typed import on_cuda
 
-BFloat16Tensor = on_cuda["BFloat16Tensor"]
-BoolTensor = on_cuda["BoolTensor"]
-ByteTensor = on_cuda["ByteTensor"]
-CharTensor = on_cuda["CharTensor"]
-DoubleTensor = on_cuda["DoubleTensor"]
-FloatTensor = on_cuda["FloatTensor"]
-HalfTensor = on_cuda["HalfTensor"]
-IntTensor = on_cuda["IntTensor"]
-LongTensor = on_cuda["LongTensor"]
-ShortTensor = on_cuda["ShortTensor"]
+BFloat16Tensor = on_cuda["BFloat16Tensor"]  # public: cuda
+BoolTensor = on_cuda["BoolTensor"]  # public: cuda
+ByteTensor = on_cuda["ByteTensor"]  # public: cuda
+CharTensor = on_cuda["CharTensor"]  # public: cuda
+DoubleTensor = on_cuda["DoubleTensor"]  # public: cuda
+FloatTensor = on_cuda["FloatTensor"]  # public: cuda
+HalfTensor = on_cuda["HalfTensor"]  # public: cuda
+IntTensor = on_cuda["IntTensor"]  # public: cuda
+LongTensor = on_cuda["LongTensor"]  # public: cuda
+ShortTensor = on_cuda["ShortTensor"]  # public: cuda

@@ -26,6 +26,7 @@ __all__ = ["DeviceMesh", "init_device_mesh"]
 __dir__ = listing(globals())
 
 
+# public: distributed.tensor
 class DeviceMesh(Region):
     """An array of ranks: `DeviceMesh("cpu", [[0, 1], [2, 3]], mesh_dim_names=("data", "model"))`.
 
@@ -238,6 +239,7 @@ def current_mesh() -> DeviceMesh:
     return _current.now() or DeviceMesh.of(placement.all("cpu"))
 
 
+# public: distributed.tensor
 def init_device_mesh(
     device_type: str,
     mesh_shape: Sequence[int],

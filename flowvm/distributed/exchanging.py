@@ -21,6 +21,8 @@ from flowvm.ops.shapes.split import split
 from flowvm.ranks.world import Group
 from flowvm.vm.engine.engine import engine
 
+# public: distributed
+
 
 def _tensor(name: str, what: str, x: Any) -> Tensor:
     if not isinstance(x, Tensor):

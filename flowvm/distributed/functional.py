@@ -15,21 +15,10 @@ from flowvm.distributed.device_mesh import DeviceMesh
 from flowvm.distributed.groups import ReduceOp, get_global_rank, op_of
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.ops.collectives import collectives
 from flowvm.ranks.world import Group
 
-__all__ = [
-    "all_gather_tensor",
-    "all_gather_tensor_autograd",
-    "all_reduce",
-    "all_to_all_single",
-    "all_to_all_single_autograd",
-    "broadcast",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_autograd",
-    "wait_tensor",
-]
 __dir__ = listing(globals())
 _OPS = {"avg": "mean", "product": "prod"}  # PyTorch's names that flowvm's ops do not use
 
@@ -133,3 +122,5 @@ def all_to_all_single(
 all_gather_tensor_autograd = all_gather_tensor
 reduce_scatter_tensor_autograd = reduce_scatter_tensor
 all_to_all_single_autograd = all_to_all_single
+
+__all__ = own_names(globals())

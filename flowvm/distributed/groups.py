@@ -14,6 +14,8 @@ from flowvm.ranks.launched import is_launched
 from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
 
+# public: distributed
+
 if TYPE_CHECKING:
     from flowvm.cuda.driver import driver as drivers
 else:
@@ -23,8 +25,9 @@ MPI, NCCL = "mpi", "nccl"
 # the names for users: MPI exchanges tensors of the CPU and NCCL tensors of CUDA devices, whichever
 # is named
 BACKENDS = (MPI, NCCL, "cpu:mpi", "cuda:nccl", "cpu:mpi,cuda:nccl")
+# not public
 default_pg_timeout = timedelta(minutes=30)  # PyTorch's name of the longest wait
-ProcessGroup = Group
+ProcessGroup = Group  # public: distributed
 
 
 class Backend:
@@ -52,6 +55,7 @@ class ReduceOp(enum.Enum):
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's name of the type
 
 
+# not public
 def op_of(name: str, op: Any) -> str:
     """Return the name of a ReduceOp in `flowvm.ops.collectives`; ArgumentTypeError for other
     objects.
@@ -191,6 +195,7 @@ def destroy_process_group(group: Group | None = None) -> None:
         _State.initialized = False
 
 
+# not public
 def needed(name: str) -> None:
     """ArgumentError if there is no process group."""
     if not _State.initialized:
@@ -199,6 +204,7 @@ def needed(name: str) -> None:
         )
 
 
+# not public
 def members(name: str, group: Any) -> Group:
     """Return the Group for a collective of this name."""
     needed(name)
@@ -274,6 +280,7 @@ def get_global_rank(group: Group, group_rank: int) -> int:
     return ranks[group_rank]
 
 
+# not public
 def peer(name: str, what: str, among: Group, number: Any, in_group: Any) -> int:
     """Return the rank that a call names, by its number among all ranks or in the group."""
     if (number is None) == (in_group is None):
@@ -301,4 +308,4 @@ class GroupMember(metaclass=_GroupMember):
     NON_GROUP_MEMBER = -100
 
 
-group = GroupMember
+group = GroupMember  # public: distributed

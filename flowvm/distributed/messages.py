@@ -13,6 +13,8 @@ from flowvm.ops.collectives import collectives
 from flowvm.ranks.lanes import lane_for
 from flowvm.vm.engine.engine import engine
 
+# public: distributed
+
 MOST_TAG = 32767
 
 

@@ -17,6 +17,8 @@ from flowvm.ops.collectives import collectives
 from flowvm.ops.shapes.create import tensor as new_tensor
 from flowvm.ranks.world import Group
 
+# public: distributed
+
 
 def _pickled(value: Any) -> Tensor:
     return new_tensor(np.frombuffer(pickle.dumps(value), np.uint8).copy())

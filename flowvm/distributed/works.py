@@ -13,6 +13,7 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.pending import issued, lively_on
 
 
+# public: distributed
 class Work:
     """An issued exchange.
 

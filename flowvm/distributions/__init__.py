@@ -9,65 +9,59 @@ values, and on every device.
 Not here: what draws random numbers (`flowvm.ops.random`).
 """
 
-from flowvm.distributions import constraints, transforms
+from flowvm.distributions import constraints as constraints
+from flowvm.distributions import transforms as transforms
+from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.distributions.composed import Independent, MixtureSameFamily, TransformedDistribution
 from flowvm.distributions.constraint_registry import biject_to, transform_to
 from flowvm.distributions.continuous import (
-    Cauchy,
-    Exponential,
-    Gumbel,
-    Laplace,
-    Normal,
-    Uniform,
-    VonMises,
+    Cauchy, Exponential, Gumbel, Laplace, Normal, Uniform, VonMises,
 )
 from flowvm.distributions.derived import (
-    HalfCauchy,
-    HalfNormal,
-    InverseGamma,
-    Kumaraswamy,
-    LogisticNormal,
-    LogNormal,
-    Pareto,
-    RelaxedBernoulli,
-    RelaxedOneHotCategorical,
-    Weibull,
+    HalfCauchy, HalfNormal, InverseGamma, Kumaraswamy, LogNormal, LogisticNormal, Pareto,
+    RelaxedBernoulli, RelaxedOneHotCategorical, Weibull,
 )
 from flowvm.distributions.discrete import (
-    Bernoulli,
-    Binomial,
-    Categorical,
-    ContinuousBernoulli,
-    Geometric,
-    Multinomial,
-    NegativeBinomial,
-    OneHotCategorical,
-    OneHotCategoricalStraightThrough,
-    Poisson,
+    Bernoulli, Binomial, Categorical, ContinuousBernoulli, Geometric, Multinomial, NegativeBinomial,
+    OneHotCategorical, OneHotCategoricalStraightThrough, Poisson,
 )
 from flowvm.distributions.distribution import Distribution, ExponentialFamily
 from flowvm.distributions.gamma import Beta, Chi2, Dirichlet, FisherSnedecor, Gamma, StudentT
 from flowvm.distributions.kl import kl_divergence, register_kl
 from flowvm.distributions.multivariate import (
-    LKJCholesky,
-    LowRankMultivariateNormal,
-    MultivariateNormal,
-    Wishart,
+    LKJCholesky, LowRankMultivariateNormal, MultivariateNormal, Wishart,
 )
-from flowvm.distributions.transforms import *  # noqa: F403 - their names are pinned there
-from flowvm.loading.listing import listing
+from flowvm.distributions.transforms import (
+    AbsTransform, AffineTransform, CatTransform, ComposeTransform, CorrCholeskyTransform,
+    CumulativeDistributionTransform, ExpTransform, IndependentTransform, LowerCholeskyTransform,
+    PositiveDefiniteTransform, PowerTransform, ReshapeTransform, SigmoidTransform, SoftmaxTransform,
+    SoftplusTransform, StackTransform, StickBreakingTransform, TanhTransform, Transform,
+    identity_transform,
+)
 
 __all__ = [
-    "Bernoulli", "Beta", "Binomial", "Categorical", "Cauchy", "Chi2", "ContinuousBernoulli",
-    "Dirichlet", "Distribution", "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma",
-    "Geometric", "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "InverseGamma",
+    "AbsTransform", "AffineTransform", "Bernoulli", "Beta", "Binomial", "CatTransform",
+    "Categorical", "Cauchy", "Chi2", "ComposeTransform", "ContinuousBernoulli",
+    "CorrCholeskyTransform", "CumulativeDistributionTransform", "Dirichlet", "Distribution",
+    "ExpTransform", "Exponential", "ExponentialFamily", "FisherSnedecor", "Gamma", "Geometric",
+    "Gumbel", "HalfCauchy", "HalfNormal", "Independent", "IndependentTransform", "InverseGamma",
     "Kumaraswamy", "LKJCholesky", "Laplace", "LogNormal", "LogisticNormal",
-    "LowRankMultivariateNormal", "MixtureSameFamily", "Multinomial", "MultivariateNormal",
-    "NegativeBinomial", "Normal", "OneHotCategorical", "OneHotCategoricalStraightThrough",
-    "Pareto", "Poisson", "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT",
-    "TransformedDistribution", "Uniform", "VonMises", "Weibull", "Wishart", "biject_to",
-    "constraints", "kl_divergence", "register_kl", "transform_to", "transforms",
-]  # fmt: skip
-__all__ += transforms.__all__
-__all__.sort()
+    "LowRankMultivariateNormal", "LowerCholeskyTransform", "MixtureSameFamily", "Multinomial",
+    "MultivariateNormal", "NegativeBinomial", "Normal", "OneHotCategorical",
+    "OneHotCategoricalStraightThrough", "Pareto", "Poisson", "PositiveDefiniteTransform",
+    "PowerTransform", "RelaxedBernoulli", "RelaxedOneHotCategorical", "ReshapeTransform",
+    "SigmoidTransform", "SoftmaxTransform", "SoftplusTransform", "StackTransform",
+    "StickBreakingTransform", "StudentT", "TanhTransform", "Transform", "TransformedDistribution",
+    "Uniform", "VonMises", "Weibull", "Wishart", "biject_to", "constraints", "identity_transform",
+    "kl_divergence", "register_kl", "transform_to", "transforms",
+]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

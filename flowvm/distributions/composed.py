@@ -10,11 +10,20 @@ from flowvm.autograd import no_grad
 from flowvm.distributions import constraints
 from flowvm.distributions.discrete import Categorical
 from flowvm.distributions.distribution import Distribution
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.transforms import ComposeTransform, Transform
 from flowvm.distributions.utils import Value, sum_rightmost
 from flowvm.errors import ArgumentError
 
+# public: distributions
 
+
+@formulas(
+    mean="base_dist.mean",
+    mode="base_dist.mode",
+    variance="base_dist.variance",
+    entropy="sum_rightmost(base_dist.entropy(), reinterpreted_batch_ndims)",
+)
 class Independent(Distribution):
     """A distribution whose last batch dimensions, reinterpreted, belong to an event.
 
@@ -66,18 +75,6 @@ class Independent(Distribution):
         n = self.reinterpreted_batch_ndims
         return constraints.independent(found, n) if n else found
 
-    @property
-    def mean(self) -> Value:
-        return self.base_dist.mean
-
-    @property
-    def mode(self) -> Value:
-        return self.base_dist.mode
-
-    @property
-    def variance(self) -> Value:
-        return self.base_dist.variance
-
     def sample(self, sample_shape: Any = ()) -> Value:
         return self.base_dist.sample(sample_shape)
 
@@ -86,9 +83,6 @@ class Independent(Distribution):
 
     def log_prob(self, value: Value) -> Value:
         return sum_rightmost(self.base_dist.log_prob(value), self.reinterpreted_batch_ndims)
-
-    def entropy(self) -> Value:
-        return sum_rightmost(self.base_dist.entropy(), self.reinterpreted_batch_ndims)
 
     def enumerate_support(self, expand: bool = True) -> Value:
         if self.reinterpreted_batch_ndims > 0:

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.distributions import constraints, transforms
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["ConstraintRegistry", "biject_to", "transform_to"]
 __dir__ = listing(globals())
 
 
@@ -50,8 +49,8 @@ class ConstraintRegistry:
         raise NotImplementedError(f"Cannot transform {constraint!r} constraints")
 
 
-biject_to = ConstraintRegistry()
-transform_to = ConstraintRegistry()
+biject_to = ConstraintRegistry()  # public: distributions
+transform_to = ConstraintRegistry()  # public: distributions
 
 
 def _has(*names: str) -> Callable[[Any], bool]:
@@ -111,3 +110,5 @@ _enter(biject_to)
 _enter(transform_to)
 biject_to.register(constraints.simplex, lambda c: transforms.StickBreakingTransform())
 transform_to.register(constraints.simplex, lambda c: transforms.SoftmaxTransform())
+
+__all__ = own_names(globals())

@@ -12,42 +12,8 @@ import numpy as np
 
 from flowvm import ops
 from flowvm.distributions.utils import Value
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = [
-    "Constraint",
-    "MixtureSameFamilyConstraint",
-    "boolean",
-    "cat",
-    "corr_cholesky",
-    "dependent",
-    "dependent_property",
-    "greater_than",
-    "greater_than_eq",
-    "half_open_interval",
-    "independent",
-    "integer_interval",
-    "interval",
-    "is_dependent",
-    "less_than",
-    "lower_cholesky",
-    "lower_triangular",
-    "multinomial",
-    "nonnegative",
-    "nonnegative_integer",
-    "one_hot",
-    "positive",
-    "positive_definite",
-    "positive_integer",
-    "positive_semidefinite",
-    "real",
-    "real_vector",
-    "simplex",
-    "square",
-    "stack",
-    "symmetric",
-    "unit_interval",
-]
 __dir__ = listing(globals())
 
 
@@ -326,3 +292,5 @@ positive_semidefinite: Final = _Named(
 positive_definite: Final = _Named(
     "PositiveDefinite()", lambda v: _is_symmetric(v) & _eigenvalues(v, lambda e: e > 0), 2
 )
+
+__all__ = own_names(globals())

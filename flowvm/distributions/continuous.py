@@ -11,9 +11,12 @@ from typing import Any, ClassVar
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
-from flowvm.distributions.utils import EULER, LOG_2PI, Value, broadcast_all
+from flowvm.distributions.formulas import formulas
+from flowvm.distributions.utils import LOG_2PI, Value, broadcast_all
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
+
+# public: distributions
 
 
 class _LocScale(Distribution):
@@ -34,28 +37,19 @@ class _LocScale(Distribution):
         return (self._checked(value) - self.loc) / self.scale
 
 
+@formulas(
+    mean="loc",
+    mode="loc",
+    stddev="scale",
+    variance="scale**2",
+    entropy="0.5 + LOG_2PI / 2 + scale.log()",
+)
 class Normal(_LocScale, ExponentialFamily):
     """The normal distribution of mean `loc` and standard deviation `scale`.
 
     >>> flow.distributions.Normal(0.0, 1.0).log_prob(flow.tensor(0.0))
     tensor(-0.9189)
     """
-
-    @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def stddev(self) -> Value:
-        return self.scale
-
-    @property
-    def variance(self) -> Value:
-        return self.scale**2
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = self._extended_shape(sample_shape)
@@ -72,10 +66,14 @@ class Normal(_LocScale, ExponentialFamily):
     def icdf(self, value: Value) -> Value:
         return self.loc + self.scale * (2 * value - 1).erfinv() * math.sqrt(2)
 
-    def entropy(self) -> Value:
-        return 0.5 + LOG_2PI / 2 + self.scale.log()
 
-
+@formulas(
+    mean="loc",
+    mode="loc",
+    variance="2 * scale**2",
+    stddev="math.sqrt(2) * scale",
+    entropy="1 + (2 * scale).log()",
+)
 class Laplace(_LocScale):
     """The Laplace distribution: density exp(-|x - loc| / scale) / (2 scale).
 
@@ -83,22 +81,6 @@ class Laplace(_LocScale):
     >>> laplace.cdf(flow.tensor(0.0)), laplace.variance
     (tensor(0.5000), tensor(2.))
     """
-
-    @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return 2 * self.scale**2
-
-    @property
-    def stddev(self) -> Value:
-        return math.sqrt(2) * self.scale
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape)) * 2 - 1
@@ -116,28 +98,19 @@ class Laplace(_LocScale):
         t = value - 0.5
         return self.loc - self.scale * t.sign() * (-2 * t.abs()).log1p()
 
-    def entropy(self) -> Value:
-        return 1 + (2 * self.scale).log()
 
-
+@formulas(
+    mean="ops.full_like(loc, math.nan)",
+    mode="loc",
+    variance="ops.full_like(loc, math.inf)",
+    entropy="math.log(4 * math.pi) + scale.log()",
+)
 class Cauchy(_LocScale):
     """The Cauchy distribution of median `loc` and half width `scale`; it has no mean.
 
     >>> flow.distributions.Cauchy(0.0, 1.0).cdf(flow.tensor(0.0))
     tensor(0.5000)
     """
-
-    @property
-    def mean(self) -> Value:
-        return ops.full_like(self.loc, math.nan)
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return ops.full_like(self.loc, math.inf)
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape))
@@ -152,32 +125,20 @@ class Cauchy(_LocScale):
     def icdf(self, value: Value) -> Value:
         return (math.pi * (value - 0.5)).tan() * self.scale + self.loc
 
-    def entropy(self) -> Value:
-        return math.log(4 * math.pi) + self.scale.log()
 
-
+@formulas(
+    mean="loc + scale * EULER",
+    mode="loc",
+    stddev="math.pi / math.sqrt(6) * scale",
+    variance="stddev**2",
+    entropy="scale.log() + (1 + EULER)",
+)
 class Gumbel(_LocScale):
     """The Gumbel distribution: of the largest of many numbers.
 
     >>> flow.distributions.Gumbel(0.0, 1.0).sample((3,)).shape
     flow.Size([3])
     """
-
-    @property
-    def mean(self) -> Value:
-        return self.loc + self.scale * EULER
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def stddev(self) -> Value:
-        return math.pi / math.sqrt(6) * self.scale
-
-    @property
-    def variance(self) -> Value:
-        return self.stddev**2
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         u = uniform_in(self.loc, self._extended_shape(sample_shape))
@@ -194,10 +155,14 @@ class Gumbel(_LocScale):
     def icdf(self, value: Value) -> Value:
         return self.loc - self.scale * (-value.log()).log()
 
-    def entropy(self) -> Value:
-        return self.scale.log() + (1 + EULER)
 
-
+@formulas(
+    mean="(high + low) / 2",
+    mode="mean * math.nan",
+    stddev="(high - low) / math.sqrt(12)",
+    variance="(high - low) ** 2 / 12",
+    entropy="(high - low).log()",
+)
 class Uniform(Distribution):
     """The uniform distribution on [low, high).
 
@@ -226,22 +191,6 @@ class Uniform(Distribution):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, low=0, high=0)
 
-    @property
-    def mean(self) -> Value:
-        return (self.high + self.low) / 2
-
-    @property
-    def mode(self) -> Value:
-        return self.mean * math.nan
-
-    @property
-    def stddev(self) -> Value:
-        return (self.high - self.low) / math.sqrt(12)
-
-    @property
-    def variance(self) -> Value:
-        return (self.high - self.low) ** 2 / 12
-
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.rand(shape, dtype=self.low.dtype, device=self.low.device)
@@ -258,10 +207,14 @@ class Uniform(Distribution):
     def icdf(self, value: Value) -> Value:
         return value * (self.high - self.low) + self.low
 
-    def entropy(self) -> Value:
-        return (self.high - self.low).log()
 
-
+@formulas(
+    mean="1 / rate",
+    mode="ops.zeros_like(rate)",
+    stddev="1 / rate",
+    variance="rate**-2",
+    entropy="1 - rate.log()",
+)
 class Exponential(ExponentialFamily):
     """The exponential distribution: density rate * exp(-rate x).
 
@@ -281,22 +234,6 @@ class Exponential(ExponentialFamily):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, rate=0)
 
-    @property
-    def mean(self) -> Value:
-        return 1 / self.rate
-
-    @property
-    def mode(self) -> Value:
-        return ops.zeros_like(self.rate)
-
-    @property
-    def stddev(self) -> Value:
-        return 1 / self.rate
-
-    @property
-    def variance(self) -> Value:
-        return self.rate**-2
-
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.empty(shape, dtype=self.rate.dtype, device=self.rate.device)
@@ -310,9 +247,6 @@ class Exponential(ExponentialFamily):
 
     def icdf(self, value: Value) -> Value:
         return -(-value).log1p() / self.rate
-
-    def entropy(self) -> Value:
-        return 1 - self.rate.log()
 
 
 class VonMises(Distribution):

@@ -14,6 +14,7 @@ from flowvm.distributions.composed import TransformedDistribution
 from flowvm.distributions.continuous import Cauchy, Exponential, Normal, Uniform
 from flowvm.distributions.discrete import _Binary, _OfCategorical
 from flowvm.distributions.distribution import uniform_in
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.gamma import Gamma
 from flowvm.distributions.transforms import (
     AbsTransform,
@@ -26,7 +27,14 @@ from flowvm.distributions.transforms import (
 from flowvm.distributions.utils import EULER, Value, broadcast_all, clamp_probs
 from flowvm.meta.dtype import finfo
 
+# public: distributions
 
+
+@formulas(
+    mean="(loc + scale**2 / 2).exp()",
+    mode="(loc - scale**2).exp()",
+    entropy="base_dist.entropy() + loc",
+)
 class LogNormal(TransformedDistribution):
     """exp of a normal number.
 
@@ -52,22 +60,12 @@ class LogNormal(TransformedDistribution):
         return self.base_dist.scale  # type: ignore[attr-defined]
 
     @property
-    def mean(self) -> Value:
-        return (self.loc + self.scale**2 / 2).exp()
-
-    @property
-    def mode(self) -> Value:
-        return (self.loc - self.scale**2).exp()
-
-    @property
     def variance(self) -> Value:
         square = self.scale**2
         return square.expm1() * (2 * self.loc + square).exp()
 
-    def entropy(self) -> Value:
-        return self.base_dist.entropy() + self.loc
 
-
+@formulas(mode="ops.zeros_like(scale)", entropy="base_dist.entropy() - math.log(2)")
 class _Half(TransformedDistribution):
     """The absolute value of a number around 0."""
 
@@ -80,10 +78,6 @@ class _Half(TransformedDistribution):
         """The scale of the whole."""
         return self.base_dist.scale  # type: ignore[attr-defined]
 
-    @property
-    def mode(self) -> Value:
-        return ops.zeros_like(self.scale)
-
     def log_prob(self, value: Value) -> Value:
         value = self._checked(value)
         whole = self.base_dist.log_prob(value) + math.log(2)
@@ -95,10 +89,8 @@ class _Half(TransformedDistribution):
     def icdf(self, prob: Value) -> Value:
         return self.base_dist.icdf((prob + 1) / 2)
 
-    def entropy(self) -> Value:
-        return self.base_dist.entropy() - math.log(2)
 
-
+@formulas(mean="scale * math.sqrt(2 / math.pi)", variance="scale**2 * (1 - 2 / math.pi)")
 class HalfNormal(_Half):
     """The absolute value of a normal number around 0.
 
@@ -112,15 +104,8 @@ class HalfNormal(_Half):
             self._check_parameter("scale", constraints.positive, base.scale)
         super().__init__(base, AbsTransform(), validate_args)
 
-    @property
-    def mean(self) -> Value:
-        return self.scale * math.sqrt(2 / math.pi)
 
-    @property
-    def variance(self) -> Value:
-        return self.scale**2 * (1 - 2 / math.pi)
-
-
+@formulas(mean="ops.full_like(scale, math.inf)", variance="base_dist.variance")
 class HalfCauchy(_Half):
     """The absolute value of a Cauchy number around 0.
 
@@ -134,15 +119,8 @@ class HalfCauchy(_Half):
             self._check_parameter("scale", constraints.positive, base.scale)
         super().__init__(base, AbsTransform(), validate_args)
 
-    @property
-    def mean(self) -> Value:
-        return ops.full_like(self.scale, math.inf)
 
-    @property
-    def variance(self) -> Value:
-        return self.base_dist.variance
-
-
+@formulas(mode="scale", entropy="(scale / alpha).log() + (1 + 1 / alpha)")
 class Pareto(TransformedDistribution):
     """Density alpha scale**alpha / x**(alpha + 1), from scale on.
 
@@ -179,16 +157,9 @@ class Pareto(TransformedDistribution):
         return a * self.scale / (a - 1)
 
     @property
-    def mode(self) -> Value:
-        return self.scale
-
-    @property
     def variance(self) -> Value:
         a = ops.clamp(self.alpha, min=2)
         return self.scale**2 * a / ((a - 1) ** 2 * (a - 2))
-
-    def entropy(self) -> Value:
-        return (self.scale / self.alpha).log() + (1 + 1 / self.alpha)
 
 
 class Weibull(TransformedDistribution):
@@ -242,6 +213,7 @@ class Weibull(TransformedDistribution):
         return EULER * (1 - r) + (self.scale * r).log() + 1
 
 
+@formulas(mean="_moment(1)", variance="_moment(2) - _moment(1) ** 2")
 class Kumaraswamy(TransformedDistribution):
     """(1 - (1 - u) ** (1 / b)) ** (1 / a) of even numbers u: of concentration1 a and 0 b.
 
@@ -293,19 +265,11 @@ class Kumaraswamy(TransformedDistribution):
         return (b.log() + one.lgamma() + b.lgamma() - (one + b).lgamma()).exp()
 
     @property
-    def mean(self) -> Value:
-        return self._moment(1)
-
-    @property
     def mode(self) -> Value:
         a, b = self.concentration1, self.concentration0
         log = ((a - 1) / (a * b - 1)).log() / a
         outside = (a < 1) | (b < 1)
         return ops.where(outside, ops.full_like(a, math.nan), log.exp())
-
-    @property
-    def variance(self) -> Value:
-        return self._moment(2) - self._moment(1) ** 2
 
     def entropy(self) -> Value:
         a, b = self.concentration1, self.concentration0
@@ -394,6 +358,7 @@ class LogisticNormal(TransformedDistribution):
 # --- relaxed choices ------------------------------------------------------------------------------
 
 
+# not public
 class LogitRelaxedBernoulli(_Binary):
     """The log odds of a relaxed Bernoulli number (Maddison, Mnih and Teh, 2017)."""
 
@@ -475,6 +440,7 @@ class RelaxedBernoulli(_Relaxed):
         super().__init__(base, SigmoidTransform(), validate_args)
 
 
+# not public
 class ExpRelaxedCategorical(_OfCategorical):
     """The logarithms of a relaxed one-hot vector."""
 

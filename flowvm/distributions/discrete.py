@@ -12,6 +12,7 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.gamma import Gamma
 from flowvm.distributions.utils import (
     Value,
@@ -24,6 +25,8 @@ from flowvm.distributions.utils import (
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.meta.meta import Size
+
+# public: distributions
 
 
 def _one_of(probs: Any, logits: Any) -> None:
@@ -74,6 +77,9 @@ class _Binary(_ByEither):
         return self._expanded(batch_shape, probs=0, logits=0, total_count=0)
 
 
+@formulas(
+    mean="probs", variance="probs * (1 - probs)", entropy="ops.softplus(logits) - logits * probs"
+)
 class Bernoulli(_Binary, ExponentialFamily):
     """1 with probability `probs`, or sigmoid(logits), else 0.
 
@@ -91,17 +97,9 @@ class Bernoulli(_Binary, ExponentialFamily):
         super().__init__(self._take(probs, logits).shape, validate_args=validate_args)
 
     @property
-    def mean(self) -> Value:
-        return self.probs
-
-    @property
     def mode(self) -> Value:
         p = self.probs
         return ops.where(p == 0.5, ops.full_like(p, float("nan")), (p >= 0.5).to(p.dtype))
-
-    @property
-    def variance(self) -> Value:
-        return self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
@@ -110,9 +108,6 @@ class Bernoulli(_Binary, ExponentialFamily):
     def log_prob(self, value: Value) -> Value:
         value = self._checked(value)
         return value * self.logits - ops.softplus(self.logits)
-
-    def entropy(self) -> Value:
-        return ops.softplus(self.logits) - self.logits * self.probs
 
     def enumerate_support(self, expand: bool = True) -> Value:
         like = self._given
@@ -125,6 +120,9 @@ def _along_batch(values: Value, batch: Any, expand: bool) -> Value:
     return values.broadcast_to((values.shape[0], *batch)) if expand else values
 
 
+@formulas(
+    mean="1.0 / probs - 1.0", mode="ops.zeros_like(probs)", variance="(1.0 / probs - 1.0) / probs"
+)
 class Geometric(_Binary):
     """How often a coin of probability `probs` fails before it first succeeds: 0, 1, 2, ...
 
@@ -145,18 +143,6 @@ class Geometric(_Binary):
                 f"invalid values:\n{self.probs}"
             )
 
-    @property
-    def mean(self) -> Value:
-        return 1.0 / self.probs - 1.0
-
-    @property
-    def mode(self) -> Value:
-        return ops.zeros_like(self.probs)
-
-    @property
-    def variance(self) -> Value:
-        return (1.0 / self.probs - 1.0) / self.probs
-
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
             u = uniform_in(self.probs, self._extended_shape(sample_shape))
@@ -173,6 +159,11 @@ class Geometric(_Binary):
         return (ops.softplus(logits) - logits * p) / p
 
 
+@formulas(
+    mean="total_count * probs",
+    mode="ops.minimum(((total_count + 1) * probs).floor(), total_count)",
+    variance="total_count * probs * (1 - probs)",
+)
 class Binomial(_Binary):
     """How often a coin of probability `probs` comes up in total_count throws.
 
@@ -205,18 +196,6 @@ class Binomial(_Binary):
     def support(self) -> Any:
         """The integers of [0, total_count]."""
         return constraints.integer_interval(0, self.total_count)
-
-    @property
-    def mean(self) -> Value:
-        return self.total_count * self.probs
-
-    @property
-    def mode(self) -> Value:
-        return ops.minimum(((self.total_count + 1) * self.probs).floor(), self.total_count)
-
-    @property
-    def variance(self) -> Value:
-        return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
@@ -251,6 +230,11 @@ class Binomial(_Binary):
         return _along_batch(values, self._batch_shape, expand)
 
 
+@formulas(
+    mean="total_count * logits.exp()",
+    mode="ops.clamp(((total_count - 1) * logits.exp()).floor(), min=0.0)",
+    variance="mean / (-logits).sigmoid()",
+)
 class NegativeBinomial(_Binary):
     """How often a coin of probability `probs` comes up before it fails total_count times.
 
@@ -278,18 +262,6 @@ class NegativeBinomial(_Binary):
         vars(self)["probs" if probs is not None else "logits"] = given
         super().__init__(given.shape, validate_args=validate_args)
 
-    @property
-    def mean(self) -> Value:
-        return self.total_count * self.logits.exp()
-
-    @property
-    def mode(self) -> Value:
-        return ops.clamp(((self.total_count - 1) * self.logits.exp()).floor(), min=0.0)
-
-    @property
-    def variance(self) -> Value:
-        return self.mean / (-self.logits).sigmoid()
-
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
             rate = Gamma(self.total_count, (-self.logits).exp(), validate_args=False)
@@ -302,6 +274,7 @@ class NegativeBinomial(_Binary):
         return unnormalized - ops.where(n + value == 0.0, ops.zeros_like(ways), ways)
 
 
+@formulas(mean="rate", mode="rate.floor()", variance="rate")
 class Poisson(ExponentialFamily):
     """Counts of what happens at `rate`.
 
@@ -320,18 +293,6 @@ class Poisson(ExponentialFamily):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, rate=0)
 
-    @property
-    def mean(self) -> Value:
-        return self.rate
-
-    @property
-    def mode(self) -> Value:
-        return self.rate.floor()
-
-    @property
-    def variance(self) -> Value:
-        return self.rate
-
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
             shape = tuple(self._extended_shape(sample_shape))
@@ -345,6 +306,7 @@ class Poisson(ExponentialFamily):
 # --- choices --------------------------------------------------------------------------------------
 
 
+@formulas(mode="probs.argmax(-1)", variance="mean")
 class Categorical(_ByEither):
     """One of 0 .. n - 1, by `probs` (*, n), which are scaled to sum to 1, or by logits.
 
@@ -401,14 +363,6 @@ class Categorical(_ByEither):
         return ops.full(
             tuple(self._extended_shape()), float("nan"), dtype=like.dtype, device=like.device
         )
-
-    @property
-    def mode(self) -> Value:
-        return self.probs.argmax(-1)
-
-    @property
-    def variance(self) -> Value:
-        return self.mean
 
     def sample(self, sample_shape: Any = ()) -> Value:
         with no_grad():
@@ -472,6 +426,12 @@ class _OfCategorical(Distribution):
         return self._categorical.param_shape
 
 
+@formulas(
+    mean="probs",
+    mode="_hot(probs.argmax(-1))",
+    variance="probs * (1 - probs)",
+    entropy="_categorical.entropy()",
+)
 class OneHotCategorical(_OfCategorical):
     """A vector of n with one 1, by `probs` (*, n) or logits.
 
@@ -485,18 +445,6 @@ class OneHotCategorical(_OfCategorical):
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded_with(batch_shape)
 
-    @property
-    def mean(self) -> Value:
-        return self.probs
-
-    @property
-    def mode(self) -> Value:
-        return self._hot(self.probs.argmax(-1))
-
-    @property
-    def variance(self) -> Value:
-        return self.probs * (1 - self.probs)
-
     def _hot(self, index: Value) -> Value:
         return ops.one_hot(index, self._categorical._num_events).to(self.probs.dtype)
 
@@ -505,9 +453,6 @@ class OneHotCategorical(_OfCategorical):
 
     def log_prob(self, value: Value) -> Value:
         return self._categorical.log_prob(self._checked(value).argmax(-1))
-
-    def entropy(self) -> Value:
-        return self._categorical.entropy()
 
     def enumerate_support(self, expand: bool = True) -> Value:
         n = self.event_shape[0]
@@ -532,6 +477,7 @@ class OneHotCategoricalStraightThrough(OneHotCategorical):
         return drawn + (probs - probs.detach())
 
 
+@formulas(mean="probs * total_count", variance="total_count * probs * (1 - probs)")
 class Multinomial(_OfCategorical):
     """How often each of n comes in total_count draws, by `probs` (*, n) or logits.
 
@@ -559,14 +505,6 @@ class Multinomial(_OfCategorical):
     def support(self) -> Any:
         """Counts with the sum total_count."""
         return constraints.multinomial(self.total_count)
-
-    @property
-    def mean(self) -> Value:
-        return self.probs * self.total_count
-
-    @property
-    def variance(self) -> Value:
-        return self.total_count * self.probs * (1 - self.probs)
 
     def sample(self, sample_shape: Any = ()) -> Value:
         drawn = self._categorical.sample((self.total_count, *sample_shape))

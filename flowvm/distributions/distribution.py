@@ -17,6 +17,7 @@ from flowvm.errors import ArgumentError
 from flowvm.meta.meta import Size
 
 
+# public: distributions
 class Distribution:
     """The base of every distribution.
 
@@ -201,6 +202,7 @@ class Distribution:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+# public: distributions
 class ExponentialFamily(Distribution):
     """A distribution whose density is exp(t(x) . theta - F(theta)) h(x).
 

@@ -14,10 +14,13 @@ from flowvm import ops
 from flowvm.autograd import Function
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily, uniform_in
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.utils import Value, broadcast_all
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo
 from flowvm.ops.random.parts.gamma import gamma_lower, gamma_moves
+
+# public: distributions
 
 
 class _StandardGamma(Function):
@@ -51,6 +54,7 @@ class _StandardGamma(Function):
         return g * moves.reshape(tuple(a.shape))
 
 
+# not public
 def standard_gamma(a: Value) -> Value:
     """One gamma number of rate 1 for each shape, with gradients by the shapes."""
     if not a.numel():
@@ -58,6 +62,11 @@ def standard_gamma(a: Value) -> Value:
     return _StandardGamma.apply(a.contiguous())
 
 
+@formulas(
+    mean="concentration / rate",
+    mode="ops.clamp((concentration - 1) / rate, min=0)",
+    variance="concentration / rate**2",
+)
 class Gamma(ExponentialFamily):
     """The gamma distribution of shape `concentration` and `rate`.
 
@@ -80,18 +89,6 @@ class Gamma(ExponentialFamily):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, concentration=0, rate=0)
-
-    @property
-    def mean(self) -> Value:
-        return self.concentration / self.rate
-
-    @property
-    def mode(self) -> Value:
-        return ops.clamp((self.concentration - 1) / self.rate, min=0)
-
-    @property
-    def variance(self) -> Value:
-        return self.concentration / self.rate**2
 
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
@@ -193,6 +190,11 @@ class Dirichlet(ExponentialFamily):
         )  # fmt: skip
 
 
+@formulas(
+    mean="concentration1 / (concentration1 + concentration0)",
+    mode="_dirichlet.mode[..., 0]",
+    entropy="_dirichlet.entropy()",
+)
 class Beta(ExponentialFamily):
     """The beta distribution on [0, 1], of concentration1 (of x) and concentration0 (of 1 - x).
 
@@ -227,14 +229,6 @@ class Beta(ExponentialFamily):
         return self._dirichlet.concentration[..., 1]
 
     @property
-    def mean(self) -> Value:
-        return self.concentration1 / (self.concentration1 + self.concentration0)
-
-    @property
-    def mode(self) -> Value:
-        return self._dirichlet.mode[..., 0]
-
-    @property
     def variance(self) -> Value:
         total = self.concentration1 + self.concentration0
         return self.concentration1 * self.concentration0 / (total**2 * (total + 1))
@@ -246,10 +240,8 @@ class Beta(ExponentialFamily):
         value = self._checked(value)
         return self._dirichlet.log_prob(ops.stack([value, 1.0 - value], -1))
 
-    def entropy(self) -> Value:
-        return self._dirichlet.entropy()
 
-
+@formulas(mean="ops.where(df > 1, loc, ops.full_like(loc, math.nan))", mode="loc")
 class StudentT(Distribution):
     """Student's t distribution of `df` degrees of freedom, loc and scale.
 
@@ -271,14 +263,6 @@ class StudentT(Distribution):
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> Any:
         return self._expanded(batch_shape, df=0, loc=0, scale=0)
-
-    @property
-    def mean(self) -> Value:
-        return ops.where(self.df > 1, self.loc, ops.full_like(self.loc, math.nan))
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
 
     @property
     def variance(self) -> Value:

@@ -42,14 +42,14 @@ from flowvm.distributions.utils import (
     triangular_solve,
 )
 from flowvm.errors import ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["kl_divergence", "register_kl"]
 __dir__ = listing(globals())
 
 _known: dict[tuple[type, type], Callable[..., Any]] = {}
 
 
+# public: distributions
 def register_kl(type_p: type, type_q: type) -> Callable[..., Any]:
     """A decorator: this function is KL(p || q) for p and q of these classes, or of subclasses.
 
@@ -73,6 +73,7 @@ def register_kl(type_p: type, type_q: type) -> Callable[..., Any]:
     return register
 
 
+# public: distributions
 def kl_divergence(p: Distribution, q: Distribution) -> Value:
     """KL(p || q), a number for each of the batch.  NotImplementedError for classes that nobody has
     registered.
@@ -327,3 +328,6 @@ def _gamma_normal(p: Gamma, q: Normal) -> Value:
 def _exponential_normal(p: Exponential, q: Normal) -> Value:
     spread = p.variance + (p.mean - q.loc) ** 2
     return -p.entropy() + 0.5 * (2 * math.pi * q.scale**2).log() + spread / (2 * q.scale**2)
+
+
+__all__ = own_names(globals())

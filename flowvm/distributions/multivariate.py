@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from flowvm import ops
 from flowvm.distributions import constraints
 from flowvm.distributions.distribution import Distribution, ExponentialFamily
+from flowvm.distributions.formulas import formulas
 from flowvm.distributions.gamma import Beta, standard_gamma
 from flowvm.distributions.utils import (
     LOG_2PI,
@@ -52,6 +53,8 @@ def mahalanobis(lower: Value, x: Value) -> Value:
     return (found**2).sum(-1)
 
 
+# public: distributions
+@formulas(mean="loc", mode="loc", variance="(scale_tril**2).sum(-1)")
 class MultivariateNormal(Distribution):
     """The normal distribution of vectors: of `loc` and one of covariance_matrix, precision_matrix,
     scale_tril (L with covariance L L^T).
@@ -121,18 +124,6 @@ class MultivariateNormal(Distribution):
         inverse = _inverse_of_lower(self.scale_tril)
         return _transposed(inverse) @ inverse
 
-    @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return (self.scale_tril**2).sum(-1)
-
     def rsample(self, sample_shape: Any = ()) -> Value:
         shape = tuple(self._extended_shape(sample_shape))
         drawn = ops.randn(shape, dtype=self.loc.dtype, device=self.loc.device)
@@ -158,6 +149,8 @@ def _only(given: dict[str, Any]) -> list[tuple[str, Any]]:
     return found
 
 
+# public: distributions
+@formulas(mean="loc", mode="loc", variance="(cov_factor**2).sum(-1) + cov_diag")
 class LowRankMultivariateNormal(Distribution):
     """The normal distribution of covariance W W^T + diag(D): W is cov_factor (*, n, k), D is
     cov_diag (*, n).
@@ -203,18 +196,6 @@ class LowRankMultivariateNormal(Distribution):
         return ops.cholesky(small + _eye(small))
 
     @property
-    def mean(self) -> Value:
-        return self.loc
-
-    @property
-    def mode(self) -> Value:
-        return self.loc
-
-    @property
-    def variance(self) -> Value:
-        return (self.cov_factor**2).sum(-1) + self.cov_diag
-
-    @property
     def covariance_matrix(self) -> Value:
         """W W^T + diag(D)."""
         return self.cov_factor @ _transposed(self.cov_factor) + ops.diag_embed(self.cov_diag)
@@ -258,6 +239,7 @@ class LowRankMultivariateNormal(Distribution):
         return 0.5 * (self.event_shape[0] * (1.0 + LOG_2PI) + self._log_det())
 
 
+# public: distributions
 class Wishart(ExponentialFamily):
     """The Wishart distribution of matrices: of `df` and one of covariance_matrix, precision_matrix,
     scale_tril.  Sampled by Bartlett's decomposition.
@@ -395,6 +377,7 @@ def digamma_multivariate(a: Value, p: int) -> Value:
     return total
 
 
+# public: distributions
 class LKJCholesky(Distribution):
     """Cholesky factors of dim x dim correlation matrices, of density det ** (concentration - 1).
 

@@ -18,6 +18,7 @@ from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.join import stack
 
 
+# public: flow (late, unlisted)
 def vmap(
     func: Callable[..., Any],
     in_dims: Any = 0,

@@ -7,7 +7,12 @@ torch.fx's names.
 notes what nodes give.  Not here: LogicalGraph, its passes, and what replays fast (`flow.compile`).
 """
 
-from flowvm.fx import passes
+from flowvm.fx import passes as passes
+from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.fx.capture import make_fx
 from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
@@ -17,20 +22,14 @@ from flowvm.fx.proxy import Proxy
 from flowvm.fx.recording import wrap
 from flowvm.fx.subgraph_rewriter import replace_pattern
 from flowvm.fx.tracer import Tracer, symbolic_trace
-from flowvm.loading.listing import listing
 
 __all__ = [
-    "Graph",
-    "GraphModule",
-    "Interpreter",
-    "Node",
-    "Proxy",
-    "Tracer",
-    "Transformer",
-    "make_fx",
-    "passes",
-    "replace_pattern",
-    "symbolic_trace",
-    "wrap",
+    "Graph", "GraphModule", "Interpreter", "Node", "Proxy", "Tracer", "Transformer", "make_fx",
+    "passes", "replace_pattern", "symbolic_trace", "wrap",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

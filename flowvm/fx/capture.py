@@ -209,6 +209,7 @@ class _Examples(Calling):
             yield
 
 
+# public: fx
 @border
 def make_fx(f: Callable[..., Any]) -> Callable[..., GraphModule]:
     """`make_fx(f)(*examples)`: what `f` (a module, a function, an nn.Graph) computes of examples,

@@ -75,6 +75,7 @@ class NodeList:
         return repr(list(self))
 
 
+# public: fx
 class Graph:
     """Nodes in program order; `symbolic_trace` makes one, or a program node by node.
 

@@ -14,16 +14,16 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, MissingNameError
 from flowvm.fx.code import PythonCode
 from flowvm.fx.graph import Graph
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
-__all__ = ["GraphModule"]
 __dir__ = listing(globals())
 
 _files = itertools.count()
 
 
+# public: fx
 class GraphModule(Module):
     """GraphModule(root, graph, class_name="GraphModule"): a module that runs a graph.
 
@@ -212,3 +212,6 @@ def _found(root: Any, path: str) -> Any:
             )
         root = getattr(root, name)
     return root
+
+
+__all__ = own_names(globals())

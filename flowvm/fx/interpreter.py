@@ -14,13 +14,13 @@ from flowvm.fx.node import Node, map_arg
 from flowvm.fx.proxy import Proxy
 from flowvm.fx.recording import Tracing, alone
 from flowvm.fx.tracer import Tracer
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 
-__all__ = ["Interpreter", "Transformer"]
 __dir__ = listing(globals())
 
 
+# public: fx
 class Interpreter:
     """Runs a GraphModule node by node.  Subclass it and override methods to change a node's work.
 
@@ -166,6 +166,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
+# public: fx
 class Transformer(Interpreter):
     """An Interpreter that makes a new graph: it records the methods' results and computes nothing.
 
@@ -213,3 +214,6 @@ class Transformer(Interpreter):
         self.new_graph.output(self.tracer.create_arg(result))
         self.new_graph._calling = self.graph._calling
         return GraphModule(self.module, self.new_graph)
+
+
+__all__ = own_names(globals())

@@ -87,6 +87,7 @@ def map_arg(a: Any, fn: Callable[[Node], Any]) -> Any:
     return map_aggregate(a, lambda leaf: fn(leaf) if isinstance(leaf, Node) else leaf)
 
 
+# public: fx
 class Node:
     """One step of a graph.
 

@@ -16,6 +16,7 @@ __all__ = ["Attribute", "Proxy"]
 __dir__ = listing(globals())
 
 
+# public: fx
 class Proxy:
     """An unknown value: it stands for the result of `node`.
 

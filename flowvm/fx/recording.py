@@ -40,6 +40,7 @@ _wrapped: list[tuple[dict[str, Any], str]] = []  # by `wrap`: the names in a mod
 _local = threading.local()
 
 
+# public: fx
 def wrap(fn_or_name: Any) -> Any:
     """Make calls of a function of this module single nodes of a trace: `wrap("name")` at the head
     of a file, or `@wrap`.

@@ -13,10 +13,9 @@ from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
 from flowvm.fx.node import Node
 from flowvm.fx.tracer import symbolic_trace
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 
-__all__ = ["Match", "ReplacedPatterns", "replace_pattern", "replace_pattern_with_filters"]
 __dir__ = listing(globals())
 
 Form = Callable[..., Any] | Graph | GraphModule
@@ -45,6 +44,7 @@ class ReplacedPatterns:
 Filter = Callable[[Match, Graph, Graph], bool]
 
 
+# public: fx
 def replace_pattern(gm: GraphModule, pattern: Form, replacement: Form) -> list[Match]:
     """Replace each match of `pattern` in the graph of `gm`, which is changed; see
     `replace_pattern_with_filters`.
@@ -276,3 +276,6 @@ def _adopt(gm: GraphModule, source: Module, graph: Graph) -> None:
         if node.op in ("call_module", "get_attr") and _reached(gm, node.target) is None:
             gm._take(str(node.target), copy.deepcopy(_reached(source, node.target)))
     gm.delete_all_unused_submodules()
+
+
+__all__ = own_names(globals())

@@ -25,6 +25,7 @@ __all__ = ["Tracer", "symbolic_trace"]
 __dir__ = listing(globals())
 
 
+# public: fx
 class Tracer:
     """Makes the graph of a module or a function.  Subclass it and define the leaves.
 
@@ -239,6 +240,7 @@ def specialized(value: Any, wanted: Any, name: str) -> None:
 specialized.is_impure = True  # type: ignore[attr-defined]
 
 
+# public: fx
 @border
 def symbolic_trace(root: Any, concrete_args: dict[str, Any] | None = None) -> GraphModule:
     """The graph of a module's or a function's code, which runs once with proxies in the place of

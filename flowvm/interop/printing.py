@@ -71,6 +71,7 @@ UNCHANGED: Any = object()
 _options = PrintOptions()  # the process's; replaced as a whole, so any thread sees a consistent one
 
 
+# public: flow
 def set_printoptions(
     precision: int | None = None,
     threshold: float | None = None,
@@ -111,6 +112,7 @@ def set_printoptions(
     _options = base._replace(**changes)
 
 
+# public: flow
 def get_printoptions() -> dict[str, Any]:
     """The print options, as `set_printoptions` takes them.
 
@@ -120,6 +122,7 @@ def get_printoptions() -> dict[str, Any]:
     return _options._asdict()
 
 
+# public: flow
 def printoptions(**options: Any) -> AbstractContextManager[dict[str, Any]]:
     """Print options for a block: `with flow.printoptions(precision=2): print(x)`.
 

@@ -163,6 +163,7 @@ class _Given:
         return self.capsule
 
 
+# public: flow
 def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
     """Return a tensor on the memory of `obj`, on the CPU or on a CUDA device.  `obj` is an array or
     tensor of any library with DLPack, or a capsule of one.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 
 def listing(names: dict[str, Any]) -> Callable[[], list[str]]:
@@ -22,3 +22,16 @@ def listing(names: dict[str, Any]) -> Callable[[], list[str]]:
         return sorted({*names["__all__"], *more})
 
     return names_of_the_module
+
+
+def own_names(names: dict[str, Any]) -> list[str]:
+    """The `__all__` of a module that says it by underscores alone: the functions, classes and their
+    objects that the module whose globals are `names` defines.  It is called at the file's end.
+    """
+    own = names["__name__"]
+    return sorted(
+        name
+        for name, value in names.items()
+        if not name.startswith("_")
+        if getattr(value, "__module__", None) == own and not isinstance(value, TypeVar)
+    )

@@ -110,6 +110,7 @@ def as_device(value: "str | int | Device | None") -> Device:
     return require(value if isinstance(value, Device) else Device(value))
 
 
+# public: flow
 def set_default_device(device: "str | int | Device | None") -> None:
     """Set the device on which this thread makes new tensors; None: the CPU.
 
@@ -120,6 +121,7 @@ def set_default_device(device: "str | int | Device | None") -> None:
     _default.set(None if device is None else as_device(device))
 
 
+# public: flow
 def get_default_device() -> Device:
     """Return the device on which this thread makes new tensors.
 

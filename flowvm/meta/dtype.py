@@ -29,9 +29,12 @@ import numpy as np
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.meta.float8 import FORMATS
 
+# public: flow
+
 BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3  # DType.category, in promotion order
 
 
+# not public
 class DType:
     """An element type.  `flow.float32` and its kin are the only instances there are.
 
@@ -198,6 +201,7 @@ _BY_PYTHON: dict[type, DType] = {
 }  # fmt: skip
 
 
+# not public
 def dtype_named(name: str) -> DType:
     """The dtype called `name`, such as "float32"."""
     try:
@@ -208,6 +212,7 @@ def dtype_named(name: str) -> DType:
         ) from None
 
 
+# not public
 def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
     """The dtype whose elements are stored like NumPy's `dtype`, in this machine's byte order."""
     found = _BY_NUMPY.get(np.dtype(dtype))
@@ -219,6 +224,7 @@ def from_numpy(dtype: "np.dtype[Any] | type[np.generic]") -> DType:
     return found
 
 
+# not public
 def as_dtype(value: object) -> DType:
     """`value` as a DType: itself, or NumPy's or Python's word for it (int and float: 64 bits)."""
     if isinstance(value, DType):
@@ -274,6 +280,7 @@ def _promoted(a: DType, b: DType) -> DType:
     return a if a.itemsize >= b.itemsize else b
 
 
+# not public
 def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
     """Return the dtype in which an op computes.  An operand is a pair (dtype, is it 0-d), or the
     Python type of a number.
@@ -301,6 +308,7 @@ def result_type_of(*operands: tuple[DType, bool] | type) -> DType:
     return result
 
 
+# not public
 def complex_of(dtype: DType) -> DType:
     """Return the complex dtype whose parts hold these floats; complex64 for floats of 16 bits."""
     return dtype if dtype.is_complex else complex128 if dtype is float64 else complex64

@@ -45,17 +45,18 @@ class MemoryFormat(Layout):
     __slots__ = ()
 
 
-strided = Layout("strided")
-sparse_coo, sparse_csr = Layout("sparse_coo"), Layout("sparse_csr")
+strided = Layout("strided")  # public: flow
+sparse_coo, sparse_csr = Layout("sparse_coo"), Layout("sparse_csr")  # public: flow
+# public: flow
 sparse_csc, sparse_bsr, sparse_bsc = (
     Layout("sparse_csc"),
     Layout("sparse_bsr"),
     Layout("sparse_bsc"),
 )
-contiguous_format = MemoryFormat("contiguous_format")
-preserve_format = MemoryFormat("preserve_format")
-channels_last = MemoryFormat("channels_last")
-channels_last_3d = MemoryFormat("channels_last_3d")
+contiguous_format = MemoryFormat("contiguous_format")  # public: flow
+preserve_format = MemoryFormat("preserve_format")  # public: flow
+channels_last = MemoryFormat("channels_last")  # public: flow
+channels_last_3d = MemoryFormat("channels_last_3d")  # public: flow
 
 _MEANINGLESS = ("layout", "memory_format", "names", "non_blocking", "pin_memory")
 

@@ -19,6 +19,7 @@ from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType
 
 
+# public: flow
 class Size(tuple[int, ...]):
     """A tensor's shape: a tuple with `numel()`; a part of one, and one with more, is one, too.
 

@@ -43,6 +43,7 @@ def here() -> tuple[int, int]:
 # --- sbp ------------------------------------------------------------------------------------------
 
 
+# public: sbp
 class sbp:  # noqa: N801 - OneFlow's name, which users write
     """The part of a tensor that the ranks along one dimension of a placement hold.
     `flow.sbp.split(d)` makes one; `flow.sbp.broadcast` and `flow.sbp.partial_sum` are the others.
@@ -99,11 +100,12 @@ def _sbp_of(dim: int) -> sbp:
     return found
 
 
-broadcast = _sbp_of(BROADCAST)
-partial_sum = _sbp_of(PARTIAL)
+broadcast = _sbp_of(BROADCAST)  # public: sbp
+partial_sum = _sbp_of(PARTIAL)  # public: sbp
 Sbps = tuple[sbp, ...]
 
 
+# public: sbp
 def split(dim: int) -> sbp:
     """Dimension `dim` is cut among the ranks.  It counts from the front: it is not negative."""
     try:
@@ -147,6 +149,7 @@ def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
 # --- placements -----------------------------------------------------------------------------------
 
 
+# public: flow
 class placement:  # noqa: N801 - OneFlow's name, which users write
     """Ranks that hold a tensor: `flow.placement("cpu", ranks=[0, 1])`, or nested lists for ranks of
     several dimensions, `[[0, 1], [2, 3]]`.  One object for each combination.

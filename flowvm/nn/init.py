@@ -18,37 +18,8 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.loading.absent import other_names
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import float64
-
-__all__ = [
-    "calculate_gain",
-    "constant",
-    "constant_",
-    "dirac",
-    "dirac_",
-    "eye",
-    "eye_",
-    "kaiming_normal",
-    "kaiming_normal_",
-    "kaiming_uniform",
-    "kaiming_uniform_",
-    "normal",
-    "normal_",
-    "ones_",
-    "orthogonal",
-    "orthogonal_",
-    "sparse",
-    "sparse_",
-    "trunc_normal_",
-    "uniform",
-    "uniform_",
-    "xavier_normal",
-    "xavier_normal_",
-    "xavier_uniform",
-    "xavier_uniform_",
-    "zeros_",
-]
 
 _GAINS = {
     "linear": 1.0,
@@ -336,3 +307,5 @@ __dir__ = listing(globals())
 
 if not TYPE_CHECKING:  # a type checker is to know which names there are
     __getattr__ = other_names("nn.init", lambda: __all__)
+
+__all__ = own_names(globals())

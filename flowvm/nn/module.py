@@ -76,6 +76,7 @@ def leave(error: FlowError, module: Module) -> None:
 NOTHING: Any = object()  # no argument was given
 
 
+# public: nn
 class Module:
     """The base of every layer and every model.
 

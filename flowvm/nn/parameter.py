@@ -28,6 +28,7 @@ __all__ = ["Buffer", "Parameter", "UninitializedBuffer", "UninitializedParameter
 __dir__ = listing(globals())
 
 
+# public: nn
 class Parameter(Tensor):
     """A Tensor that becomes one of a Module's parameters when it is assigned as its attribute.
 
@@ -66,6 +67,7 @@ take_parameters(Parameter)
 take_no_calls(Parameter)
 
 
+# public: nn
 class Buffer(Tensor):
     """A Tensor that becomes one of a Module's buffers when it is assigned as its attribute.
 
@@ -126,6 +128,7 @@ class _Uninitialized:
         return f"<{type(self).__name__}>"
 
 
+# public: nn
 class UninitializedParameter(_Uninitialized, Parameter):
     """A Parameter whose shape is not known yet; see `nn.modules.lazy`.
 
@@ -149,6 +152,7 @@ class UninitializedParameter(_Uninitialized, Parameter):
         """Everything happens in __new__."""
 
 
+# public: nn
 class UninitializedBuffer(_Uninitialized, Tensor):
     """A Tensor whose shape is not known yet; see `nn.modules.lazy`.
 

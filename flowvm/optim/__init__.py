@@ -9,7 +9,13 @@ from typing import Any
 
 from flowvm.errors import MissingNameError
 from flowvm.loading.listing import listing
-from flowvm.optim import lr_scheduler, swa_utils
+from flowvm.optim import lr_scheduler as lr_scheduler
+from flowvm.optim import swa_utils as swa_utils
+from flowvm.vm.callers.tracebacks import border
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.optim.adagrad import Adadelta, Adagrad, RMSprop
 from flowvm.optim.adam import Adam, AdamW
 from flowvm.optim.adamax import Adamax, NAdam, RAdam
@@ -18,28 +24,16 @@ from flowvm.optim.lbfgs import LBFGS
 from flowvm.optim.optimizer import Optimizer
 from flowvm.optim.rprop import ASGD, Rprop
 from flowvm.optim.sgd import SGD
-from flowvm.vm.callers.tracebacks import border
 
 __all__ = [
-    "ASGD",
-    "LAMB",
-    "LBFGS",
-    "SGD",
-    "Adadelta",
-    "Adafactor",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Muon",
-    "NAdam",
-    "Optimizer",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "lr_scheduler",
-    "swa_utils",
+    "ASGD", "LAMB", "LBFGS", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax",
+    "Muon", "NAdam", "Optimizer", "RAdam", "RMSprop", "Rprop", "lr_scheduler", "swa_utils",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())
 
 

@@ -10,6 +10,8 @@ from flowvm.errors import ArgumentError
 from flowvm.optim._schedule import LRScheduler, cosine, fraction, positive
 from flowvm.optim.optimizer import Optimizer, number
 
+# public: optim.lr_scheduler
+
 
 class LambdaLR(LRScheduler):
     """base * lr_lambda(t); one function, or one a group.

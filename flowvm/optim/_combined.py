@@ -17,6 +17,8 @@ from flowvm.optim._cycles import ReduceLROnPlateau
 from flowvm.optim._schedule import LRScheduler, rewind, set_rate
 from flowvm.optim.optimizer import Optimizer, number
 
+# public: optim.lr_scheduler
+
 
 class _Combined(LRScheduler):
     """What they share: their saved form holds that of the inner schedules."""
@@ -209,6 +211,7 @@ def _begin(inner: LRScheduler) -> None:
     inner.step(0)
 
 
+# not public
 def check_inner(
     owner: LRScheduler, optimizer: Optimizer, schedulers: Sequence[LRScheduler]
 ) -> None:

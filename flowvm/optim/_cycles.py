@@ -12,6 +12,8 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.optim._schedule import LRScheduler, cosine, each_group, positive, set_rate
 from flowvm.optim.optimizer import Optimizer, number
 
+# public: optim.lr_scheduler
+
 
 class _Momenta(LRScheduler):
     """A schedule of momentum (or beta1), too, where `cycle_momentum` says so."""

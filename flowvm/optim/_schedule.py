@@ -22,8 +22,19 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.optim.optimizer import Group, Optimizer, number
 
 
+# public: optim.lr_scheduler
 class LRScheduler:
-    """The base of every schedule; a subclass defines lr_at, or get_lr."""
+    """The base of every schedule; a subclass defines lr_at, or get_lr.
+
+    >>> class Halved(flow.optim.lr_scheduler.LRScheduler):
+    ...     def lr_at(self, group, t):
+    ...         return self.base_lrs[group] / 2**t
+    >>> opt = flow.optim.SGD([nn.Parameter(flow.zeros(1))], lr=8.0)
+    >>> sched = Halved(opt)
+    >>> opt.step(); sched.step()
+    >>> opt.param_groups[0]["lr"]
+    4.0
+    """
 
     _step_count = 0
     _is_initial = False  # in the step that the constructor takes
@@ -113,6 +124,7 @@ class LRScheduler:
         self._last_lr = [number(group["lr"]) for group in self.optimizer.param_groups]
 
 
+# public: optim.lr_scheduler
 class _LRScheduler(LRScheduler):
     """LRScheduler by the name that PyTorch's had, for programs that derive from that."""
 

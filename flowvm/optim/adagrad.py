@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    full_of,
+    number,
+    options,
+    zeros_of,
+)
+
+# public: optim
 
 
+@options
 class RMSprop(Optimizer):
     """p -= lr * grad / (sqrt(v) + eps), v a running mean of the squared gradient.
 
@@ -31,35 +44,18 @@ class RMSprop(Optimizer):
 
     live_options = ("lr", "alpha", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        alpha: float = 0.99,
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum: float = 0.0,
-        centered: bool = False,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-        contiguous_params: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "momentum": momentum,
-            "alpha": alpha,
-            "eps": eps,
-            "centered": centered,
-            "weight_decay": weight_decay,
-            "capturable": capturable,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "contiguous_params": contiguous_params,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-2
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    capturable: bool = False
+    foreach: bool | None = None
+    maximize: bool = False
+    differentiable: bool = False
+    contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "eps", "momentum", "weight_decay", "alpha"):
@@ -97,6 +93,7 @@ class RMSprop(Optimizer):
             step(param, grad, *(entry[name] for name in names), *numbers)
 
 
+@options
 class Adagrad(Optimizer):
     """p -= lr / (1 + (step - 1) * lr_decay) * grad / (sqrt(sum of squared gradients) + eps).
 
@@ -116,34 +113,18 @@ class Adagrad(Optimizer):
 
     live_options = ("lr", "lr_decay", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        lr_decay: float = 0.0,
-        weight_decay: float = 0.0,
-        initial_accumulator_value: float = 0.0,
-        eps: float = 1e-10,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-        contiguous_params: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "lr_decay": lr_decay,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "initial_accumulator_value": initial_accumulator_value,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "fused": fused,
-            "contiguous_params": contiguous_params,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-2
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    foreach: bool | None = None
+    _: KW_ONLY
+    maximize: bool = False
+    differentiable: bool = False
+    fused: bool | None = None
+    contiguous_params: bool = False
 
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         super().add_param_group(param_group)
@@ -166,6 +147,7 @@ class Adagrad(Optimizer):
             ops.adagrad_step_(param, grad, entry["sum"], maximize, lr, lr_decay, eps, decay, step)
 
 
+@options
 class Adadelta(Optimizer):
     """p -= lr * d, where d = grad * sqrt(u + eps) / sqrt(v + eps); v and u are running means of
     squared gradients and of squared d.
@@ -183,32 +165,17 @@ class Adadelta(Optimizer):
 
     live_options = ("lr", "rho", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1.0,
-        rho: float = 0.9,
-        eps: float = 1e-6,
-        weight_decay: float = 0.0,
-        foreach: bool | None = None,
-        *,
-        capturable: bool = False,
-        maximize: bool = False,
-        differentiable: bool = False,
-        contiguous_params: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "rho": rho,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "capturable": capturable,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "contiguous_params": contiguous_params,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    weight_decay: float = 0.0
+    foreach: bool | None = None
+    _: KW_ONLY
+    capturable: bool = False
+    maximize: bool = False
+    differentiable: bool = False
+    contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "eps", "weight_decay"):

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY
 from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.update import each
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    check_betas,
+    number,
+    options,
+    zeros_of,
+)
 
 _each = each(ops.adam_step_, "exp_avg", "exp_avg_sq", counts="step")
 
 
+# public: optim
+@options
 class Adam(Optimizer):
     """p -= lr * m / (sqrt(v) + eps), m and v the bias-corrected moments of the gradient.
 
@@ -34,40 +46,21 @@ class Adam(Optimizer):
 
     live_options = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        amsgrad: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-        decoupled_weight_decay: bool = False,
-        do_bias_correction: bool = True,
-        contiguous_params: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "amsgrad": amsgrad,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-            "fused": fused,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "do_bias_correction": do_bias_correction,
-            "contiguous_params": contiguous_params,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-3
+    betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    amsgrad: bool = False
+    _: KW_ONLY
+    foreach: bool | None = None
+    maximize: bool = False
+    capturable: bool = False
+    differentiable: bool = False
+    fused: bool | None = None
+    decoupled_weight_decay: bool = False
+    do_bias_correction: bool = True
+    contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -105,6 +98,7 @@ class Adam(Optimizer):
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
+# public: optim
 class AdamW(Adam):
     """Adam whose weight decay shrinks the parameter directly: p *= 1 - lr * weight_decay.
 

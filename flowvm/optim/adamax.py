@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any, ClassVar
 
 from flowvm import ops
 from flowvm.eager.live import single
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.dtype import float32, get_default_dtype
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, check_betas, number, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    check_betas,
+    number,
+    options,
+    zeros_of,
+)
+
+# public: optim
 
 
+@options
 class Adamax(Optimizer):
     """p -= lr * m / u, m Adam's first moment, corrected, and u = max(beta2 * u, |grad| + eps).
 
@@ -28,30 +41,16 @@ class Adamax(Optimizer):
 
     live_options = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        foreach: bool | None = None,
-        *,
-        maximize: bool = False,
-        differentiable: bool = False,
-        capturable: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    foreach: bool | None = None
+    _: KW_ONLY
+    maximize: bool = False
+    differentiable: bool = False
+    capturable: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "eps", "weight_decay"):
@@ -86,6 +85,7 @@ class _Decoupling(Optimizer):
         return {"step": 0, "exp_avg": zeros_of(param), "exp_avg_sq": zeros_of(param)}
 
 
+@options
 class NAdam(_Decoupling):
     """Adam with Nesterov's momentum, whose strength grows from half of beta1 to beta1:
     beta1 * (1 - 0.96 ** (step * momentum_decay) / 2).
@@ -103,34 +103,18 @@ class NAdam(_Decoupling):
 
     live_options = ("lr", "betas", "eps", "weight_decay", "momentum_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 2e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        momentum_decay: float = 4e-3,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "momentum_decay": momentum_decay,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+    _: KW_ONLY
+    foreach: bool | None = None
+    maximize: bool = False
+    capturable: bool = False
+    differentiable: bool = False
 
     def _check(self, group: Group) -> None:
         super()._check(group)
@@ -156,6 +140,7 @@ class NAdam(_Decoupling):
             )  # fmt: skip
 
 
+@options
 class RAdam(_Decoupling):
     """Adam that steps by its momentum alone until the second moment's variance is bounded, and by
     a rectified rate from then on.
@@ -172,32 +157,17 @@ class RAdam(_Decoupling):
     tensor([0.2500, 1.2500], requires_grad=True)
     """
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        decoupled_weight_decay: bool = False,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        capturable: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "maximize": maximize,
-            "foreach": foreach,
-            "capturable": capturable,
-            "decoupled_weight_decay": decoupled_weight_decay,
-            "differentiable": differentiable,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled_weight_decay: bool = False
+    _: KW_ONLY
+    foreach: bool | None = None
+    maximize: bool = False
+    capturable: bool = False
+    differentiable: bool = False
 
     def _step_group(self, group: Group) -> None:
         lr, eps, decay = number(group["lr"]), group["eps"], group["weight_decay"]
@@ -211,6 +181,7 @@ class RAdam(_Decoupling):
             )  # fmt: skip
 
 
+# not public
 def in_default_precision(value: Any) -> Any:
     """A number as a tensor of the default dtype would hold it."""
     return single(value) if get_default_dtype() is float32 else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 from typing import Any
 
 from flowvm import ops
@@ -16,11 +17,14 @@ from flowvm.optim.optimizer import (
     at_least,
     check_betas,
     number,
+    options,
     refuse_complex,
     zeros_of,
 )
 
 
+# public: optim
+@options
 class Adafactor(Optimizer):
     """Adam's divisor from the means of squared gradients of rows and of columns; no momentum.
 
@@ -40,28 +44,15 @@ class Adafactor(Optimizer):
 
     live_options = ("lr", "beta2_decay", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "beta2_decay": beta2_decay,
-            "eps": eps,
-            "d": d,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-2
+    beta2_decay: float = -0.8
+    eps: tuple[float | None, float] = (None, 1e-3)
+    d: float = 1.0
+    weight_decay: float = 0.0
+    _: KW_ONLY
+    foreach: bool | None = None
+    maximize: bool = False
 
     def _check(self, group: Group) -> None:
         at_least("lr", group["lr"])
@@ -117,6 +108,8 @@ def _second_moment(grad: Tensor, entry: dict[str, Any], new: Any, least: float) 
     return estimate
 
 
+# public: optim
+@options
 class LAMB(Optimizer):
     """OneFlow's LAMB: p -= lr * |p| / |d| * (d + weight_decay * p), d being Adam's direction.
 
@@ -136,34 +129,18 @@ class LAMB(Optimizer):
 
     live_options = ("lr", "betas", "eps", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        adam_w_mode: bool = True,
-        do_bias_correction: bool = True,
-        amsgrad: bool = False,
-        contiguous_params: bool = False,
-        fused: bool = False,
-        *,
-        maximize: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "adam_w_mode": adam_w_mode,
-            "do_bias_correction": do_bias_correction,
-            "amsgrad": amsgrad,
-            "contiguous_params": contiguous_params,
-            "fused": fused,
-            "maximize": maximize,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    adam_w_mode: bool = True
+    do_bias_correction: bool = True
+    amsgrad: bool = False
+    contiguous_params: bool = False
+    fused: bool = False
+    _: KW_ONLY
+    maximize: bool = False
 
     def _check(self, group: Group) -> None:
         if group["amsgrad"]:
@@ -193,6 +170,8 @@ class LAMB(Optimizer):
             param.sub_(direction * (trust * lr))
 
 
+# public: optim
+@options
 class Muon(Optimizer):
     """Momentum whose matrix is made nearly orthogonal, for parameters of two dimensions.
 
@@ -216,29 +195,15 @@ class Muon(Optimizer):
 
     live_options = ("lr", "weight_decay", "momentum")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
-        eps: float = 1e-7,
-        ns_steps: int = 5,
-        adjust_lr_fn: str | None = None,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "weight_decay": weight_decay,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "ns_coefficients": ns_coefficients,
-            "eps": eps,
-            "ns_steps": ns_steps,
-            "adjust_lr_fn": adjust_lr_fn,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315)
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: str | None = None
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "momentum", "weight_decay"):

@@ -14,6 +14,7 @@ from flowvm.optim._line_search import Point, strong_wolfe
 from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
 
 
+# public: optim
 class LBFGS(Optimizer):
     """Limited-memory BFGS over all parameters as one vector; one group alone.
 

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from operator import setitem
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from flowvm import ops
 from flowvm.autograd import enable_grad
@@ -35,6 +35,7 @@ from flowvm.errors import (
     DTypeError,
     InvalidValueError,
 )
+from flowvm.fields import fields_of, give_init
 from flowvm.guards.exchange import exchange
 from flowvm.loading.lazy import lazy
 from flowvm.nn.hooks import RemovableHandle
@@ -52,8 +53,21 @@ else:
 required: Final = object()  # a default that says: each group must have this option
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
+C = TypeVar("C", bound=type)
 
 
+@dataclass_transform(eq_default=False)
+def options(cls: C) -> C:
+    """Give an optimizer whose fields are `params` and the options its `__init__`: the options are
+    what groups have where they do not say otherwise.
+    """
+    own = fields_of(cls)
+    defaults = ", ".join(f"{name!r}: {name}" for name in own if name not in ("params", "_"))
+    give_init(cls, own, [f"super(cls, self).__init__(params, {{{defaults}}})"], {})
+    return cls
+
+
+# public: optim
 class Optimizer:
     """The base of every optimizer.
 

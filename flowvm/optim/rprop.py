@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.optim.adamax import in_default_precision
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, full_of, number, zeros_of
+from flowvm.optim.optimizer import (
+    Group,
+    Optimizer,
+    Params,
+    at_least,
+    full_of,
+    number,
+    options,
+    zeros_of,
+)
 
 
+# public: optim
+@options
 class Rprop(Optimizer):
     """p -= sign(grad) * size: an element's size grows by etas[1] where its gradient keeps its sign,
     shrinks by etas[0] where it turns, within step_sizes, and starts at lr.
@@ -29,28 +41,15 @@ class Rprop(Optimizer):
 
     live_options = ("etas", "step_sizes")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        etas: tuple[float, float] = (0.5, 1.2),
-        step_sizes: tuple[float, float] = (1e-6, 50),
-        *,
-        capturable: bool = False,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "etas": etas,
-            "step_sizes": step_sizes,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-2
+    etas: tuple[float, float] = (0.5, 1.2)
+    step_sizes: tuple[float, float] = (1e-6, 50)
+    _: KW_ONLY
+    capturable: bool = False
+    foreach: bool | None = None
+    maximize: bool = False
+    differentiable: bool = False
 
     def _check(self, group: Group) -> None:
         at_least("lr", group["lr"])
@@ -73,6 +72,8 @@ class Rprop(Optimizer):
             )  # fmt: skip
 
 
+# public: optim
+@options
 class ASGD(Optimizer):
     """SGD at the rate lr / (1 + lambd * lr * step) ** alpha, and `ax` in the state, the average of
     where it was from step t0 on.
@@ -91,31 +92,16 @@ class ASGD(Optimizer):
 
     live_options = ("lr", "lambd", "alpha", "t0", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-2,
-        lambd: float = 1e-4,
-        alpha: float = 0.75,
-        t0: float = 1e6,
-        weight_decay: float = 0.0,
-        foreach: bool | None = None,
-        maximize: bool = False,
-        differentiable: bool = False,
-        capturable: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "lambd": lambd,
-            "alpha": alpha,
-            "t0": t0,
-            "weight_decay": weight_decay,
-            "foreach": foreach,
-            "maximize": maximize,
-            "differentiable": differentiable,
-            "capturable": capturable,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-2
+    lambd: float = 1e-4
+    alpha: float = 0.75
+    t0: float = 1e6
+    weight_decay: float = 0.0
+    foreach: bool | None = None
+    maximize: bool = False
+    differentiable: bool = False
+    capturable: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "weight_decay"):

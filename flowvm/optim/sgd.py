@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import KW_ONLY
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.ops.declare.update import each
-from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, zeros_of
+from flowvm.optim.optimizer import Group, Optimizer, Params, at_least, number, options, zeros_of
 
 _each = each(ops.sgd_step_)
 _each_momentum = each(ops.sgd_momentum_step_, "momentum_buffer")
 
 
+# public: optim
+@options
 class SGD(Optimizer):
     """p -= lr * b, where b = momentum * b + (1 - dampening) * (grad + weight_decay * p).
 
@@ -33,34 +35,18 @@ class SGD(Optimizer):
 
     live_options = ("lr", "momentum", "dampening", "weight_decay")
 
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        momentum: float = 0.0,
-        dampening: float = 0.0,
-        weight_decay: float | Tensor = 0.0,
-        nesterov: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        differentiable: bool = False,
-        fused: bool | None = None,
-        contiguous_params: bool = False,
-    ) -> None:
-        defaults: dict[str, Any] = {
-            "lr": lr,
-            "momentum": momentum,
-            "dampening": dampening,
-            "weight_decay": weight_decay,
-            "nesterov": nesterov,
-            "maximize": maximize,
-            "foreach": foreach,
-            "differentiable": differentiable,
-            "fused": fused,
-            "contiguous_params": contiguous_params,
-        }
-        super().__init__(params, defaults)
+    params: Params
+    lr: float | Tensor = 1e-3
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float | Tensor = 0.0
+    nesterov: bool = False
+    _: KW_ONLY
+    maximize: bool = False
+    foreach: bool | None = None
+    differentiable: bool = False
+    fused: bool | None = None
+    contiguous_params: bool = False
 
     def _check(self, group: Group) -> None:
         for name in ("lr", "momentum", "weight_decay"):

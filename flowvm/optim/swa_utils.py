@@ -14,21 +14,12 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import int64
 from flowvm.nn.module import Module
 from flowvm.optim._schedule import LRScheduler, cosine, each_group
 from flowvm.optim.optimizer import Optimizer, number
 
-__all__ = [
-    "SWALR",
-    "AveragedModel",
-    "get_ema_avg_fn",
-    "get_ema_multi_avg_fn",
-    "get_swa_avg_fn",
-    "get_swa_multi_avg_fn",
-    "update_bn",
-]
 __dir__ = listing(globals())
 
 Average = Callable[[Tensor, Tensor, Any], Tensor]
@@ -269,3 +260,6 @@ class SWALR(LRScheduler):
         """How much of the way is gone after t steps."""
         x = max(0.0, min(1.0, t / max(1, self.anneal_epochs)))
         return x if self._linear else cosine(0.0, 1.0, x)
+
+
+__all__ = own_names(globals())

@@ -19,7 +19,7 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import float32, float64
 from flowvm.meta.formats import accept
@@ -28,19 +28,6 @@ from flowvm.ops.shapes import tapers
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import dtype_or
 
-__all__ = [
-    "bartlett",
-    "blackman",
-    "cosine",
-    "exponential",
-    "gaussian",
-    "general_cosine",
-    "general_hamming",
-    "hamming",
-    "hann",
-    "kaiser",
-    "nuttall",
-]
 __dir__ = listing(globals())
 
 Shape = Callable[[Any, float], Any]  # values at places k, by k and N
@@ -190,3 +177,6 @@ def nuttall(M: int, **options: Any) -> Tensor:
     tensor([3.6280e-04, 1.0000e+00, 3.6280e-04])
     """
     return _cosines("nuttall", M, (0.3635819, 0.4891775, 0.1365995, 0.0106411), options)
+
+
+__all__ = own_names(globals())

@@ -15,6 +15,7 @@ __all__ = ["from_dlpack", "to_dlpack"]
 __dir__ = listing(globals())
 
 
+# public: flow (late, unlisted)
 def to_dlpack(tensor: Tensor) -> Any:
     """A capsule with the memory of `tensor`, for one `from_dlpack`.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.profiler.front.profiling import profile
 
-__all__ = ["FlopCounterMode"]
 __dir__ = listing(globals())
 
 
@@ -49,3 +48,6 @@ class FlopCounterMode(profile):
         """A line for each operator."""
         counts = {**self.get_flop_counts()["Global"], "in all": self.get_total_flops()}
         return "\n".join(f"{name:<24}{count:>20,} FLOP" for name, count in counts.items())
+
+
+__all__ = own_names(globals())

@@ -10,12 +10,11 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.loading.absent import other_names
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.utils._pytree import tree_map
 
-__all__ = ["to_global", "to_local"]
 __dir__ = listing(globals())
-__getattr__ = other_names("utils.global_view", lambda: __all__)
+__getattr__ = other_names("utils.global_view", lambda: own_names(globals()))
 
 
 def to_global(
@@ -59,3 +58,6 @@ def to_local(input: Any, *, copy: bool = False) -> Any:
         return own.clone() if copy else own
 
     return tree_map(made, input)
+
+
+__all__ = own_names(globals())

@@ -12,11 +12,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.interop.protocols import from_dlpack
 from flowvm.loading.lazy import lazy
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
 torch = lazy("torch")
 
-__all__ = ["from_torch", "to_torch"]
 __dir__ = listing(globals())
 
 
@@ -50,3 +49,6 @@ def to_torch(flow_tensor: Any) -> Any:
         kind = type(flow_tensor).__name__
         raise ArgumentTypeError(f"to_torch: expected a flow.Tensor, got {kind}")
     return torch.from_dlpack(flow_tensor.detach())
+
+
+__all__ = own_names(globals())

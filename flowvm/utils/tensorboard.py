@@ -17,7 +17,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ConfigError
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand
 from flowvm.loading.lazy import lazy
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import bfloat16, float32
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 else:
     tracing = lazy("flowvm.nn.graph.tracing")
 
-__all__ = ["SummaryWriter"]
 __dir__ = listing(globals())
 
 
@@ -207,3 +206,6 @@ def _plain(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_plain(item) for item in value)
     return value
+
+
+__all__ = own_names(globals())

@@ -15,8 +15,6 @@ from flowvm.ops.shapes.padding import pad
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import unsqueeze
 
-__all__ = ["istft", "stft"]
-
 LEAST = 1e-11  # of the windows' squares at any place of a signal that is to be found again
 
 
@@ -43,6 +41,7 @@ def _window(name: str, window: Any, wide: int, n: int, like: Any) -> Any:
     return pad(w, (left, n - wide - left)) if wide < n else w
 
 
+# public: flow
 @method()
 def stft(
     input: Tensor,
@@ -109,6 +108,7 @@ def stft(
     return found if return_complex else view_as_real(found)
 
 
+# public: flow
 @method()
 def istft(
     input: Tensor,

@@ -12,7 +12,7 @@ from flowvm.ops.declare.recording import need_tensor, whole, wrap_dims
 from flowvm.ops.shapes.padding import roll
 from flowvm.ops.shapes.ranges import arange
 
-__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]
+# public: fft
 
 Dims = int | Sequence[int] | None
 

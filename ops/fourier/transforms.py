@@ -36,26 +36,7 @@ from flowvm.ops.shapes.padding import flip, pad
 from flowvm.ops.shapes.slices import narrow
 from flowvm.ops.shapes.views import movedim
 
-__all__ = [
-    "fft",
-    "fft2",
-    "fftn",
-    "hfft",
-    "hfft2",
-    "hfftn",
-    "ifft",
-    "ifft2",
-    "ifftn",
-    "ihfft",
-    "ihfft2",
-    "ihfftn",
-    "irfft",
-    "irfft2",
-    "irfftn",
-    "rfft",
-    "rfft2",
-    "rfftn",
-]
+# public: fft
 
 LARGEST = 61  # prime factor that a pass takes; its work grows with the square
 GRAIN = 1 << 13  # elements that are worth waking a thread for
@@ -471,6 +452,6 @@ def _of_planes(several: Any, name: str) -> Any:
     return with_out(planes)
 
 
-fft2, ifft2 = _of_planes(fftn, "fft2"), _of_planes(ifftn, "ifft2")
-rfft2, irfft2 = _of_planes(rfftn, "rfft2"), _of_planes(irfftn, "irfft2")
-hfft2, ihfft2 = _of_planes(hfftn, "hfft2"), _of_planes(ihfftn, "ihfft2")
+fft2, ifft2 = _of_planes(fftn, "fft2"), _of_planes(ifftn, "ifft2")  # public: fft
+rfft2, irfft2 = _of_planes(rfftn, "rfft2"), _of_planes(irfftn, "irfft2")  # public: fft
+hfft2, ihfft2 = _of_planes(hfftn, "hfft2"), _of_planes(ihfftn, "ihfft2")  # public: fft

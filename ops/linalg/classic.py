@@ -25,10 +25,7 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.fill import zeros
 
-__all__ = [
-    "cholesky_inverse", "cholesky_solve", "geqrf", "lu", "lu_solve", "lu_unpack", "norm",
-    "orgqr", "ormqr", "pinverse", "qr", "svd", "triangular_solve",
-]  # fmt: skip
+# public: flow
 
 
 @method()

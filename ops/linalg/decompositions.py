@@ -43,22 +43,10 @@ from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.matrices import tril, triu
 
-__all__ = [
-    "cholesky",
-    "cholesky_ex",
-    "householder_product",
-    "ldl_factor",
-    "ldl_factor_ex",
-    "ldl_solve",
-    "lu",
-    "lu_factor",
-    "lu_factor_ex",
-    "lu_solve",
-    "qr",
-    "solve_triangular",
-]  # fmt: skip
+# public: linalg
 
 
+# not public
 def checked(name: str, info: Tensor, check: bool) -> None:
     """LinAlgError if `check` and an info is not 0; its value is waited for."""
     bad = info.reshape(-1).nonzero() if check else None
@@ -169,6 +157,7 @@ def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
     return return_types.linalg_lu(unpacked(factors.LU, factors.pivots))
 
 
+# not public
 def unpacked(factors: Tensor, pivots: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """P, L and U of `lu_factor`'s answer."""
     m, n = factors.shape[-2:]
@@ -269,6 +258,7 @@ def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
     return return_types.linalg_qr((q, r))
 
 
+# not public
 def reflected(A: Tensor, tau: Tensor, other: Tensor, adjoint: bool = False) -> Tensor:
     """H₁ H₂ ... Hₖ @ other for the reflectors I - τ v vᴴ in A's columns; `adjoint`: Hₖᴴ ... H₁ᴴ.
 
@@ -328,6 +318,7 @@ def householder_product(A: Tensor, tau: Tensor) -> Tensor:
     return turned(orgqr_op(turned(A), tau))
 
 
+# not public
 def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
     """R in the upper triangle, reflectors below it, and their factors (*, k)."""
     factors, tau = geqrf_op(turned(matrices("geqrf", input, "input")))

@@ -23,7 +23,7 @@ from flowvm.ops.rows.reduce import amax, amin, sum
 from flowvm.ops.rows.statistics import vector_norm as _vector_norm
 from flowvm.ops.shapes.views import movedim
 
-__all__ = ["cond", "matrix_norm", "norm", "vector_norm"]
+# public: linalg
 
 Dims = int | tuple[int, ...] | list[int] | None
 

@@ -23,7 +23,7 @@ from flowvm.ops.rows.reduce import amax, sum
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
-__all__ = ["chain_matmul", "matrix_exp", "matrix_power", "multi_dot"]
+# public: flow, linalg
 
 # Coefficients of the diagonal Padé approximants of exp and the largest 1-norms that they are good
 # for in float64: Higham, "The scaling and squaring method for the matrix exponential revisited"
@@ -72,6 +72,7 @@ def _power(input: Tensor, n: int) -> Tensor:
     return result.clone() if result is input else result
 
 
+# public: flow
 @with_out
 @in_float32
 def chain_matmul(*matrices: Tensor) -> Tensor:

@@ -40,10 +40,7 @@ from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 
-__all__ = [
-    "det", "inv", "inv_ex", "lstsq", "slogdet", "solve",
-    "solve_ex", "tensorinv", "tensorsolve",
-]  # fmt: skip
+# public: linalg
 
 
 @with_out

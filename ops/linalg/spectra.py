@@ -37,9 +37,7 @@ from flowvm.ops.shapes.complex_parts import complex
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
-__all__ = [
-    "eig", "eigh", "eigvals", "eigvalsh", "matrix_rank", "pinv", "svd", "svdvals",
-]  # fmt: skip
+# public: linalg
 
 
 def _need_driver(name: str, driver: Any) -> None:

@@ -34,7 +34,7 @@ from flowvm.ops.shapes.complex_parts import imag
 from flowvm.ops.shapes.matrices import tril
 from flowvm.private.scipy import lapack_routine
 
-__all__ = ["cholesky", "det", "inv", "inverse", "logdet", "slogdet", "solve"]
+# public: flow
 
 Array = Any
 UNITS = 16  # parts that a batch is cut into at most: each has scratch of its own
@@ -48,6 +48,7 @@ def _routine(name: str) -> int:
     return lapack_routine(name)
 
 
+# not public
 class Batch(NamedTuple):
     """Matrices and right sides, and LAPACK's routine for one of them."""
 
@@ -372,7 +373,7 @@ def inverse(input: Tensor) -> Tensor:
     return out
 
 
-inv = inverse
+inv = inverse  # public: flow
 
 
 @method()

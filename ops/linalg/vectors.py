@@ -17,7 +17,7 @@ from flowvm.ops.shapes.fill import ones_like
 from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import diagonal as _diagonal
 
-__all__ = ["cross", "diagonal", "vander", "vecdot"]
+# public: linalg
 
 
 @with_out

@@ -54,6 +54,7 @@ class Explanation:
         return markup.indented(str(self).split("\n"))
 
 
+# public: sbp
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Call `function` and say of each call on global tensors inside: how its operands were held,
     which signature was the cheapest, what boxing to it moves, in bytes that each rank receives, and

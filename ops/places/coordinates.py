@@ -20,15 +20,7 @@ from flowvm.ops.places.scatter import same_dtype
 from flowvm.ops.pointwise.compare import isfinite, lt
 from flowvm.ops.shapes.fill import zeros
 
-__all__ = [
-    "batch_gather",
-    "gather_nd",
-    "in_top_k",
-    "scatter_nd",
-    "slice",
-    "slice_update",
-    "tensor_scatter_nd_update",
-]
+# public: flow
 
 
 def _coordinates(name: str, index: Any, shape: Sequence[int]) -> tuple[Tensor, ...]:

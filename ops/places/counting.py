@@ -23,8 +23,6 @@ from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.views import unsqueeze
 
-__all__ = ["argwhere", "bincount", "nonzero"]
-
 Array = Any
 NEGATIVE = declare_status(
     65, InvalidValueError, "element {0} is {1}; counts and repeats cannot be negative"
@@ -88,6 +86,7 @@ def _indices(x: Tensor) -> Tensor:
     return out
 
 
+# public: flow
 @method()
 @with_out
 def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
@@ -103,6 +102,7 @@ def nonzero(input: Tensor, as_tuple: bool = False) -> Any:
     return where_nonzero(x) if as_tuple else _indices(x)
 
 
+# public: flow
 @method()
 def argwhere(input: Tensor) -> Tensor:
     """`nonzero(input)`.
@@ -163,6 +163,7 @@ def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: Count) 
     return Launch((out,), _bincount_body, views, (weighted, least))
 
 
+# public: flow
 @method()
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each of 0, 1, 2, ... occurs in a 1-d tensor of integers, or the sum of the

@@ -25,8 +25,6 @@ from flowvm.ops.places.unique import unique
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.views import unsqueeze
 
-__all__ = ["embedding", "one_hot"]
-
 Array = Any
 
 
@@ -56,6 +54,7 @@ def _one_hot(index: TensorMeta, classes: Count) -> Launch:
     return Launch((out,), _one_hot_body, views, (), m, max(1, GRAIN // max(classes, 1)))
 
 
+# public: flow, F
 def one_hot(
     tensor: Tensor, num_classes: int = -1, on_value: float = 1, off_value: float = 0
 ) -> Tensor:
@@ -100,6 +99,7 @@ def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
 
 
+# public: flow, F
 @steady
 def embedding(
     input: Tensor,

@@ -26,8 +26,6 @@ from flowvm.ops.places.scatter import scatter_add
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.ranges import arange
 
-__all__ = ["embedding_bag"]
-
 Array = Any
 
 
@@ -207,6 +205,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     return cat((begins, end))
 
 
+# public: flow, F
 def embedding_bag(
     input: Tensor,
     weight: Tensor,

@@ -39,8 +39,6 @@ from flowvm.ops.shapes.complex_parts import imag, real
 from flowvm.ops.shapes.slices import basic_view
 from flowvm.ops.shapes.views import expand, reshape, unsqueeze
 
-__all__ = ["gather", "index_select", "take", "take_along_dim"]
-
 PUT_BLOCK = 2048  # elements of inner that are written at a time, at least
 
 
@@ -303,6 +301,7 @@ def spread(
 # --- public -------------------------------------------------------------------------------------
 
 
+# public: flow
 @method()
 @with_out
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
@@ -330,6 +329,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return out
 
 
+# public: flow
 @method()
 @with_out
 def take(input: Tensor, index: Tensor) -> Tensor:
@@ -394,6 +394,7 @@ def aligned(
     return at, positions
 
 
+# public: flow
 @method()
 @with_out
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
@@ -429,6 +430,7 @@ def _from_the_end(positions: Tensor, size: int) -> Tensor:
     return turned
 
 
+# public: flow
 @method()
 @with_out
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:

@@ -19,8 +19,6 @@ from flowvm.ops.places.search import searchsorted
 from flowvm.ops.shapes.fill import ones_like, zeros
 from flowvm.ops.shapes.ranges import linspace
 
-__all__ = ["histogram", "histogramdd"]
-
 
 def _points(name: str, input: Any) -> Any:
     x = need_tensor(name, "input", input).detach()
@@ -99,6 +97,7 @@ def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
     return w.reshape(-1)
 
 
+# public: flow
 @method()
 @with_out
 def histogram(
@@ -127,6 +126,7 @@ def histogram(
     return return_types.histogram((counts, edges))
 
 
+# public: flow
 def histogramdd(
     input: Tensor,
     bins: Any,

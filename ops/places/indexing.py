@@ -54,8 +54,6 @@ from flowvm.ops.shapes.slices import _basic_geometry, _select, _slice, basic_vie
 from flowvm.ops.shapes.views import expand, permute, reshape
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["index_put"]
-
 Array = Any
 
 
@@ -553,6 +551,7 @@ def _index_put(apply: Any, x: Tensor, indices: Any, values: Tensor, accumulate: 
     return _assigned(apply, x, plan, positions, shown, values, accumulate)
 
 
+# public: flow
 @method()
 def index_put(
     input: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False

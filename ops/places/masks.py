@@ -24,8 +24,6 @@ from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.places.scatter import apart, changed, fresh
 from flowvm.ops.shapes.views import expand, reshape
 
-__all__ = ["masked_fill", "masked_scatter", "masked_select"]
-
 Array = Any
 TOO_FEW = declare_status(
     64,
@@ -87,6 +85,7 @@ def _fill_value(x: Tensor, mask: Any, value: Any) -> Any:
     return bool(value) if dtype.is_bool and not isinstance(value, Tensor) else value
 
 
+# public: flow
 @method()
 def masked_fill(input: Tensor, mask: Tensor, value: float | Tensor) -> Tensor:
     """`input` with `value` (a number or 0-d tensor) where `mask`, a bool tensor, is true; both
@@ -149,6 +148,7 @@ def _select(x: TensorMeta, mask: TensorMeta) -> Launch:
     return Launch((x.with_shape((n,)),), _select_body, views)
 
 
+# public: flow
 @method()
 @with_out
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
@@ -262,6 +262,7 @@ def _masked_scatter(apply: Any, x: Tensor, mask: Tensor, source: Tensor) -> Tens
     return out
 
 
+# public: flow
 @method()
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """A copy of `input` with the elements of `source`, in order, where `mask` is true.

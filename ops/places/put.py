@@ -25,7 +25,7 @@ from flowvm.ops.shapes.fill import full
 from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.ranges import arange
 
-__all__ = ["index_reduce", "nonzero_static", "put", "renorm", "segment_reduce", "unravel_index"]
+# public: flow
 
 
 @method()

@@ -15,9 +15,8 @@ from flowvm.ops.places.counting import repeated_positions
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, flatten, reshape, unsqueeze
 
-__all__ = ["repeat_interleave"]
 
-
+# public: flow
 @method()
 def repeat_interleave(
     input: Tensor | None = None,

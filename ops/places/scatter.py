@@ -41,8 +41,6 @@ from flowvm.ops.shapes.views import reshape
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.watch.pending import issued
 
-__all__ = ["index_add", "index_copy", "index_fill", "scatter", "scatter_add"]
-
 Write = Callable[[Tensor], None]
 
 
@@ -162,6 +160,7 @@ def _index_add(
     return out
 
 
+# public: flow
 @method()
 @with_out
 def index_add(
@@ -208,6 +207,7 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
     return out
 
 
+# public: flow
 @method()
 @with_out
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
@@ -262,6 +262,7 @@ def split_size(x: Tensor, dim: int) -> int:
     return x._meta.shape[dim] if x._meta.ndim else 1
 
 
+# public: flow
 @method()
 @with_out
 def index_fill(input: Tensor, dim: int, index: Tensor, value: float | Tensor) -> Tensor:
@@ -361,6 +362,7 @@ def _source(name: str, src: Any, value: Any) -> Any:
     return value if src is None else src
 
 
+# public: flow
 @method()
 @with_out
 def scatter(
@@ -399,6 +401,7 @@ def scatter_(
     return _scatter(changed, "scatter_", x, dim, index, _source("scatter_", src, value), reduce)
 
 
+# public: flow
 @method()
 @with_out
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:

@@ -30,8 +30,6 @@ from flowvm.ops.places.scatter import (
 from flowvm.ops.pointwise.compare import eq, ne
 from flowvm.ops.shapes.padding import pad
 
-__all__ = ["scatter_reduce"]
-
 
 def _reduce_into(
     out: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, include_self: bool
@@ -137,6 +135,7 @@ def _scatter_reduce(
     return out
 
 
+# public: flow
 @method()
 @with_out
 def scatter_reduce(

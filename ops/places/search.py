@@ -23,7 +23,7 @@ from flowvm.ops.places.gather import gather
 from flowvm.ops.places.sort import sort
 from flowvm.ops.shapes.views import reshape
 
-__all__ = ["bucketize", "histc", "isin", "searchsorted"]
+# public: flow
 
 Array = Any
 NO_RANGE = declare_status(
@@ -203,6 +203,7 @@ def isin(
 # --- bins ---------------------------------------------------------------------------------------
 
 
+# not public
 def bounds_of(low: float, high: float, least: float, most: float) -> tuple[float, float]:
     """The range of the bins: as asked for, or that of the data, `least` to `most` (none: these are
     infinities the other way round).

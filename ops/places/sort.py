@@ -31,7 +31,7 @@ from flowvm.ops.places.parts.nth import NTH_FROM, nth_of_rows
 from flowvm.ops.shapes.slices import _select
 from flowvm.ops.shapes.views import movedim, reshape, unsqueeze
 
-__all__ = ["argsort", "kthvalue", "mode", "msort", "sort", "topk"]
+# public: flow
 
 Array = Any
 HEAP = 4  # a heap finds the first k of n where n is at least this often k, times its bits
@@ -162,6 +162,7 @@ def _row_order(x: TensorMeta) -> Launch:
     return Launch((out, out), _order_body, (line, line, rows))
 
 
+# not public
 def row_order(x: Tensor) -> Tensor:
     """The positions that sort the slices of dimension 0, compared from their first element on."""
     if x._meta.ndim == 1:

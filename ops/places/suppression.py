@@ -23,8 +23,6 @@ from flowvm.ops.places.masks import masked_select
 from flowvm.ops.places.sort import argsort
 from flowvm.ops.shapes.ranges import number_of
 
-__all__ = ["nms"]
-
 Array = Any
 
 
@@ -58,6 +56,7 @@ def _suppress(corners: TensorMeta, threshold: float) -> Launch:
     return Launch((kept,), _suppress_body, consts=(threshold,))
 
 
+# public: flow (late)
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     """Non-maximum suppression: which boxes are left when each, from the best score down, has
     removed all worse ones that it overlaps by more than `iou_threshold`.

@@ -23,8 +23,6 @@ from flowvm.ops.places.sort import row_order, sort
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import movedim, reshape
 
-__all__ = ["unique", "unique_consecutive"]
-
 Array = Any
 
 
@@ -176,6 +174,7 @@ def _unique_of(
     return _results((values, back, counts), (True, inverse, count))
 
 
+# public: flow
 @method()
 def unique(
     input: Tensor,
@@ -199,6 +198,7 @@ def unique(
     return _unique_of("unique", input, True, return_inverse, return_counts, dim)
 
 
+# public: flow
 @method()
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None

@@ -25,7 +25,7 @@ from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.conv_ops import How, _conv, _conv_bias, _conv_input, _conv_input_bias
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"]
+# public: flow, F
 
 
 def _numbers(name: str, what: str, value: Any, n: int, least: int) -> tuple[int, ...]:

@@ -35,9 +35,6 @@ from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["deform_conv2d"]
-
-
 # --- ops ----------------------------------------------------------------------------------------
 
 
@@ -142,6 +139,7 @@ def _places_back(
 # --- the function -------------------------------------------------------------------------------
 
 
+# public: flow (late), F
 def deform_conv2d(
     input: Tensor,
     offset: Tensor,

@@ -28,8 +28,6 @@ from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.shapes.complex_parts import by_parts
 
-__all__ = ["fold", "unfold"]
-
 Array = Any
 
 
@@ -132,6 +130,7 @@ def _taps(
     return Windows(*space, size[0], size[1], *kernel, *steps, *pads, *gaps)
 
 
+# public: flow, F
 def unfold(
     input: Tensor,
     kernel_size: int | Sequence[int],
@@ -161,6 +160,7 @@ def unfold(
     return out
 
 
+# public: flow, F
 def fold(
     input: Tensor,
     output_size: int | Sequence[int],

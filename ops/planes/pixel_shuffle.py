@@ -9,7 +9,7 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 
-__all__ = ["channel_shuffle", "pixel_shuffle", "pixel_unshuffle"]
+# public: flow, F
 
 
 def _factor(name: str, what: str, value: Any) -> int:

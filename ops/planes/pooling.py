@@ -23,17 +23,6 @@ from flowvm.ops.planes.parts import integers
 from flowvm.ops.planes.parts.plane_checks import windows_along
 from flowvm.ops.planes.parts.pool_ops import _average, _max
 
-__all__ = [
-    "adaptive_avg_pool1d",
-    "adaptive_avg_pool2d",
-    "adaptive_max_pool1d",
-    "adaptive_max_pool2d",
-    "avg_pool1d",
-    "avg_pool2d",
-    "max_pool1d",
-    "max_pool2d",
-]
-
 
 def _two(values: Sequence[int], filling: int) -> tuple[int, int]:
     return (filling, values[0]) if len(values) == 1 else (values[0], values[1])
@@ -128,6 +117,7 @@ def _pooled(input: Tensor, windows: Windows, n: int, return_indices: bool) -> An
     return (out, indices) if return_indices else out
 
 
+# public: flow, F
 @steady
 def max_pool1d(
     input: Tensor,
@@ -149,6 +139,7 @@ def max_pool1d(
     return _pooled(input, windows, 1, return_indices)
 
 
+# public: flow, F
 @steady
 def max_pool2d(
     input: Tensor,
@@ -172,6 +163,7 @@ def max_pool2d(
     return _pooled(input, windows, 2, return_indices)
 
 
+# public: flow, F
 @steady
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` windows that cover (N, C, L) evenly.
@@ -184,6 +176,7 @@ def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = 
     )
 
 
+# public: flow, F
 @steady
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The maximum of each of `output_size` (None: as many as the input) windows that cover (N, C,
@@ -205,6 +198,7 @@ def _averaged(input: Tensor, sizes: Sizes, padded: bool, divisor: int) -> Tensor
     return out
 
 
+# public: flow, F
 @steady
 def avg_pool1d(
     input: Tensor,
@@ -224,6 +218,7 @@ def avg_pool1d(
     return _averaged(input, sizes, count_include_pad, 0)
 
 
+# public: flow, F
 @steady
 def avg_pool2d(
     input: Tensor,
@@ -249,6 +244,7 @@ def avg_pool2d(
     return _averaged(input, sizes, count_include_pad, divisor_override or 0)
 
 
+# public: flow, F
 @steady
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` windows that cover (N, C, L) evenly.
@@ -261,6 +257,7 @@ def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     return out
 
 
+# public: flow, F
 @steady
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """The average of each of `output_size` (None: as many as the input) windows that cover (N, C,

@@ -31,7 +31,7 @@ from flowvm.ops.planes.pooling import (
     window_sizes,
 )
 
-__all__ = ["adaptive_avg_pool3d", "adaptive_max_pool3d", "avg_pool3d", "max_pool3d"]
+# public: flow, F
 
 
 def _parts(sizes: Sizes) -> tuple[Windows, Windows]:

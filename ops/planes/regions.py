@@ -30,8 +30,6 @@ from flowvm.ops.planes.parts import plane_checks
 from flowvm.ops.shapes.ranges import number_of
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["roi_align"]
-
 BLOCK = 8  # channels for which backward makes a region's weights once
 MOST = 1 << 31  # points of a bin along a dimension
 declare_status(
@@ -90,6 +88,7 @@ def _back(g: TensorMeta, rois: TensorMeta, shape: tuple[int, ...], regions: Regi
     )  # fmt: skip
 
 
+# public: flow (late)
 def roi_align(
     x: Tensor,
     rois: Tensor,

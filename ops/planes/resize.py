@@ -45,8 +45,6 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["interpolate", "upsample"]
-
 SPAN = 4096  # columns of a block: four lines of float64 are 128 KiB
 LONGEST = 1 << 20  # bytes of a line of the gradient that is kept in the arena
 
@@ -181,6 +179,7 @@ def _area(input: Tensor, size: tuple[int, ...]) -> Tensor:
     return out
 
 
+# public: flow, F
 def interpolate(
     input: Tensor,
     size: int | Sequence[int] | None = None,
@@ -263,6 +262,7 @@ def _smoothed(x: Tensor, weights: Sequence[Any]) -> Tensor:
     return out
 
 
+# public: flow, F
 def upsample(
     input: Tensor,
     size: int | Sequence[int] | None = None,

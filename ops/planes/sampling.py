@@ -29,8 +29,6 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["affine_grid", "grid_sample"]
-
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 MOST = 1 << 31  # places of a grid
@@ -60,6 +58,7 @@ def _counts(size: Sequence[int]) -> tuple[int, ...]:
     return counts
 
 
+# public: flow, F
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
     """The places that each element of an image of `size` comes from under an affine map.
 
@@ -147,6 +146,7 @@ def _cubic(x: Tensor, near: bool) -> Tensor:
     return (((x - 5) * x + 8) * x - 4) * a
 
 
+# public: flow, F
 def grid_sample(
     input: Tensor,
     grid: Tensor,

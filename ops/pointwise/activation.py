@@ -26,33 +26,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "celu",
-    "celu_",
-    "elu",
-    "gelu",
-    "glu",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "leaky_relu",
-    "logsigmoid",
-    "mish",
-    "prelu",
-    "relu",
-    "relu6",
-    "relu_",
-    "selu",
-    "selu_",
-    "silu",
-    "softplus",
-    "softshrink",
-    "softsign",
-    "tanhshrink",
-    "threshold",
-    "threshold_",
-]
+# public: flow, F
 
 Number = float
 
@@ -461,16 +435,19 @@ def celu(input: Tensor, alpha: Number = 1.0, inplace: bool = False) -> Tensor:
     return _with(_celu, input, inplace, float(alpha))
 
 
+# public: flow
 def celu_(input: Tensor, alpha: Number = 1.0) -> Tensor:
     """`celu` in place."""
     return celu(input, alpha, True)
 
 
+# public: flow
 def selu_(input: Tensor) -> Tensor:
     """`selu` in place."""
     return selu(input, True)
 
 
+# public: flow
 def threshold_(input: Tensor, threshold: Number, value: Number) -> Tensor:
     """`threshold` in place."""
     return _in_place_threshold(input, threshold, value, True)

@@ -24,21 +24,6 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 from flowvm.ops.shapes.fill import zeros_like
 
-__all__ = [
-    "add",
-    "div",
-    "divide",
-    "floor_divide",
-    "fmod",
-    "mul",
-    "multiply",
-    "remainder",
-    "rsub",
-    "sub",
-    "subtract",
-    "true_divide",
-]
-
 Scalar = bool | int | float
 
 
@@ -66,6 +51,7 @@ def _mul_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, by_x, by_y)
 
 
+# public: flow
 mul = elementwise(
     "mul",
     "x * y",
@@ -102,6 +88,7 @@ def _flat_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: zeros_like(g), lambda: zeros_like(g))
 
 
+# public: flow
 floor_divide = elementwise(
     "floor_divide",
     "floor_divide(x, y)",
@@ -136,6 +123,7 @@ def _fmod_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g, lambda: -g * div(x, y, rounding_mode="trunc"))
 
 
+# public: flow
 remainder = elementwise(
     "remainder",
     "remainder(x, y)",
@@ -148,6 +136,7 @@ remainder = elementwise(
     tensor([1, 2])
     """,
 )
+# public: flow
 fmod = elementwise(
     "fmod",
     "fmod(x, y)",
@@ -178,6 +167,7 @@ def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
     return other * alpha
 
 
+# public: flow
 def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
     """`input + alpha * other`, broadcast and promoted; bools: or.
 
@@ -190,6 +180,7 @@ def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
     return total
 
 
+# public: flow
 def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
     """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors.
 
@@ -202,6 +193,7 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
     return rest
 
 
+# public: flow
 def rsub(input: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
     """`other - alpha * input`.
 
@@ -227,6 +219,7 @@ def _quotient(name: str, rounding_mode: str | None, *args: Any) -> Elementwise:
     return _trunc_divide_float if floats else _trunc_divide_int
 
 
+# public: flow
 def div(
     input: Any, other: Any, *, rounding_mode: str | None = None, out: Tensor | None = None
 ) -> Tensor:
@@ -242,6 +235,7 @@ def div(
     return quotient
 
 
+# public: flow
 def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
     """`input / other`; integers give floats.
 
@@ -251,7 +245,7 @@ def true_divide(input: Any, other: Any, *, out: Tensor | None = None) -> Tensor:
     return div(input, other, out=out)
 
 
-multiply, subtract, divide = mul, sub, div
+multiply, subtract, divide = mul, sub, div  # public: flow
 
 
 # --- methods and operators ----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or, where
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 
-__all__ = ["clamp", "clamp_max", "clamp_min", "clip", "fmax", "fmin", "maximum", "minimum"]
+# public: flow
 
 # --- extremes ---------------------------------------------------------------------------------
 
@@ -191,9 +191,10 @@ def clamp_max(input: Tensor, max: Any, *, out: Tensor | None = None) -> Tensor:
     return clamped
 
 
-clip = clamp
+clip = clamp  # public: flow
 
 
+# not public
 @method()
 def clamp_(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """In-place `clamp`.

@@ -19,39 +19,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import reversed_operator
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place
 
-__all__ = [
-    "allclose",
-    "bitwise_and",
-    "bitwise_left_shift",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_right_shift",
-    "bitwise_xor",
-    "eq",
-    "equal",
-    "ge",
-    "greater",
-    "greater_equal",
-    "gt",
-    "isclose",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "le",
-    "less",
-    "less_equal",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "lt",
-    "ne",
-    "not_equal",
-    "signbit",
-    "where",
-]
+# public: flow
 
 
 def _predicate(
@@ -264,7 +232,7 @@ bitwise_right_shift = elementwise(
     tensor([ 4, -3])
     """,
 )
-greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne
+greater, greater_equal, less, less_equal, not_equal = gt, ge, lt, le, ne  # public: flow
 
 
 def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -458,6 +426,7 @@ for _name, _f in (
     setattr(Tensor, f"__i{_name}__", in_place(_f, f"__i{_name}__"))
 
 
+# not public
 @method()
 def bitwise_not_(x: Tensor) -> Tensor:
     """In-place `bitwise_not`."""

@@ -26,7 +26,7 @@ from flowvm.ops.shapes.complex_parts import complex, two_parts, view_as_real
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.views import transpose
 
-__all__ = ["adjoint", "angle", "conj", "conj_physical", "polar"]
+# public: flow
 
 # --- sizes and angles ---------------------------------------------------------------------------
 
@@ -80,6 +80,7 @@ def conj_physical(input: Tensor) -> Tensor:
     return conj(input)
 
 
+# not public
 @method()
 def conj_physical_(x: Tensor) -> Tensor:
     """In-place `conj`."""

@@ -36,8 +36,6 @@ from flowvm.ops.shapes.create import tensor as tensor_of
 from flowvm.ops.shapes.fill import size_of
 from flowvm.vm.engine.engine import engine
 
-__all__: list[str] = []
-
 
 def _converter(name: str, dtype: DType) -> None:
     def convert(x: Tensor, memory_format: object = None) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.recording import need_tensor
 
+# public: each of flow
 METHODS = """
     abs_ i0_ acos_ acosh_ addmv_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ as_strided_
     asin_ asinh_ atan_ atanh_ ceil_ clamp_ clamp_max_ clamp_min_ clip_ cos_ cosh_ deg2rad_
@@ -18,7 +19,6 @@ METHODS = """
     resize_as_ round_ rsqrt_ sigmoid_ sin_ sinc_ sinh_ sqrt_ square_ tan_ tanh_ trunc_
     xlogy_ zero_
 """
-__all__ = sorted(METHODS.split())
 
 
 def _function(name: str) -> Callable[..., Tensor]:
@@ -31,4 +31,4 @@ def _function(name: str) -> Callable[..., Tensor]:
     return call
 
 
-globals().update({name: _function(name) for name in __all__})
+globals().update({name: _function(name) for name in METHODS.split()})

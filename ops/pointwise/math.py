@@ -25,32 +25,7 @@ from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, flat, in_place, into, unary, within
 
-__all__ = [
-    "abs",
-    "absolute",
-    "ceil",
-    "exp",
-    "exp2",
-    "expm1",
-    "fix",
-    "floor",
-    "frac",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "neg",
-    "negative",
-    "positive",
-    "reciprocal",
-    "round",
-    "rsqrt",
-    "sgn",
-    "sign",
-    "sqrt",
-    "square",
-    "trunc",
-]
+# public: flow
 
 _full = functools.partial(unary, amp="full")  # autocast computes them in float32
 
@@ -68,6 +43,7 @@ exp = _full(
     saves="out",
     complex="cexp(x)",
 )
+# public: flow, special
 exp2 = unary(
     "exp2",
     "exp2(x)",
@@ -80,6 +56,7 @@ exp2 = unary(
     saves="out",
     complex="cexp(x * 0.6931471805599453)",
 )
+# public: flow, special
 expm1 = _full(
     "expm1",
     "expm1(x)",
@@ -125,6 +102,7 @@ log10 = _full(
     """,
     complex="clog10(x)",
 )
+# public: flow, special
 log1p = _full(
     "log1p",
     "log1p(x)",
@@ -287,7 +265,7 @@ _round = unary(
 )
 _frac = unary("frac", "x - trunc(x)", lambda c, g: (g,), "x - trunc(x).", saves="", types="number")
 
-absolute, negative, fix = abs, neg, trunc
+absolute, negative, fix = abs, neg, trunc  # public: flow
 
 
 @method()
@@ -326,6 +304,7 @@ def frac(input: Tensor, *, out: Tensor | None = None) -> Tensor:
     return part
 
 
+# public: flow, special
 def round(input: Tensor, *, decimals: int = 0, out: Tensor | None = None) -> Tensor:
     """x rounded to `decimals` digits after the point (before it, if negative), halves to even.
 

@@ -34,19 +34,7 @@ from flowvm.ops.scalar.bits import mantissa as mantissa_of
 from flowvm.ops.scalar.intrinsics import copysign, fabs
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 
-__all__ = [
-    "fill",
-    "float_power",
-    "frexp",
-    "gcd",
-    "isreal",
-    "lcm",
-    "ldexp",
-    "logaddexp2",
-    "logit",
-    "nextafter",
-    "sinc",
-]
+# public: flow
 
 Array = Any
 
@@ -245,6 +233,7 @@ _logit = unary(
 )
 
 
+# public: flow, special
 @method()
 @with_out
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
@@ -279,6 +268,7 @@ _SERIES = "0"
 for _k in range(9, 0, -1):
     _factor = (-1) ** _k * 2 * _k / math.factorial(2 * _k + 1)
     _SERIES = f"({_factor!r} + {_ANGLE} * {_ANGLE} * {_SERIES})"
+# not public
 sinc_slope = elementwise(
     "sinc_slope",
     f"3.141592653589793 * {_ANGLE} * {_SERIES} if abs(x) < 0.35 else "
@@ -298,6 +288,7 @@ def _sinc_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (g * where(x == 0, zeros_like(slope), slope),)
 
 
+# public: flow, special
 sinc = unary(
     "sinc",
     "1 if x == 0 else sin(3.141592653589793 * x) / (3.141592653589793 * x)",

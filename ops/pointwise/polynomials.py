@@ -21,20 +21,7 @@ from flowvm.ops.pointwise.compare import where
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros_like
 
-__all__ = [
-    "chebyshev_polynomial_t",
-    "chebyshev_polynomial_u",
-    "chebyshev_polynomial_v",
-    "chebyshev_polynomial_w",
-    "hermite_polynomial_h",
-    "hermite_polynomial_he",
-    "laguerre_polynomial_l",
-    "legendre_polynomial_p",
-    "shifted_chebyshev_polynomial_t",
-    "shifted_chebyshev_polynomial_u",
-    "shifted_chebyshev_polynomial_v",
-    "shifted_chebyshev_polynomial_w",
-]
+# public: flow, special
 
 # (the polynomial of degree 1, that of degree k + 1 by x, k and those of degrees k and k - 1)
 _Rule = tuple[Callable[[Any], Any], Callable[[Any, int, Any, Any], Any]]
@@ -163,7 +150,7 @@ def _scipy(name: str) -> Any:
     return reference
 
 
-for _name in __all__:
+for _name in [name for name in globals() if "_polynomial_" in name]:
     _letter, _moved = _name[-1], _name.startswith("shifted")
     _other = {"h": "eval_hermite", "e": "eval_hermitenorm", "l": "eval_laguerre",
               "p": "eval_legendre"}  # fmt: skip

@@ -19,8 +19,6 @@ from flowvm.ops.pointwise.parts.unary import back
 from flowvm.ops.shapes.fill import full, number_for, zeros_like
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["pow"]
-
 
 def _pow_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     x, y, out = c.saved
@@ -65,6 +63,7 @@ _cube = elementwise(
 )
 
 
+# public: flow
 def pow(input: Any, exponent: Any, *, out: Tensor | None = None) -> Tensor:
     """`input` to the power of `exponent`, broadcast and promoted; either may be a number.
 

@@ -29,31 +29,7 @@ from flowvm.ops.pointwise.parts.unary import attach, back, in_place, special, un
 from flowvm.ops.pointwise.trigonometry import erfc, lgamma
 from flowvm.ops.shapes.ranges import arange
 
-__all__ = [
-    "bessel_j0",
-    "bessel_j1",
-    "bessel_y0",
-    "bessel_y1",
-    "entr",
-    "erfcx",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "igamma",
-    "igammac",
-    "log_ndtr",
-    "modified_bessel_k0",
-    "modified_bessel_k1",
-    "mvlgamma",
-    "ndtr",
-    "ndtri",
-    "scaled_modified_bessel_k0",
-    "scaled_modified_bessel_k1",
-    "spherical_bessel_j0",
-    "xlog1py",
-    "zeta",
-]
+# public: flow, special
 
 # --- Bessel functions ---------------------------------------------------------------------------
 
@@ -230,6 +206,7 @@ def _no_slope(name: str) -> Any:
     return refuse
 
 
+# public: flow
 igamma = elementwise(
     "igamma",
     "igamma(x, y)",
@@ -244,6 +221,7 @@ igamma = elementwise(
     tensor([0.6321])
     """,
 )
+# public: flow
 igammac = elementwise(
     "igammac",
     "igammac(x, y)",
@@ -274,6 +252,7 @@ zeta: Elementwise = elementwise(
 )
 
 
+# public: flow
 @method()
 @with_out
 @in_float32

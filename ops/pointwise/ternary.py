@@ -20,20 +20,6 @@ from flowvm.ops.pointwise.trigonometry import sigmoid
 from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import ones_like, zeros_like
 
-__all__ = [
-    "addcdiv",
-    "addcmul",
-    "arctan2",
-    "atan2",
-    "copysign",
-    "heaviside",
-    "hypot",
-    "lerp",
-    "logaddexp",
-    "nan_to_num",
-    "xlogy",
-]
-
 # --- angles and lengths -----------------------------------------------------------------------
 
 
@@ -44,6 +30,7 @@ def _atan2_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: scaled * x, lambda: -scaled * y)
 
 
+# public: flow
 atan2 = elementwise(
     "atan2",
     "atan2(x, y)",
@@ -57,7 +44,7 @@ atan2 = elementwise(
     """,
     amp="widest",
 )
-arctan2 = atan2
+arctan2 = atan2  # public: flow
 
 
 def _hypot_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -65,6 +52,7 @@ def _hypot_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g * (x / out), lambda: g * (y / out))
 
 
+# public: flow
 hypot = elementwise(
     "hypot",
     "hypot(x, y)",
@@ -86,6 +74,7 @@ def _logaddexp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g * sigmoid.call(x - y), lambda: g * sigmoid.call(y - x))
 
 
+# public: flow
 logaddexp = elementwise(
     "logaddexp",
     "logaddexp(x, y)",
@@ -111,6 +100,7 @@ def _xlogy_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, by_x, lambda: g * x / y)
 
 
+# public: flow, special
 xlogy = elementwise(
     "xlogy",
     "x * log(y) if x != 0 else (y if y != y else x * 0)",
@@ -130,6 +120,7 @@ _same_sign = elementwise(
     types="float",
     grad=lambda c, g: (None, None),
 )
+# public: flow
 copysign = elementwise(
     "copysign",
     "copysign(x, y)",
@@ -142,6 +133,7 @@ copysign = elementwise(
     tensor([-1.,  2.])
     """,
 )
+# public: flow
 heaviside = elementwise(
     "heaviside",
     "y if x == 0 else x > 0",
@@ -161,6 +153,7 @@ def _lerp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
     return back(c, lambda: g * (1 - weight), lambda: g * weight, lambda: g * (end - start))
 
 
+# public: flow
 lerp = elementwise(
     "lerp",
     "x + z * (y - x) if abs(z) < 0.5 else y - (y - x) * (1 - z)",
@@ -212,6 +205,7 @@ _addcdiv = elementwise(
 )
 
 
+# public: flow
 def addcmul(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -224,6 +218,7 @@ def addcmul(
     return total
 
 
+# public: flow
 def addcdiv(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -252,6 +247,7 @@ _replaced = elementwise(
 )
 
 
+# public: flow
 def nan_to_num(
     input: Tensor,
     nan: float = 0.0,

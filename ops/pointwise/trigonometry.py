@@ -16,38 +16,9 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.math import exp, rsqrt
 from flowvm.ops.pointwise.parts.unary import attach, special, unary, within
 
-__all__ = [
-    "acos",
-    "acosh",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctanh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "cos",
-    "cosh",
-    "deg2rad",
-    "digamma",
-    "erf",
-    "erfc",
-    "erfinv",
-    "lgamma",
-    "polygamma",
-    "rad2deg",
-    "sigmoid",
-    "sin",
-    "sinh",
-    "tan",
-    "tanh",
-]
-
 # --- trigonometry -----------------------------------------------------------------------------
 
+# public: flow
 sin = unary(
     "sin",
     "sin(x)",
@@ -59,6 +30,7 @@ sin = unary(
     """,
     complex="csin(x)",
 )
+# public: flow
 cos: Elementwise = unary(
     "cos",
     "cos(x)",
@@ -70,6 +42,7 @@ cos: Elementwise = unary(
     """,
     complex="ccos(x)",
 )
+# public: flow
 tan = unary(
     "tan",
     "tan(x)",
@@ -83,6 +56,7 @@ tan = unary(
     complex="ctan(x)",
     amp="full",
 )
+# public: flow
 asin = unary(
     "asin",
     "asin(x)",
@@ -95,6 +69,7 @@ asin = unary(
     complex="casin(x)",
     amp="full",
 )
+# public: flow
 acos: Elementwise = unary(
     "acos",
     "acos(x)",
@@ -107,6 +82,7 @@ acos: Elementwise = unary(
     complex="cacos(x)",
     amp="full",
 )
+# public: flow
 atan = unary(
     "atan",
     "atan(x)",
@@ -118,6 +94,7 @@ atan = unary(
     """,
     complex="catan(x)",
 )
+# public: flow
 sinh = unary(
     "sinh",
     "sinh(x)",
@@ -130,6 +107,7 @@ sinh = unary(
     complex="csinh(x)",
     amp="full",
 )
+# public: flow
 cosh: Elementwise = unary(
     "cosh",
     "cosh(x)",
@@ -142,6 +120,7 @@ cosh: Elementwise = unary(
     complex="ccosh(x)",
     amp="full",
 )
+# public: flow, F
 tanh = unary(
     "tanh",
     "tanh(x)",
@@ -154,6 +133,7 @@ tanh = unary(
     saves="out",
     complex="ctanh(x)",
 )
+# public: flow
 asinh = unary(
     "asinh",
     "asinh(x)",
@@ -165,6 +145,7 @@ asinh = unary(
     """,
     complex="casinh(x)",
 )
+# public: flow
 acosh: Elementwise = unary(
     "acosh",
     "acosh(x)",
@@ -180,6 +161,7 @@ acosh: Elementwise = unary(
         g * (rsqrt.call(c.saved[0] - 1) * rsqrt.call(c.saved[0] + 1)).conj(),
     ),
 )
+# public: flow
 atanh = unary(
     "atanh",
     "atanh(x)",
@@ -191,6 +173,7 @@ atanh = unary(
     """,
     complex="catanh(x)",
 )
+# public: flow
 deg2rad = unary(
     "deg2rad",
     f"x * {math.pi / 180!r}",
@@ -202,6 +185,7 @@ deg2rad = unary(
     """,
     saves="",
 )
+# public: flow
 rad2deg = unary(
     "rad2deg",
     f"x * {180 / math.pi!r}",
@@ -216,6 +200,7 @@ rad2deg = unary(
 
 # --- special functions ------------------------------------------------------------------------
 
+# public: flow, F
 sigmoid = unary(
     "sigmoid",
     "sigmoid(x)",
@@ -228,6 +213,7 @@ sigmoid = unary(
     saves="out",
     complex="csigmoid(x)",
 )
+# public: flow, special
 erf = unary(
     "erf",
     "erf(x)",
@@ -238,6 +224,7 @@ erf = unary(
     tensor([0.0000, 0.8427, 1.0000])
     """,
 )
+# public: flow, special
 erfc = unary(
     "erfc",
     "erfc(x)",
@@ -248,6 +235,7 @@ erfc = unary(
     tensor([1.0000, 0.1573, 0.0000])
     """,
 )
+# public: flow, special
 erfinv = unary(
     "erfinv",
     "erfinv(x)",
@@ -260,6 +248,7 @@ erfinv = unary(
     saves="out",
     amp="full",
 )
+# public: flow
 lgamma = unary(
     "lgamma",
     "lgamma(x)",
@@ -270,6 +259,7 @@ lgamma = unary(
     tensor([0.0000, 0.0000, 0.6931])
     """,
 )
+# public: flow, special
 digamma: Elementwise = unary(
     "digamma",
     "digamma(x)",
@@ -290,10 +280,11 @@ _polygamma: Elementwise = elementwise(
 )
 
 
-arcsin, arccos, arctan = asin, acos, atan
-arcsinh, arccosh, arctanh = asinh, acosh, atanh
+arcsin, arccos, arctan = asin, acos, atan  # public: flow
+arcsinh, arccosh, arctanh = asinh, acosh, atanh  # public: flow
 
 
+# public: flow, special
 def polygamma(n: int, input: Tensor, *, out: Tensor | None = None) -> Tensor:
     """The derivative number `n` of digamma.
 

@@ -22,7 +22,7 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.products.products import addmm, baddbmm, dot
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["addbmm", "addmv", "addr", "vdot"]
+# public: flow
 
 
 def _need(name: str, argument: str, value: Any, ndim: int) -> Tensor:

@@ -16,8 +16,6 @@ from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.fill import scalar_tensor
 
-__all__ = ["corrcoef", "cov"]
-
 
 def _weights(argument: str, weights: Any, count: int, whole: bool) -> Any:
     w = need_tensor("cov", argument, weights)
@@ -35,6 +33,7 @@ def _weights(argument: str, weights: Any, count: int, whole: bool) -> Any:
     return w
 
 
+# public: flow
 @method()
 @in_float32
 def cov(
@@ -89,6 +88,7 @@ def cov(
     return out.squeeze()  # type: ignore[no-any-return]
 
 
+# public: flow
 @method()
 @in_float32
 def corrcoef(input: Tensor) -> Tensor:

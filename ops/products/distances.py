@@ -17,7 +17,7 @@ from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros
 
-__all__ = ["cdist", "cross", "dist", "pdist"]
+# public: flow
 
 _MODES = (
     "use_mm_for_euclid_dist_if_necessary",

@@ -21,8 +21,6 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.products.matmul import matmul
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["einsum"]
-
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase  # of labels that are numbers
 
 
@@ -149,6 +147,7 @@ def _written_as_equation(*given: Any) -> tuple[str, Sequence[Any]]:
     return "".join([",".join(terms[:count]), *output]), operands
 
 
+# public: flow
 def einsum(equation: Any, *operands: Any) -> Tensor:
     """The sum of products that `equation` describes, as in "bij,bjk->bik".
 

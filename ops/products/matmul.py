@@ -29,8 +29,6 @@ from flowvm.ops.products.parts import product_letters
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["linear", "matmul"]
-
 
 def _columns(t: Tensor) -> Tensor:
     """All but the last dimension as one: (rows, columns)."""
@@ -170,7 +168,7 @@ _with_copies(_matmul_nt, False, True)
 _with_copies(_matmul_tn, True, False)
 method("matmul")(_matmul)
 method("__matmul__")(_matmul)
-matmul = with_out(_matmul)
+matmul = with_out(_matmul)  # public: flow, linalg
 
 
 def _linear_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
@@ -254,6 +252,7 @@ def _whole_affine(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
+# public: flow, F
 @steady
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out).

@@ -25,19 +25,7 @@ from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "addmm",
-    "baddbmm",
-    "bmm",
-    "dot",
-    "ger",
-    "inner",
-    "kron",
-    "mm",
-    "mv",
-    "outer",
-    "tensordot",
-]
+# public: flow
 
 
 def _need(name: str, tensor: Tensor, ndim: int) -> None:

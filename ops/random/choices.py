@@ -30,8 +30,6 @@ from flowvm.ops.shapes.fill import ones
 from flowvm.ops.shapes.ranges import arange
 from flowvm.ops.shapes.views import expand
 
-__all__ = ["bernoulli", "binomial", "dropout", "multinomial", "poisson"]
-
 # --- choices ----------------------------------------------------------------------------------
 
 
@@ -43,6 +41,7 @@ def _check_p(name: str, p: Any) -> float:
     return float(p)
 
 
+# public: flow
 @with_out
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
@@ -67,6 +66,7 @@ def bernoulli(
     return out
 
 
+# public: flow
 @with_out
 def multinomial(
     input: Tensor,
@@ -115,6 +115,7 @@ def multinomial(
 # --- dropout ----------------------------------------------------------------------------------
 
 
+# public: flow, F
 def dropout(
     input: Tensor,
     p: float = 0.5,
@@ -169,6 +170,7 @@ def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -
     return changed(DRAWN, x, (), (), lambda out: bernoulli_into(out, *numbers))
 
 
+# public: flow
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Counts of events whose mean number each element of `input` gives, in its dtype.
 
@@ -187,6 +189,7 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
 _MOST = 1 << 10  # trials whose numbers are there at once, for each element
 
 
+# public: flow
 @with_out
 def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None) -> Tensor:
     """How many of `count` trials that succeed with probability `prob` did, broadcast, in their

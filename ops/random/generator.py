@@ -20,22 +20,13 @@ from flowvm.guards.forks import held_at_fork
 from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
 
-__all__ = [
-    "Generator",
-    "default_generator",
-    "get_rng_state",
-    "initial_seed",
-    "manual_seed",
-    "seed",
-    "set_rng_state",
-]
-
 DEFAULT_SEED = 67280421310721  # PyTorch's: a program that sets no seed repeats its numbers
 
 
 # --- generators -------------------------------------------------------------------------------
 
 
+# public: flow
 class Generator:
     """A source of random numbers: `manual_seed(s)` starts it anew.  Threads may share one.
 
@@ -239,9 +230,10 @@ def _generator_at(kind: type[Generator], device: str, position: tuple[int, int])
     return generator
 
 
-default_generator = Generator()
+default_generator = Generator()  # public: flow, random
 
 
+# public: flow, random
 def manual_seed(seed: int) -> Generator:
     """Start the default generator's numbers of `seed`; the generator.
 
@@ -258,6 +250,7 @@ def manual_seed(seed: int) -> Generator:
     return default_generator.manual_seed(seed)
 
 
+# public: flow, random
 def seed() -> int:
     """Start the default generator from a seed that the operating system draws; the seed.
 
@@ -267,6 +260,7 @@ def seed() -> int:
     return default_generator.seed()
 
 
+# public: flow, random
 def initial_seed() -> int:
     """The default generator's seed.
 
@@ -277,6 +271,7 @@ def initial_seed() -> int:
     return default_generator.initial_seed()
 
 
+# public: flow, random
 def get_rng_state() -> Tensor:
     """The default generator's state.
 
@@ -289,6 +284,7 @@ def get_rng_state() -> Tensor:
     return default_generator.get_state()
 
 
+# public: flow, random
 def set_rng_state(new_state: Tensor) -> None:
     """Set the default generator's state.
 

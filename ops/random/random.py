@@ -37,17 +37,6 @@ from flowvm.ops.random.parts.shuffle import permutation
 from flowvm.ops.shapes.complex_parts import view_as_complex, view_as_real
 from flowvm.ops.shapes.fill import finished, size_of
 
-__all__ = [
-    "normal",
-    "rand",
-    "rand_like",
-    "randint",
-    "randint_like",
-    "randn",
-    "randn_like",
-    "randperm",
-]
-
 # --- uniform and normal numbers -----------------------------------------------------------------
 
 
@@ -88,6 +77,7 @@ def normal_of(
     return cast(out, meta.dtype) if meta.dtype.reduced else out
 
 
+# public: flow
 @takes_placement
 def rand(
     *size: Any,
@@ -108,6 +98,7 @@ def rand(
     return finished(uniform_of(meta, generator), requires_grad, out, "rand")
 
 
+# public: flow
 @takes_placement
 def randn(
     *size: Any,
@@ -137,6 +128,7 @@ def _laid_like(name: str, drawn: Tensor, meta: TensorMeta, memory_format: Any) -
     return drawn if stride is None else arranged(drawn, drawn._meta.dtype, stride)
 
 
+# public: flow
 @placed_like
 def rand_like(
     input: Tensor,
@@ -161,6 +153,7 @@ def rand_like(
     return finished(_laid_like("rand_like", drawn, meta, form), requires_grad)
 
 
+# public: flow
 @placed_like
 def randn_like(
     input: Tensor,
@@ -185,6 +178,7 @@ def randn_like(
     return finished(_laid_like("randn_like", drawn, meta, form), requires_grad)
 
 
+# public: flow
 @takes_placement
 def normal(
     mean: Any = 0.0,
@@ -229,6 +223,7 @@ def normal(
 # --- integers ---------------------------------------------------------------------------------
 
 
+# public: flow
 @takes_placement
 def randint(
     low: Any = 0,
@@ -283,6 +278,7 @@ def _bound(name: str, value: Any) -> int:
     return whole(name, "a bound", value)
 
 
+# public: flow
 @placed_like
 def randint_like(
     input: Tensor,
@@ -312,6 +308,7 @@ def randint_like(
     return finished(_laid_like("randint_like", drawn, meta, form), requires_grad)
 
 
+# public: flow
 @takes_placement
 def randperm(
     n: int,

@@ -30,8 +30,6 @@ from flowvm.ops.rows.parts.class_loss_ops import (
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["cross_entropy", "nll_loss"]
-
 
 def _indices(name: str, target: Tensor) -> Tensor:
     dtype = target._meta.dtype
@@ -45,6 +43,7 @@ def _indices(name: str, target: Tensor) -> Tensor:
     return out
 
 
+# public: flow, F
 @steady
 def nll_loss(
     input: Tensor,
@@ -101,6 +100,7 @@ def _weights(input: Tensor, target: Tensor, weight: Tensor, ignore_index: int) -
     return out
 
 
+# public: flow, F
 @steady
 def cross_entropy(
     input: Tensor,

@@ -29,8 +29,6 @@ from flowvm.ops.rows.parts.class_loss_ops import check_reduction
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["ctc_loss"]
-
 
 def _flat(meta: TensorMeta) -> View:
     return View(meta.dtype, (meta.numel,))
@@ -90,6 +88,7 @@ def lengths_of(name: str, what: str, value: Any, n: int, like: Tensor) -> Tensor
     return whole
 
 
+# public: flow, F
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,

@@ -34,8 +34,7 @@ from flowvm.ops.rows.parts.orders import LARGEST, SMALLEST, Order
 from flowvm.ops.rows.reduce import amax, amin, of_all, require_elements
 from flowvm.ops.shapes.fill import zeros_like
 
-__all__ = ["aminmax", "argmax", "argmin", "max", "median", "min"]
-
+# public: flow
 
 _rows_body = functools.cache(search_kernels.rows_body)
 _columns_body = functools.cache(search_kernels.columns_body)

@@ -14,7 +14,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.scan import cumsum
 from flowvm.ops.shapes.join import cat
 
-__all__ = ["cumulative_trapezoid", "gradient", "trapezoid", "trapz"]
+# public: flow
 
 
 def _widths(name: str, y: Any, x: Any, dx: Any, at: int) -> Any:
@@ -68,7 +68,7 @@ def trapezoid(y: Tensor, x: Any = None, *, dx: Any = None, dim: int = -1) -> Ten
     return (values.sum(at) - ends) * widths  # type: ignore[no-any-return]
 
 
-trapz = trapezoid
+trapz = trapezoid  # public: flow
 
 
 @in_float32

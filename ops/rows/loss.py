@@ -32,16 +32,7 @@ from flowvm.ops.rows.parts.class_loss_ops import check_reduction, legacy_reducti
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "cosine_similarity",
-    "huber_loss",
-    "kl_div",
-    "l1_loss",
-    "mse_loss",
-    "smooth_l1_loss",
-]
+# public: flow, F
 
 
 def _loss_op(
@@ -160,6 +151,7 @@ _kl_log = _loss_op(
 )
 
 
+# not public
 def reduced(loss: Tensor, reduction: str) -> Tensor:
     """The loss of each element as it is, or its mean or sum."""
     if reduction == "mean":

@@ -31,8 +31,6 @@ from flowvm.ops.rows.parts.fold_walk import kernel_input, shape_without, walk_of
 from flowvm.ops.rows.reduce import dims_of, mean_node, spread
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 
-__all__ = ["std", "std_mean", "var", "var_mean"]
-
 root_of = elementwise(
     "sqrt",
     "sqrt(x)",
@@ -178,6 +176,7 @@ def _moments(
     return size, center
 
 
+# public: flow
 @with_out
 def var(
     input: Tensor,
@@ -199,6 +198,7 @@ def var(
     return _moments("var", input, dim, unbiased, correction, keepdim)[0]
 
 
+# public: flow
 @with_out
 def std(
     input: Tensor,
@@ -216,6 +216,7 @@ def std(
     return _moments("std", input, dim, unbiased, correction, keepdim, True)[0]
 
 
+# public: flow
 @steady
 def var_mean(
     input: Tensor,
@@ -233,6 +234,7 @@ def var_mean(
     return _moments("var_mean", input, dim, unbiased, correction, keepdim)
 
 
+# public: flow
 @steady
 def std_mean(
     input: Tensor,

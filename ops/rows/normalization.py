@@ -27,7 +27,7 @@ from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking
 from flowvm.ops.rows.statistics import vector_norm
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["batch_norm", "group_norm", "instance_norm", "layer_norm", "normalize", "rms_norm"]
+# public: flow, F
 
 
 def _sizes(normalized_shape: Any) -> tuple[int, ...]:

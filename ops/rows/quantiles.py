@@ -25,7 +25,7 @@ from flowvm.ops.rows.extremes import median
 from flowvm.ops.rows.reduce import nansum, of_all
 from flowvm.ops.shapes.create import tensor
 
-__all__ = ["nanmean", "nanmedian", "nanquantile", "quantile"]
+# public: flow
 
 WAYS = ("linear", "lower", "higher", "midpoint", "nearest")
 

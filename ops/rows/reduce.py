@@ -39,8 +39,6 @@ from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["all", "amax", "amin", "any", "count_nonzero", "mean", "nansum", "prod", "sum"]
-
 Dims = int | tuple[int, ...] | list[int] | None
 
 
@@ -109,6 +107,7 @@ _sum_node = Recorded("sum", _sum_grad, ("x",))
 mean_node = Recorded("mean", _sum_grad, ("x",))
 
 
+# public: flow
 @with_out
 def sum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -172,6 +171,7 @@ def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
     return input.to(kind), None
 
 
+# public: flow
 @with_out
 def mean(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -201,6 +201,7 @@ def mean(
     return out
 
 
+# public: flow
 @with_out
 def nansum(
     input: Tensor, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -234,6 +235,7 @@ def _prod_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _prod_node = Recorded("prod", _prod_grad, ("x",), "x")
 
 
+# public: flow
 @with_out
 def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
@@ -337,6 +339,7 @@ def require_elements(name: str, input: Tensor, dims: tuple[int, ...]) -> None:
             )
 
 
+# public: flow
 @with_out
 def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The largest element over `dim` (one or several; none: all); NaN if there is one.
@@ -349,6 +352,7 @@ def amax(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     return _extreme("amax", largest, _amax_node, input, dim, keepdim)
 
 
+# public: flow
 @with_out
 def amin(input: Tensor, dim: Dims = (), keepdim: bool = False) -> Tensor:
     """The smallest element over `dim` (one or several; none: all); NaN if there is one.
@@ -371,6 +375,7 @@ def _truth(x: Any) -> Any:
     return x
 
 
+# public: flow
 @with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether any element over `dim` (one or several; None: all) is not 0; of uint8, in uint8.
@@ -381,6 +386,7 @@ def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     return _as_told(input, some(_truth(input), dims_of("any", input, dim), keepdim))
 
 
+# public: flow
 @with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
     """Whether all elements over `dim` (one or several; None: all) are not 0; True of none.  Of
@@ -398,6 +404,7 @@ def _as_told(input: Tensor, truth: Tensor) -> Tensor:
     return out
 
 
+# public: flow
 @steady
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
     """How many elements over `dim` (one or several; None: all) are not 0, as int64.

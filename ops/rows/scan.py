@@ -28,8 +28,7 @@ from flowvm.ops.shapes.complex_parts import by_parts
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import cat
 
-__all__ = ["cummax", "cummin", "cumprod", "cumsum", "diff", "logcumsumexp"]
-
+# public: flow
 
 # --- sums -------------------------------------------------------------------------------------
 
@@ -58,6 +57,7 @@ def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]
     return (input if dtype is None else input.to(as_dtype(dtype))), d
 
 
+# not public
 def as_asked(out: Tensor, dtype: Any) -> Tensor:
     """`out` of `dtype`, if one is given: integers are folded in int64, whose lower bits are those
     of every smaller one.
@@ -131,6 +131,7 @@ def _doubled(x: Tensor, dim: int) -> Tensor:
     return total
 
 
+# not public
 def others_product(x: Tensor, dim: int) -> Tensor:
     """For each element the product of all others along `dim`."""
     before = later(_cumprod(x, dim), dim, 1)

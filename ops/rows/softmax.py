@@ -28,8 +28,6 @@ from flowvm.ops.rows.parts.softmax_programs import (
     SOFTMAX_BACKWARD,
 )
 
-__all__ = ["log_softmax", "softmax", "softmin"]
-
 
 def axis_of(name: str, dim: Any, ndim: int) -> int:
     """`dim` counted from the front; a 0-d tensor counts as having one dimension."""
@@ -126,6 +124,7 @@ def _log_softmax(x: TensorMeta, dim: Any) -> Launch:
     return _launch("log_softmax", LOG_SOFTMAX, dim, x)
 
 
+# public: flow (late, unlisted)
 def _softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
@@ -134,6 +133,7 @@ def _softmax_backward_data(
     return found
 
 
+# public: flow (late, unlisted)
 def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
@@ -142,6 +142,7 @@ def _log_softmax_backward_data(
     return found
 
 
+# public: flow, special
 @method()
 @with_out
 def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
@@ -157,6 +158,7 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
+# public: flow, special
 @method()
 @with_out
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
@@ -172,6 +174,7 @@ def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     return out
 
 
+# public: flow
 @steady
 def softmin(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """softmax(-x) over `dim`.

@@ -28,7 +28,7 @@ from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.join import cat
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["hash_tensor", "logsumexp", "trace", "vector_norm"]
+# public: flow
 
 Dims = int | tuple[int, ...] | list[int] | None
 
@@ -138,6 +138,7 @@ def vector_norm(
 # --- sums of exponentials, traces ---------------------------------------------------------------
 
 
+# public: flow, special
 @with_out
 @in_float32
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:

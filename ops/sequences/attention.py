@@ -28,11 +28,10 @@ from flowvm.ops.sequences.parts.attention_ops import composed, fused, takes
 from flowvm.ops.sequences.parts.masks import CausalBias, additive
 from flowvm.vm.callers.hot import hot
 
-__all__ = ["scaled_dot_product_attention"]
-
 fusing: Mode[bool] = Mode(True)  # whether calls of this thread may take the fused op
 
 
+# public: flow, F
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,

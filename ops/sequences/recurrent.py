@@ -29,16 +29,7 @@ from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.split import split
 from flowvm.vm.callers.hot import hot
 
-__all__ = [
-    "gru",
-    "gru_cell",
-    "lstm",
-    "lstm_cell",
-    "rnn_relu",
-    "rnn_relu_cell",
-    "rnn_tanh",
-    "rnn_tanh_cell",
-]
+# public: flow
 
 Tensors = tuple[Tensor, ...]
 Sizes = tuple[int, ...]
@@ -68,6 +59,7 @@ def _direction(
     return out, (last,) if len(state) == 1 else split(last, size, 1)
 
 
+# not public
 def linear_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`linear`, whose errors name this network's arguments."""
     if x._meta.shape[-1] != weight._meta.shape[1]:

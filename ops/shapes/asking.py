@@ -15,26 +15,7 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.inplace_views import UntypedStorage
 
-__all__ = [
-    "broadcast_shapes",
-    "clone",
-    "detach",
-    "get_device",
-    "is_complex",
-    "is_conj",
-    "is_distributed",
-    "is_floating_point",
-    "is_inference",
-    "is_neg",
-    "is_nonzero",
-    "is_same_size",
-    "is_signed",
-    "is_storage",
-    "is_tensor",
-    "numel",
-    "resolve_conj",
-    "resolve_neg",
-]
+# public: flow
 
 
 def is_tensor(obj: Any, /) -> bool:

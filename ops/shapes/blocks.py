@@ -17,7 +17,7 @@ from flowvm.ops.shapes.fill import zeros
 from flowvm.ops.shapes.join import cat
 from flowvm.ops.shapes.matrices import diag
 
-__all__ = ["block_diag", "combinations", "diagflat"]
+# public: flow
 
 
 def block_diag(*tensors: Any) -> Tensor:

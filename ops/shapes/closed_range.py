@@ -19,9 +19,8 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished
 from flowvm.ops.shapes.ranges import Scalar, number_of, ramped
 
-__all__ = ["range"]
 
-
+# public: flow
 def range(
     start: Scalar = 0,
     end: Scalar | None = None,

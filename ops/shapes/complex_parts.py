@@ -25,8 +25,6 @@ from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = ["complex", "imag", "real", "view_as_complex", "view_as_real"]
-
 # --- views ----------------------------------------------------------------------------------------
 
 
@@ -50,6 +48,7 @@ def _imag_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (complex(zeros_like(g), g),)
 
 
+# public: flow
 def real(input: Tensor) -> Tensor:
     """The real parts of complex numbers, a view; a real tensor itself.
 
@@ -62,6 +61,7 @@ def real(input: Tensor) -> Tensor:
     return view_of(x, "real", _part(x._meta), 0, _real_grad)
 
 
+# public: flow
 def imag(input: Tensor) -> Tensor:
     """The imaginary parts, a view.  DTypeError for real tensors.
 
@@ -74,6 +74,7 @@ def imag(input: Tensor) -> Tensor:
     return view_of(x, "imag", _part(x._meta), 1, _imag_grad)
 
 
+# public: flow
 @method()
 def view_as_real(input: Tensor) -> Tensor:
     """A view of complex numbers as pairs of floats: one more dimension, the last, of size 2.
@@ -102,6 +103,7 @@ def _complex_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (view_as_real(g),)
 
 
+# public: flow
 @method()
 def view_as_complex(input: Tensor) -> Tensor:
     """A view of pairs of float32 or float64, along the last dimension, as complex numbers.
@@ -138,6 +140,7 @@ def _joined(meta: TensorMeta) -> TensorMeta:
 # --- put together ---------------------------------------------------------------------------------
 
 
+# public: flow
 @with_out
 def complex(real: Tensor, imag: Tensor) -> Tensor:
     """The complex numbers with these parts, two tensors of float32 or of float64, broadcast.

@@ -26,12 +26,12 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished, full
 from flowvm.vm.callers.lines import warn
 
+# public: flow
+
 if TYPE_CHECKING:
     from flowvm.cuda import exchange
 else:
     exchange = lazy("flowvm.cuda.exchange")
-
-__all__ = ["as_tensor", "asarray", "from_file", "from_numpy", "frombuffer", "tensor"]
 
 # --- from data --------------------------------------------------------------------------------
 
@@ -318,6 +318,7 @@ def _obstacle(array: np.ndarray[Any, Any]) -> str:
     return ""
 
 
+# not public
 @method()
 def new_tensor(
     x: Tensor,

@@ -27,20 +27,6 @@ from flowvm.ops.declare.outputs import dtype_for, written
 from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.declare.registry import Sample, samples
 
-__all__ = [
-    "empty",
-    "empty_like",
-    "empty_permuted",
-    "empty_strided",
-    "full",
-    "full_like",
-    "ones",
-    "ones_like",
-    "scalar_tensor",
-    "zeros",
-    "zeros_like",
-]
-
 Scalar = bool | int | float | complex
 
 
@@ -126,6 +112,7 @@ def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
 # --- filled with one value ----------------------------------------------------------------------
 
 
+# public: flow
 @takes_placement
 def full(
     size: Any,
@@ -161,6 +148,7 @@ def full(
     return finished(made, requires_grad, out, "full")
 
 
+# public: flow
 @takes_placement
 def zeros(
     *size: Any,
@@ -181,6 +169,7 @@ def zeros(
     return finished(filled_of(meta, 0), requires_grad, out, "zeros")
 
 
+# public: flow
 @takes_placement
 def ones(
     *size: Any,
@@ -201,6 +190,7 @@ def ones(
     return finished(filled_of(meta, 1), requires_grad, out, "ones")
 
 
+# public: flow
 @takes_placement
 def empty(
     *size: Any,
@@ -221,6 +211,7 @@ def empty(
     return finished(empty_of(meta), requires_grad, out, "empty")
 
 
+# public: flow
 def empty_strided(
     size: Any,
     stride: Any,
@@ -246,6 +237,7 @@ def empty_strided(
     return finished(memory.as_strided(shape, steps), requires_grad)
 
 
+# public: flow
 def empty_permuted(
     size: Any,
     physical_layout: Any,
@@ -270,6 +262,7 @@ def empty_permuted(
     return finished(memory.permute(back), requires_grad)
 
 
+# public: flow
 @placed_like
 def full_like(
     input: Tensor,
@@ -291,6 +284,7 @@ def full_like(
     return finished(_laid_like("full_like", made, meta, form), requires_grad)
 
 
+# public: flow
 @placed_like
 def zeros_like(
     input: Tensor,
@@ -311,6 +305,7 @@ def zeros_like(
     return finished(_laid_like("zeros_like", made, meta, form), requires_grad)
 
 
+# public: flow
 @placed_like
 def ones_like(
     input: Tensor,
@@ -331,6 +326,7 @@ def ones_like(
     return finished(_laid_like("ones_like", made, meta, form), requires_grad)
 
 
+# public: flow
 @placed_like
 def empty_like(
     input: Tensor,
@@ -368,6 +364,7 @@ def _meta(name: str, input: Any) -> TensorMeta:
     return input._meta
 
 
+# public: flow
 def scalar_tensor(
     s: Scalar, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, **options: Any
 ) -> Tensor:

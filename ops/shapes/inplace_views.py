@@ -22,8 +22,6 @@ from flowvm.ops.shapes.fill import number_for, size_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
 
-__all__: list[str] = []
-
 
 def _shown_as(name: str) -> None:
     """`Tensor.<name>`: the tensor becomes the view of it that its method of that name makes."""
@@ -125,9 +123,14 @@ def set_(
     return become(x, shown.as_strided(shape, steps, storage_offset))
 
 
+# public: flow
 class UntypedStorage:
     """What `x.untyped_storage()` gives: the memory that a tensor and its views share, to compare
     and to measure.  Its values are the tensors'.
+
+    >>> x = flow.ones(3)
+    >>> x.untyped_storage() == x[1:].untyped_storage(), x.untyped_storage().nbytes()
+    (True, 12)
     """
 
     __slots__ = ("tensor",)

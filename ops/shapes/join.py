@@ -39,22 +39,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
 
-__all__ = [
-    "atleast_1d",
-    "atleast_2d",
-    "atleast_3d",
-    "cat",
-    "column_stack",
-    "concat",
-    "concatenate",
-    "dstack",
-    "hstack",
-    "row_stack",
-    "stack",
-    "tile",
-    "vstack",
-]
-
+# public: flow
 
 # tensors that one instruction joins: its operands have to fit into a record
 MOST = 25
@@ -227,7 +212,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return _joined(_alike(_listed("cat", tensors)), dim, False)
 
 
-concat = concatenate = cat
+concat = concatenate = cat  # public: flow
 
 
 @with_out
@@ -307,7 +292,7 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([_grown(2, t) for t in _listed("vstack", tensors)], 0)
 
 
-row_stack = vstack
+row_stack = vstack  # public: flow
 
 
 @with_out
@@ -337,6 +322,7 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 # --- repetition ---------------------------------------------------------------------------------
 
 
+# not public
 @method()
 def repeat(x: Tensor, *repeats: Any) -> Tensor:
     """A copy with the whole tensor `repeats[d]` times along each dimension; more numbers than

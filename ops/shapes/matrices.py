@@ -26,18 +26,7 @@ from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import finished
 from flowvm.ops.shapes.join import stack
 
-__all__ = [
-    "cartesian_prod",
-    "diag",
-    "diag_embed",
-    "eye",
-    "meshgrid",
-    "tril",
-    "tril_indices",
-    "triu",
-    "triu_indices",
-    "vander",
-]
+# public: flow
 
 Array = Any
 

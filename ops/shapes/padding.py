@@ -26,7 +26,7 @@ from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.slices import _slice, basic_view
 from flowvm.ops.shapes.views import _dims_of, _xs, flatten, reshape
 
-__all__ = ["flip", "fliplr", "flipud", "pad", "roll", "rot90"]
+# public: flow
 
 _flip_op = Recorded("flip", lambda c, g: (flip(g, c.attrs[0]),))
 
@@ -318,6 +318,7 @@ def _padded(x: Tensor, widths: tuple[int, ...], value: float) -> Tensor:
     return pad(x, widths, "constant", value)
 
 
+# public: flow, F
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:

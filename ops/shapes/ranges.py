@@ -23,8 +23,6 @@ from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.complex_parts import complex as of_parts
 from flowvm.ops.shapes.fill import dtype_or, finished
 
-__all__ = ["arange", "linspace", "logspace"]
-
 Array = Any
 Scalar = bool | int | float
 Number = Scalar | complex
@@ -62,6 +60,7 @@ def _ramp(n: Count, middle: int, dtype: DType, device: Device) -> Launch:
 # --- by formula -------------------------------------------------------------------------------
 
 
+# public: flow
 @takes_placement
 def arange(
     start: Scalar = 0,
@@ -132,6 +131,7 @@ def ramped(
     return out if dtype is compute else cast(out, dtype)
 
 
+# public: flow
 @takes_placement
 def linspace(
     start: Number,
@@ -170,6 +170,7 @@ def linspace(
     return finished(ramp.to(dtype), requires_grad, out, "linspace")
 
 
+# public: flow
 @takes_placement
 def logspace(
     start: Number,

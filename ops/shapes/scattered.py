@@ -17,33 +17,7 @@ from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 
-__all__ = [
-    "alias_copy",
-    "as_strided_copy",
-    "as_strided_scatter",
-    "detach_copy",
-    "diagonal_copy",
-    "diagonal_scatter",
-    "expand_copy",
-    "narrow_copy",
-    "permute_copy",
-    "select_copy",
-    "select_scatter",
-    "slice_copy",
-    "slice_scatter",
-    "split_copy",
-    "split_with_sizes_copy",
-    "squeeze_copy",
-    "t_copy",
-    "transpose_copy",
-    "unbind_copy",
-    "unfold_copy",
-    "unsafe_chunk",
-    "unsafe_split",
-    "unsafe_split_with_sizes",
-    "unsqueeze_copy",
-    "view_copy",
-]
+# public: flow
 
 
 def _with(name: str, input: Tensor, src: Any, view: Callable[[Any], Any]) -> Tensor:

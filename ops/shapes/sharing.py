@@ -26,8 +26,6 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.outputs import become
 from flowvm.vm.engine.engine import engine
 
-__all__: list[str] = []
-
 reduction = lazy("multiprocessing.reduction")
 _sent_as: list[Any] = []  # the picklers of multiprocessing that know of shared tensors
 

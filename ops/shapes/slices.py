@@ -22,7 +22,7 @@ from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, recor
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _xs
 
-__all__ = ["diagonal", "narrow", "select"]
+# public: flow
 
 Geometry = Callable[..., tuple[TensorMeta, int]]
 
@@ -174,7 +174,7 @@ def _basic_geometry(meta: TensorMeta, items: tuple[Any, ...]) -> tuple[TensorMet
     return out, offset if out.numel else 0
 
 
-basic_view = _strided_view("getitem", _basic_geometry)
+basic_view = _strided_view("getitem", _basic_geometry)  # not public
 
 
 samples(

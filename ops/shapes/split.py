@@ -25,16 +25,7 @@ from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
 from flowvm.ops.shapes.views import _dims_of, _xs
 
-__all__ = [
-    "chunk",
-    "dsplit",
-    "hsplit",
-    "split",
-    "split_with_sizes",
-    "tensor_split",
-    "unbind",
-    "vsplit",
-]
+# public: flow
 
 
 def _pieces_grad(c: Any, *gradients: Tensor | None) -> tuple[Tensor]:

@@ -24,8 +24,6 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import dtype_or
 
-__all__ = ["bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window"]
-
 Array = Any
 
 
@@ -74,6 +72,7 @@ def kaiser(beta: float) -> Callable[[Array, float], Array]:
     return shape
 
 
+# public: flow
 @takes_placement
 def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """sin(pi k / N) ** 2 for k from 0 on: N is `window_length`, or one less unless `periodic`.
@@ -86,6 +85,7 @@ def hann_window(window_length: int, periodic: bool = True, **options: Any) -> Te
     return made("hann_window", window_length, periodic, cosines(0.5, 0.5), options)
 
 
+# public: flow
 @takes_placement
 def hamming_window(
     window_length: int,
@@ -102,6 +102,7 @@ def hamming_window(
     return made("hamming_window", window_length, periodic, cosines(alpha, beta), options)
 
 
+# public: flow
 @takes_placement
 def blackman_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """0.42 - 0.5 cos(2 pi k / N) + 0.08 cos(4 pi k / N); N and `options` as `hann_window`.
@@ -112,6 +113,7 @@ def blackman_window(window_length: int, periodic: bool = True, **options: Any) -
     return made("blackman_window", window_length, periodic, cosines(0.42, 0.5, 0.08), options)
 
 
+# public: flow
 @takes_placement
 def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -> Tensor:
     """The triangle 1 - |2 k / N - 1|; N and `options` as `hann_window`.
@@ -122,6 +124,7 @@ def bartlett_window(window_length: int, periodic: bool = True, **options: Any) -
     return made("bartlett_window", window_length, periodic, triangle, options)
 
 
+# public: flow
 @takes_placement
 def kaiser_window(
     window_length: int, periodic: bool = True, beta: float = 12.0, **options: Any

@@ -29,21 +29,6 @@ from flowvm.meta.meta import Size
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import empty
 
-__all__ = [
-    "BFloat16Tensor",
-    "BoolTensor",
-    "ByteTensor",
-    "CharTensor",
-    "DoubleTensor",
-    "FloatTensor",
-    "HalfTensor",
-    "IntTensor",
-    "LongTensor",
-    "ShortTensor",
-    "set_default_tensor_type",
-    "typename",
-]
-
 _KINDS = {
     "BFloat16": "bfloat16",
     "Bool": "bool",
@@ -100,16 +85,16 @@ def _typed(word: str, place: str) -> TensorType:
     return TensorType(f"{word}Tensor", (), body)
 
 
-BFloat16Tensor = _typed("BFloat16", "cpu")
-BoolTensor = _typed("Bool", "cpu")
-ByteTensor = _typed("Byte", "cpu")
-CharTensor = _typed("Char", "cpu")
-DoubleTensor = _typed("Double", "cpu")
-FloatTensor = _typed("Float", "cpu")
-HalfTensor = _typed("Half", "cpu")
-IntTensor = _typed("Int", "cpu")
-LongTensor = _typed("Long", "cpu")
-ShortTensor = _typed("Short", "cpu")
+BFloat16Tensor = _typed("BFloat16", "cpu")  # public: flow
+BoolTensor = _typed("Bool", "cpu")  # public: flow
+ByteTensor = _typed("Byte", "cpu")  # public: flow
+CharTensor = _typed("Char", "cpu")  # public: flow
+DoubleTensor = _typed("Double", "cpu")  # public: flow
+FloatTensor = _typed("Float", "cpu")  # public: flow
+HalfTensor = _typed("Half", "cpu")  # public: flow
+IntTensor = _typed("Int", "cpu")  # public: flow
+LongTensor = _typed("Long", "cpu")  # public: flow
+ShortTensor = _typed("Short", "cpu")  # public: flow
 
 on_cuda = {f"{word}Tensor": _typed(word, "cuda") for word in _KINDS}
 
@@ -231,6 +216,7 @@ def type_(x: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: An
     return x.to(kind) if place is None else x.to(device=place, dtype=kind)
 
 
+# public: flow
 def set_default_tensor_type(t: Any, /) -> None:
     """Let new tensors of floats have the dtype, and all new tensors the device, of a typed class
     or of its name; ArgumentTypeError unless it is a floating-point one.
@@ -247,6 +233,7 @@ def set_default_tensor_type(t: Any, /) -> None:
     set_default_device(place)
 
 
+# public: flow
 def typename(obj: Any, /) -> str:
     """The name of a tensor's type, as `obj.type()`; of any other object, that of its class or of
     itself with its module.

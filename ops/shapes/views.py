@@ -29,24 +29,7 @@ from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.vm.machine.words import OPERAND
 
-__all__ = [
-    "broadcast_like",
-    "broadcast_tensors",
-    "broadcast_to",
-    "flatten",
-    "moveaxis",
-    "movedim",
-    "permute",
-    "ravel",
-    "reshape",
-    "squeeze",
-    "swapaxes",
-    "swapdims",
-    "t",
-    "transpose",
-    "unflatten",
-    "unsqueeze",
-]
+# public: flow
 
 
 def _dims_of(dims: tuple[Any, ...]) -> tuple[int, ...]:
@@ -223,6 +206,7 @@ def _view(x: Tensor, *shape: Any, size: Any = None, dtype: Any = None) -> Tensor
     return view_of(x, "reshape", meta, 0, _reshape_grad)
 
 
+# not public
 @method()
 @steady
 def view_as(x: Tensor, other: Tensor) -> Tensor:
@@ -235,6 +219,7 @@ def view_as(x: Tensor, other: Tensor) -> Tensor:
     return _view(x, other._meta.shape)
 
 
+# not public
 @method()
 @steady
 def reshape_as(x: Tensor, other: Tensor) -> Tensor:
@@ -360,7 +345,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return _permute(x, _swapped(x._meta.ndim, dim0, dim1))
 
 
-swapaxes = swapdims = transpose
+swapaxes = swapdims = transpose  # public: flow
 method("swapaxes")(transpose)
 method("swapdims")(transpose)
 
@@ -403,7 +388,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     return _permute(x, tuple(moved[d] if d in moved else next(rest) for d in range(ndim)))
 
 
-moveaxis = movedim
+moveaxis = movedim  # public: flow
 method("moveaxis")(movedim)
 
 
@@ -465,6 +450,7 @@ def _expand_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     return (sum_to(g, c.metas[0].shape),)
 
 
+# not public
 @method()
 @steady
 def expand(x: Tensor, *sizes: Any) -> Tensor:
@@ -486,6 +472,7 @@ def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
     return expand(x, shape)
 
 
+# not public
 @method()
 @steady
 def expand_as(x: Tensor, other: Tensor) -> Tensor:

@@ -20,8 +20,6 @@ from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _dims_of, _xs, movedim
 
-__all__ = ["as_strided"]
-
 
 def _windows_geometry(meta: TensorMeta, at: int, size: int, step: int) -> TensorMeta:
     length = meta.shape[at] if meta.ndim else 1
@@ -66,6 +64,7 @@ def unfold(x: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return view_of(x, "unfold", meta, 0, _unfold_grad, (at, size, step))
 
 
+# public: flow
 @method()
 def as_strided(
     input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None

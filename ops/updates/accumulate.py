@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from flowvm.ops.declare.update import update
 
-__all__ = ["accumulate_"]
-
 accumulate_ = update(
     "accumulate_",
     "total!, g",

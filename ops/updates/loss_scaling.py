@@ -17,8 +17,6 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 
-__all__ = ["unscale_", "update_scale_"]
-
 Array = Any
 
 

@@ -13,24 +13,7 @@ from typing import Any
 
 from flowvm.ops.declare.update import update
 
-__all__ = [
-    "adadelta_step_",
-    "adagrad_step_",
-    "adam_step_",
-    "adamax_step_",
-    "amsgrad_step_",
-    "asgd_step_",
-    "lamb_direction_",
-    "nadam_step_",
-    "radam_step_",
-    "rmsprop_centered_momentum_step_",
-    "rmsprop_centered_step_",
-    "rmsprop_momentum_step_",
-    "rmsprop_step_",
-    "rprop_step_",
-    "sgd_momentum_step_",
-    "sgd_step_",
-]
+# public: ops (unlisted)
 
 sgd_step_ = update(
     "sgd_step_",

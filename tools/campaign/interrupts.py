@@ -90,7 +90,8 @@ class _Parts:
         functions, self.train, self.step = known.calls()
         train, streams = self.train, [flow.Stream(f"s{k}") for k in range(3)]
         graph = flow.compile(lambda t: (t * 2 + 1).sum())
-        ones, rows = flow.ones(8, 8), flow.ones(64)
+        ones = flow.ones(8, 8)
+        rows: Any = flow.ones(64)  # a dataset, too: it has numbers, and a length
 
         def loop() -> None:
             for _ in range(3):

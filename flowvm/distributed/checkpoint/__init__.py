@@ -8,45 +8,34 @@
 Not here: what a folder of global tensors is (`flowvm.files.shards`), `flow.save` and `flow.load`.
 """
 
-from flowvm.distributed.checkpoint import state_dict, stateful
+from flowvm.distributed.checkpoint import state_dict as state_dict
+from flowvm.distributed.checkpoint import stateful as stateful
+from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.distributed.checkpoint.default_planner import (
-    DefaultLoadPlanner,
-    DefaultSavePlanner,
-    LoadPlanner,
-    SavePlanner,
+    DefaultLoadPlanner, DefaultSavePlanner, LoadPlanner, SavePlanner,
 )
 from flowvm.distributed.checkpoint.hf_storage import (
-    HuggingFaceStorageReader,
-    HuggingFaceStorageWriter,
+    HuggingFaceStorageReader, HuggingFaceStorageWriter,
 )
 from flowvm.distributed.checkpoint.saving import async_save, load, save
 from flowvm.distributed.checkpoint.storage import (
-    FileSystemReader,
-    FileSystemWriter,
-    Metadata,
-    StorageReader,
-    StorageWriter,
+    FileSystemReader, FileSystemWriter, Metadata, StorageReader, StorageWriter,
     TensorStorageMetadata,
 )
-from flowvm.loading.listing import listing
 
 __all__ = [
-    "DefaultLoadPlanner",
-    "DefaultSavePlanner",
-    "FileSystemReader",
-    "FileSystemWriter",
-    "HuggingFaceStorageReader",
-    "HuggingFaceStorageWriter",
-    "LoadPlanner",
-    "Metadata",
-    "SavePlanner",
-    "StorageReader",
-    "StorageWriter",
-    "TensorStorageMetadata",
-    "async_save",
-    "load",
-    "save",
-    "state_dict",
-    "stateful",
+    "DefaultLoadPlanner", "DefaultSavePlanner", "FileSystemReader", "FileSystemWriter",
+    "HuggingFaceStorageReader", "HuggingFaceStorageWriter", "LoadPlanner", "Metadata",
+    "SavePlanner", "StorageReader", "StorageWriter", "TensorStorageMetadata", "async_save", "load",
+    "save", "state_dict", "stateful",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

@@ -7,10 +7,9 @@ from typing import Any
 
 from flowvm.distributed.checkpoint.hf_storage import consolidate
 from flowvm.files.shards import together
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.ranks.world import rank
 
-__all__ = ["consolidate_safetensors_files", "consolidate_safetensors_files_on_every_rank"]
 __dir__ = listing(globals())
 
 
@@ -55,3 +54,6 @@ def consolidate_safetensors_files_on_every_rank(
             consolidate(Path(input_dir), Path(output_dir), fqn_to_index_mapping)
 
     together(f"consolidate: {input_dir!r}", first)
+
+
+__all__ = own_names(globals())

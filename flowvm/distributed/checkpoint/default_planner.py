@@ -8,6 +8,8 @@ from typing import Any
 
 from flowvm.loading.listing import listing
 
+# public: distributed.checkpoint
+
 __all__ = ["DefaultLoadPlanner", "DefaultSavePlanner"]
 __dir__ = listing(globals())
 

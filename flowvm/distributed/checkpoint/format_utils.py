@@ -9,12 +9,11 @@ from flowvm import serialization
 from flowvm.distributed.checkpoint.saving import save
 from flowvm.errors import ArgumentError, FileError
 from flowvm.files import shards
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ranks.world import world_size
 
-__all__ = ["dcp_to_torch_save", "torch_save_to_dcp"]
 __dir__ = listing(globals())
 
 
@@ -65,3 +64,6 @@ def torch_save_to_dcp(
     if world_size() > 1:
         raise ArgumentError("torch_save_to_dcp: in a program of several ranks, load and save")
     save(serialization.load(torch_save_path), checkpoint_id=dcp_checkpoint_dir)
+
+
+__all__ = own_names(globals())

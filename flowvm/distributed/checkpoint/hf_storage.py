@@ -69,6 +69,7 @@ def put_whole(folder: Path, tensors: Mapping[str, Tensor], places: Mapping[str, 
     put(folder / INDEX, json.dumps(said, indent=2), "save")
 
 
+# public: distributed.checkpoint
 class HuggingFaceStorageWriter(StorageWriter):
     """Writes a dict of tensors as safetensors files that Hugging Face's libraries read.
 
@@ -159,6 +160,7 @@ class HuggingFaceStorageWriter(StorageWriter):
         shards.together(what, join)
 
 
+# public: distributed.checkpoint
 class HuggingFaceStorageReader(StorageReader):
     """Reads safetensors files of a folder, whole tensors or parts of them.  `thread_count` is
     taken.

@@ -29,6 +29,8 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import partial_sum
 from flowvm.ranks.world import Group, world_size
 
+# public: distributed.checkpoint
+
 
 def _state(state_dict: Any, what: str) -> dict[str, Any]:
     if not isinstance(state_dict, Mapping):

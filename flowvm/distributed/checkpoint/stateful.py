@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["Stateful"]
 __dir__ = listing(globals())
 
 
@@ -27,3 +26,6 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the loaded state."""
         ...
+
+
+__all__ = own_names(globals())

@@ -17,6 +17,8 @@ from flowvm.files import later, shards
 from flowvm.meta.dtype import DType, dtype_named
 from flowvm.meta.meta import TensorMeta
 
+# public: distributed.checkpoint
+
 
 @dataclass(frozen=True)
 class TensorStorageMetadata:
@@ -157,6 +159,7 @@ class FileSystemReader(StorageReader):
         return shards.gathered(self.path, self._said, wanted, serialization.load)
 
 
+# not public
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     """Yield (path, value) of all entries in nested dicts, lists and tuples."""
     if isinstance(value, Mapping):
@@ -168,6 +171,7 @@ def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
     return [leaf for k, v in items for leaf in leaves(v, joined(path, k))]
 
 
+# not public
 def joined(path: str, key: Any) -> str:
     """Return the path of the entry `key` below `path`."""
     return f"{path}.{key}" if path else str(key)

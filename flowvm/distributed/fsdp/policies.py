@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Any
 
+# public: distributed.fsdp
+
 
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:

@@ -19,6 +19,7 @@ from flowvm.ops.placed.boxing import global_of, part_of
 M = TypeVar("M", bound=Module)
 
 
+# public: distributed.fsdp
 class UnshardHandle:
     """The result of `FSDPModule.unshard(async_op=True)`.
 
@@ -30,6 +31,7 @@ class UnshardHandle:
         """Do nothing: a reader of a parameter waits for it."""
 
 
+# public: distributed.fsdp
 class FSDPModule(Module):
     """The class that a module has beside its own after `fully_shard`.
 
@@ -181,6 +183,7 @@ def become(module: Module, group: ParameterGroup) -> None:
         object.__setattr__(module, "forward", forward)
 
 
+# public: distributed.fsdp
 def register_fsdp_forward_method(module: Module, method_name: str) -> None:
     """Let another method than forward run with whole parameters, as `generate` of a language model.
 
@@ -211,6 +214,7 @@ def register_fsdp_forward_method(module: Module, method_name: str) -> None:
     object.__setattr__(module, method_name, call)
 
 
+# public: distributed.fsdp
 def share_comm_ctx(modules: Sequence[FSDPModule]) -> None:
     """Accept and ignore: all exchanges of a rank are issued in the order of the program.
 
@@ -302,6 +306,7 @@ def _dim(cuts: Callable[[Parameter], Any] | None, p: Parameter) -> int:
     return dim
 
 
+# public: distributed.fsdp
 def fully_shard(
     module: Any,
     *,

@@ -43,6 +43,7 @@ _RESHARDS = (ShardingStrategy.FULL_SHARD, ShardingStrategy.HYBRID_SHARD)
 _HYBRID = (ShardingStrategy.HYBRID_SHARD, ShardingStrategy._HYBRID_SHARD_ZERO2)
 
 
+# public: distributed.fsdp
 class FullyShardedDataParallel(Module):
     """Calls `module` with parameters that lie cut among ranks between uses, as `fully_shard` does;
     `backward` leaves the mean of the ranks' gradients, cut likewise.

@@ -10,36 +10,24 @@ tensor parallel modules (`parallel`).  Not here: what any of it does (`flowvm.op
 (`flowvm.distributed.device_mesh`).
 """
 
-from flowvm.distributed.device_mesh import DeviceMesh, init_device_mesh
-from flowvm.distributed.tensor.dtensor import (
-    DTensor,
-    distribute_module,
-    distribute_tensor,
-    empty,
-    full,
-    ones,
-    rand,
-    randn,
-    zeros,
-)
-from flowvm.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
 from flowvm.loading.listing import listing
 
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
+from flowvm.distributed.device_mesh import DeviceMesh, init_device_mesh
+from flowvm.distributed.tensor.dtensor import (
+    DTensor, distribute_module, distribute_tensor, empty, full, ones, rand, randn, zeros,
+)
+from flowvm.distributed.tensor.placement_types import Partial, Placement, Replicate, Shard
+
 __all__ = [
-    "DTensor",
-    "DeviceMesh",
-    "Partial",
-    "Placement",
-    "Replicate",
-    "Shard",
-    "distribute_module",
-    "distribute_tensor",
-    "empty",
-    "full",
-    "init_device_mesh",
-    "ones",
-    "rand",
-    "randn",
-    "zeros",
+    "DTensor", "DeviceMesh", "Partial", "Placement", "Replicate", "Shard", "distribute_module",
+    "distribute_tensor", "empty", "full", "init_device_mesh", "ones", "rand", "randn", "zeros",
 ]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

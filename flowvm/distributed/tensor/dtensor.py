@@ -16,6 +16,8 @@ from flowvm.meta.placements import Sbps, as_sbps, broadcast, cut, here, placemen
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
+# public: distributed.tensor
+
 
 def _sbps(placements: Sequence[Placement] | None, where: placement, ndim: int) -> Sbps:
     """Return one sbp for each dimension of the ranks; None: all replicated."""
@@ -280,6 +282,7 @@ zeros, ones, empty, full, rand, randn = map(
 )
 
 
+# not public
 def compute_local_shape_and_global_offset(
     global_shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

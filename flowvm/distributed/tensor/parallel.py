@@ -17,21 +17,11 @@ from flowvm.distributed.tensor.dtensor import DTensor, distribute_module, distri
 from flowvm.distributed.tensor.placement_types import Placement, Replicate, Shard
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 from flowvm.nn.modules.linear import Linear
 from flowvm.nn.modules.sparse import Embedding
 
-__all__ = [
-    "ColwiseParallel",
-    "ParallelStyle",
-    "PrepareModuleInput",
-    "PrepareModuleInputOutput",
-    "PrepareModuleOutput",
-    "RowwiseParallel",
-    "SequenceParallel",
-    "parallelize_module",
-]
 __dir__ = listing(globals())
 Layouts = Placement | None
 
@@ -377,3 +367,6 @@ def parallelize_module(
         for inner in found:
             style._apply(inner, mesh)
     return module
+
+
+__all__ = own_names(globals())

@@ -10,6 +10,8 @@ from flowvm.errors import ArgumentError
 from flowvm.loading.listing import listing
 from flowvm.meta.placements import BROADCAST, Sbps, broadcast, cut, partial_sum, sbp, split
 
+# public: distributed.tensor
+
 __all__ = ["Partial", "Placement", "Replicate", "Shard"]
 __dir__ = listing(globals())
 
@@ -115,6 +117,7 @@ class _StridedShard(Placement):
         )
 
 
+# not public
 def as_placements(held: Sbps) -> tuple[Placement, ...]:
     """Return a tuple of sbp as placements."""
     return tuple(

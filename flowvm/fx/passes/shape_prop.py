@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 from flowvm.eager.tensor import Tensor
 from flowvm.fx.interpreter import Interpreter
 from flowvm.fx.node import Node, map_aggregate
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import contiguous_format
 from flowvm.meta.meta import Size
 
-__all__ = ["ShapeProp", "TensorMetadata"]
 __dir__ = listing(globals())
 
 
@@ -65,3 +64,6 @@ class ShapeProp(Interpreter):
     def propagate(self, *args: Any) -> Any:
         """Run the graph for these arguments; return its result."""
         return super().run(*args)
+
+
+__all__ = own_names(globals())

@@ -12,6 +12,8 @@ from flowvm.errors import ArgumentError
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.random.generator import Generator
 
+# public: F
+
 if TYPE_CHECKING:
     from flowvm.meta.dtype import DType
 
@@ -64,6 +66,7 @@ def softmin(
     return ops.softmin(input, _dim("softmin", dim, input), dtype)
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def quick_gelu(x: Tensor) -> Tensor:
     """x * sigmoid(1.702 x), which is near to gelu (Hendrycks and Gimpel, 2016).
@@ -75,6 +78,7 @@ def quick_gelu(x: Tensor) -> Tensor:
     return out
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def square_relu(input: Tensor) -> Tensor:
     """relu(x) squared (So et al., 2021).

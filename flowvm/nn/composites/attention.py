@@ -72,6 +72,7 @@ def _widened(mask: Tensor | None) -> Tensor | None:
     return wider
 
 
+# public: F
 def multi_head_attention_forward(
     query: Tensor,
     key: Tensor,

@@ -12,6 +12,7 @@ from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.rows.ctc_loss import lengths_of
 
 
+# public: F
 def ctc_greedy_decoder(
     log_probs: Tensor, input_lengths: Tensor | Sequence[int] | int, merge_repeated: bool = True
 ) -> tuple[Tensor, Tensor]:

@@ -10,6 +10,7 @@ from flowvm.errors import ShapeError
 from flowvm.ops.declare.halves import in_float32
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """y_k = x1 @ weight_k @ x2 + bias_k over the last dimensions of x1 and x2.
@@ -33,6 +34,7 @@ def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None
     return ops.reshape(out, (*input1.shape[:-1], weight.shape[0]))
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
@@ -64,6 +66,7 @@ def _norm(size: Tensor, p: float, keepdim: bool) -> Tensor:
     return out
 
 
+# public: F
 @in_float32
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The p-norms between all pairs of rows of (N, M): (N (N - 1) / 2,), pair (0, 1) first, then

@@ -6,6 +6,8 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 
+# public: F
+
 SELU_LIMIT = -1.7580993408473766  # SELU as x goes to minus infinity: -scale * alpha
 
 

@@ -10,6 +10,8 @@ from flowvm.errors import ShapeError
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.recording import need_tensor
 
+# public: F
+
 
 def upsample_nearest(
     input: Tensor,
@@ -58,6 +60,7 @@ def interpolate_like(
     return ops.interpolate(input, tuple(wanted.shape[2:]), None, mode, align_corners)
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """conv1d of (T, N, C) by weight (k, C, O): (T', N, O).

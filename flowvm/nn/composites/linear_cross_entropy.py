@@ -22,6 +22,7 @@ _POLICIES = ("auto", "accurate", "balanced", "compact")
 _ACCUMULATING = (None, float16, bfloat16, float32, float64)
 
 
+# public: nn
 @dataclass(frozen=True, slots=True)
 class LinearCrossEntropyOptions:
     """How `linear_cross_entropy` cuts its rows.
@@ -78,6 +79,7 @@ class LinearCrossEntropyOptions:
         return found
 
 
+# public: F
 @in_float32
 def linear_cross_entropy(
     input: Tensor,

@@ -33,6 +33,7 @@ def _reduced(
     return loss
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def cosine_embedding_loss(
     input1: Tensor,
@@ -56,6 +57,7 @@ def cosine_embedding_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def sparse_softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     """OneFlow's: -log softmax(logits) at the label, for logits (..., classes) and labels of classes
@@ -81,6 +83,7 @@ def sparse_softmax_cross_entropy(labels: Tensor, logits: Tensor) -> Tensor:
     return ops.reshape(loss, labels.shape)
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def margin_ranking_loss(
     input1: Tensor,
@@ -107,6 +110,7 @@ def margin_ranking_loss(
     )
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def hinge_embedding_loss(
     input: Tensor,
@@ -126,6 +130,7 @@ def hinge_embedding_loss(
     return _reduced(own + other, size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def soft_margin_loss(
     input: Tensor,
@@ -142,6 +147,7 @@ def soft_margin_loss(
     return _reduced(ops.softplus(-target * input), size_average, reduce, reduction)
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def triplet_margin_loss(
     anchor: Tensor,
@@ -170,6 +176,7 @@ def triplet_margin_loss(
     return _reduced((near - far + margin).clamp(min=0.0), size_average, reduce, reduction)
 
 
+# public: flow (late, unlisted), F
 @in_float32
 def poisson_nll_loss(
     input: Tensor,
@@ -194,6 +201,7 @@ def poisson_nll_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def gaussian_nll_loss(
     input: Tensor,
@@ -218,6 +226,7 @@ def gaussian_nll_loss(
     return _reduced(loss + 0.5 * math.log(2 * math.pi) if full else loss, None, None, reduction)
 
 
+# public: F
 @in_float32
 def multi_margin_loss(
     input: Tensor,
@@ -259,6 +268,7 @@ def multi_margin_loss(
     return _reduced(loss.reshape(target.shape), size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def multilabel_margin_loss(
     input: Tensor,
@@ -296,6 +306,7 @@ def multilabel_margin_loss(
     return _reduced(loss, size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def multilabel_soft_margin_loss(
     input: Tensor,
@@ -315,6 +326,7 @@ def multilabel_soft_margin_loss(
     return _reduced(loss.sum(-1) / input.shape[-1], size_average, reduce, reduction)
 
 
+# public: F
 @in_float32
 def triplet_margin_with_distance_loss(
     anchor: Tensor,

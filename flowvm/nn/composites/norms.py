@@ -18,6 +18,7 @@ def _across(x: Tensor, before: int, after: int) -> Tensor:
     return ops.reshape(sums, x.shape)
 
 
+# public: F
 @in_float32
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0

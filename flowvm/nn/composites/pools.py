@@ -15,6 +15,8 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.ops.declare.halves import in_float32
 
+# public: F
+
 Ints = int | Sequence[int]
 
 # --- by norm ------------------------------------------------------------------------------------
@@ -90,6 +92,7 @@ def _indexed(pool: Any, name: str, what: str) -> Any:
     return pooled
 
 
+# public: flow (late, unlisted), F
 max_pool1d_with_indices = _indexed(ops.max_pool1d, "max_pool1d_with_indices", "max_pool1d")
 max_pool2d_with_indices = _indexed(ops.max_pool2d, "max_pool2d_with_indices", "max_pool2d")
 max_pool3d_with_indices = _indexed(ops.max_pool3d, "max_pool3d_with_indices", "max_pool3d")

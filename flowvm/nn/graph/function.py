@@ -139,6 +139,7 @@ _MODES = (
 )  # fmt: skip
 
 
+# public: flow (late, unlisted)
 def compile(
     model: Callable[..., Any] | None = None,
     *,

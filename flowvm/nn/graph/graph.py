@@ -94,6 +94,7 @@ def _shares(compiled: Any, leaves: Sequence[Tensor]) -> bool:
     return any(plan.uses.meet(storages) for plan in compiled.plans)
 
 
+# public: nn
 class Graph(GraphBuild):
     """The base of graphs: subclass it, define `build`, call it like a function.
 

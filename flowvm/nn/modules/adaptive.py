@@ -28,6 +28,7 @@ class _ASMoutput(NamedTuple):
     loss: Tensor
 
 
+# public: nn
 class AdaptiveLogSoftmaxWithLoss(Module):
     """log-probabilities of classes that are sorted by frequency, the most frequent first (Grave et
     al., Efficient softmax approximation for GPUs, 2017).

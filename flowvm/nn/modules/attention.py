@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowvm.meta.dtype import DType
 
 
+# public: nn
 class MultiheadAttention(Module):
     """Attention of several heads over projections of query, key and value.
 

@@ -18,6 +18,8 @@ from flowvm.nn.module import Module
 from flowvm.nn.modules._affine import Affine
 from flowvm.nn.modules._check import channels, integer
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType

@@ -17,6 +17,8 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import Parameter
 
+# public: nn
+
 M = TypeVar("M")
 
 

@@ -16,9 +16,11 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn import init
-from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, channels, choice, integer, sizes
+from flowvm.nn.modules.layer import Dimensional
 from flowvm.nn.parameter import Parameter
+
+# public: nn
 
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-class _ConvNd(Module):
+class _ConvNd(Dimensional):
     """What all convolutions share: their numbers, a weight and an optional bias."""
 
     weight: Parameter
@@ -143,8 +145,7 @@ class _ConvNd(Module):
 class _Forward(_ConvNd):
     """A convolution over `_ndim` dimensions by `_function`."""
 
-    _ndim: int
-    _function: Any
+    _named = "conv{n}d"
 
     def __init__(
         self,
@@ -191,18 +192,12 @@ class Conv1d(_Forward):
              "circular" has elements of the input there instead
     """
 
-    _ndim = 1
-    _function = staticmethod(F.conv1d)
-
 
 class Conv2d(_Forward):
     """Cross-correlation over (N, C, H, W) or (C, H, W); weight is (out, in / groups, kh, kw).
 
     padding and padding_mode as for Conv1d.
     """
-
-    _ndim = 2
-    _function = staticmethod(F.conv2d)
 
 
 class Conv3d(_Forward):
@@ -212,9 +207,6 @@ class Conv3d(_Forward):
     padding and padding_mode as for Conv1d.
     """
 
-    _ndim = 3
-    _function = staticmethod(F.conv3d)
-
 
 class _ConvTransposeNd(_ConvNd):
     """The gradient of a convolution by its input, as a layer."""
@@ -223,8 +215,7 @@ class _ConvTransposeNd(_ConvNd):
 class _Transposed(_ConvTransposeNd):
     """A transposed convolution over `_ndim` dimensions by `_function`."""
 
-    _ndim: int
-    _function: Any
+    _named = "conv_transpose{n}d"
 
     def __init__(
         self,
@@ -299,9 +290,6 @@ class ConvTranspose1d(_Transposed):
     forward(input, output_size=None): of the sizes that convolve to the input's, the one wanted.
     """
 
-    _ndim = 1
-    _function = staticmethod(F.conv_transpose1d)
-
 
 class ConvTranspose2d(_Transposed):
     """The gradient of Conv2d by its input; weight is (in, out / groups, kh, kw).
@@ -309,15 +297,9 @@ class ConvTranspose2d(_Transposed):
     forward takes output_size as ConvTranspose1d's does.
     """
 
-    _ndim = 2
-    _function = staticmethod(F.conv_transpose2d)
-
 
 class ConvTranspose3d(_Transposed):
     """The gradient of Conv3d by its input; weight is (in, out / groups, kd, kh, kw).
 
     forward takes output_size as ConvTranspose1d's does.
     """
-
-    _ndim = 3
-    _function = staticmethod(F.conv_transpose3d)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
+from flowvm.nn.modules.layer import layer
 
 
+# public: nn
 class PairwiseDistance(Module):
     """The p-norm of x1 - x2 + eps over the last dimension.
 
@@ -22,6 +24,8 @@ class PairwiseDistance(Module):
         return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)
 
 
+# public: nn
+@layer(F.cosine_similarity, "x1, x2", shown="")
 class CosineSimilarity(Module):
     """x1 . x2 / (|x1| |x2|) along `dim`.
 
@@ -29,9 +33,5 @@ class CosineSimilarity(Module):
     tensor([0.6000])
     """
 
-    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
-        super().__init__()
-        self.dim, self.eps = dim, eps
-
-    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+    dim: int = 1
+    eps: float = 1e-8

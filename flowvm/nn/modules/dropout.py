@@ -6,17 +6,16 @@ from flowvm.eager.tensor import Tensor
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import probability
+from flowvm.nn.modules.layer import layer
 from flowvm.ops.random.generator import Generator
 
+# public: nn
 
+
+@layer(p=probability, shown="p={self.p}, inplace={self.inplace}")
 class _Dropout(Module):
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__()
-        self.p = probability(self, "p", p)
-        self.inplace = inplace
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
+    p: float = 0.5
+    inplace: bool = False
 
 
 class Dropout(_Dropout):
@@ -46,6 +45,7 @@ class Dropout(_Dropout):
         return F.dropout(input, self.p, True, self.inplace, generator=self.generator)
 
 
+@layer(F.dropout1d)
 class Dropout1d(_Dropout):
     """Zeroes channels of (N, C, L) or (C, L).
 
@@ -53,10 +53,8 @@ class Dropout1d(_Dropout):
     flow.Size([1, 2, 3])
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout1d(input, self.p, self.training, self.inplace)
 
-
+@layer(F.dropout2d)
 class Dropout2d(_Dropout):
     """Zeroes channels of (N, C, H, W); three dimensions are (N, C, L), as in PyTorch.
 
@@ -65,10 +63,8 @@ class Dropout2d(_Dropout):
     True
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout2d(input, self.p, self.training, self.inplace)
 
-
+@layer(F.dropout3d)
 class Dropout3d(_Dropout):
     """Zeroes channels of (N, C, D, H, W) or (C, D, H, W).
 
@@ -76,10 +72,8 @@ class Dropout3d(_Dropout):
     flow.Size([1, 2, 3, 3, 3])
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.dropout3d(input, self.p, self.training, self.inplace)
 
-
+@layer(F.alpha_dropout)
 class AlphaDropout(_Dropout):
     """Dropout towards SELU's negative limit, keeping mean and variance.
 
@@ -87,16 +81,11 @@ class AlphaDropout(_Dropout):
     tensor([1., 1., 1.])
     """
 
-    def forward(self, input: Tensor) -> Tensor:
-        return F.alpha_dropout(input, self.p, self.training, self.inplace)
 
-
+@layer(F.feature_alpha_dropout)
 class FeatureAlphaDropout(_Dropout):
     """AlphaDropout of whole channels of (N, C, ...).
 
     >>> nn.FeatureAlphaDropout(0.5).eval()(flow.ones(1, 2, 3)).shape
     flow.Size([1, 2, 3])
     """
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.feature_alpha_dropout(input, self.p, self.training, self.inplace)

@@ -10,6 +10,8 @@ from flowvm.nn import functional as F
 from flowvm.nn.modules._check import channels
 from flowvm.nn.modules.batchnorm import _NormBase
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType

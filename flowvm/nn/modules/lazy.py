@@ -29,9 +29,12 @@ from flowvm.nn.modules.conv import (
     _Transposed,
 )
 from flowvm.nn.modules.instancenorm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from flowvm.nn.modules.layer import Dimensional
 from flowvm.nn.modules.linear import Linear
 from flowvm.nn.parameter import UninitializedBuffer, UninitializedParameter, is_lazy
 from flowvm.ops import zeros
+
+# public: nn
 
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _initializing = held_at_fork(threading.RLock(), Rank.MODULE)
 
 
+# not public
 class LazyModuleMixin(Module):
     """What makes a layer lazy: in front of its first call `initialize_parameters` is given the
     arguments; then, if there is a `cls_to_become`, it is of that class.
@@ -136,8 +140,25 @@ def _materialize(tensor: Any, shape: tuple[int, ...]) -> None:
             tensor.materialize(shape)
 
 
-class _LazyConv(LazyModuleMixin, _ConvNd):
+class _LazyNd(LazyModuleMixin, Dimensional):
+    """A lazy layer of one, two or three dimensions becomes the last of its class's bases."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.__module__ == __name__ and cls.__name__.startswith("Lazy"):
+            cls.cls_to_become = cls.__bases__[-1]
+
+
+class _LazyConv(_LazyNd, _ConvNd):
     """What the lazy convolutions share."""
+
+    _text = """{name}, whose in_channels are those of its first input.
+
+    >>> layer = nn.{name}(8, 2)
+    >>> _ = layer(flow.ones(1, 3, {fours}))
+    >>> layer.in_channels
+    3
+    """
 
     def _empty(
         self, out_channels: int, bias: bool, device: Device | str | None, dtype: DType | None
@@ -225,80 +246,34 @@ class _LazyTransposed(_LazyConv, _Transposed):
         self._empty(out_channels, bias, device, dtype)
 
 
-class LazyConv1d(_LazyForward, Conv1d):
-    """Conv1d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConv1d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5))
-    >>> layer.weight.shape
-    flow.Size([8, 3, 2])
-    """
-
-    cls_to_become = Conv1d
+class LazyConv1d(_LazyForward, Conv1d): ...
 
 
-class LazyConv2d(_LazyForward, Conv2d):
-    """Conv2d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConv2d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5, 5))
-    >>> layer.weight.shape
-    flow.Size([8, 3, 2, 2])
-    """
-
-    cls_to_become = Conv2d
+class LazyConv2d(_LazyForward, Conv2d): ...
 
 
-class LazyConv3d(_LazyForward, Conv3d):
-    """Conv3d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConv3d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5, 5, 5))
-    >>> layer.weight.shape
-    flow.Size([8, 3, 2, 2, 2])
-    """
-
-    cls_to_become = Conv3d
+class LazyConv3d(_LazyForward, Conv3d): ...
 
 
-class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d):
-    """ConvTranspose1d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConvTranspose1d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5))
-    >>> layer.weight.shape
-    flow.Size([3, 8, 2])
-    """
-
-    cls_to_become = ConvTranspose1d
+class LazyConvTranspose1d(_LazyTransposed, ConvTranspose1d): ...
 
 
-class LazyConvTranspose2d(_LazyTransposed, ConvTranspose2d):
-    """ConvTranspose2d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConvTranspose2d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5, 5))
-    >>> layer.weight.shape
-    flow.Size([3, 8, 2, 2])
-    """
-
-    cls_to_become = ConvTranspose2d
+class LazyConvTranspose2d(_LazyTransposed, ConvTranspose2d): ...
 
 
-class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d):
-    """ConvTranspose3d whose in_channels are those of its first input.
-
-    >>> layer = nn.LazyConvTranspose3d(8, 2)
-    >>> _ = layer(flow.ones(1, 3, 5, 5, 5))
-    >>> layer.weight.shape
-    flow.Size([3, 8, 2, 2, 2])
-    """
-
-    cls_to_become = ConvTranspose3d
+class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d): ...
 
 
-class _LazyNorm(LazyModuleMixin, _NormBase):
+class _LazyNorm(_LazyNd, _NormBase):
     """What the lazy batch and instance norms share."""
+
+    _text = """{name}, whose num_features are the channels of its first input.
+
+    >>> layer = nn.{name}(affine=True)
+    >>> _ = layer(flow.ones(4, 3, {twos}))
+    >>> layer.num_features
+    3
+    """
 
     def __init__(
         self,
@@ -340,73 +315,19 @@ class _LazyNorm(LazyModuleMixin, _NormBase):
         self.reset_parameters()
 
 
-class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """BatchNorm1d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyBatchNorm1d()
-    >>> _ = layer(flow.ones(4, 3))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = BatchNorm1d
+class LazyBatchNorm1d(_LazyNorm, BatchNorm1d): ...
 
 
-class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """BatchNorm2d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyBatchNorm2d()
-    >>> _ = layer(flow.ones(4, 3, 2, 2))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = BatchNorm2d
+class LazyBatchNorm2d(_LazyNorm, BatchNorm2d): ...
 
 
-class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """BatchNorm3d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyBatchNorm3d()
-    >>> _ = layer(flow.ones(4, 3, 2, 2, 2))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = BatchNorm3d
+class LazyBatchNorm3d(_LazyNorm, BatchNorm3d): ...
 
 
-class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """InstanceNorm1d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyInstanceNorm1d(affine=True)
-    >>> _ = layer(flow.ones(4, 3, 2))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = InstanceNorm1d
+class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d): ...
 
 
-class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """InstanceNorm2d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyInstanceNorm2d(affine=True)
-    >>> _ = layer(flow.ones(4, 3, 2, 2))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = InstanceNorm2d
+class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d): ...
 
 
-class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """InstanceNorm3d whose num_features are the channels of its first input.
-
-    >>> layer = nn.LazyInstanceNorm3d(affine=True)
-    >>> _ = layer(flow.ones(4, 3, 2, 2, 2))
-    >>> layer.num_features
-    3
-    """
-
-    cls_to_become = InstanceNorm3d
+class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d): ...

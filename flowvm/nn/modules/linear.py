@@ -20,6 +20,8 @@ from flowvm.nn.module import Module
 from flowvm.nn.modules._check import channels, integer, probability
 from flowvm.nn.parameter import Parameter
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType

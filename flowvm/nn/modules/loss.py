@@ -8,7 +8,8 @@ Long because each layer keeps the arguments of its function.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import KW_ONLY
 
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
@@ -26,12 +27,36 @@ from flowvm.nn.composites.linear_cross_entropy import LinearCrossEntropyOptions
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import choice, probability
 from flowvm.nn.modules.distance import PairwiseDistance
+from flowvm.nn.modules.layer import layer
 from flowvm.nn.modules.linear import Linear
 from flowvm.ops.rows.parts.class_loss_ops import legacy_reduction
+
+# public: nn
+
+
+def _number(owner: object, name: str, value: float) -> float:
+    if not isinstance(value, (int, float)):
+        raise ArgumentTypeError(
+            f"{type(owner).__name__}: {name} must be a float or int, got {value!r}"
+        )
+    return value
+
+
+def _positive(owner: object, name: str, value: float) -> float:
+    if value <= 0:
+        raise ArgumentError(f"{type(owner).__name__}: {name} must be positive, got {value}")
+    return value
+
+
+def _one_or_two(owner: object, name: str, value: int) -> int:
+    if value not in (1, 2):
+        raise ArgumentError(f"{type(owner).__name__}: {name} is 1 or 2, got {value}")
+    return value
 
 
 class _Loss(Module):
     _reductions: tuple[str, ...] = ("none", "mean", "sum")
+    _fields: tuple[str, ...] = ("reduction",)
 
     def __init__(
         self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
@@ -40,9 +65,13 @@ class _Loss(Module):
         said = legacy_reduction(size_average, reduce, reduction)
         self.reduction = choice(self, "reduction", said, self._reductions)
 
+    def extra_repr(self) -> str:
+        return ""
+
 
 class _WeightedLoss(_Loss):
     weight: Tensor | None
+    _fields = ("weight",)
 
     def __init__(
         self,
@@ -55,6 +84,7 @@ class _WeightedLoss(_Loss):
         self.register_buffer("weight", weight)
 
 
+@layer(F.l1_loss, "input, target")
 class L1Loss(_Loss):
     """|x - y|.
 
@@ -62,10 +92,8 @@ class L1Loss(_Loss):
     tensor(3.)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(input, target, reduction=self.reduction)
 
-
+@layer(F.mse_loss, "input, target")
 class MSELoss(_Loss):
     """(x - y)^2.
 
@@ -73,10 +101,8 @@ class MSELoss(_Loss):
     tensor(10.)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(input, target, reduction=self.reduction)
 
-
+@layer(F.smooth_l1_loss, "input, target")
 class SmoothL1Loss(_Loss):
     """0.5 (x - y)^2 / beta where |x - y| is below beta, |x - y| - 0.5 beta elsewhere.
 
@@ -84,20 +110,13 @@ class SmoothL1Loss(_Loss):
     tensor([0.5000, 2.5000])
     """
 
-    def __init__(
-        self,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        beta: float = 1.0,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.beta = beta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
+    beta: float = 1.0
 
 
+@layer(F.huber_loss, "input, target", delta=_number)
 class HuberLoss(_Loss):
     """0.5 (x - y)^2 where |x - y| is below delta, delta (|x - y| - 0.5 delta) elsewhere.
 
@@ -105,16 +124,11 @@ class HuberLoss(_Loss):
     tensor([0.5000, 2.5000])
     """
 
-    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction=reduction)
-        if not isinstance(delta, (int, float)):
-            raise ArgumentTypeError(f"HuberLoss: delta must be a float or int, got {delta!r}")
-        self.delta = delta
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+    reduction: str = "mean"
+    delta: float = 1.0
 
 
+@layer(F.cross_entropy, "input, target", label_smoothing=probability)
 class CrossEntropyLoss(_WeightedLoss):
     """Cross entropy of (N, C, ...) scores against class indices or class probabilities.
 
@@ -122,28 +136,12 @@ class CrossEntropyLoss(_WeightedLoss):
     tensor(0.6931)
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        ignore_index: int = -100,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
-        self.label_smoothing = probability(self, "label_smoothing", label_smoothing)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            input,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-            label_smoothing=self.label_smoothing,
-        )
+    weight: Tensor | None = None
+    size_average: bool | None = None
+    ignore_index: int = -100
+    reduce: bool | None = None
+    reduction: str = "mean"
+    label_smoothing: float = 0.0
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
@@ -213,6 +211,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
         )
 
 
+@layer(F.nll_loss, "input, target")
 class NLLLoss(_WeightedLoss):
     """Negative log likelihood of (N, C, ...) log-probabilities against class indices.
 
@@ -220,27 +219,14 @@ class NLLLoss(_WeightedLoss):
     tensor(2.5000)
     """
 
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        ignore_index: int = -100,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.ignore_index = ignore_index
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(
-            input,
-            target,
-            weight=self.weight,
-            ignore_index=self.ignore_index,
-            reduction=self.reduction,
-        )
+    weight: Tensor | None = None
+    size_average: bool | None = None
+    ignore_index: int = -100
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(F.binary_cross_entropy, "input, target")
 class BCELoss(_WeightedLoss):
     """Binary cross entropy of probabilities.
 
@@ -248,10 +234,8 @@ class BCELoss(_WeightedLoss):
     tensor(0.6931)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
 
-
+@layer(F.binary_cross_entropy_with_logits, "input, target", buffers=("pos_weight",))
 class BCEWithLogitsLoss(_WeightedLoss):
     """Binary cross entropy of scores, safe for large ones.
 
@@ -259,25 +243,14 @@ class BCEWithLogitsLoss(_WeightedLoss):
     tensor(0.6931)
     """
 
-    pos_weight: Tensor | None
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        pos_weight: Tensor | None = None,
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        self.register_buffer("pos_weight", pos_weight)
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            input, target, weight=self.weight, reduction=self.reduction, pos_weight=self.pos_weight
-        )
+    weight: Tensor | None = None
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
+    pos_weight: Tensor | None = None
 
 
+@layer(F.kl_div, "input, target")
 class KLDivLoss(_Loss):
     """target * (log(target) - input), input being log-probabilities; "batchmean" divides by N.
 
@@ -286,22 +259,15 @@ class KLDivLoss(_Loss):
     tensor(0.)
     """
 
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
+    log_target: bool = False
+
     _reductions = ("none", "mean", "sum", "batchmean")
 
-    def __init__(
-        self,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-        log_target: bool = False,
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_target = log_target
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
-
-
+@layer(F.soft_margin_loss, "input, target")
 class SoftMarginLoss(_Loss):
     """log(1 + exp(-y * x)) for y of 1 or -1.
 
@@ -309,10 +275,8 @@ class SoftMarginLoss(_Loss):
     tensor(0.6931)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.soft_margin_loss(input, target, reduction=self.reduction)
 
-
+@layer(F.hinge_embedding_loss, "input, target")
 class HingeEmbeddingLoss(_Loss):
     """x where y is 1, max(0, margin - x) where it is -1.
 
@@ -321,20 +285,13 @@ class HingeEmbeddingLoss(_Loss):
     tensor([0.5000, 0.7500])
     """
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.hinge_embedding_loss(input, target, self.margin, reduction=self.reduction)
+    margin: float = 1.0
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(F.margin_ranking_loss, "input1, input2, target")
 class MarginRankingLoss(_Loss):
     """max(0, -y * (x1 - x2) + margin).
 
@@ -343,18 +300,10 @@ class MarginRankingLoss(_Loss):
     tensor([0., 2.])
     """
 
-    def __init__(
-        self,
-        margin: float = 0.0,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.margin_ranking_loss(input1, input2, target, self.margin, reduction=self.reduction)
+    margin: float = 0.0
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
 class CombinedMarginLoss(Module):
@@ -393,6 +342,7 @@ class CombinedMarginLoss(Module):
         return f"m1={self.m1}, m2={self.m2}, m3={self.m3}"
 
 
+@layer(F.cosine_embedding_loss, "input1, input2, target")
 class CosineEmbeddingLoss(_Loss):
     """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1.
 
@@ -401,22 +351,13 @@ class CosineEmbeddingLoss(_Loss):
     tensor(0.4000)
     """
 
-    def __init__(
-        self,
-        margin: float = 0.0,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-    def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
-        return F.cosine_embedding_loss(
-            input1, input2, target, self.margin, reduction=self.reduction
-        )
+    margin: float = 0.0
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(F.triplet_margin_loss, "anchor, positive, negative", margin=_positive)
 class TripletMarginLoss(_Loss):
     """max(0, d(anchor, positive) - d(anchor, negative) + margin).
 
@@ -425,34 +366,16 @@ class TripletMarginLoss(_Loss):
     tensor(0.5000)
     """
 
-    def __init__(
-        self,
-        margin: float = 1.0,
-        p: float = 2.0,
-        eps: float = 1e-6,
-        swap: bool = False,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        if margin <= 0:
-            raise ArgumentError(f"{type(self).__name__}: margin must be positive, got {margin}")
-        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_loss(
-            anchor,
-            positive,
-            negative,
-            self.margin,
-            self.p,
-            self.eps,
-            self.swap,
-            reduction=self.reduction,
-        )
+    margin: float = 1.0
+    p: float = 2.0
+    eps: float = 1e-6
+    swap: bool = False
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(F.poisson_nll_loss, "input, target")
 class PoissonNLLLoss(_Loss):
     """exp(x) - y * x, or with log_input=False x - y * log(x + eps).
 
@@ -460,24 +383,15 @@ class PoissonNLLLoss(_Loss):
     tensor(1.)
     """
 
-    def __init__(
-        self,
-        log_input: bool = True,
-        full: bool = False,
-        size_average: bool | None = None,
-        eps: float = 1e-8,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_input, self.full, self.eps = log_input, full, eps
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.poisson_nll_loss(
-            input, target, self.log_input, self.full, eps=self.eps, reduction=self.reduction
-        )
+    log_input: bool = True
+    full: bool = False
+    size_average: bool | None = None
+    eps: float = 1e-8
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(F.gaussian_nll_loss, "input, target, var")
 class GaussianNLLLoss(_Loss):
     """0.5 * (log(var) + (x - y)^2 / var).
 
@@ -485,12 +399,10 @@ class GaussianNLLLoss(_Loss):
     tensor(2.)
     """
 
-    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
-        super().__init__(reduction=reduction)
-        self.full, self.eps = full, eps
-
-    def forward(self, input: Tensor, target: Tensor, var: Tensor | float) -> Tensor:
-        return F.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
+    _: KW_ONLY
+    full: bool = False
+    eps: float = 1e-6
+    reduction: str = "mean"
 
 
 class NLLLoss2d(NLLLoss):
@@ -501,6 +413,7 @@ class NLLLoss2d(NLLLoss):
     """
 
 
+@layer(F.multilabel_margin_loss, "input, target")
 class MultiLabelMarginLoss(_Loss):
     """Sum of max(0, 1 - x_y + x_i) over a sample's classes y and the others i, divided by C.
 
@@ -508,10 +421,8 @@ class MultiLabelMarginLoss(_Loss):
     tensor(0.2500)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
-
+@layer(F.multilabel_soft_margin_loss, "input, target")
 class MultiLabelSoftMarginLoss(_WeightedLoss):
     """The mean over classes of -(y log(sigmoid(x)) + (1 - y) log(sigmoid(-x))).
 
@@ -519,12 +430,8 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
     tensor(0.6931)
     """
 
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multilabel_soft_margin_loss(
-            input, target, weight=self.weight, reduction=self.reduction
-        )
 
-
+@layer(F.multi_margin_loss, "input, target", p=_one_or_two)
 class MultiMarginLoss(_WeightedLoss):
     """Sum over the classes but y of max(0, margin - x_y + x_j) ** p, divided by their number.
 
@@ -532,26 +439,20 @@ class MultiMarginLoss(_WeightedLoss):
     tensor(0.2500)
     """
 
-    def __init__(
-        self,
-        p: int = 1,
-        margin: float = 1.0,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(weight, size_average, reduce, reduction)
-        if p not in (1, 2):
-            raise ArgumentError(f"MultiMarginLoss: p is 1 or 2, got {p}")
-        self.p, self.margin = p, margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.multi_margin_loss(
-            input, target, self.p, self.margin, self.weight, reduction=self.reduction
-        )
+    p: int = 1
+    margin: float = 1.0
+    weight: Tensor | None = None
+    size_average: bool | None = None
+    reduce: bool | None = None
+    reduction: str = "mean"
 
 
+@layer(
+    F.triplet_margin_with_distance_loss,
+    "anchor, positive, negative",
+    margin=_positive,
+    distance_function=lambda self, name, value: PairwiseDistance() if value is None else value,
+)
 class TripletMarginWithDistanceLoss(_Loss):
     """TripletMarginLoss with a distance of one's own, pairwise_distance without one.
 
@@ -561,36 +462,14 @@ class TripletMarginWithDistanceLoss(_Loss):
     tensor(0.5000)
     """
 
-    def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        if margin <= 0:
-            raise ArgumentError(
-                f"TripletMarginWithDistanceLoss: margin must be positive, got {margin}"
-            )
-        self.distance_function = (
-            PairwiseDistance() if distance_function is None else distance_function
-        )
-        self.margin, self.swap = margin, swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        return F.triplet_margin_with_distance_loss(
-            anchor,
-            positive,
-            negative,
-            distance_function=self.distance_function,
-            margin=self.margin,
-            swap=self.swap,
-            reduction=self.reduction,
-        )
+    _: KW_ONLY
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None
+    margin: float = 1.0
+    swap: bool = False
+    reduction: str = "mean"
 
 
+@layer(F.ctc_loss, "log_probs, targets, input_lengths, target_lengths")
 class CTCLoss(_Loss):
     """How improbable a sequence of labels is, whatever steps they come at; see
     `functional.ctc_loss`.
@@ -600,25 +479,6 @@ class CTCLoss(_Loss):
     flow.Size([1])
     """
 
-    def __init__(
-        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.blank, self.zero_infinity = blank, zero_infinity
-
-    def forward(
-        self,
-        log_probs: Tensor,
-        targets: Tensor,
-        input_lengths: Tensor | Sequence[int],
-        target_lengths: Tensor | Sequence[int],
-    ) -> Tensor:
-        return F.ctc_loss(
-            log_probs,
-            targets,
-            input_lengths,
-            target_lengths,
-            self.blank,
-            self.reduction,
-            self.zero_infinity,
-        )
+    blank: int = 0
+    reduction: str = "mean"
+    zero_infinity: bool = False

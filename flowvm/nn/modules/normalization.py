@@ -15,6 +15,8 @@ from flowvm.nn.modules._affine import Affine
 from flowvm.nn.modules._check import channels, integer
 from flowvm.nn.parameter import Parameter
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType

@@ -9,16 +9,17 @@ from __future__ import annotations
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.nn import functional as F
-from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, sizes
+from flowvm.nn.modules.layer import Dimensional
+
+# public: nn
 
 _ANY = -(1 << 31)  # widths may be negative
 
 
-class _Pad(Module):
+class _Pad(Dimensional):
     """`_ndim` dimensions padded by `_mode`; tensors may or may not have a batch."""
 
-    _ndim: int
     _mode: str
 
     def __init__(self, padding: Ints) -> None:
@@ -39,6 +40,11 @@ class _Pad(Module):
 
 class _ConstantPad(_Pad):
     _mode = "constant"
+    _text = """A border of one number, around {shape}.
+
+    >>> nn.{name}(1, 2.0)(flow.zeros(1, {twos}))[0].flatten()[0]
+    tensor(2.)
+    """
 
     def __init__(self, padding: Ints, value: float) -> None:
         super().__init__(padding)
@@ -52,6 +58,12 @@ class _ConstantPad(_Pad):
 
 
 class _ZeroPad(_ConstantPad):
+    _text = """A border of zeros, around {shape}.
+
+    >>> bool(nn.{name}(1)(flow.ones(1, {twos})).sum() == 2**{n})
+    True
+    """
+
     def __init__(self, padding: Ints) -> None:
         super().__init__(padding, 0.0)
 
@@ -59,100 +71,73 @@ class _ZeroPad(_ConstantPad):
         return f"{self.padding}"
 
 
-class ConstantPad1d(_ConstantPad):
-    """A border of one number, around (N, C, L) or (C, L)."""
-
-    _ndim = 1
-
-
-class ConstantPad2d(_ConstantPad):
-    """A border of one number, around (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-
-
-class ConstantPad3d(_ConstantPad):
-    """A border of one number, around (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-
-
-class ReflectionPad1d(_Pad):
-    """A border that mirrors the inside without its edge, around (N, C, L) or (C, L)."""
-
-    _ndim = 1
+class _ReflectionPad(_Pad):
     _mode = "reflect"
+    _text = """A border that mirrors the inside without its edge, around {shape}.
+
+    >>> nn.{name}(1)(flow.arange(3.0).expand(1, {threes})).flatten()[:5]
+    tensor([1., 0., 1., 2., 1.])
+    """
 
 
-class ReflectionPad2d(_Pad):
-    """A border that mirrors the inside without its edge, around (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-    _mode = "reflect"
-
-
-class ReflectionPad3d(_Pad):
-    """A border that mirrors the inside without its edge, around (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-    _mode = "reflect"
-
-
-class ReplicationPad1d(_Pad):
-    """A border that repeats the edge, around (N, C, L) or (C, L)."""
-
-    _ndim = 1
+class _ReplicationPad(_Pad):
     _mode = "replicate"
+    _text = """A border that repeats the edge, around {shape}.
+
+    >>> nn.{name}(1)(flow.arange(3.0).expand(1, {threes})).flatten()[:5]
+    tensor([0., 0., 1., 2., 2.])
+    """
 
 
-class ReplicationPad2d(_Pad):
-    """A border that repeats the edge, around (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-    _mode = "replicate"
-
-
-class ReplicationPad3d(_Pad):
-    """A border that repeats the edge, around (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-    _mode = "replicate"
-
-
-class CircularPad1d(_Pad):
-    """A border that wraps around, around (N, C, L) or (C, L)."""
-
-    _ndim = 1
+class _CircularPad(_Pad):
     _mode = "circular"
+    _text = """A border that wraps around, around {shape}.
+
+    >>> nn.{name}(1)(flow.arange(3.0).expand(1, {threes})).flatten()[:5]
+    tensor([2., 0., 1., 2., 0.])
+    """
 
 
-class CircularPad2d(_Pad):
-    """A border that wraps around, around (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-    _mode = "circular"
+class ConstantPad1d(_ConstantPad): ...
 
 
-class CircularPad3d(_Pad):
-    """A border that wraps around, around (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-    _mode = "circular"
+class ConstantPad2d(_ConstantPad): ...
 
 
-class ZeroPad1d(_ZeroPad):
-    """A border of zeros, around (N, C, L) or (C, L)."""
-
-    _ndim = 1
+class ConstantPad3d(_ConstantPad): ...
 
 
-class ZeroPad2d(_ZeroPad):
-    """A border of zeros, around (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
+class ReflectionPad1d(_ReflectionPad): ...
 
 
-class ZeroPad3d(_ZeroPad):
-    """A border of zeros, around (N, C, D, H, W) or (C, D, H, W)."""
+class ReflectionPad2d(_ReflectionPad): ...
 
-    _ndim = 3
+
+class ReflectionPad3d(_ReflectionPad): ...
+
+
+class ReplicationPad1d(_ReplicationPad): ...
+
+
+class ReplicationPad2d(_ReplicationPad): ...
+
+
+class ReplicationPad3d(_ReplicationPad): ...
+
+
+class CircularPad1d(_CircularPad): ...
+
+
+class CircularPad2d(_CircularPad): ...
+
+
+class CircularPad3d(_CircularPad): ...
+
+
+class ZeroPad1d(_ZeroPad): ...
+
+
+class ZeroPad2d(_ZeroPad): ...
+
+
+class ZeroPad3d(_ZeroPad): ...

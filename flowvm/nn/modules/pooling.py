@@ -1,7 +1,4 @@
-"""Pooling layers: thin shells that keep the arguments of the functions of the same name.
-
-Long because most stand in one, two and three dimensions.
-"""
+"""Pooling layers: thin shells that keep the arguments of the functions of the same name."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
-from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, integer, sizes
+from flowvm.nn.modules.layer import Dimensional
+
+# public: nn
 
 
-class _Pool(Module):
+class _Pool(Dimensional):
     """A window that slides: kernel_size, stride (kernel_size by default) and padding."""
-
-    _ndim: int
 
     def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0) -> None:
         super().__init__()
@@ -36,6 +33,13 @@ class _Pool(Module):
 
 
 class _MaxPool(_Pool):
+    _named = "max_pool{n}d"
+    _text = """The largest element of each window over {shape}.
+
+    >>> nn.{name}(2)(flow.arange(4.0).expand(1, {fours})).flatten()[:2]
+    tensor([1., 3.])
+    """
+
     def __init__(
         self,
         kernel_size: Ints,
@@ -50,8 +54,8 @@ class _MaxPool(_Pool):
         self.return_indices = return_indices
         self.ceil_mode = ceil_mode
 
-    def _pool(self, function: Any, input: Tensor) -> Any:
-        return function(
+    def forward(self, input: Tensor) -> Any:
+        return type(self)._function(
             input,
             self.kernel_size,
             self.stride,
@@ -65,37 +69,24 @@ class _MaxPool(_Pool):
         return f"{super().extra_repr()}, dilation={self.dilation}, ceil_mode={self.ceil_mode}"
 
 
-class MaxPool1d(_MaxPool):
-    """The largest element of each window over (N, C, L) or (C, L)."""
-
-    _ndim = 1
-
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool1d, input)
+class MaxPool1d(_MaxPool): ...
 
 
-class MaxPool2d(_MaxPool):
-    """The largest element of each window over (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool2d, input)
+class MaxPool2d(_MaxPool): ...
 
 
-class MaxPool3d(_MaxPool):
-    """The largest element of each window over (N, C, D, H, W) or (C, D, H, W)."""
+class MaxPool3d(_MaxPool): ...
 
-    _ndim = 3
 
-    def forward(self, input: Tensor) -> Any:
-        return self._pool(F.max_pool3d, input)
+_MEAN = """The mean of each window over {shape}.
+
+    >>> nn.{name}(2)(flow.arange(4.0).expand(1, {fours})).flatten()[:2]
+    tensor([0.5000, 2.5000])
+    """
 
 
 class AvgPool1d(_Pool):
-    """The mean of each window over (N, C, L) or (C, L)."""
-
-    _ndim = 1
+    _text = _MEAN
 
     def __init__(
         self,
@@ -124,7 +115,8 @@ class AvgPool1d(_Pool):
 
 
 class _AvgPool(_Pool):
-    _function: Any
+    _named = "avg_pool{n}d"
+    _text = _MEAN
 
     def __init__(
         self,
@@ -153,21 +145,13 @@ class _AvgPool(_Pool):
         return out
 
 
-class AvgPool2d(_AvgPool):
-    """The mean of each window over (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-    _function = staticmethod(F.avg_pool2d)
+class AvgPool2d(_AvgPool): ...
 
 
-class AvgPool3d(_AvgPool):
-    """The mean of each window over (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-    _function = staticmethod(F.avg_pool3d)
+class AvgPool3d(_AvgPool): ...
 
 
-class _Adaptive(Module):
+class _Adaptive(Dimensional):
     """As many windows as it takes for the output to have `output_size`."""
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
@@ -182,89 +166,65 @@ class _Adaptive(Module):
         return f"output_size={self.output_size}"
 
 
+class _AdaptiveAvg(_Adaptive):
+    _named = "adaptive_avg_pool{n}d"
+    _text = """The means of `output_size` windows over {shape}; None keeps a size.
+
+    >>> nn.{name}(2)(flow.arange(4.0).expand(1, {fours})).flatten()[:2]
+    tensor([0.5000, 2.5000])
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = type(self)._function(input, self.output_size)
+        return out
+
+
 class _AdaptiveMax(_Adaptive):
+    _named = "adaptive_max_pool{n}d"
+    _text = """The largest elements of `output_size` windows over {shape}; None keeps a size.
+
+    >>> nn.{name}(2)(flow.arange(4.0).expand(1, {fours})).flatten()[:2]
+    tensor([1., 3.])
+    """
+
     def __init__(
         self, output_size: int | Sequence[int | None] | None, return_indices: bool = False
     ) -> None:
         super().__init__(output_size)
         self.return_indices = return_indices
 
-
-class AdaptiveAvgPool1d(_Adaptive):
-    """The means of `output_size` windows over (N, C, L) or (C, L).
-
-    >>> nn.AdaptiveAvgPool1d(2)(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]))
-    tensor([[[2., 6.]]])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool1d(input, self.output_size)
-
-
-class AdaptiveAvgPool2d(_Adaptive):
-    """The means of `output_size` windows over (N, C, H, W) or (C, H, W);
-    None keeps a size.
-
-    >>> nn.AdaptiveAvgPool2d((2, None))(flow.ones(1, 3, 4, 5)).shape
-    flow.Size([1, 3, 2, 5])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(input, self.output_size)
-
-
-class AdaptiveAvgPool3d(_Adaptive):
-    """The means of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
-    None keeps a size.
-
-    >>> nn.AdaptiveAvgPool3d(1)(flow.ones(1, 3, 4, 4, 4)).shape
-    flow.Size([1, 3, 1, 1, 1])
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.adaptive_avg_pool3d(input, self.output_size)
-
-
-class AdaptiveMaxPool1d(_AdaptiveMax):
-    """The largest elements of `output_size` windows over (N, C, L) or (C, L).
-
-    >>> nn.AdaptiveMaxPool1d(2)(flow.tensor([[[1.0, 3.0, 5.0, 7.0]]]))
-    tensor([[[3., 7.]]])
-    """
-
     def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool1d(input, self.output_size, self.return_indices)
+        return type(self)._function(input, self.output_size, self.return_indices)
 
 
-class AdaptiveMaxPool2d(_AdaptiveMax):
-    """The largest elements of `output_size` windows over (N, C, H, W) or (C, H, W);
-    None keeps a size.
-
-    >>> nn.AdaptiveMaxPool2d(2)(flow.ones(1, 3, 4, 5)).shape
-    flow.Size([1, 3, 2, 2])
-    """
-
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool2d(input, self.output_size, self.return_indices)
+class AdaptiveAvgPool1d(_AdaptiveAvg): ...
 
 
-class AdaptiveMaxPool3d(_AdaptiveMax):
-    """The largest elements of `output_size` windows over (N, C, D, H, W) or (C, D, H, W);
-    None keeps a size.
-
-    >>> nn.AdaptiveMaxPool3d(1)(flow.ones(1, 3, 4, 4, 4)).shape
-    flow.Size([1, 3, 1, 1, 1])
-    """
-
-    def forward(self, input: Tensor) -> Any:
-        return F.adaptive_max_pool3d(input, self.output_size, self.return_indices)
+class AdaptiveAvgPool2d(_AdaptiveAvg): ...
 
 
-class _MaxUnpool(Module):
+class AdaptiveAvgPool3d(_AdaptiveAvg): ...
+
+
+class AdaptiveMaxPool1d(_AdaptiveMax): ...
+
+
+class AdaptiveMaxPool2d(_AdaptiveMax): ...
+
+
+class AdaptiveMaxPool3d(_AdaptiveMax): ...
+
+
+class _MaxUnpool(Dimensional):
     """Maxima back to where they were found; the rest is 0."""
 
-    _ndim: int
-    _function: Any
+    _named = "max_unpool{n}d"
+    _text = """The inverse of MaxPool{n}d, as far as there is one: it needs its indices.
+
+    >>> pool, unpool = nn.MaxPool{n}d(2, return_indices=True), nn.{name}(2)
+    >>> bool(unpool(*pool(flow.ones(1, {fours}))).sum() == 2**{n})
+    True
+    """
 
     def __init__(self, kernel_size: Ints, stride: Ints | None = None, padding: Ints = 0) -> None:
         super().__init__()
@@ -285,32 +245,24 @@ class _MaxUnpool(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
-class MaxUnpool1d(_MaxUnpool):
-    """The inverse of MaxPool1d, as far as there is one: it needs its indices."""
-
-    _ndim = 1
-    _function = staticmethod(F.max_unpool1d)
+class MaxUnpool1d(_MaxUnpool): ...
 
 
-class MaxUnpool2d(_MaxUnpool):
-    """The inverse of MaxPool2d, as far as there is one: it needs its indices."""
-
-    _ndim = 2
-    _function = staticmethod(F.max_unpool2d)
+class MaxUnpool2d(_MaxUnpool): ...
 
 
-class MaxUnpool3d(_MaxUnpool):
-    """The inverse of MaxPool3d, as far as there is one: it needs its indices."""
-
-    _ndim = 3
-    _function = staticmethod(F.max_unpool3d)
+class MaxUnpool3d(_MaxUnpool): ...
 
 
-class _LPPool(Module):
+class _LPPool(Dimensional):
     """(sum of x ** norm_type) ** (1 / norm_type) of each window."""
 
-    _ndim: int
-    _function: Any
+    _named = "lp_pool{n}d"
+    _text = """The p-norm of each window over {shape}.
+
+    >>> bool(nn.{name}(1, 2)(flow.ones(1, {fours})).max() == 2**{n})
+    True
+    """
 
     def __init__(
         self,
@@ -337,32 +289,24 @@ class _LPPool(Module):
         )
 
 
-class LPPool1d(_LPPool):
-    """The p-norm of each window over (N, C, L) or (C, L)."""
-
-    _ndim = 1
-    _function = staticmethod(F.lp_pool1d)
+class LPPool1d(_LPPool): ...
 
 
-class LPPool2d(_LPPool):
-    """The p-norm of each window over (N, C, H, W) or (C, H, W)."""
-
-    _ndim = 2
-    _function = staticmethod(F.lp_pool2d)
+class LPPool2d(_LPPool): ...
 
 
-class LPPool3d(_LPPool):
-    """The p-norm of each window over (N, C, D, H, W) or (C, D, H, W)."""
-
-    _ndim = 3
-    _function = staticmethod(F.lp_pool3d)
+class LPPool3d(_LPPool): ...
 
 
-class _FractionalMaxPool(Module):
+class _FractionalMaxPool(Dimensional):
     """The largest element of each of windows that are drawn."""
 
-    _ndim: int
-    _function: Any
+    _named = "fractional_max_pool{n}d"
+    _text = """The largest elements of windows at drawn places (Graham, 2014), over {shape}.
+
+    >>> bool(nn.{name}(2, output_size=2)(flow.ones(1, {fours})).sum() == 2**{n})
+    True
+    """
     _random_samples: Tensor | None
 
     def __init__(
@@ -403,19 +347,7 @@ class _FractionalMaxPool(Module):
         )
 
 
-class FractionalMaxPool2d(_FractionalMaxPool):
-    """The largest elements of windows at places that are drawn, over (N, C, H, W) or (C, H, W)
-    (Graham, 2014).
-    """
-
-    _ndim = 2
-    _function = staticmethod(F.fractional_max_pool2d)
+class FractionalMaxPool2d(_FractionalMaxPool): ...
 
 
-class FractionalMaxPool3d(_FractionalMaxPool):
-    """The largest elements of windows at places that are drawn, over (N, C, D, H, W) or (C, D, H,
-    W) (Graham, 2014).
-    """
-
-    _ndim = 3
-    _function = staticmethod(F.fractional_max_pool3d)
+class FractionalMaxPool3d(_FractionalMaxPool): ...

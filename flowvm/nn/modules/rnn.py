@@ -21,6 +21,8 @@ from flowvm.nn.modules._check import flag, integer, probability
 from flowvm.nn.parameter import Parameter
 from flowvm.nn.utils.rnn import PackedSequence
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
     from flowvm.meta.dtype import DType
@@ -214,6 +216,7 @@ def _no_projection(module: RNNBase, proj_size: int | None) -> None:
         raise ArgumentError(f"{type(module).__name__}: proj_size={proj_size} is for LSTM alone")
 
 
+# public: nn
 class RNN(RNNBase):
     """h_t = tanh(W_ih x_t + b_ih + W_hh h_(t-1) + b_hh) for each layer; relu in place of tanh with
     nonlinearity="relu".
@@ -251,6 +254,7 @@ class RNN(RNNBase):
         self.nonlinearity = nonlinearity
 
 
+# public: nn
 class LSTM(RNNBase):
     """Long short-term memory, layer over layer.
 
@@ -281,6 +285,7 @@ class LSTM(RNNBase):
         )  # fmt: skip
 
 
+# public: nn
 class GRU(RNNBase):
     """Gated recurrent units, layer over layer.
 

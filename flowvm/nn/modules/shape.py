@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
 from flowvm.nn.modules._check import Ints, integer, sizes
+from flowvm.nn.modules.layer import layer
+
+# public: nn
 
 
+def _two(minimum: int) -> Callable[[object, str, Any], tuple[int, ...]]:
+    return lambda owner, name, value: sizes(owner, name, value, 2, minimum)
+
+
+def _count(owner: object, name: str, value: int) -> int:
+    return integer(owner, name, value, 1)
+
+
+_WINDOW: Any = {"kernel_size": _two(1), "dilation": _two(1), "padding": _two(0), "stride": _two(1)}
+
+
+@layer(F.unfold, **_WINDOW)
 class Unfold(Module):
     """The patches of (N, C, H, W) or (C, H, W) as columns of a matrix.
 
@@ -18,26 +34,14 @@ class Unfold(Module):
     flow.Size([1, 12, 9])
     """
 
-    def __init__(
-        self, kernel_size: Ints, dilation: Ints = 1, padding: Ints = 0, stride: Ints = 1
-    ) -> None:
-        super().__init__()
-        self.kernel_size = sizes(self, "kernel_size", kernel_size, 2, 1)
-        self.dilation = sizes(self, "dilation", dilation, 2, 1)
-        self.padding = sizes(self, "padding", padding, 2)
-        self.stride = sizes(self, "stride", stride, 2, 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, "
-            f"stride={self.stride}"
-        )
+    kernel_size: Ints
+    dilation: Ints = 1
+    padding: Ints = 0
+    stride: Ints = 1
 
 
-class Fold(Unfold):
+@layer(F.fold, output_size=_two(1), **_WINDOW)
+class Fold(Module):
     """Columns of patches added up to images of `output_size`.
 
     >>> columns = nn.Unfold(2)(flow.ones(1, 1, 3, 3))
@@ -47,24 +51,11 @@ class Fold(Unfold):
               [1., 2., 1.]]]])
     """
 
-    def __init__(
-        self,
-        output_size: Ints,
-        kernel_size: Ints,
-        dilation: Ints = 1,
-        padding: Ints = 0,
-        stride: Ints = 1,
-    ) -> None:
-        super().__init__(kernel_size, dilation, padding, stride)
-        self.output_size = sizes(self, "output_size", output_size, 2, 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.fold(
-            input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride
-        )
-
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}, {super().extra_repr()}"
+    output_size: Ints
+    kernel_size: Ints
+    dilation: Ints = 1
+    padding: Ints = 0
+    stride: Ints = 1
 
 
 class PixelShuffle(Module):
@@ -107,6 +98,7 @@ class PixelShuffle(Module):
         return f"upscale_factor={self.upscale_factor}"
 
 
+@layer(F.pixel_unshuffle, downscale_factor=_count)
 class PixelUnshuffle(Module):
     """(..., C, H * r, W * r) to (..., C * r * r, H, W).
 
@@ -114,17 +106,10 @@ class PixelUnshuffle(Module):
     flow.Size([1, 4, 1, 1])
     """
 
-    def __init__(self, downscale_factor: int) -> None:
-        super().__init__()
-        self.downscale_factor = integer(self, "downscale_factor", downscale_factor, 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.pixel_unshuffle(input, self.downscale_factor)
-
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
+    downscale_factor: int
 
 
+@layer(F.channel_shuffle, groups=_count)
 class ChannelShuffle(Module):
     """(N, C, *) with the channels of `groups` groups dealt in turn.
 
@@ -132,15 +117,7 @@ class ChannelShuffle(Module):
     tensor([0, 2, 1, 3])
     """
 
-    def __init__(self, groups: int) -> None:
-        super().__init__()
-        self.groups = integer(self, "groups", groups, 1)
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.channel_shuffle(input, self.groups)
-
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"
+    groups: int
 
 
 class Upsample(Module):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowvm.meta.dtype import DType
 
 
+# public: nn
 class Embedding(Module):
     """Row i of a (num_embeddings, embedding_dim) table for each integer i of the input.
 
@@ -128,6 +129,7 @@ _USUAL = {
 }
 
 
+# public: nn
 class EmbeddingBag(Embedding):
     """The mean, sum or maximum of the rows of a table that the integers of a bag name.
 

@@ -32,6 +32,8 @@ from flowvm.nn.modules.dropout import Dropout
 from flowvm.nn.modules.linear import Linear
 from flowvm.nn.modules.normalization import LayerNorm
 
+# public: nn
+
 if TYPE_CHECKING:
     from flowvm.meta.device import Device
 

@@ -4,8 +4,17 @@ Not here: groups and collectives (`flowvm.distributed`), layers (`flowvm.nn.modu
 """
 
 from flowvm.loading.listing import listing
+
+# --- public names, by `python -m tools.faces`
+# isort: off
+# fmt: off
 from flowvm.nn.parallel.data_parallel import DataParallel, data_parallel
 from flowvm.nn.parallel.distributed import DistributedDataParallel
 
 __all__ = ["DataParallel", "DistributedDataParallel", "data_parallel"]
+# fmt: on
+# isort: on
+# --- by hand
+
+
 __dir__ = listing(globals())

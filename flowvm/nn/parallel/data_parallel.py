@@ -16,6 +16,7 @@ def _one(device_ids: Sequence[Any] | None) -> None:
         )
 
 
+# public: nn, nn.parallel
 class DataParallel(Module):
     """Calls `module`, which lies in it by that name, as PyTorch's does with one device: nothing is
     split.
@@ -45,6 +46,7 @@ class DataParallel(Module):
         return self.module(*inputs, **kwargs)
 
 
+# public: nn.parallel
 def data_parallel(
     module: Module,
     inputs: Any,

@@ -66,6 +66,7 @@ class _Backward:
         self.expected = False  # whether a forward has prepared it
 
 
+# public: nn.parallel
 class DistributedDataParallel(Module):
     """Calls `module`, which lies in it by that name; `backward` leaves the same gradients on every
     rank: the mean of what each has computed.

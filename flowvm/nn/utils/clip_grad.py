@@ -11,18 +11,13 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import InvalidValueError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import float64, promote_types
 from flowvm.meta.placements import broadcast
 from flowvm.ops.rows.parts.folds import square_up
 
-__all__ = [
-    "clip_grad_norm",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clip_grads_with_norm_",
-    "get_total_norm",
-]
+# public: nn.utils
+
 __dir__ = listing(globals())
 
 
@@ -189,3 +184,6 @@ def clip_grad_value_(
     with no_grad():
         for grad in _grads(parameters):
             grad.clamp_(-bound, bound)
+
+
+__all__ = own_names(globals())

@@ -8,12 +8,12 @@ from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, ShapeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 
-__all__ = ["parameters_to_vector", "vector_to_parameters"]
 __dir__ = listing(globals())
 
 
+# public: nn.utils
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     """The parameters, flattened, one after the other.
 
@@ -23,6 +23,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     return ops.cat([param.reshape(-1) for param in parameters])
 
 
+# public: nn.utils
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     """Copy slices of `vec` into the parameters, in order; the inverse of parameters_to_vector.
 
@@ -45,3 +46,6 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
             end = start + param.numel()
             param.copy_(vec[start:end].reshape(param.shape))
             start = end
+
+
+__all__ = own_names(globals())

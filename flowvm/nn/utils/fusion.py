@@ -8,17 +8,13 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 from flowvm.nn.modules.batchnorm import FusedBatchNorm1d, FusedBatchNorm2d, FusedBatchNorm3d
 from flowvm.nn.parameter import Parameter
 
-__all__ = [
-    "fuse_conv_bn_eval",
-    "fuse_conv_bn_weights",
-    "fuse_linear_bn_eval",
-    "fuse_linear_bn_weights",
-]
+# public: nn.utils
+
 __dir__ = listing(globals())
 
 
@@ -117,3 +113,6 @@ def fuse_linear_bn_eval(linear: Module, bn: Module) -> Module:
         norm.bias,
     )  # fmt: skip
     return fused  # type: ignore[no-any-return]
+
+
+__all__ = own_names(globals())

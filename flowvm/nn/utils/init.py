@@ -6,15 +6,15 @@ import inspect
 from typing import Any, TypeVar
 
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 
-__all__ = ["skip_init"]
 __dir__ = listing(globals())
 
 M = TypeVar("M", bound=Module)
 
 
+# public: nn.utils
 def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
     """module_cls(*args, **kwargs) whose parameters and buffers are to be filled: they have no
     defined values.
@@ -30,3 +30,6 @@ def skip_init(module_cls: type[M], *args: Any, **kwargs: Any) -> M:
         raise ArgumentError(f"skip_init: {module_cls.__name__} takes no device")
     device = kwargs.pop("device", "cpu")
     return module_cls(*args, **kwargs, device=device).to_empty(device=device)
+
+
+__all__ = own_names(globals())

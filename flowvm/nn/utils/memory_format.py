@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 
-__all__ = ["convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format"]
 __dir__ = listing(globals())
 
 M = TypeVar("M", bound=Module)
 
 
+# public: nn.utils
 def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
     """`module` as it is: memory_format is taken and means nothing, kernels read any strides.
 
@@ -23,6 +23,7 @@ def convert_conv2d_weight_memory_format(module: M, memory_format: Any) -> M:
     return module
 
 
+# public: nn.utils
 def convert_conv3d_weight_memory_format(module: M, memory_format: Any) -> M:
     """`module` as it is, as convert_conv2d_weight_memory_format.
 
@@ -31,3 +32,6 @@ def convert_conv3d_weight_memory_format(module: M, memory_format: Any) -> M:
     True
     """
     return module
+
+
+__all__ = own_names(globals())

@@ -11,7 +11,7 @@ from flowvm import linalg, ops
 from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import finfo, int32
 from flowvm.nn import functional as F
 from flowvm.nn.module import Module
@@ -19,7 +19,6 @@ from flowvm.nn.modules.conv import _ConvTransposeNd
 from flowvm.nn.utils.parametrize import register_parametrization
 from flowvm.nn.utils.weight_norm import directed, norm_except_dim
 
-__all__ = ["orthogonal", "spectral_norm", "weight_norm"]
 __dir__ = listing(globals())
 
 
@@ -291,3 +290,6 @@ def orthogonal(
         )
     made = _Orthogonal(weight, orthogonal_map, use_trivialization)
     return register_parametrization(module, name, made, unsafe=True)
+
+
+__all__ = own_names(globals())

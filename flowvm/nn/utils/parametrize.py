@@ -15,20 +15,11 @@ from flowvm.autograd import no_grad
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, ShapeError
 from flowvm.guards.regions import Mode, Region
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 from flowvm.nn.modules.containers import ModuleDict, ModuleList
 from flowvm.nn.parameter import Parameter, set_data
 
-__all__ = [
-    "ParametrizationList",
-    "cached",
-    "is_parametrized",
-    "register_parametrization",
-    "remove_parametrizations",
-    "transfer_parametrizations_and_params",
-    "type_before_parametrizations",
-]
 __dir__ = listing(globals())
 
 _kept: Mode[dict[tuple[int, str], Any] | None] = Mode(None)  # what the outermost `cached` keeps
@@ -309,3 +300,6 @@ def transfer_parametrizations_and_params(
         for mine, theirs in zip(other[name]._originals(), held[name]._originals(), strict=True):
             set_data(mine, theirs.detach())
     return to_module
+
+
+__all__ = own_names(globals())

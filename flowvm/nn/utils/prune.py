@@ -15,29 +15,10 @@ from typing import Any
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 from flowvm.nn.parameter import set_data
 
-__all__ = [
-    "BasePruningMethod",
-    "CustomFromMask",
-    "Identity",
-    "L1Unstructured",
-    "LnStructured",
-    "PruningContainer",
-    "RandomStructured",
-    "RandomUnstructured",
-    "custom_from_mask",
-    "global_unstructured",
-    "identity",
-    "is_pruned",
-    "l1_unstructured",
-    "ln_structured",
-    "random_structured",
-    "random_unstructured",
-    "remove",
-]
 __dir__ = listing(globals())
 
 
@@ -492,3 +473,6 @@ def is_pruned(module: Module) -> bool:
         for part in module.modules()
         for hook in part._forward_pre_hooks.values()
     )
+
+
+__all__ = own_names(globals())

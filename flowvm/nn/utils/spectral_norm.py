@@ -57,6 +57,7 @@ class SpectralNorm:
         setattr(module, self.name, self.compute_weight(module, module.training))
 
 
+# public: nn.utils
 def spectral_norm(
     module: Module,
     name: str = "weight",
@@ -96,6 +97,7 @@ def spectral_norm(
     return module
 
 
+# public: nn.utils
 def remove_spectral_norm(module: Module, name: str = "weight") -> Module:
     """Undo `spectral_norm`: the parameter has the divided value.
 

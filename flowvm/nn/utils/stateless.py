@@ -9,10 +9,9 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.guards.regions import reverting
-from flowvm.loading.listing import listing
+from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module
 
-__all__ = ["functional_call"]
 __dir__ = listing(globals())
 
 
@@ -90,3 +89,6 @@ def functional_call(
     given = () if args is None else args if isinstance(args, tuple) else (args,)
     with _replaced(module, parameters_and_buffers, tie_weights):
         return module(*given, **(kwargs or {}))
+
+
+__all__ = own_names(globals())

@@ -15,6 +15,7 @@ from flowvm.profiler.views.tree import Known, ModuleTree, tree
 from flowvm.random import fork_rng
 
 
+# public: flow (late, unlisted)
 def summary(model: Module, *args: Any, **kwargs: Any) -> ModuleTree:
     """The modules of `model` as a tree: class, the shape that each gives, parameters, and what a
     call `model(*args, **kwargs)` took in it and all below: time, FLOPs of products and

@@ -58,6 +58,7 @@ def _found(module: Module, kind: type, name: str) -> int | None:
     return None
 
 
+# public: nn.utils
 def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Module:
     """Have `module.<name>` computed as `<name>_g` times the directions of `<name>_v` in front of
     each call; see `nn.utils.parametrizations.weight_norm`, which is newer.
@@ -80,6 +81,7 @@ def weight_norm(module: Module, name: str = "weight", dim: int | None = 0) -> Mo
     return module
 
 
+# public: nn.utils
 def remove_weight_norm(module: Module, name: str = "weight") -> Module:
     """Undo `weight_norm`: the parameter has the value that was computed last.
 

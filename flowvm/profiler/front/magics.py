@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+# public: flow (late, unlisted)
 def load_ipython_extension(shell: Any) -> None:
     """Called by `%load_ext flowvm`: the magics, for `shell`."""
     left: dict[str, Any] = {}

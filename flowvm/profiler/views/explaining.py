@@ -251,6 +251,7 @@ def _task(info: Any, operand: int) -> str:
     return f"{number} {name}" + (f" ({scope})" if scope else "")
 
 
+# public: flow (late)
 def explain(tensor: Tensor) -> Explanation:
     """Which instruction and line made a tensor, of what, where it is, and who uses it.
 

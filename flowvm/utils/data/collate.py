@@ -17,6 +17,7 @@ from flowvm.meta.dtype import float64
 np_str_obj_array_pattern = re.compile("[SaUO]")  # dtypes that stay as they are, as in PyTorch
 
 
+# public: utils.data
 def default_collate(batch: Sequence[Any]) -> Any:
     """Combine samples to a batch: stack tensors and arrays, make tensors of numbers, keep strings,
     go into containers.
@@ -61,6 +62,7 @@ def _transposed(batch: Sequence[Any], first: Sequence[Any]) -> Any:
     return columns if isinstance(first, tuple) else _like(first, columns)
 
 
+# public: utils.data
 def default_convert(data: Any) -> Any:
     """Convert arrays to tensors and keep all else; batch_size=None does so to a sample.
 

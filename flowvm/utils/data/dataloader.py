@@ -33,6 +33,7 @@ _MADE_OF = frozenset(
 )
 
 
+# public: utils.data
 class DataLoader(Generic[T_co]):
     """Iterates over a dataset in batches.
 

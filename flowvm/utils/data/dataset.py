@@ -17,6 +17,8 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AssertedError, OutOfRangeError
 
+# public: utils.data
+
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -193,6 +195,7 @@ class StackDataset(Dataset[Any]):
         return self._length
 
 
+# not public
 def batch_getter(dataset: Any) -> Callable[[Sequence[int]], Any] | None:
     """dataset.get_batch, unless a subclass redefined __getitem__ and left get_batch behind."""
     for cls in type(dataset).__mro__:

@@ -20,6 +20,8 @@ from flowvm.ops import Generator, default_generator
 from flowvm.ranks.world import rank as own_rank
 from flowvm.ranks.world import world_size
 
+# public: utils.data
+
 T_co = TypeVar("T_co", covariant=True)
 
 AT_ONCE = 1 << 16  # independent draws

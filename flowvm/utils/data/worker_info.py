@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 
+# public: utils.data
 class WorkerInfo:
     """The record of a worker: its number, the count of workers and the seed of its random numbers.
     `dataset` is the dataset; in a process, the worker's own copy.
@@ -37,6 +38,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
+# public: utils.data
 def get_worker_info() -> WorkerInfo | None:
     """The WorkerInfo of the calling worker, or None outside a DataLoader's workers.
 

@@ -33,7 +33,7 @@ def modules() -> list[types.ModuleType]:
 
 ALL_MODULES = modules()
 
-ROOMS_WITHOUT_PUBLIC_OPS = ("declare", "scalar", "updates")
+ROOMS_WITHOUT_PUBLIC_OPS = ("declare", "placed", "scalar", "updates")
 
 
 def is_public(module: types.ModuleType) -> bool:
@@ -187,10 +187,15 @@ def _text(value: Any) -> str:
 
 def public_functions() -> list[tuple[str, str, Any]]:
     """(module, name, function) of everything callable that the rooms offer, classes aside."""
+    from tools import faces  # programs of other folders import this file, and find no tools
+
     found = []
+    files = faces.modules()
     for module in filter(is_public, ALL_MODULES):
         short = module.__name__.rpartition(".")[2]
-        for name in getattr(module, "__all__", ()):
+        path = files[module.__name__]
+        public = [one.name for one in faces.marks(module.__name__, path) if one.name[0] != "_"]
+        for name in dict.fromkeys(public):
             value = getattr(module, name)
             if callable(value) and not inspect.isclass(value) and not isinstance(value, DType):
                 found.append((short, name, value))

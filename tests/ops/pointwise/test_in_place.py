@@ -17,7 +17,7 @@ OTHERS = {
 OF_INTEGERS = {"gcd_": (6, 4, 9), "lcm_": (6, 4, 9)}
 
 
-@pytest.mark.parametrize("name", in_place.__all__)
+@pytest.mark.parametrize("name", in_place.METHODS.split())
 def test_it_is_the_method(name):
     if name in OF_INTEGERS:
         x, others = flow.tensor(OF_INTEGERS[name]), (flow.tensor([4, 6, 3]),)
