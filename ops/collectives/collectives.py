@@ -217,7 +217,7 @@ def _resplit(
     taken: tuple[int, ...],
     members: Group,
 ) -> Tensor:
-    """What is sent has another shape than what comes: all parts go as rows of one element."""
+    """Exchange parts whose shape changes: send all parts as rows of one element."""
     shape = x._meta.shape
     rest = math.prod(d for i, d in enumerate(shape) if i not in (split, concat))
     parts = x.split(list(given), split)
@@ -237,7 +237,7 @@ def _resplit(
 def broadcast(
     x: Tensor | None, src: int, group: Any = None, meta: TensorMeta | None = None
 ) -> Tensor:
-    """What rank `src` has in `x`, on all ranks of the group; ranks that have no `x` say its `meta`.
+    """Return the `x` of rank `src` on all ranks of the group; a rank without it passes its `meta`.
 
     ArgumentError for a rank that is not in the group, and on `src` without `x`.
     """
@@ -266,7 +266,7 @@ def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
 
 
 def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
-    """What rank `src` sends: a tensor like `meta`."""
+    """Receive a tensor like `meta` from rank `src`."""
     if not isinstance(meta, TensorMeta):
         raise ArgumentTypeError(f"recv: meta is a TensorMeta, got {type(meta).__name__}")
     members = Group.of(group)
@@ -339,7 +339,7 @@ def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
 
 
 def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
-    """What rank `src` has in `x`, in the place of every rank's."""
+    """Replace every rank's `x` with the `x` of rank `src`."""
     members, x = Group.of(group), _tensor("broadcast", x)
     members.rank_of(src, "broadcast")
     if members.size > 1:
@@ -348,7 +348,7 @@ def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
 
 
 def recv_(x: Tensor, src: int, group: Any = None, tag: int = 0) -> Tensor:
-    """What rank `src` sends, in the place of `x`."""
+    """Receive the tensor that rank `src` sends, in `x`."""
     members, x = Group.of(group), _tensor("recv", x)
     _peer("recv", src, members)
     changed(recv_into, x, src, tag, members.ranks, at=lane_for("recv", src, x._meta.device))

@@ -1,4 +1,4 @@
-"""What a collective does, whatever carries it: an `Exchange`.
+"""The description of a collective, whatever transport carries it out: an `Exchange`.
 
 Each device type has a *transport*, a table with a line for each kind of exchange: MPI's for tensors
 of the CPU (`cpu/mpi.py`), NCCL's for those of CUDA devices (`cuda/nccl.py`).  Groups, lanes and the
@@ -45,7 +45,7 @@ class Exchange(NamedTuple):
 
     @property
     def message(self) -> bool:
-        """Whether it is between two ranks, of which each shows its own standing."""
+        """True if the exchange is between two ranks: each shows its own standing."""
         return self.kind in ("send", "recv")
 
     @property
@@ -90,5 +90,5 @@ def exchange(
 
 
 def places(counts: Sequence[int]) -> list[int]:
-    """Where each rank's part begins."""
+    """Return the position at which each rank's part begins."""
     return [0, *accumulate(counts)][:-1]

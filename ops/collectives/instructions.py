@@ -51,7 +51,7 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
 
 
 def _unequal(rows: tuple[int, ...]) -> list[object]:
-    """What ranks must agree on of their parts: nothing where all are equal."""
+    """Return the sizes of the parts if they differ, since ranks must agree on them."""
     return [rows] if len({*rows}) > 1 else []
 
 
@@ -65,7 +65,7 @@ CUDA = "exchange:steps"
 
 
 def _answered(e: Exchange, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]) -> Launch:
-    """What an infer function answers; `seen` are all operands but the order, outputs first."""
+    """Return the Launch of an exchange; `seen` are all operands except `order`, outputs first."""
     if e.lane.device is not cpu:
         return elsewhere(tuple(outputs), e)
     return mpi.launched(e, (none, one, both)[len(seen)], outputs, seen)
@@ -151,21 +151,21 @@ def all_to_all_of(
     grad=lambda c, g: (_to_source(c.attrs, g), None),
 )  # fmt: skip
 def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has in `x`."""
+    """Broadcast the `x` of rank `src`."""
     out = x.dense()
     return _answered(_broadcasting(out, src, ranks, same=False), (out,), (out, x))
 
 
 @declare("order! -> out", name="broadcast", half="bits", complex=True, cuda=CUDA)
 def broadcast_to(order: TensorMeta, meta: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has, on a rank that has no `x`."""
+    """Receive the broadcast of rank `src` on a rank that has no `x`."""
     out = meta.dense()
     return _answered(_broadcasting(out, src, ranks), (out,), (out,))
 
 
 @declare("x!, order! ->", name="broadcast_", half="bits", complex=True, cuda=CUDA)
 def broadcast_into(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has in `x`, in all ranks' `x`."""
+    """Broadcast the `x` of rank `src` into the `x` of all ranks."""
     return _answered(_broadcasting(x.dense(), src, ranks), (), (x,))
 
 
@@ -189,7 +189,7 @@ def send_from(
 def recv_of(
     order: TensorMeta, meta: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """What rank `src` sends: a tensor like `meta`."""
+    """Receive a tensor like `meta` from rank `src`."""
     out = meta.dense()
     return _answered(_message("recv", out, src, tag, ranks), (out,), (out,))
 
@@ -198,7 +198,7 @@ def recv_of(
 def recv_into(
     x: TensorMeta, order: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """What rank `src` sends, in `x`."""
+    """Receive the tensor that rank `src` sends, in `x`."""
     return _answered(_message("recv", x, src, tag, ranks), (), (x,))
 
 

@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """How often the pieces are repeated, and how far apart in the output and in the operands.
+    """The repetition of the pieces: how often, and the distances in the output and in the operands.
 
     One plane after the other: pieces that share cache lines are written at one time.
     """
@@ -117,7 +117,7 @@ class Assembly:
 
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
-        """What comes out."""
+        """The output, as a tuple."""
         return (self.out,)
 
     def on_cpu(self) -> Invocation:

@@ -1,4 +1,4 @@
-"""How an operator that was made at run time is made again: the table of makers.
+"""The table of makers: how to make an operator again that was made at run time.
 
     @maker("cat", integer(1, MOST))
     def _cat_of(count): ...

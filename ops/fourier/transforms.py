@@ -165,7 +165,7 @@ def _chirped(x: Tensor, way: int, scale: float) -> Tensor:
 
 
 def _scale(name: str, norm: str | None, n: int, forward: bool) -> float:
-    """What a transform over n points is multiplied by."""
+    """Return the factor of a transform over n points."""
     norm = "backward" if norm is None else norm
     if norm not in NORMS:
         raise ArgumentError(f"{name}: norm is 'backward', 'ortho' or 'forward', got {norm!r}")

@@ -338,7 +338,7 @@ def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hermitian(A: Tensor, asked: bool) -> bool:
-    """Whether a matrix is Hermitian in a way that symmetric ones are not."""
+    """Return True if a Hermitian matrix is `asked` for and complex numbers make a difference."""
     return bool(asked) and A._meta.dtype.is_complex
 
 

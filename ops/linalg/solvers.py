@@ -170,8 +170,9 @@ def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 def _of_batch(t: Tensor, batch: tuple[int, ...], ndim: int) -> Tensor:
-    """Of numbers of each matrix, in `ndim` dimensions of a batch, those of matrices that were not
-    spread yet.
+    """Narrow `t` to the matrices of `batch`, before they were broadcast.
+
+    `t` has numbers for each matrix in its first `ndim` dimensions.
     """
     for dim, size in enumerate((1,) * (ndim - len(batch)) + batch):
         if size == 1:

@@ -1,7 +1,8 @@
-"""Which signature a call is made by: the one whose operands cost the fewest bytes to box.
+"""The choice of a call's signature: the one whose operands cost the fewest bytes to box.
 
-Of those that cost as much, the one that changes the fewest operands; then the first, so that splits
-are kept before tensors are made whole.  Each dimension of the placement is chosen for itself.
+Among equal costs the signature that changes the fewest operands wins, then the first one.  So
+splits are kept before tensors are made whole.  Each dimension of the placement is chosen for
+itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from flowvm.ops.placed.signatures import Signature, signatures
 
 @dataclass(frozen=True)
 class Choice:
-    """How a call is made: sbp of each input and result, the results' metas; what led to it."""
+    """The signature of a call: the sbp of each input and result, the results' metas, the
+    reasons.
+    """
 
     inputs: tuple[Sbps, ...]
     outputs: tuple[GlobalMeta, ...]

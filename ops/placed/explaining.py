@@ -34,14 +34,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` gives; printed, it is a line a call."""
+    """The result of `explain`; printed, it is one line for each call."""
 
     lines: tuple[Line, ...]
     result: Any = field(repr=False)
 
     @property
     def bytes(self) -> float:
-        """All that a rank receives."""
+        """The bytes that a rank receives in all calls."""
         return sum(line.choice.bytes for line in self.lines)
 
     def __str__(self) -> str:

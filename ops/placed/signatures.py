@@ -34,7 +34,7 @@ Metas = tuple[TensorMeta, ...]
 
 @dataclass(frozen=True)
 class Signature:
-    """What operands and results are, along one dimension of a placement."""
+    """The sbp of operands and results along one dimension of a placement."""
 
     inputs: tuple[sbp, ...]
     outputs: tuple[sbp, ...]
@@ -65,7 +65,7 @@ def signatures(
 
 
 def letters_of(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
-    """What is known of a call's dimensions, None if nothing."""
+    """Return the letters of a call's dimensions, or None if nothing is known of them."""
     if isinstance(op.form, tuple) and hasattr(op.form[0], "expr"):
         return _pointwise(metas, outs, _linear_in(op, metas, outs))
     rule = RULES.get(op.name)

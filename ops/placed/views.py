@@ -25,8 +25,9 @@ from flowvm.vm.machine.words import OPERAND
 
 
 def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
-    """What `meta`'s shape and strides, `offset_bytes` further on, show of `x`, a global tensor of C
-    order; outside the autograd graph.
+    """Return a view of `x` with `meta`'s shape and strides that begins `offset_bytes` further on.
+
+    `x` is a global tensor of C order; the view is outside the autograd graph.
     """
     out = _view(x, meta, offset_bytes)
     boxes = _boxes(x, out, meta, offset_bytes)
@@ -38,8 +39,9 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
 
 
 def _boxes(x: Tensor, out: Tensor, meta: Any, offset_bytes: int) -> Any:
-    """Of a view `out` that is a copy: itself, as another tensor, and what it was to be a view of;
-    None if it is a view.
+    """Return the origin of a copy `out`: an alias of it, and the view that it stands for.
+
+    If `out` is a view, return the entry of `x`; None if there is none.
     """
     if out.storage() is not x.storage():
         return alias(out, out._meta), x, meta, offset_bytes
@@ -77,8 +79,9 @@ def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
 
 
 def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
-    """What a view `out` of `x` keeps: its geometry and those of the views between it and its base;
-    and, if it is a copy, of what, so that changes go back (`written_back`).
+    """Return the entries of a view `out` of `x`: its geometry, behind those of the views before it.
+
+    If `out` is a copy, its origin is there too, so that changes go back (`written_back`).
     """
     try:
         before = x._extra.get("links", ())
@@ -150,7 +153,7 @@ class _Dim(NamedTuple):
 
 
 def _dims(own: GlobalMeta) -> list[_Dim]:
-    """Those that have steps."""
+    """Return the dimensions of more than one element."""
     local: TensorMeta = own.local if own.inside else own  # a rank outside has no part
     known = zip(own.shape, own.stride, local.shape, local.stride, strict=True)
     return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
@@ -158,7 +161,7 @@ def _dims(own: GlobalMeta) -> list[_Dim]:
 
 @remembered("views")
 def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
-    """How the view is held, where each rank has all that it shows of its part; else None.
+    """Return the sbp of the view if each rank has all that the view shows of its part; else None.
 
     It follows from logical shapes alone, so all ranks find the same.
     """
@@ -278,8 +281,9 @@ def _walked(
 
 
 def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
-    """Whether dimension `d` is the slowest of those that dimension `j` of the view is made of, or
-    `j` the slowest that it becomes: equal parts of one are equal parts of the other.
+    """Return True if `d` and dimension `j` of the view span the same memory.
+
+    Then equal parts of one are equal parts of the other.
     """
     n, step = own.shape[d], own.stride[d]
     return meta.shape[j] * meta.stride[j] == n * step

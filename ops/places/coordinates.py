@@ -123,10 +123,12 @@ def batch_gather(input: Tensor, indices: Tensor) -> Tensor:
 
 
 def in_top_k(targets: Tensor, predictions: Tensor, k: int) -> Tensor:
-    """Whether fewer than `k` predictions, (n, classes), are greater than that of the class
-    `targets`, (n,): bool, (n,).  False for rows with an infinity or NaN.
+    """Test whether fewer than `k` predictions of a row are greater than its target's prediction.
 
-    ShapeError, DTypeError where targets are no integers, OutOfRangeError for a class that is not
+    `targets` are classes, (n,), and `predictions` (n, classes); the result is bool, (n,).  It is
+    False for rows with an infinity or NaN.
+
+    ShapeError; DTypeError where targets are no integers; OutOfRangeError for a class that is not
     there.
 
     >>> scores = flow.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])

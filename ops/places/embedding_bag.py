@@ -42,7 +42,7 @@ class Bags(NamedTuple):
 
 
 def _outside(index: Array, bounds: Array, bag: int, bags: int, rows: int, details: Array) -> bool:
-    """Whether a bag's bounds or indices are outside; `details` then say which."""
+    """Return True if a bag's bounds or indices are out of range, and write the details."""
     begin, end = bounds[bag], bounds[bag + 1]
     low = 0 if bag == 0 else begin
     high = len(index) if bag == bags - 1 else end
@@ -180,7 +180,7 @@ def _max(weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, skip: int) -
 
 
 def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
-    """Where each bag begins, and the end of the last."""
+    """Return the begin of each bag, and the end of the last."""
     shape = index._meta.shape
     if len(shape) == 2:
         if offsets is not None:

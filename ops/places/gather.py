@@ -171,7 +171,7 @@ def combine_slices(
     skip: int,
     mode: int,
 ) -> Launch:
-    """The same, combining what is there with what comes: ADD, MULTIPLY, AMAX or AMIN."""
+    """Combine slices of `x` with slices of `source` at `index`: ADD, MULTIPLY, AMAX or AMIN."""
     return _put(x, index, source, dim, low, shown, skip, mode)
 
 
@@ -217,7 +217,7 @@ def scatter_elements(x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: 
 def combine_elements(
     x: TensorMeta, index: TensorMeta, source: TensorMeta, dim: int, mode: int
 ) -> Launch:
-    """The same, combining what is there with what comes."""
+    """Combine elements of `x` with elements of `source` at `index`, by `mode`."""
     return _scattered(x, index, source, dim, mode)
 
 

@@ -34,8 +34,9 @@ TOGETHER = 256  # searches that go on at the same time
 
 
 def _find(places: Array, row: Array, values: Array, right: bool) -> None:
-    """How many of the sorted `row` come before each value (`right`: or are equal); NaN is larger
-    than any number.
+    """Count the elements of the sorted `row` before each value (`right`: or equal to it).
+
+    NaN is larger than any number.
 
     All searches take the same steps, one step of all after another: there is nothing to predict,
     and no search waits for the memory that another one asks for.
@@ -106,8 +107,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value would go in the sorted last dimension of `sorted_sequence`, keeping it
-    sorted.
+    """Return where to insert each value to keep the last dimension of `sorted_sequence` sorted.
 
     The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is
     the first such place, "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence
@@ -182,8 +182,9 @@ def isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether each element is among `test_elements` (`invert`: is not); one of the two may be a
-    number.
+    """Test whether each element is among `test_elements` (`invert`: is not).
+
+    One of the two may be a number.
 
     >>> flow.isin(flow.tensor([1, 2, 3]), flow.tensor([3, 1]))
     tensor([ True, False,  True])
@@ -241,8 +242,7 @@ def _histc(x: TensorMeta, bins: int, low: float, high: float) -> Launch:
 @method()
 @with_out
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
-    input's dtype.
+    """Count the elements in `bins` equal intervals from `min` to `max`, in the input's dtype.
 
     Elements outside are left out, and so is NaN.  With `min` equal to `max` the data's own range is
     taken; InvalidValueError when the result is read, if that is infinite.

@@ -109,7 +109,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def _before(a: Any, b: Any, descending: bool) -> bool:
-    """Whether `a` comes strictly before `b`."""
+    """Return True if `a` comes strictly before `b`."""
     if descending:
         return bool(a > b or (a != a and b == b))
     return bool(a < b or (b != b and a == a))
@@ -172,7 +172,7 @@ def row_order(x: Tensor) -> Tensor:
 
 
 def _worse(values: Array, indices: Array, r: int, a: int, b: int, largest: bool) -> bool:
-    """Whether element a of the heap comes behind element b: equal values, the later position."""
+    """Return True if element a of the heap comes behind b: of equal values, the later one."""
     if _before(values[r, b], values[r, a], largest):
         return True
     return not _before(values[r, a], values[r, b], largest) and indices[r, a] > indices[r, b]
@@ -199,7 +199,7 @@ def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
 
 
 def _any_before(x: Array, worst: Any, largest: bool) -> bool:
-    """Whether there may be an element that comes before `worst`: vectors at a time."""
+    """Return True if an element may come before `worst`; it looks at vectors at a time."""
     hits = 0
     if largest:
         for i in range(len(x)):

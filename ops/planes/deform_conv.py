@@ -62,7 +62,7 @@ def _columns_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 @op("x, offset, mask -> out", name="deform_columns", saves="x, offset, mask", grad=_columns_grad)
 def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windows) -> Launch:
-    """What the windows read: (N, channels * taps, windows)."""
+    """Gather the elements that the windows read: (N, channels * taps, windows)."""
     t = windows
     seen, columns, places, factors = _views(x.shape, offset, t)
     n, channels, taps, count = columns.shape
@@ -75,7 +75,7 @@ def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windo
 
 
 def _columns_back_grad(c: Any, v: Tensor) -> tuple[Tensor | None, ...]:
-    """What columns are to x, they are to v, the gradient by the gradient by x."""
+    """Return the gradients of `_columns_back` by v, the gradient by the gradient by x."""
     g, offset, mask = c.saved
     windows = c.attrs[1]
     by_g = by_offset = by_mask = None
@@ -273,7 +273,9 @@ def _reference(
 
 
 def _offsets(rng: np.random.Generator, *shape: int) -> Any:
-    """Of sixteenths, exact in every dtype, none of them whole: there the gradient has steps."""
+    """Return random offsets in sixteenths: exact in every dtype; none whole: the gradient jumps
+    there.
+    """
     return rng.integers(-2, 2, shape) + rng.integers(2, 15, shape) / 16
 
 

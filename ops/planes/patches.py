@@ -202,7 +202,9 @@ def fold(
 
 
 def _places(t: Windows) -> Any:
-    """Where each tap (rows) of each patch (columns) lies in the padded plane: rows, columns."""
+    """Return the rows and columns of each tap (rows) of each patch (columns) in the padded
+    plane.
+    """
     b, e = np.arange(t.kh) * t.dh, np.arange(t.kw) * t.dw
     y, x = np.arange(t.oh) * t.sh, np.arange(t.ow) * t.sw
     rows, columns = b[:, None] + y, e[:, None] + x

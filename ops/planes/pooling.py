@@ -56,7 +56,7 @@ def window_sizes(
     name: str, n: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool,
 ) -> Sizes:  # fmt: skip
-    """Of input, output, kernel, stride, padding and dilation, when they fit."""
+    """Return the sizes of input, output, kernel, stride, padding and dilation, if they fit."""
     space = _check(name, n, input)
     if 0 in input._meta.shape[-n - 1 :]:
         raise ShapeError(
@@ -85,7 +85,7 @@ def window_sizes(
 
 
 def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
-    """How many windows a dimension has, less than 1 where the kernel is larger than it."""
+    """Return the number of windows of a dimension, less than 1 if the kernel is larger than it."""
     room = size + 2 * pad - gap * (kernel - 1) - 1
     if room < 0:
         return 0
@@ -109,7 +109,7 @@ def _windows(name: str, n: int, input: Tensor, *numbers: Any) -> Windows:
 
 
 def adaptive_sizes(name: str, n: int, input: Tensor, output_size: Any) -> Sizes:
-    """Of input and output, when they fit."""
+    """Return the sizes of input and output, if they fit."""
     space = _check(name, n, input)
     if not isinstance(output_size, (tuple, list)):
         output_size = (output_size,) * n

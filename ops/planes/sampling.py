@@ -122,7 +122,7 @@ Tap = tuple[Tensor, Tensor | None]  # whole places along a dimension, and their 
 
 
 def _taps(x: Tensor, size: int, mode: str, padding: str, corners: bool) -> list[Tap]:
-    """What is read along one dimension for the places x, in elements."""
+    """Return the taps to read along one dimension for the places x, in elements."""
     if mode == "nearest":
         return [(rounded(_moved(x, size, padding, corners)), None)]
     if mode == "bilinear":

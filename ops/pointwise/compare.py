@@ -281,7 +281,7 @@ def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def signbit(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Whether the sign bit is set: x < 0, and also -0.0.
+    """Test whether the sign bit is set: x < 0, and also -0.0.
 
     >>> flow.signbit(flow.tensor([-1.0, -0.0, 0.0]))
     tensor([ True,  True, False])
@@ -315,8 +315,9 @@ _isclose_nan = elementwise(
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only
-    with `equal_nan`.
+    """Test whether abs(input - other) <= atol + rtol * abs(other), element by element.
+
+    Equal infinities are close, NaN only with `equal_nan`.
 
     >>> flow.isclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.1]))
     tensor([ True, False])
@@ -335,7 +336,7 @@ def isclose(
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether `isclose` holds everywhere, as a Python bool.  Waits for the tensors.
+    """Return True if `isclose` holds everywhere, as a Python bool.  Waits for the tensors.
 
     >>> flow.allclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.000001]))
     True
@@ -344,7 +345,7 @@ def allclose(
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the two have one shape and equal elements, as a Python bool; waits for them.
+    """Return True if the two have one shape and equal elements.  Waits for the tensors.
 
     >>> flow.equal(flow.tensor([1, 2]), flow.tensor([1, 2]))
     True

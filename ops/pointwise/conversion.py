@@ -165,7 +165,7 @@ def ndimension(x: Tensor) -> int:
 
 @method()
 def is_signed(x: Tensor) -> bool:
-    """Whether the dtype has negative values.
+    """Return True if the dtype has negative values.
 
     >>> flow.tensor(1).is_signed(), flow.tensor(1, dtype=flow.uint8).is_signed()
     (True, False)
@@ -175,7 +175,7 @@ def is_signed(x: Tensor) -> bool:
 
 @method()
 def is_complex(x: Tensor) -> bool:
-    """Whether the dtype is a complex one.
+    """Return True if the dtype is a complex one.
 
     >>> flow.tensor(1j).is_complex()
     True
@@ -185,7 +185,7 @@ def is_complex(x: Tensor) -> bool:
 
 @method()
 def is_nonzero(x: Tensor) -> bool:
-    """Whether the value of a one-element tensor is not zero.  Waits for the tensor.
+    """Return True if the value of a one-element tensor is not zero.  Waits for the tensor.
 
     >>> flow.tensor([0.0]).is_nonzero()
     False
@@ -246,7 +246,7 @@ def sparse_dim(x: Tensor) -> int:
 
 @method()
 def is_same_size(x: Tensor, other: Tensor) -> bool:
-    """Whether `other` has `x`'s shape.
+    """Return True if `other` has `x`'s shape.
 
     >>> flow.ones(2, 3).is_same_size(flow.zeros(2, 3))
     True
@@ -428,8 +428,9 @@ Tensor.output_nr = property(  # type: ignore[attr-defined]
 
 
 def _data(x: Tensor) -> Tensor:
-    """The same memory outside the autograd graph, as `detach()`; an assigned tensor's memory,
-    shape and dtype become the tensor's own.
+    """The tensor's memory outside the autograd graph, as `detach()`.
+
+    Assignment gives the tensor the memory, shape and dtype of another one.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> x.data.requires_grad
@@ -459,7 +460,7 @@ Tensor.is_cpu = property(  # type: ignore[attr-defined]
 
 @method("__contains__")
 def _contains(x: Tensor, element: object) -> bool:
-    """Whether any element equals `element`.  Waits for the tensor."""
+    """Return True if any element equals `element`.  Waits for the tensor."""
     same: Any = x == element
     return bool(same.any().item())
 

@@ -147,8 +147,9 @@ def dropout(
 
 
 def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
-    """What dropout multiplies with: 0 with probability `p`, else 1 / (1 - p); for dropout of whole
-    channels.
+    """Return the factors of dropout: 0 with probability `p`, else 1 / (1 - p).
+
+    They are for dropout of whole channels.
     """
     return dropout(ones(tuple(shape), dtype=dtype), p)
 
@@ -189,11 +190,11 @@ _MOST = 1 << 10  # trials whose numbers are there at once, for each element
 
 @with_out
 def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """How many of `count` trials that succeed with probability `prob` did, broadcast, in their
-    dtype, which is a float.
+    """Draw how many of `count` trials succeed with probability `prob`.
 
-    One number is drawn for each trial.  ArgumentError for a count that is negative, and for what
-    is no probability.
+    The arguments are broadcast; the result has their dtype, which is a float.  One number is drawn
+    for each trial.  ArgumentError for a count that is negative, and for a `prob` that is no
+    probability.
 
     >>> flow.binomial(flow.tensor([10.0, 10.0]), flow.tensor([0.0, 1.0]))
     tensor([ 0., 10.])

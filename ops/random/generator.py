@@ -1,7 +1,7 @@
-"""Where random numbers start from: a seed, and a count of calls.
+"""The source of random numbers: a seed, and a count of calls.
 
-While a graph is captured, no generator moves.  What code does to one (draws, seeds it, keeps its
-state and goes back to it) is told to the capture, and each replay does it in that order.
+While a graph is captured, no generator moves.  The capture records what code does to one: it draws,
+seeds it, keeps its state and goes back to it.  Each replay does this in the same order.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Generator:
         return self.draw_now() if recorder is None else recorder.draw(self)
 
     def draw_now(self) -> tuple[int, int]:
-        """The same, captured or not."""
+        """Return the seed and the number of a new call, also while a graph is captured."""
         with self._lock:
             call = self._calls
             self._calls += 1

@@ -85,7 +85,7 @@ def exp_of_product32(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def exp_of_product64(a: Number, b: Number) -> tuple[Number, Number]:
-    """The same for 0 <= a * b <= 752."""
+    """Return p, t as `exp_of_product32` does, for 0 <= a * b <= 752."""
     t = _TWO_POWERS - a * b * _LOG2E
     n = t - _TWO_POWERS
     return _polynomial64(-fma(a, b, n * _HIGH) - n * _LOW), t

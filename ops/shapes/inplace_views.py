@@ -126,8 +126,9 @@ def set_(
 
 
 class UntypedStorage:
-    """What `x.untyped_storage()` gives: the memory that a tensor and its views share, to compare
-    and to measure.  Its values are the tensors'.
+    """The memory that a tensor and its views share, to compare and to measure.
+
+    `x.untyped_storage()` returns it.  Its values are the tensors'.
     """
 
     __slots__ = ("tensor",)
@@ -137,11 +138,11 @@ class UntypedStorage:
 
     @property
     def device(self) -> Any:
-        """Where it lives."""
+        """The device of the memory."""
         return self.tensor._meta.device
 
     def data_ptr(self) -> int:
-        """The address of its first byte.  Waits for the tensor."""
+        """Return the address of the first byte.  Waits for the tensor."""
         wait_for(self.tensor)
         return engine.pointer(self.tensor._ref & ((1 << OPERAND.STORAGE_BITS) - 1))
 
@@ -173,7 +174,7 @@ def untyped_storage(x: Tensor) -> UntypedStorage:
 
 @method()
 def is_set_to(x: Tensor, tensor: Tensor) -> bool:
-    """Whether both show the same memory in the same way.
+    """Return True if both tensors show the same memory in the same way.
 
     >>> x = flow.ones(2)
     >>> x.is_set_to(x.view(2)), x.is_set_to(x.clone())

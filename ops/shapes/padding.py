@@ -351,14 +351,14 @@ def pad(
 
 
 def _edge_kept(n: int, before: int, after: int) -> tuple[int, int]:
-    """Where one side takes away all `n` elements, the last of them is the first of the other's."""
+    """Adjust padding if one side removes all `n` elements: the other side keeps the last one."""
     if n and before == -n and after > 0:
         return before + 1, after - 1
     return (before - 1, after + 1) if n and after == -n and before > 0 else (before, after)
 
 
 def _around(x: Tensor, sides: dict[int, tuple[int, int]]) -> _Sides:
-    """What is added before and after each dimension of `x`."""
+    """Return the elements to add before and after each dimension of `x`."""
     pairs = (sides.get(d, (0, 0)) for d in range(x._meta.ndim))
     return tuple((max(0, a), max(0, b)) for a, b in pairs)
 

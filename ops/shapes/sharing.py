@@ -89,7 +89,7 @@ def share_memory_(x: Tensor) -> Tensor:
 
 @method()
 def is_shared(x: Tensor) -> bool:
-    """Whether other processes may have the memory: that of `share_memory_`.
+    """Return True if other processes may have the memory, as after `share_memory_`.
 
     >>> flow.ones(2).is_shared()
     False
@@ -112,7 +112,7 @@ def _subclasses(kind: type) -> set[type]:
 
 
 def _sent(t: Tensor) -> Any:
-    """What multiprocessing's pickles make of a tensor."""
+    """Return the pickled form of a tensor for multiprocessing."""
     memory = _shared_by(t)
     if memory is None or (t.requires_grad and not t.is_leaf):
         return t.__reduce_ex__(4)

@@ -64,7 +64,7 @@ def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """What pieces are views of: of a tensor in the graph they get their Node later, all one."""
+    """Return `x`, detached if it is in the graph: its pieces get one Node later."""
     return x.detach() if x._node is not None and grad_enabled() else x
 
 

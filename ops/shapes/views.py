@@ -129,8 +129,7 @@ def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 @method("reshape")
 @steady
 def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`; see
-    `flow.reshape`.
+    """Return the elements in another shape, `x.reshape(2, -1)`; see `flow.reshape`.
 
     >>> flow.arange(6).reshape(2, -1)
     tensor([[0, 1, 2],

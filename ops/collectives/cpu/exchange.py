@@ -47,14 +47,14 @@ POLLS, NAP_US = 200, 30
 
 
 class Argument(NamedTuple):
-    """What a function is given: kind and word."""
+    """One argument of an MPI function: its kind and its word."""
 
     kind: int
     word: int
 
 
 class Sizes(NamedTuple):
-    """What all programs need to know besides their arguments."""
+    """The numbers that every program needs besides its arguments."""
 
     function: int
     test: int
@@ -97,7 +97,7 @@ class Program:
     def launch(
         self, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
     ) -> Launch:
-        """What an infer function answers; `seen` are all operands but the order, outputs first."""
+        """Return the Launch; `seen` are all operands except `order`, outputs first."""
         said, rows = self.exchange, self.exchange.rows
         text = text_words(said.encoded)
         head = 2 * CALL.WORDS + len(rows) + len(text)

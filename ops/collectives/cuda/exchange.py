@@ -90,7 +90,7 @@ def announce(at: int) -> int:
 
 
 def _error_of(code: int) -> FlowError:
-    """What an announcement failed with."""
+    """Return the error of an announcement that failed with `code`."""
     place = world()
     unlike = place.watcher.difference() if code == DIFFERENT and place.watcher else None
     own = f"rank {place.rank}"

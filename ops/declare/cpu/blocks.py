@@ -43,7 +43,7 @@ UNIT_MASK = (1 << ARG.PHASE_BITS) - 1
 
 
 class Rows(NamedTuple):
-    """How rows are cut."""
+    """The cut of rows into blocks."""
 
     outer: int
     rows: int
@@ -129,7 +129,7 @@ def _kernel() -> int:
 
 
 def fits_arena(stages: Sequence[Invocation], buffers: int) -> bool:
-    """Whether the arena holds `buffers` bytes besides what the stages need."""
+    """Return True if the arena holds `buffers` bytes besides the needs of the stages."""
     return 8 * ARGS + buffers + max((s.arena for s in stages), default=0) <= ARG.ARENA_BYTES
 
 

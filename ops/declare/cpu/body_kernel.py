@@ -45,7 +45,7 @@ Kind = str | tuple[tuple[str, str], ...]  # "i", "f", "b", ARRAY, or a record's 
 
 
 class Operand(NamedTuple):
-    """What a kernel knows of an array when it is compiled."""
+    """The properties of an array for which a kernel is compiled."""
 
     dtype: str
     ndim: int
@@ -58,7 +58,7 @@ class Operand(NamedTuple):
 
 
 def kind_of(const: Const) -> Kind:
-    """What a kernel knows of a const when it is compiled."""
+    """Return the properties of a const for which a kernel is compiled."""
     if isinstance(const, tuple):
         fields = getattr(const, "_fields", None)
         if fields is None:
@@ -116,7 +116,7 @@ class Body(NamedTuple):
 
     @property
     def scratch_at(self) -> int:
-        """Where in the layout the bytes of scratch are."""
+        """The index of the layout word that holds the bytes of scratch."""
         arrays = sum(2 * o.ndim + o.optional for o in self.operands)
         return arrays + sum(
             2 if k == ARRAY else 1 if isinstance(k, str) else len(k) for k in self.consts
@@ -127,7 +127,7 @@ class Body(NamedTuple):
         return list(inspect.signature(self.function).parameters)
 
     def takes(self, name: str) -> bool:
-        """Whether the body has this parameter: "scratch", "arena" or "details"."""
+        """Return True if the body has this parameter: "scratch", "arena" or "details"."""
         return name in self.names
 
 
@@ -140,7 +140,7 @@ def body_of(
     reassociate: bool = False,
     counts: bool = False,
 ) -> Body:
-    """What is compiled of `body`, to be called on arrays over the operands.
+    """Return the Body of a function that is called on arrays over the operands.
 
     `operands` are the outputs, then the inputs; `consts` say what `kind_of` does of each const in
     the layout, and `scalars` "i", "f" or "b" of each dynamic scalar.  `body_layout` makes the
@@ -165,7 +165,7 @@ def kernel_of(b: Body) -> int:
 
 
 def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
-    """What makes the kernel, and its name: for `jit.load`."""
+    """Return a function that makes the kernel, and the kernel's name, for `jit.load`."""
     _check(b)
 
     def make() -> jit.Lowered:

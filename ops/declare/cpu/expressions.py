@@ -58,7 +58,7 @@ def _function_of(
 
 
 def scope_of(expr: str) -> dict[str, Any]:
-    """What `expr` calls, by name; of a `Guarded` also `<name>_fits` and `<name>_near`.
+    """Return the functions that `expr` calls; for a `Guarded` also `<name>_fits` and `<name>_near`.
 
     No other functions: the key of a kernel covers those here.
     """
@@ -98,7 +98,7 @@ class TypedLiterals(ast.NodeTransformer):
 
 
 def is_long(expr: str) -> bool:
-    """Whether one element is a chain of operations: a program, or a function's polynomials."""
+    """Return True if one element is a chain of operations: a program, or a polynomial."""
     return "\n" in expr or any(isinstance(n, ast.Call) for n in ast.walk(ast.parse(expr)))
 
 

@@ -1,5 +1,4 @@
-"""How an elementwise kernel goes through its operands: the plan that `ops/declare/cpu/walk.py`
-follows.
+"""The plan by which an elementwise kernel visits its operands, for `ops/declare/cpu/walk.py`.
 
 All elements are cut into *tiles* of `rows` by `columns`.  The columns run along the dimension in
 which the output is densest; the rows along the one in which an operand is denser than there, if
@@ -180,7 +179,7 @@ def _modes(steps: tuple[int, ...], copy: bool) -> list[int]:
 
 
 def _flat_mode(k: int, mode: int, rows: Dim, inner: Dim) -> int:
-    """How an operand is read where the tile counts as one row."""
+    """Return the mode in which an operand is read where the tile counts as one row."""
     if mode == DIRECT and rows[1][k] == inner[0]:
         return DIRECT
     return SINGLE if mode == SINGLE and rows[1][k] == 0 else STAGED

@@ -65,7 +65,7 @@ Kernel = Callable[..., Any]
 
 
 class Scalars(NamedTuple):
-    """What a kernel is generated for, besides strides.  Everything is in the order of `args`."""
+    """The scalar program of a generated kernel, without strides; all is in the order of `args`."""
 
     expr: str
     args: tuple[str, ...]
@@ -81,13 +81,13 @@ class Scalars(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether it moves one operand's elements to another as they are."""
+        """True if the kernel copies one operand's elements to another unchanged."""
         plain = self.expr == "x" and not self.numbers
         return plain and self.stored == self.outputs == self.compute
 
     @property
     def reports(self) -> bool:
-        """Whether evaluating the expression may raise."""
+        """True if the evaluation of the expression may raise."""
         return _may_raise(self.expr, self.args, self.compute)
 
 
@@ -181,7 +181,7 @@ def _flat_step(
 
 
 def _vectors(program: Scalars, many: int) -> int:
-    """How many vectors a thread moves at once.
+    """Return the number of vectors that a thread moves at once.
 
     A thread without a last vector evaluates another's again, while that may be written already; so
     it must not be able to fail.
@@ -255,7 +255,7 @@ def _may_raise(expr: str, args: tuple[str, ...], compute: tuple[str, ...]) -> bo
 
 
 def is_generated(kernel: Kernel) -> bool:
-    """Whether it is one of ours."""
+    """Return True if this module generated the kernel."""
     return kernel.__module__ == __name__
 
 
@@ -381,7 +381,7 @@ def _along_row(
 
 
 def _names(program: Scalars) -> tuple[list[str], list[str]]:
-    """What the arrays of outputs and inputs are called in a kernel."""
+    """Return the names of the output arrays and of the input arrays in a kernel."""
     return [f"out{k}" for k in range(len(program.outputs))], [f"in_{n}" for n in program.tensors]
 
 

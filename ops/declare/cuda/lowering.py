@@ -66,7 +66,7 @@ Patch = tuple[int, int, int]  # of a template: which word, its source, what is a
 
 
 def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    """What a call of `op` comes down to on the device of its tensors."""
+    """Lower a call of `op` to an Invocation on the device of its tensors."""
     launch, pack = _launched(op, metas, attrs)
     steps = (*launch.begins, *launch.steps)
     return _invocation(op, device_of(metas, attrs), replace(launch, steps=steps), pack)
@@ -75,9 +75,10 @@ def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -
 def lower_task(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
 ) -> tuple[Invocation, bool, tuple[LibraryStep, ...]]:
-    """What it comes down to as a task of a graph, with these of its scalars live; whether it
-    reports to a line; and the steps that begin it.  Its arguments are those of
-    `flowvm.ops.declare.cuda.placing`, and the graph says what stream it goes to.
+    """Lower a call to a task of a graph; `live` marks the scalars that are live.
+
+    Return the Invocation, True if the task reports to a line, and the steps that begin it.
+    `flowvm.ops.declare.cuda.placing` explains the arguments; the graph chooses the stream.
     """
     launch, pack = _launched(op, metas, attrs)
     task = replace(placed(launch, len(op.outputs) + len(op.inputs), live), stream=0)

@@ -43,7 +43,7 @@ PUT = (8, 32, 128, 448)  # words that a put kernel writes; a launch has 4 KiB of
 
 
 def reports(launch: CudaLaunch) -> bool:
-    """Whether its kernels may find bad data."""
+    """Return True if a kernel of the launch may find bad data."""
     return any(isinstance(p, Details) for step in launch.steps for p in step.params)
 
 
@@ -103,7 +103,7 @@ def _pieces(count: int) -> list[int]:
 
 
 def put_capacity(count: int) -> int:
-    """How many words `put_steps` of `count` values writes: the last of them may be 0."""
+    """Return the number of words that `put_steps` writes for `count` values; the last may be 0."""
     return sum(_pieces(count))
 
 

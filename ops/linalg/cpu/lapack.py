@@ -53,14 +53,14 @@ PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
 class Argument(NamedTuple):
-    """What a routine is given: kind and word."""
+    """One argument of a LAPACK routine: its kind and its word."""
 
     kind: int
     word: int
 
 
 class Sizes(NamedTuple):
-    """What all programs need to know besides their steps."""
+    """The numbers that every program needs besides its steps."""
 
     library: int  # `threads` of the library that has the routines
     matrices: int
@@ -145,10 +145,10 @@ class Program:
         self.steps += [what, *words, *[0] * (STEP - 1 - len(words))]
 
     def launch(self, failure: Status = Status.NOT_CONVERGED, flags: int = -1) -> Launch:
-        """What an infer function answers.
+        """Return the Launch of this program.
 
-        failure   what it is when a routine's info is not 0
-        flags     or the output that info is left in, which ends the matrix's steps
+        failure   the Status of the instruction when a routine's info is not 0
+        flags     or the output that gets the info, which ends the matrix's steps
         """
         sizes = self.bytes + [0] * (OPERANDS - len(self.bytes))
         program = (*sizes, int(failure), flags, *self.steps)
@@ -201,7 +201,9 @@ def _argument(own: int, at: int, item: int, program: Array, k: int) -> int:
 
 
 def _finite(at: int, size: int, exponent: int) -> bool:
-    """Whether all floats in `size` bytes have another exponent; they are 8 bytes, or pairs of 4."""
+    """Return True if no float in `size` bytes has this exponent: floats of 8 bytes, or pairs of
+    4.
+    """
     count, pairs = (size + 7) // 8, exponent >> 32 == 0
     words = words_at(at, count)
     for k in range(count):
@@ -213,7 +215,7 @@ def _finite(at: int, size: int, exponent: int) -> bool:
 
 
 def _wrong_pivot(at: int, n: int) -> int:
-    """Where, in n int32 words, the first exchange is that is none; n if all are some."""
+    """Return the index of the first invalid pivot among n int32 words; n if all are valid."""
     k = 0
     while k < n:
         pivot = _int32(at, k)

@@ -120,7 +120,7 @@ def _permutation_body(out: Array, pivots: Array, lo: int, hi: int, details: Arra
 
 @op("pivots -> out", name="lu_permutation")
 def permutation_of(pivots: TensorMeta, m: int) -> Launch:
-    """Which row of A is row i of L @ U: int64 (*, m), of LAPACK's exchanges (*, k)."""
+    """Return the row of A that is row i of L @ U: int64 (*, m), from LAPACK's exchanges (*, k)."""
     out = pivots.with_shape((*pivots.shape[:-1], m), int64)
     k = pivots.shape[-1]
     count = out.numel // m if m else 0

@@ -247,7 +247,10 @@ def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
 
 
 def _real_eig_grad(c: Any, gwr: Any, gwi: Any, grows: Any) -> tuple[Any, ...]:
-    """Of a pair, the gradient by the real and the imaginary part of the first one's vector."""
+    """Return the gradient of a real matrix by its eigenvalues and eigenvectors.
+
+    The rows of a conjugate pair hold the real and the imaginary part of the first vector.
+    """
     wr, wi, rows = c.saved
     gw = None
     if gwr is not None or gwi is not None:

@@ -1,4 +1,4 @@
-"""How often each number occurs: `bincount`, `histc`, `repeated_positions`.
+"""Counts of numbers: `bincount`, `histc`, `repeated_positions`.
 
 Counts are added up as integers, in whatever order; sums of weights in the order of a stable sort,
 by one block for each bin.  So results do not depend on which block was first.
@@ -181,7 +181,7 @@ def _sum_bins(
 
 
 def bincount(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """How often each number occurs, or the sum of the weights at its places."""
+    """Return the steps that count each number, or sum the weights at its places."""
     weighted, least = attrs
     out = unsized(0, launch.views[0])
     x, weights = (Operand(k, launch.views[k]) for k in (1, 2))
@@ -312,7 +312,7 @@ def _convert(out: Array, counts: Array) -> None:
 
 
 def histc(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """How many elements fall into each of equal intervals."""
+    """Return the steps that count the elements of each of equal intervals."""
     bins, low, high = attrs
     out, x = (Operand(k, view) for k, view in enumerate(launch.views))
     n = x.view.shape[0]

@@ -31,7 +31,7 @@ EVERY_DIGIT = -1  # no digit of the keys is passed over
 
 
 class Grouping(NamedTuple):
-    """How the sources of one place are combined, once indices are sorted."""
+    """The combination of the sources of one place, once indices are sorted."""
 
     digits: int  # of the keys
     mode: int
@@ -50,12 +50,12 @@ def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details:
 
 
 def _unit(threads: Any, lanes: int) -> Any:
-    """What so many threads are in teams of `lanes`, a power of two."""
+    """Return the number of teams of `lanes`, a power of two, that so many threads are."""
     return threads >> cuda.popc(lanes - 1)
 
 
 def _element(i: int, at: int, s: Elements) -> int:
-    """Where the element lies that index i names, which is `at`."""
+    """Return the position of the element that index i names; `at` is the value of the index."""
     return (i // (s.m * s.inner) * s.n + at) * s.inner + i % s.inner
 
 
@@ -182,7 +182,7 @@ def put_keys(
 
 
 def _stretch_end(key: Array, e: int, m: int) -> int:
-    """Where the keys that are equal to key e end: looked for in steps that double, then halve."""
+    """Return the end of the keys equal to key e; the steps of the search double, then halve."""
     last, step = e, 1
     while last + step < m and key[last + step] == key[e]:
         last += step

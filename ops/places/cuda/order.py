@@ -203,7 +203,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _run_begin(row: Array, last: int) -> int:
-    """Where the elements begin that are the same as the one at `last`, in a sorted row."""
+    """Return where the elements equal to the one at `last` begin, in a sorted row."""
     low, high = 0, last
     while low < high:
         middle = (low + high) // 2

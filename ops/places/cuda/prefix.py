@@ -33,7 +33,7 @@ def tile_size() -> int:
 
 
 def tiles_of(n: int) -> int:
-    """How many tiles `n` elements are."""
+    """Return the number of tiles of `n` elements."""
     return -(-n // tile_size())
 
 

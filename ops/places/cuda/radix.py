@@ -40,7 +40,7 @@ SEEN, CELLS = VALUES * COPIES, VALUES * BLOCK
 
 
 class Sorting(NamedTuple):
-    """Where a sort has its memory, in bytes of the instruction's scratch.
+    """The memory of a sort, in bytes of the instruction's scratch.
 
     keys, places   [2, rows * n], of which `current_half` says which half is the one to read
     varying        two words: the bits in which keys differ, and the first key
@@ -89,7 +89,7 @@ def sorting(rows: int, n: int, bits: int, signed: bool, at: int = 0) -> Sorting:
 
 
 def digit_count(bits: int) -> int:
-    """How many digits a key of so many bits has."""
+    """Return the number of digits of a key of `bits` bits."""
     return -(-bits // DIGIT)
 
 

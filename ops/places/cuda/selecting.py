@@ -91,7 +91,7 @@ def _choose_digit(words: Array, shift: int, top: int, negative: int) -> None:
 
 
 def _count_equal(counts: Array, words: Array, x: Array, tiles: int, order: Order) -> None:
-    """How many elements of each tile have the key that was found."""
+    """Count the elements of each tile whose key is the one that was found."""
     room = cuda.shared.array(MOST_WARPS, np.int64)
     row, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
     target, equal = words[row * WORDS + FOUND], np.int64(0)

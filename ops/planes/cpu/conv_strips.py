@@ -283,7 +283,7 @@ def _write_rows(
 
 
 def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
-    """Where each vector of a strip goes in a plane: its lanes are in two rows at most."""
+    """Store where each vector of a strip goes in a plane: its lanes are in two rows at most."""
     q0, count = positions_of(t, block)
     y, x = q0 // t.wide, q0 % t.wide
     every = (1 << t.lanes) - 1

@@ -263,8 +263,10 @@ class _Tiles(Emitter):
 
 
 def _define(arrays: int, reals: int, call: Any) -> Any:
-    """How a function of so many arrays, of which the first so many have one dtype, and a size is
-    typed: `call(emitter, builder, addresses, size)` writes what it does.
+    """Return the typing of a function of `arrays` arrays and a size.
+
+    The first `reals` arrays have one dtype. `call(emitter, builder, addresses, size)` writes its
+    code.
     """
     from numba import types
 

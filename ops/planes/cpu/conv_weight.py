@@ -23,7 +23,7 @@ PHASE_MASK = (1 << PHASE_BITS) - 1
 
 
 def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
-    """Where the shift of each tap of each channel begins; the last tile repeats the last one."""
+    """Store the begin of each channel's shift of each tap; the last tile repeats the last one."""
     channel = t.sources_h * t.sources_w * t.segments * t.pitch
     for k in range(len(table)):
         column = min(k, t.block_c * len(shifts) - 1)
@@ -31,7 +31,7 @@ def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
 
 
 def _write_masks(masks: Array, t: Tiles, q0: int) -> None:
-    """Which lanes of each vector from position q0 on are outputs."""
+    """Store the lanes of each vector, from position q0 on, that are outputs."""
     fill_with(masks, np.uint16(0))
     end = min(q0 + t.span, t.places)
     for row in range(q0 // t.wide, (end - 1) // t.wide + 1):

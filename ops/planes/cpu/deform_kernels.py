@@ -26,8 +26,10 @@ CHANNELS = 8  # that the gradient by x takes at a time
 
 
 def _parts(arena: Array, like: Array) -> tuple[Array, Array, Array, Array]:
-    """What the arena holds of a block: the four elements around each place and their shares, how
-    far the place is from the first of them in y and x, and four sums.
+    """Return a block's arrays in the arena.
+
+    They are the four elements around each place, with their shares; the distance of the place from
+    the first element in y and x; four sums.
     """
     index = array_in(arena, 0, 4 * BLOCK, np.int64)
     numbers = array_in(arena, 32 * BLOCK, 10 * BLOCK, like)

@@ -37,7 +37,7 @@ WINDOWS = 256 << 20  # bytes of the matrix of windows
 
 
 class _Sizes:
-    """What the steps are made of: the shape's sizes, and the places of operands and scratch."""
+    """The sizes of a convolution, the places of its operands and scratch, and its steps."""
 
     def __init__(self, s: Shape, launch: Launch, metas: tuple[TensorMeta, ...]) -> None:
         self.s = s
@@ -56,13 +56,13 @@ class _Sizes:
 
     @property
     def pointwise(self) -> bool:
-        """Whether the input itself is the matrix of windows."""
+        """True if the input itself is the matrix of windows."""
         s = self.s
         return self.taps == 1 and set(s.stride) == {1} and set(s.padding) == {0}
 
     @property
     def single(self) -> bool:
-        """Whether there is one channel a group."""
+        """True if each of several groups has one channel."""
         return self.s.channels == 1 and self.s.groups > 1
 
     def array(self, k: int) -> Any:

@@ -103,7 +103,7 @@ def _picked(out: Array, x: Array, index: Array, details: Array, size: int, place
 
 
 def _count(i: int, j: int, t: Windows, by: Divisor) -> int:
-    """What the sum of a window is divided by."""
+    """Return the divisor of a window's sum."""
     if by.fixed != 0:
         return by.fixed
     top, bottom = _bounds(i, t.h, t.oh, t.kh, t.sh, t.ph)
@@ -178,7 +178,7 @@ def _each(launch: Launch, kernel: Any, *numbers: Any) -> CudaLaunch:
 
 
 def _area(t: Windows) -> int:
-    """How many elements a window has, about."""
+    """Return the approximate number of elements of a window."""
     return t.kh * t.kw or t.h * t.w // (t.oh * t.ow)
 
 

@@ -28,7 +28,7 @@ def _sides(front: Ints, behind: Ints) -> list[int]:
 
 
 def _reached(tap: Ints, size: Ints, stride: Ints, dilation: Ints) -> tuple[Any, ...]:
-    """Where a tap of the kernel lies for each output, in the last dimensions."""
+    """Return the index of a kernel tap's elements for all outputs, in the last dimensions."""
     places = zip(tap, size, stride, dilation, strict=True)
     return (..., *[slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in places])
 

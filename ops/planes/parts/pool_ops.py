@@ -44,7 +44,7 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 
 def _planes(meta: TensorMeta, n: int) -> tuple[int, int]:
-    """How many planes of n dimensions, and their elements."""
+    """Return the number of planes of n dimensions, and of their elements."""
     space = math.prod(meta.shape[-n:])
     return math.prod(meta.shape[:-n]), space
 
@@ -54,7 +54,7 @@ def _grain(space: int) -> int:
 
 
 def _lowest(dtype: DType) -> int | float:
-    """What no element is below."""
+    """Return the lowest number of a dtype."""
     if dtype.is_floating_point:
         return -math.inf
     return 0 if dtype.name == "bool" else int(np.iinfo(dtype.name).min)

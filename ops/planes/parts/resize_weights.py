@@ -1,7 +1,7 @@
-"""How elements of an axis count for the places of a resized one, as matrices (new, old).
+"""The weights of an axis's elements for the places of a resized one, as matrices (new, old).
 
-With corners, the first and last places are those of the first and last elements; else `step`, the
-elements from one place to the next, is what a place stands for, around its middle.
+With corners, the first and last places are the first and last elements.  Otherwise a place stands
+for `step` elements around its middle; `step` is the distance from one place to the next.
 """
 
 from __future__ import annotations

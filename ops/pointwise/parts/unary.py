@@ -1,4 +1,4 @@
-"""What the declarations of elementwise functions share: gradients, methods, samples."""
+"""Gradients, methods and samples that the declarations of elementwise functions share."""
 
 from __future__ import annotations
 

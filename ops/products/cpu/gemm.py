@@ -52,10 +52,11 @@ BATCH_DIMS = 3  # that the kernel walks; more are copied together first
 
 
 class Epilogue(NamedTuple):
-    """What happens to a product before it is stored: act(alpha * product + beta * addend).
+    """The step between a product and its storage: act(alpha * product + beta * addend).
 
     `act` is a scalar function, such as those of `ops/scalar/functions.py`; there is a kernel for
-    each. `joins`: it takes the product and the addend as two arguments, and alpha and beta are 1.
+    each. With `joins`, `act` takes the product and the addend as two arguments; alpha and beta are
+    1.
     """
 
     alpha: float = 1.0
@@ -65,7 +66,7 @@ class Epilogue(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """What a rule for another device needs to know of a product."""
+    """The properties of a product for the rule of another device."""
 
     ta: bool
     tb: bool
@@ -347,8 +348,9 @@ def check_pair(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> N
 
 
 def walkable(a: TensorMeta, b: TensorMeta, ta: bool = False, tb: bool = False) -> bool:
-    """Whether the kernel can walk the batch of `a` and `b`: only many broadcast dimensions of
-    different orders are too many.
+    """Return True if the kernel can walk the batch of `a` and `b`.
+
+    It cannot only if the batch has many broadcast dimensions of different orders.
     """
     left, right = _side(a, ta, True), _side(b, tb, False)
     batch = broadcast_shapes(left.batch, right.batch)

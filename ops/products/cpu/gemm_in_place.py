@@ -18,7 +18,7 @@ Array = Any
 
 
 def is_in_place(p: Plan) -> bool:
-    """Whether a product is one of these."""
+    """Return True if nothing of a product is packed, staged or left to the end."""
     packed = p.pack_a or p.pack_b or p.shared or p.staged
     return p.way == TILES and p.finish == FINAL and not packed
 

@@ -1,4 +1,4 @@
-"""How a matrix product is computed: which way, what is packed, what the blocks are.
+"""The choice of a matrix product's plan: its way, the operands to pack, the blocks.
 
 All is decided from sizes and strides alone:
 - which operand lies along the vectors.  B does, unless it is cheaper to compute the transpose, out'
@@ -122,7 +122,7 @@ class Cut(NamedTuple):
 def cut_up(
     p: Product, way: int, items: int, tile: TileShape, size: int, reduced: bool = False
 ) -> Cut:
-    """How a product is packed and cut into blocks; `size` is that of a panel's element."""
+    """Return how to pack a product and cut it into blocks; `size` is a panel element's size."""
     m, n, k = max(p.m, 1), max(p.n, 1), max(p.k, 1)
     if way == DOTS:
         return Cut(0, 0, 0, k, m, max(8, _up(CHUNK // 2 // (m * k), 8)))

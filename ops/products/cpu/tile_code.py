@@ -98,7 +98,7 @@ class _Variant:
         return b.select(b.icmp_signed("<", end, e.i64(i)), end, e.i64(i))
 
     def started(self) -> list[Any]:
-        """What the sums begin with."""
+        """Return the values with which the sums begin."""
         e, b, arguments = self.e, self.b, self.arguments
         none, rows, column, done = (self.block(), self.block(), self.block(), self.block())
         switch = b.switch(arguments.kind, none)

@@ -18,7 +18,7 @@ TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has element
 
 
 class Spread(NamedTuple):
-    """How a dense array of five dimensions lies in another: all sizes but the first, strides."""
+    """The position of a dense array of five dimensions in another: its inner sizes, the strides."""
 
     d1: int
     d2: int
@@ -32,7 +32,7 @@ class Spread(NamedTuple):
 
 
 def _place(i: int, t: Spread) -> int:
-    """Where element i of the dense array lies in the other."""
+    """Return the position in the other array of the dense array's element i."""
     rest, at = i // t.d4, i % t.d4 * t.s4
     at += rest % t.d3 * t.s3
     rest //= t.d3

@@ -149,7 +149,7 @@ def _normal_32(out: Array, mean: float, std: float, seed: int, call: int) -> Non
 
 
 def _wide(launch: Launch, metas: Metas) -> bool:
-    """Whether numbers of 64 bits are made."""
+    """Return True if numbers of 64 bits are made."""
     return (launch.outputs or metas)[0].dtype.itemsize == 8
 
 

@@ -32,7 +32,7 @@ def _fraction(high: int, low: int) -> float:
 
 
 def _counted(mean: float, u: float) -> float:
-    """How many terms of the distribution `u` exceeds."""
+    """Count the terms of the distribution that `u` exceeds."""
     term, k = float(scalar.exp(-mean)), 0.0
     while u > term and k < 1000.0:
         u -= term

@@ -1,5 +1,7 @@
-"""What mean and variance do with segments (`fold_kernels`): they go through the elements twice, for
-their mean, and for the squares of the distances from it.  Both are kept in float64.
+"""The segments of mean and variance (`fold_kernels`): they go through the elements twice.
+
+The first time is for the mean, the second for the squares of the distances from it.  Both are kept
+in float64.
 """
 
 from __future__ import annotations

@@ -78,8 +78,9 @@ def _expand(columns: Array, channels: Array, space: int) -> None:
 
 
 def _expand_weights(columns: Array, weights: Array, first: int, space: int, absent: float) -> None:
-    """The same of the weights of channels from `first` on; `absent` is the weight if there are
-    none.
+    """Repeat the weights of channels from `first` on along columns, as `_expand` does.
+
+    Without weights, each one is `absent`.
     """
     if len(weights):
         _expand(columns, weights[first : first + len(columns) // space], space)

@@ -1,4 +1,4 @@
-"""Which kernel normalises a tensor, and in which pieces: one `Launch` for each call of `norm_ops`.
+"""The choice of the kernel that normalises a tensor, and of its pieces: a `Launch` for each call.
 
 `kind` says what is averaged together: "layer", the last dimensions, whose shape is `size`; "batch",
 each channel; "instance", each channel of each sample; "group", each of `size` groups of channels in
@@ -45,7 +45,7 @@ _COLUMNS = forward_columns, moving_columns, backward_columns, full_backward_colu
 
 
 def groups_of(x: TensorMeta, kind: str, size: Size) -> int:
-    """How many means and variances there are."""
+    """Return the number of means and variances."""
     if kind == "layer":
         return x.numel // max(1, _elements(size))
     channels = int(x.shape[1])
@@ -177,7 +177,7 @@ def _plane_steps(planes: int, groups: int, t: Planes) -> tuple[tuple[int, int], 
 
 
 def _grain(n: int) -> int:
-    """How many units of n elements are a chunk of work."""
+    """Return the number of units of n elements in a chunk of work."""
     return max(1, CHUNK // max(1, n))
 
 

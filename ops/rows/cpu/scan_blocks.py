@@ -127,10 +127,10 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
 
 
 class Blocks(NamedTuple):
-    """What scans are made of.
+    """The functions of a scan by blocks of eight elements.
 
-    forward   (out, x, at, carry): the running results of eight elements from `at` on, given that
-              of all before them; returns that of all up to their end
+    forward   (out, x, at, carry): the running results of eight elements from `at` on, where `carry`
+              is the result of all before them; returns the result of all up to their end
     backward  the same from the end to the front
     lines     (out, x, at, carry, n): the running results of the rows of n that eight elements hold
     """
@@ -143,7 +143,7 @@ class Blocks(NamedTuple):
 
 @functools.cache
 def blocks_of(rule: Rule) -> Blocks:
-    """Of sums and products."""
+    """Return the Blocks of sums or of products."""
     operation = "mul" if rule in MULTIPLY else "add"
     return Blocks(
         *(

@@ -155,7 +155,7 @@ def sums_by_four(p: RowProgram) -> Callable[..., None]:
 
 
 def _of_element(p: RowProgram, k: int, numbers: Iterable[str]) -> dict[str, str]:
-    """What names are in a loop over the lines of element j + k."""
+    """Return the expression of each name in a loop over the lines of element j + k."""
     rows = {name: f"{name}{k}_[i]" for name in p.rows}
     return rows | {number: f"{number}_[i]" for number in numbers}
 

@@ -32,7 +32,7 @@ AHEAD = 4  # elements that a lane reads before it uses them
 
 
 class Reduction(NamedTuple):
-    """What a reduction is made of.  `extra` is the launch's one number.
+    """The functions of a reduction.  `extra` is the launch's one number.
 
     kinds   NumPy's types of the state's numbers
     fetch   (x, y, z, at, m, e) -> element e of result m, `at` being its place in memory

@@ -52,8 +52,9 @@ def _here(expr: str) -> str:
 
 @functools.cache
 def held_plan(p: RowProgram, grouped: bool, around: Around | None = None) -> Plan:
-    """What a thread does with the elements that it holds; `grouped`: several rows have a row of
-    weights.
+    """Return the Plan of a thread for the elements that it holds.
+
+    With `grouped`, several rows have one row of weights.
     """
     made = dict(around.made) if around else {}
 

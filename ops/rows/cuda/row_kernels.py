@@ -187,7 +187,7 @@ def _walk(rows: Rows) -> Walk:
 
 
 def _numbers(rows: Rows, launch: Launch, metas: Metas) -> CudaLaunch:
-    """Of a program that has notes and no result: it is a reduction."""
+    """Lower a program that has notes and no result: it is a reduction."""
     p, (out,), results = rows.program, launch.outputs, rows.outer * rows.inner
     notes = [part(0, out, k * results, results) for k in range(len(p.notes))]
     inputs = tuple(flat(1 + k, meta) for k, meta in enumerate(metas))

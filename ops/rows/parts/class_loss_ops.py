@@ -103,7 +103,7 @@ def _optional(x: TensorMeta, weight: tuple[TensorMeta, ...]) -> View:
 
 
 def _units(count: int, n: int, inner: int) -> tuple[int, int]:
-    """How many there are, and the rows of one."""
+    """Return the number of units, and the rows of one unit."""
     if inner == 1:  # a power of two, as other kernels' units of rows: a graph can join them
         tall = power_below(CHUNK // max(1, n))
         return -(-count // tall), tall

@@ -36,7 +36,7 @@ _few_body = functools.cache(sum_kernels.few_body)
 
 
 def _smooth(n: int) -> bool:
-    """Whether halvings and thirds of n elements are less work than a row of n."""
+    """Return True if halvings and thirds of n elements are less work than a row of n."""
     if n < 8:
         return n > 1
     while n % 2 == 0:

@@ -111,7 +111,7 @@ def _weight_shape(x: TensorMeta, kind: str, weight: TensorMeta) -> tuple[int, ..
 
 
 def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
-    """Of dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
+    """Differentiate dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
     g, x, stats, weight = c.saved
     kind = c.attrs[0]
     wide, vw, vb = (t.reshape(_weight_shape(x._meta, kind, weight._meta)) for t in (weight, vw, vb))
@@ -168,7 +168,7 @@ def _weighted_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 def _weighted(
     input: TensorMeta, weight: TensorMeta, kind: str, size: Size, eps: float, center: bool
 ) -> Launch:
-    """Of layer norm only."""
+    """Lower layer norm with a weight."""
     return _forward(input, kind, size, eps, center, weight=weight)
 
 
@@ -250,7 +250,7 @@ def _update(
 
 
 def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
-    """Of dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
+    """Differentiate dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
     g, x, stats, weight = c.saved
     shape = _weight_shape(x._meta, "batch", weight._meta)
     vw, vb, wide, mean, rstd = (

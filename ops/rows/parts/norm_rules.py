@@ -1,4 +1,4 @@
-"""What norms by channel do with the numbers of a group or a channel, said once for every device.
+"""The formulas of norms by channel for a group or a channel, said once for every device.
 
 The kernels of each call these functions:
 
@@ -42,13 +42,13 @@ def base_and_slope(
 
 
 def weight_gradient(slanted: float, spread: Any, eps: float) -> float:
-    """What g * (x - mean), summed to `slanted`, gives to the gradient of the weight."""
+    """Return the gradient of the weight from `slanted`, the sum of g * (x - mean)."""
     gradient: float = slanted / sqrt(np.float64(spread) + eps)
     return gradient
 
 
 def unbiasing(count: int) -> float:
-    """What makes a variance of `count` elements an estimate of that of all there could be."""
+    """Return the factor that makes the variance of `count` elements an unbiased estimate."""
     return count / max(1, count - 1)
 
 

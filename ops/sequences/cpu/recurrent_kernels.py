@@ -97,7 +97,7 @@ def _step_of(p: Recurrence, starts: Array, s: int) -> int:
 
 
 def _samples_at(starts: Array, t: int, first: int, rows: int) -> int:
-    """How many samples of a block of `rows` from `first` on step t has."""
+    """Return the number of samples that step t has in a block of `rows` from `first` on."""
     count: int = starts[t + 1] - starts[t] - first
     return min(rows, count)
 
@@ -238,7 +238,7 @@ def _back_through_cell(dcell: Array, do: Array, dh: Array, o: Array, cell: Array
 
 
 def _back_to_gate(dgate: Array, g: Array, gate: Array, other: Array) -> None:
-    """Of a sigmoid whose gate is multiplied with `other`."""
+    """Store the gradient of a gate: a sigmoid that is multiplied with `other`."""
     one = g.dtype.type(1)
     for j in range(len(g)):
         dgate[j] = g[j] * other[j] * gate[j] * (one - gate[j])

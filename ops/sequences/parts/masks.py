@@ -18,7 +18,7 @@ INFINITY = float("inf")
 
 
 class CausalVariant(enum.IntEnum):
-    """Where a causal mask that is no square has its corner."""
+    """The corner of a causal mask that is not square."""
 
     UPPER_LEFT = 1
     LOWER_RIGHT = 2
@@ -42,12 +42,12 @@ class CausalBias:
 
     @property
     def first(self) -> bool:
-        """Whether it is what `is_causal` means."""
+        """True if the mask is the one that `is_causal` means."""
         square = self.seq_len_q == self.seq_len_kv
         return square or self.variant is CausalVariant.UPPER_LEFT
 
     def materialize(self, device: Any = None) -> Tensor:
-        """Which keys each query sees, as bools."""
+        """Return the keys that each query sees, as bools."""
         return causal(*self.shape, self.variant is CausalVariant.LOWER_RIGHT, device)
 
     def __repr__(self) -> str:
@@ -83,8 +83,9 @@ def additive(mask: Any, query: TensorMeta, key: TensorMeta) -> Tensor | None:
 
 
 def causal(queries: int, keys: int, last: bool, device: Any) -> Tensor:
-    """Which keys each query sees, (queries, keys) of bools: those up to its own place, counted from
-    the first query and key or, if `last`, from the last ones.
+    """Return the keys that each query sees, (queries, keys) of bools: the keys up to its own place.
+
+    Places are counted from the first query and key or, if `last`, from the last ones.
     """
     every = ones((queries, keys), dtype=bool_, device=device)
     if queries == 0 or keys == 0:
