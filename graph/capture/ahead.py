@@ -44,9 +44,7 @@ def foretell(
 
 
 def _inferred(op: Operator) -> reverting:
-    """What calls of `op` come to is only inferred inside: the kernel of the call itself is being
-    made by who makes the call.
-    """
+    """Only infer calls of `op` inside: the process that makes the call makes its kernel."""
     if op.infer is None or op.unsized:
         return reverting(lambda: None)
     plain = op.lower

@@ -45,11 +45,11 @@ class Captured(Protocol):
 
 
 class Breaks(Switched):
-    """What a capture needs to end segments: a call's inputs, passes, and what ran already.
+    """The means by which a capture ends segments: a call's inputs, passes, segments that ran.
 
-    `path` has the segments that ran, each with its outcome; those that the capture adds follow,
-    and `last`.  `seen` has what must stay as it is besides decisions by numbers: each has a
-    `holds()`.
+    `path` has the segments that ran, each with its outcome; the segments that the capture adds
+    follow, and `last`.  `seen` has the things besides decisions by numbers that must stay as they
+    are: each has a `holds()`.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Breaks(Switched):
         segment.watched = self._new("seen", self.seen)
 
     def _new(self, what: str, of: Sequence[Any]) -> list[Any]:
-        """What was added to a list since the last segment."""
+        """Return the items that were added to a list since the last segment."""
         before, self._taken[what] = self._taken[what], len(of)
         return list(of[before:])
 
@@ -218,7 +218,7 @@ def _compare(known: Segment, again: Segment) -> None:
 
 
 def _form(node: OpNode) -> tuple[Any, ...]:
-    """What two captures of one operation have in common."""
+    """Return the features that two captures of one operation share."""
 
     def place(operand: Operand) -> tuple[Any, ...]:
         return operand.buffer.number, operand.buffer.kind, operand.offset, operand.meta
@@ -234,8 +234,9 @@ def _form(node: OpNode) -> tuple[Any, ...]:
 
 
 def _same_variables(one: OpNode, other: OpNode) -> bool:
-    """Whether two nodes of one form reach the same variables, or constants that the code made anew
-    with the same contents.
+    """Return True if two nodes of one form reach the same variables.
+
+    Constants that the code made anew with the same contents count as the same.
     """
     for (access, a), (_, b) in zip(one.accesses(), other.accesses(), strict=True):
         old, new = a.buffer, b.buffer

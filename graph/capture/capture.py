@@ -47,7 +47,7 @@ from flowvm.vm.engine.engine import engine
 
 
 class Capture:
-    """What is captured so far; a Recorder of the interpreter."""
+    """The state of a capture; a Recorder of the interpreter."""
 
     def __init__(self, name: str) -> None:
         self.graph = LogicalGraph(name)
@@ -162,7 +162,7 @@ class Capture:
         return seed, Leaf(drawn, (0, 1), self.guards, ("draw", n, 1), f"call{n}")
 
     def repeating(self, drawn: Sequence[tuple[Live, Live]] | None) -> reverting:
-        """What is recorded inside was computed before; random ops draw what they drew then."""
+        """Record operations that were computed before; random ops draw the same numbers again."""
         before = self.again, self._redrawn
 
         def switch() -> None:
@@ -205,7 +205,7 @@ class Capture:
         self.buffers.constant(tensor)
 
     def place(self, tensor: Tensor) -> Operand:
-        """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
+        """Return the operand of `tensor`: in a buffer of the graph, or a variable from now on."""
         if self.buffers.of(tensor) in self._border.makes:
             self._end_segment()
         if self.states and storage_of(tensor) in self.states:
@@ -222,7 +222,7 @@ class Capture:
         self.buffers.move(tensor, step)
 
     def is_repeated(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is another one in each repetition."""
+        """Return True if `tensor` is another one in each repetition."""
         return self.buffers.is_repeated(tensor)
 
     def output(self, tensor: Tensor) -> Operand:
@@ -236,7 +236,7 @@ class Capture:
         return operand
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` was made by a captured operation."""
+        """Return True if a captured operation made `tensor`."""
         return self.buffers.holds(tensor)
 
     # --- segments -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Capture:
         return outcome[-1]
 
     def size_of(self, out: Tensor, most: TensorMeta) -> Callable[[], TensorMeta]:
-        """What finds the meta of a mut2 output when it is asked for."""
+        """Return a function that returns the meta of a mut2 output when it is asked for."""
         ref = out._ref
 
         def ask() -> TensorMeta:
@@ -284,7 +284,7 @@ class Capture:
         self.graph.outputs = [self.place(t) for t in self._given]
 
     def is_used(self, tensor: Tensor) -> bool:
-        """Whether a captured operation reads or changes `tensor`'s memory."""
+        """Return True if a captured operation reads or changes `tensor`'s memory."""
         return storage_of(tensor) in self.buffers.used
 
     def made_at(self, tensor: Tensor) -> str:
@@ -393,8 +393,9 @@ class Capture:
         self.graph.nodes.append(node)
 
     def enter(self, node: Node) -> None:
-        """What follows belongs to the module in which `node` was made, or, for a node of no
-        operation of its own (a view), to that of the node in front.
+        """Attribute the next operations to the module in which `node` was made.
+
+        A node of no operation of its own (a view) leaves the module of the node in front.
         """
         self.scope, self._forward = self._origins.of(node) or (self.scope, NOWHERE)
 

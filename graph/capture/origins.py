@@ -37,6 +37,6 @@ class Origins:
         self._made.clear()
 
     def of(self, node: Node) -> Origin | None:
-        """Where `node` was recorded; None for one of no operation of its own (a view)."""
+        """Return the origin of `node`; None if it has no operation of its own (a view)."""
         self.learn()
         return self._of.get(node)

@@ -105,7 +105,7 @@ class Run:
         self.values: dict[int, Tensor] = {}
 
     def arguments(self, segment: Segment) -> list[Tensor]:
-        """What the segment's Plan is launched with."""
+        """Return the arguments with which the segment's Plan is launched."""
         return [
             self.inputs[n] if kind == "input" else self.values[n] for kind, n in segment.sources
         ]

@@ -1,11 +1,11 @@
-"""What the attributes of flowvm's own operators may be, where they come from a file.
+"""The rules for attributes of flowvm's own operators that come from a file.
 
-An op's function checks what its caller gives before it issues the operator, whose infer and kernel
-then rely on that: a dimension is one of the tensor's, an index does not reach below -size.  A file
-comes in behind that function, so the same is asked here, by the attribute's name; operators whose
-name has a rule of its own come first.  A name without a rule is refused, unless the operator is the
-user's: its infer is the user's to write.  What attributes and operands are to each other, where a
-kernel relies on it, is in `flowvm.graph.logical.calls`.
+An op's function checks its arguments before it issues the operator.  The operator's infer function
+and kernel rely on that: a dimension is one of the tensor's, an index is not below -size.  A file
+bypasses that function, so the same is checked here, by the attribute's name; rules for one
+operator's name come first.  A name without a rule is refused, unless the operator is the user's:
+then its infer function must check.  Relations between attributes and operands that a kernel relies
+on are in `flowvm.graph.logical.calls`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def names_without_rule(operator: Operator) -> list[str]:
 
 
 def _check_members(operator: Any, metas: Sequence[TensorMeta], attrs: Sequence[Any]) -> None:
-    """Of a merged node: the attributes of each member, and which numbers are its own."""
+    """Check a merged node: the attributes of each member, and the numbers that are its own."""
     where, base = f"the attributes of {operator.name}", operator.base
     each = several(several(anything, kind=tuple), operator.count, operator.count, tuple)
     for of_all in attrs:

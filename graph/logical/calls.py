@@ -1,9 +1,9 @@
-"""What flowvm's own operators can be called with, operands and attributes together, where a call
-comes from a file: the rules of the operators whose kernels rely on more than one value at a time.
+"""The rules for calls of flowvm's own operators that come from a file.
 
-A rule asks what the public functions check or reckon before they issue the operator: by the same
-functions where these are apart, else by the relation that they keep.  `flowvm.graph.logical.
-attributes` asks first whether each attribute is of the right kind, and holds for all operators.
+They hold for operands and attributes together, and exist for operators whose kernels rely on more
+than one value at a time.  A rule repeats the checks of the public functions: by the same functions
+where these are apart, else by the relation that they keep.  `flowvm.graph.logical.attributes` first
+checks the kind of each attribute, for all operators.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 1 << 31  # steps of a sequence
 
 
 def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | None) -> bool:
-    """Whether these are what `fused` makes of what it is given."""
+    """Return True if `fused` could have made these operands."""
     given = (q, k, v) if mask is None else (q, k, v, mask)
     if any(m.ndim != 4 or (m.stride[-1] != 1 and not m.contiguous) for m in given):
         return False
@@ -49,7 +49,7 @@ def _attention_backward(metas: Metas, values: Values) -> bool:
 
 
 def _steps(sizes: Sequence[int]) -> bool:
-    """Whether so many samples take part in each step: none comes back that has left."""
+    """Return True if no sample returns after it has left, by the number of samples in each step."""
     return list(sizes) == sorted(sizes, reverse=True) and within(sizes, 0)
 
 
@@ -106,7 +106,7 @@ def _ctc_loss_backward(metas: Metas, values: Values) -> bool:
 
 
 def _matrices(*metas: TensorMeta) -> bool:
-    """Whether these are batches of matrices, as many of each, of one dtype that LAPACK has."""
+    """Return True if these are batches of as many matrices, of one dtype that LAPACK has."""
     batch = metas[0].shape[:-2]
     dtypes = metas[0].dtype.name in ("float32", "float64", "complex64", "complex128")
     return dtypes and all(

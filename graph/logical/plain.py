@@ -97,7 +97,7 @@ def _saved_type(kind: type, what: str) -> dict[str, str]:
 
 
 def _is_namedtuple(kind: Any) -> bool:
-    """Whether making one runs nothing but what `namedtuple` itself wrote, or flowvm."""
+    """Return True if making one runs no code but `namedtuple`'s own, or flowvm's."""
     if kind in return_types.all_return_types:
         return True
     if not isinstance(kind, type) or any("__init__" in vars(k) for k in kind.__mro__[:-1]):
@@ -109,7 +109,7 @@ def _is_namedtuple(kind: Any) -> bool:
 
 
 def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
-    """What `plain` was given; ArgumentError for what it never gives."""
+    """Return the value from which `plain` made `saved`; ArgumentError for other data."""
     if isinstance(saved, list):
         return [read_plain(v, where) for v in saved]
     if not isinstance(saved, dict):
@@ -223,8 +223,9 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def reads_backwards(operator: Operator) -> bool:
-    """Whether its inputs may have negative strides: `flip` is a copy of such a view, which passes
-    put together with what reads it.
+    """Return True if the operator's inputs may have negative strides.
+
+    `flip` is a copy of such a view; passes join it with its reader.
     """
     if operator.recipe is not None:
         return operator.recipe[0] in ("fused", "assemble")
@@ -232,7 +233,7 @@ def reads_backwards(operator: Operator) -> bool:
 
 
 def operator_mark(operator: Operator) -> str:
-    """What tells operators of one name apart: a hash of their declarations."""
+    """Return a hash of an operator's declaration, which distinguishes operators of one name."""
     if _is_elementwise(operator):
         form: Elementwise = operator.form[0]
         mark: Any = (form.expr, sorted(form.args.items()), form.types)

@@ -1,4 +1,4 @@
-"""What flowvm's operators on planes can be called with, where a call comes from a file: see
+"""The rules for calls of operators on planes that come from a file: see
 `flowvm.graph.logical.calls`.
 """
 
@@ -24,7 +24,7 @@ TAPS = {NEAREST: 1, EXACT: 1, LINEAR: 2, CUBIC: 4}
 
 
 def computes(*metas: TensorMeta) -> bool:
-    """Whether all are of one dtype of floats that the device's kernels compute with."""
+    """Return True if all are of one dtype of floats that the device's kernels compute with."""
     dtype = metas[0].dtype
     reduced = dtype.reduced and (dtype.minifloat or metas[0].device is cpu)
     return dtype.is_floating_point and not reduced and all(m.dtype is dtype for m in metas)
@@ -38,8 +38,9 @@ def within(values: Sequence[int], low: int, high: int = MOST - 1) -> bool:
 
 
 def _convolves(whole: Sequence[int], weight: Sequence[int], out: Sequence[int], how: How) -> bool:
-    """Whether a convolution from shape `whole` to `out`, or the transposed one back, is one that
-    the public functions give: of each dimension what is left over behind the last window is less
+    """Return True if the public functions can give a convolution from shape `whole` to `out`.
+
+    It may be the transposed one back.  In each dimension the rest behind the last window is less
     than a stride, or an output padding, or "same" has padded once more behind.
     """
     n, missing = len(whole) - 2, 5 - len(whole)
@@ -99,8 +100,9 @@ def _axes(t: Windows) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _pools(t: Windows, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether windows are those that a pooling function finds for planes of `space` and `out`, the
-    last `n` dimensions.
+    """Return True if a pooling function finds these windows for planes of `space` and `out`.
+
+    Planes are the last `n` dimensions.
     """
     if n not in (1, 2) or len(space) != n or len(out) != n:
         return False
@@ -175,8 +177,9 @@ def _fold(metas: Metas, values: Values) -> bool:
 
 
 def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether `interpolate` resizes planes of `space` to `out`, the last `n` dimensions of tensors
-    like x, so.
+    """Return True if `interpolate` uses `t` to resize planes of `space` to `out`.
+
+    Planes are the last `n` dimensions of tensors like x.
     """
     weighs = t.kind in (LINEAR, CUBIC)
     if not 1 <= n <= 3 or t.kind not in TAPS or t.corners not in (0, int(weighs)):
@@ -192,8 +195,9 @@ def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequenc
 
 
 def _is_step(size: int, count: int, step: float, corners: int) -> bool:
-    """Whether a dimension has such a step: the ratio of the sizes, or of what they would be if they
-    were no integers, rounded.
+    """Return True if a dimension may have such a step.
+
+    It is the ratio of the sizes, or of the sizes before they were rounded to integers.
     """
     if corners:
         return math.isclose(step, (size - 1) / (count - 1) if count > 1 else 0.0, rel_tol=1e-6)
@@ -223,7 +227,7 @@ def _interpolate_backward(metas: Metas, values: Values) -> bool:
 
 
 def _aligns(whole: Sequence[int], metas: Metas, values: Values, bins: Sequence[int]) -> bool:
-    """Whether regions of a batch of planes of shape `whole` may be averaged over so many bins."""
+    """Return True if regions of planes of shape `whole` may be averaged over these bins."""
     first, rois = metas
     regions = values["regions"]
     fits = len(whole) == 4 and within(whole[2:], 1) and len(bins) == 2 and within(bins, 1)
@@ -244,7 +248,7 @@ def _roi_align_backward(metas: Metas, values: Values) -> bool:
 
 
 def _deforms(shape: Sequence[int], offset: TensorMeta, mask: TensorMeta, t: Windows) -> bool:
-    """Whether windows of planes of that shape may read where the offset says."""
+    """Return True if windows of planes of that shape may read where the offset says."""
     if len(shape) != 4 or tuple(shape[2:]) != (t.h, t.w) or not within(shape[2:], 1):
         return False
     if not _patches(t) or mask.ndim != 4 or not computes(offset, mask):

@@ -1,4 +1,4 @@
-"""What a LogicalGraph looks like in print: one line a node, in columns.
+"""The printed form of a LogicalGraph: one line for each node, in columns.
 
 node  result                 op            operands                 scalars   where
 0     %3 float32(32, 64)     linear        %0 x, %1 fc1.weight, ..            train.py:12

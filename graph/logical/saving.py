@@ -164,7 +164,7 @@ class ReadNumbers:
         self._add(Live(function, operands, guards), terms)
 
     def _computed(self, value: Live) -> Any:
-        """What a call gives now, each operand being known: no expression is written out for it."""
+        """Compute the present value of a live number from its known operands."""
         numbers = [self._now.get(id(v), v) for v in value.operands]
         whole = value.function == "pow" and all(isinstance(n, int) for n in numbers)
         if whole and abs(numbers[0]).bit_length() * abs(numbers[1]) > MOST_BITS:

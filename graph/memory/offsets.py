@@ -52,13 +52,13 @@ class Block:
         return -(-max(self.nbytes, 1) // ALIGNMENT) * ALIGNMENT + CHUNK_ZONE
 
     def meets(self, other: Block) -> bool:
-        """Whether both are alive at some step."""
+        """Return True if both are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass
 class MemoryPlan:
-    """What was chosen: the chunk's bytes, the algorithm, and what each that was tried needed.
+    """The chosen layout: the chunk's bytes, the algorithm, and the bytes needed by each.
 
     `lower_bound` is the most that is alive at one step: no plan can be smaller.
     """
@@ -308,7 +308,7 @@ class MemoryReport:
 
     @property
     def ratio(self) -> float:
-        """What a launch allocates, by what eager code does."""
+        """The memory that a launch allocates, divided by the memory that eager code allocates."""
         return (self.chunk + self.outputs) / max(1, self.eager)
 
     def __repr__(self) -> str:

@@ -57,13 +57,13 @@ def values_of_sums(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _one_turn(accesses: Accesses, node: OpNode) -> bool:
-    """Whether what a node adds to is made in the same repetition: else it would add up."""
+    """Return True if a node's summand is made in the same repetition; otherwise it would add up."""
     writes = accesses.writes[node.inputs[0].buffer]
     return all(together(accesses.nodes[place], node) for place in writes)
 
 
 def _all_of(operand: Operand) -> bool:
-    """Whether it is a temporary buffer as a whole, in C order."""
+    """Return True if the operand is a temporary buffer as a whole, in C order."""
     buffer, meta = operand.buffer, operand.meta
     whole = operand.offset == 0 and meta.contiguous and meta.nbytes == buffer.nbytes
     return whole and buffer.kind is BufferKind.TEMPORARY

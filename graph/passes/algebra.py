@@ -167,7 +167,7 @@ def _conversion_twice(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
 
 
 def _lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
+    """Return True if `target` can represent every value of `source`."""
     if source is target:
         return True
     if source.is_floating_point:

@@ -51,7 +51,7 @@ class _Bucket:
         self.sums.add(node.outputs[0].buffer)
 
     def takes(self, node: OpNode, first: OpNode) -> bool:
-        """Whether a further all-reduce is of the same kind as the `first`, and there is room."""
+        """Return True if an all-reduce is of the same kind as the `first`, and there is room."""
         return (
             len(self.places) < MOST
             and self.nbytes + node.inputs[0].meta.nbytes <= BUCKET
@@ -63,7 +63,7 @@ class _Bucket:
         )
 
     def copies_too(self, place: int, node: OpNode) -> bool:
-        """Whether a node copies a sum, and nothing else: it is then made behind the bucket."""
+        """Return True if a node only copies a sum; the copy is then made behind the bucket."""
         if node.operator.name != "cast" or not is_pure(node):
             return False
         if node.inputs[0].buffer not in self.sums:
@@ -73,7 +73,7 @@ class _Bucket:
         return True
 
     def ends_at(self, node: OpNode) -> bool:
-        """Whether a node must find the sums there, or change what is summed; or exchanges."""
+        """Return True if a node needs the sums, changes their sources, or exchanges."""
         if "order" in node.operator.writes:
             return True
         if any(operand.buffer in self.sums for _, operand in node.accesses()):
@@ -100,7 +100,7 @@ def bucket_gradients(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _is_gradient(node: OpNode) -> bool:
-    """Whether it is an all-reduce of backward that makes a new tensor, dense as it always is."""
+    """Return True if the node is an all-reduce of backward that makes a new, dense tensor."""
     operator = node.operator
     return (
         operator.name == "all_reduce"

@@ -44,7 +44,7 @@ else:
 
 
 def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
-    """Whether a kernel of this call holds rows, and does nothing else."""
+    """Return True if a kernel of this call holds rows, and does nothing else."""
     return _held(operator, metas, attrs) is not None
 
 
@@ -212,7 +212,7 @@ class _Kernel:
         return cuda.Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
 
     def _index(self, meta: TensorMeta, shape: Sequence[int]) -> str | None:
-        """Where an input has the element that is at `place` in the rows; `m` is the row."""
+        """Return the index of the input's element at `place` in the rows; `m` is the row."""
         strides = broadcast_stride(meta, shape)
         across, split = 1, len(shape)
         while split and across < self.n:

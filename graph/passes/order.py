@@ -168,7 +168,7 @@ class _Steps:
         return best
 
     def _change(self, k: int, backwards: bool) -> tuple[int, int, int]:
-        """What node `k`, run now, takes, frees, and takes in the place of what it frees."""
+        """Return the bytes that node `k`, run now, takes, frees, and takes from freed ones."""
         takes, frees = [], []
         for value in self.touched[k]:
             opened, closed = (value.behind, value.before) if backwards else (

@@ -1,8 +1,8 @@
-"""What the parts of a program on rows have to be, where a saved graph says them.
+"""The checks of the parts of a program on rows that comes from a saved graph.
 
-A program's parts are a small graph: its operands are places, each as large as the largest view of
-it.  So it is held against what a graph is held against, and the operands that a node gives it
-against the places that it was made for.
+A program's parts are a small graph.  Its operands are places, each as large as the largest view of
+it.  So it must pass the checks of a graph.  A node's operands are checked against the places for
+which they were made.
 """
 
 from __future__ import annotations

@@ -124,8 +124,9 @@ def _read_as(source: Operand, shape: tuple[int, ...], box: Box) -> Operand:
 
 
 def _box(base: TensorMeta, to: Operand) -> Box | None:
-    """What a slice is of a dense tensor, dimension by dimension; None if it is no rectangle whose
-    dimensions are the tensor's, in their order.
+    """Return the box of a slice of a dense tensor: (start, count) for each dimension.
+
+    Return None if the slice is no rectangle whose dimensions are the tensor's, in their order.
     """
     if not base.contiguous or to.meta.dtype is not base.dtype or to.meta.numel == 0:
         return None
@@ -200,9 +201,9 @@ def _turned(accesses: Accesses, wholes: dict[Buffer, _Whole], place: int) -> _Wh
 
 
 def _order(base: TensorMeta, seen: TensorMeta) -> list[int | None] | None:
-    """Which dimension of `base` each one of a view of all of it is; None stands for one of size 1.
+    """Return the dimension of `base` for each dimension of a view of all of it, None for size 1.
 
-    No list at all if the view is no reordering.
+    Return no list at all if the view is no reordering.
     """
     if seen.numel != base.numel:
         return None
@@ -253,7 +254,7 @@ def _piece(operand: int, meta: TensorMeta, box: Box, stride: tuple[int, ...]) ->
 
 
 def _gaps(whole: Box, boxes: Sequence[Box]) -> list[Box]:
-    """What no box covers, as rectangles."""
+    """Return the rest that no box covers, as rectangles."""
     left = [whole]
     for box in boxes:
         left = list(itertools.chain.from_iterable(_without(piece, box) for piece in left))

@@ -61,7 +61,7 @@ def merge_updates(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _key(node: OpNode) -> Any:
-    """What nodes that may be merged have in common; None if this one may not."""
+    """Return the properties that nodes to be merged share; None if this node may not be merged."""
     if node.operator.unsized or isinstance(node.operator, Merged):
         return None
     if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
@@ -84,7 +84,7 @@ def _merges_on_cpu(node: OpNode) -> bool:
 
 
 def _merges_on_device(node: OpNode) -> bool:
-    """Of any size: there, a launch is what costs."""
+    """Return True if a device can merge the node, of any size: there, the launch is the cost."""
     return merging.merges(lowering.launch_of(node.operator, _metas(node), node.attrs))
 
 
@@ -118,7 +118,7 @@ class _Slot:
         self.words += _words(node)
 
     def conflicts(self, reads: set[Buffer], writes: set[Buffer]) -> bool:
-        """Whether these accesses must stay behind those of the slot."""
+        """Return True if these accesses must stay behind the accesses of the slot."""
         return not (
             self.writes.isdisjoint(reads)
             and self.writes.isdisjoint(writes)

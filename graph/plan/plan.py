@@ -104,14 +104,15 @@ class Plan:
 
     @property
     def passes(self) -> PassesView:
-        """What the passes made of the captured graph, side by side; see
-        `flowvm.graph.passes.changes`.
+        """The changes of the passes to the captured graph, side by side.
+
+        See `flowvm.graph.passes.changes`.
         """
         return changes_view.passes_view(changes(self.graph))
 
     @functools.cached_property
     def uses(self) -> Uses:
-        """What launches do with memory that they do not own."""
+        """The use that launches make of memory that they do not own."""
         return self.graph.uses()
 
     # --- compiling ----------------------------------------------------------------------------
@@ -234,7 +235,7 @@ class Plan:
         return showing.live(hz, self.table)
 
     def memory_report(self) -> MemoryReport:
-        """What a launch allocates, and what eager code would."""
+        """Return the memory that a launch allocates, and the memory that eager code allocates."""
         return MemoryReport(
             self.chunk_bytes,
             sum(buffer.nbytes for buffer in self.made),
@@ -270,7 +271,7 @@ class Plan:
 
 
 def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool, Any]:
-    """What runs a node, whether it reports, and the steps that begin it."""
+    """Lower a node: return its Invocation, True if it reports, and the steps that begin it."""
     operator, attrs = node.operator, node.attrs
     if operator.everywhere or device_of(metas, attrs) is cpu:
         return lowered(operator, metas, attrs), False, ()

@@ -96,7 +96,7 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
 
 
 def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], opened: int) -> str:
-    """What an actor does, from how often each has acted."""
+    """Return an actor's state, from the number of times each actor has acted."""
     mine = acted[actor.number]
     if mine >= opened * actor.times:
         return "IDLE"
@@ -119,7 +119,7 @@ def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], open
 
 
 def plan_html(plan: PlanParts, dump: str) -> str:
-    """What `plan.dump()` says as a tree: registers and tasks under a head of their own."""
+    """Return `plan.dump()` as a tree: registers and tasks under a head of their own."""
     rows: list[str] = []
     heads = {"regst": f"  {len(plan.registers)} registers", "task": f"  {len(plan.tasks)} tasks"}
     heads["actor"] = heads["task"]

@@ -200,7 +200,7 @@ class ActorWords:
         self.address = int(self.words.ctypes.data)
 
     def place(self, tasks: Sequence[int]) -> None:
-        """Where the tasks' words are; the actors' own point to them from now on."""
+        """Store the addresses of the tasks' words, to which the actors' words point from now on."""
         for k, actor in enumerate(self.actors):
             at = int(self.words[RUNTIME.FIRST]) + k * ACTOR.WORDS
             self.words[at + ACTOR.PLAN] = self.address
@@ -219,12 +219,12 @@ class ActorWords:
 
     @property
     def is_left(self) -> bool:
-        """Whether Eord has passed every actor and no worker will look at the words any more.
+        """True if Eord has passed every actor and no worker will look at the words any more.
 
-        An actor that ends tells those in front of it, too, which ended long ago: their messages lie
-        in mailboxes when all have ended, and whoever takes one writes here.  So the order of the
-        questions counts: who has ended and is not looking sends nothing more, and then a message
-        that does not lie in a mailbox is being answered or was.
+        An actor that ends sends a message to the actors in front of it, too, which ended long ago.
+        The messages lie in mailboxes when all have ended, and a worker that takes one writes here.
+        So the order of the questions counts.  An actor that has ended and is not looking sends
+        nothing more; then a message outside the mailboxes is being answered or was.
         """
         return (
             all(self.ended)
