@@ -207,7 +207,7 @@ class _Forgotten:
         self.versions = getattr(saved, "versions", node.versions)
 
     def recall(self, node: Node) -> tuple[Tensor, ...]:
-        """What `node`, whose promise this is, saved; it is the node's from now on."""
+        """Return the saved values of `node`, whose promise this is; the node now owns them."""
         if self.number not in self.call.found:
             self.call.again()
         result = self.call.found.pop(self.number, None)

@@ -134,7 +134,7 @@ def _back(recorder: Recorder) -> reverting:
 
 
 def _counts(roots: list[Any]) -> dict[Any, int]:
-    """How many gradients each node below waits for."""
+    """Count the gradients for which each node below waits."""
     counts = dict.fromkeys(roots, 0)
     while roots:
         for edge in roots.pop().edges:
@@ -151,7 +151,7 @@ def _counts(roots: list[Any]) -> dict[Any, int]:
 
 
 def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
-    """The same for those nodes only from which a tensor that is watched can be reached."""
+    """Count the gradients only of nodes from which a watched tensor can be reached."""
     targets = watch.slots
     above: dict[Any, list[Any]] = {root: [] for root in roots}
     while roots:
@@ -421,7 +421,7 @@ def _leaf(node: AccumulateGrad, g: Tensor, create_graph: bool, watch: Watch | No
 
 
 def _store(node: AccumulateGrad, g: Tensor) -> None:
-    """The same for a gradient that nobody else holds: it may become `.grad` as it is."""
+    """Store a gradient that nobody else holds: it may become `.grad` as it is."""
     tensor = node.tensor()
     if tensor is None or tensor._node is None:
         return
@@ -469,8 +469,9 @@ def _add_in_place(t: Tensor, g: Tensor) -> None:
 
 
 def _own_memory(t: Tensor) -> bool:
-    """Whether `t` is dense and no other tensor is on its memory (one reference to its Storage: its
-    own).
+    """Return True if `t` is dense and no other tensor is on its memory.
+
+    Then its Storage has one reference: its own.
     """
     storage = t._storage
     if storage is None:

@@ -73,9 +73,7 @@ class FunctionCtx(Node):
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What was given to `save_for_backward`; AutogradError if it was freed, or changed in place
-        since.
-        """
+        """The tensors given to `save_for_backward`; AutogradError if they were freed or changed."""
         if self._saving:  # forward has not returned yet
             return self._saving
         kept = self.saved
@@ -158,7 +156,7 @@ class FunctionCtx(Node):
 
 
 class _Operator:
-    """What the engine calls for the nodes of one Function class."""
+    """The operator that the engine calls for the nodes of one Function class."""
 
     outputs = saves = ()
 

@@ -83,7 +83,7 @@ class _Packed:
 
 
 def _storages(value: Any) -> list[Any]:
-    """Of the tensors in what a hook gave."""
+    """Return the storages of the tensors in a hook's result."""
     if isinstance(value, Tensor):
         return [value._storage]
     if isinstance(value, dict):
@@ -144,8 +144,10 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
 
 
 class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTorch's
-    """The same for nodes that save a tensor which is `wanted`; what others save is left to the
-    hooks around.  `pack_hook` gets all that such a node saves.
+    """Pack the tensors of nodes that save a tensor which is `wanted`.
+
+    `pack_hook` gets all tensors that such a node saves.  The hooks around get the tensors of other
+    nodes.
     """
 
     def __init__(
@@ -251,7 +253,7 @@ class _Joint:
 
 
 class _Found:
-    """What a `_Joint` has seen of one backward, and how many gradients it waits for."""
+    """The gradients that a `_Joint` has seen in one backward, and the number for which it waits."""
 
     def __init__(self, gradients: list[Tensor | None], due: int) -> None:
         self.gradients, self.due = gradients, due

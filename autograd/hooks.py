@@ -27,7 +27,7 @@ Hooks = dict[int, Callable[..., Any]]
 
 
 class RemovableHandle(Switched):
-    """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out.
+    """The handle of a registered hook: `remove()`, or leaving a with block, takes the hook out.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> handle = x.register_hook(lambda g: g * 10)
@@ -175,7 +175,7 @@ def retain_grad(t: Tensor) -> None:
 
 
 def retains_grad(t: Tensor) -> bool:
-    """Whether a backward puts the gradient of this tensor, which is no leaf, into `.grad`.
+    """Return True if backward puts this tensor's gradient into `.grad`, though it is no leaf.
 
     >>> y = flow.ones(2, requires_grad=True) * 2
     >>> y.retain_grad()

@@ -19,7 +19,7 @@ from flowvm.vm.callers.hot import hot
 
 
 class AccumulateGrad:
-    """Where the gradients of a leaf go; PyTorch's name for it.
+    """The node that collects the gradients of a leaf; PyTorch's name for it.
 
     hooks   of the tensor: each sees the sum of one backward and may replace it
     after   called with the tensor when its `.grad` has changed

@@ -1,6 +1,6 @@
-"""Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
+"""The recording modes of a thread: `no_grad` and its kin, each a context manager and a decorator.
 
-The mode itself is `flowvm.eager.modes`'s and belongs to a thread, so a thread that is started
+The mode itself is in `flowvm.eager.modes` and belongs to a thread, so a thread that is started
 inside `no_grad` records as any other.  One `no_grad()` may be entered again before it was left.
 
 A decorated generator function runs in the mode only while its own code runs: between two items its
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_grad_enabled() -> bool:
-    """Whether this thread records operations for backward.
+    """Return True if this thread records operations for backward.
 
     >>> with flow.no_grad():
     ...     print(flow.is_grad_enabled())
@@ -32,7 +32,7 @@ def is_grad_enabled() -> bool:
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is inside `inference_mode`.
+    """Return True if this thread is inside `inference_mode`.
 
     >>> with flow.inference_mode():
     ...     print(flow.is_inference_mode_enabled())

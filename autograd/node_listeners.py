@@ -40,7 +40,7 @@ def forget(asker: object) -> None:
 
 
 def is_told(hook: Hook) -> bool:
-    """Whether `hook` is called."""
+    """Return True if `hook` is registered."""
     return hook in askers.values()
 
 
