@@ -29,7 +29,7 @@ PROCESSES = 2
 
 
 class Found(NamedTuple):
-    """What one process has found."""
+    """The results of one process."""
 
     kernels: dict[str, int]  # by module: compiled
     failures: dict[str, str]  # kernel and types, or op: why

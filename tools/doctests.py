@@ -40,7 +40,7 @@ from flowvm import nn
 
 
 class Space(NamedTuple):
-    """Where public names are, and whether each of them has an example."""
+    """A place of public names; `complete`: each of them has an example."""
 
     place: Any
     complete: bool
@@ -131,7 +131,7 @@ def text_of(value: Any) -> str:
 
 
 def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether its docstring, or that of what it stands for, has an example."""
+    """Return True if the docstring, or the docstring of the name it stands for, has an example."""
     if ">>>" in text_of(value):
         return True
     stands = STANDS_FOR.match(inspect.getdoc(value) or "")

@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def packages() -> str:
-    """What is installed of what matters."""
+    """Return the versions of Python and of the installed packages that matter."""
     found = []
     for name in PACKAGES:
         try:
@@ -127,7 +127,7 @@ def _where(library: str) -> str:
 
 
 def index_errors() -> str:
-    """What only a kernel sees is this program's exception, and the device goes on."""
+    """Check that an error only a kernel sees raises an exception, and the device goes on."""
     table = flow.ones(4, 2, device="cuda")
     try:
         table[flow.tensor([9], device="cuda")].cpu().numpy()

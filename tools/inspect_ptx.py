@@ -39,7 +39,7 @@ HEAD = (
 
 
 class Case(NamedTuple):
-    """What is looked at: a name, and the call of an operator."""
+    """The subject of an inspection: a name, and the call of an operator."""
 
     name: str
     operator: str
@@ -109,7 +109,7 @@ def in_flight(found: Found) -> int:
 
 
 def flags(found: Found) -> list[str]:
-    """What is wrong with a kernel."""
+    """Return the faults of a kernel."""
     main = found.loops[0]
     wrong = {
         "spills": found.spilled > 0,

@@ -32,7 +32,7 @@ def scripts() -> list[Path]:
 
 
 def notebook_of(script: Path) -> Path:
-    """Where the notebook of a script lies."""
+    """Return the path of a script's notebook."""
     return FOLDER / script.relative_to(TUTORIALS).with_suffix(".ipynb")
 
 

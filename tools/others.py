@@ -89,7 +89,7 @@ TRANSFORMERS = (
 
 
 class _Names(type):
-    """Of a class that has every attribute: its name."""
+    """The metaclass of a class that has every attribute: an attribute is its name."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):

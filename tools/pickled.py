@@ -58,7 +58,7 @@ def name(module: str, what: str) -> bytes:
 
 
 def call(module: str, what: str, *args: bytes) -> bytes:
-    """What a call of a name gives."""
+    """Return the pickle of a call of a name."""
     return name(module, what) + row(*args) + b"R"
 
 

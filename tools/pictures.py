@@ -123,7 +123,7 @@ def program() -> dict[str, Any]:
 
 
 class Session:
-    """What the pictures are made of: the program, and a profile of some of its steps."""
+    """The subjects of the pictures: the program, and a profile of some of its steps."""
 
     def __init__(self) -> None:
         self.names = program()
@@ -160,7 +160,7 @@ def error_text(session: Session) -> str:
 
 
 def trace(session: Session) -> Any:
-    """What two lines become."""
+    """Return the trace of two lines."""
     return flow.vm.trace(session.names["look_up"], flow.randn(8, 4), flow.tensor([1, 2]))
 
 
@@ -178,7 +178,7 @@ def graph(session: Session) -> str:
 
 
 def explanation(session: Session) -> Any:
-    """Where a tensor comes from."""
+    """Explain a tensor: where its values come from."""
     made = session.names["look_up"](flow.randn(8, 4), flow.tensor([1, 2]))
     flow.vm.sync()
     return flow.explain(made)

@@ -135,7 +135,7 @@ def repeated(call: Callable[..., Any], *args: Any) -> Callable[[], None]:
 
 
 def step_rows(rounds: int) -> list[tuple[str, float]]:
-    """What each step adds."""
+    """Return the nanoseconds that each step adds."""
     provide_api()
     apart, op = Apart(), callee("x y")
     meta = ("meta",)
@@ -281,8 +281,9 @@ def times_in_turn(
 
 
 def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
-    """What this program measures of `what` by the Python functions, and by compiled code and the
-    peers that have it, in a process each.
+    """Measure `what` by the Python functions, and by compiled code and the peers that have it.
+
+    Each measurement runs in a process of its own.
     """
     theirs = [name for name in peers if name == "torch"]
     columns = [*apart(what, "python", [], rounds), *apart(what, "native", theirs, rounds)]
@@ -294,7 +295,7 @@ def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list
 
 
 def apart(what: str, calls: str, peers: list[str], rounds: int) -> list[dict[str, float]]:
-    """What this program says of `what` in a process of its own."""
+    """Measure `what` with this program in a process of its own."""
     packages = ",".join(["flowvm", *peers])
     done = subprocess.run(
         [sys.executable, "-m", "tools.bench.call", what, packages, "--rounds", str(rounds)],

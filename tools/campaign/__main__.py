@@ -79,7 +79,7 @@ def batch(name: str, first: int, count: int) -> int:
 
 
 def checked(module: Any, case: Any) -> dict[str, Any]:
-    """What comes out of one case: {"outcome": ..., "problem": ..., "amounts": {...}}."""
+    """Run one case; return {"outcome": ..., "problem": ..., "amounts": {...}}."""
     faulthandler.dump_traceback_later(getattr(module, "PATIENCE", PATIENCE), exit=True)
     amounts = getattr(module, "AMOUNTS", Counter())
     amounts.clear()

@@ -66,17 +66,17 @@ print(json.dumps([wrong, [str(w.message) for w in said]]))
 
 
 def tripled(x: int) -> int:
-    """What is compiled."""
+    """Return three times `x`: a function to compile."""
     return 3 * x
 
 
 def curve(x: float) -> float:
-    """The same, with something of the system's library."""
+    """Compute a function to compile that calls the system's library."""
     return math.exp(x) + math.sin(x)
 
 
 def triangle(n: int) -> int:
-    """The same, with a loop."""
+    """Compute a function to compile that has a loop."""
     total = 0
     for k in range(n):
         total += k
@@ -128,12 +128,12 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return ("fresh " if case["fresh"] else "") + " and ".join(sorted(case["plagues"]))
 
 
 def parts(case: Case) -> list[str]:
-    """What may be left out."""
+    """Return the plagues that a case may leave out."""
     plagues: list[str] = case["plagues"]
     return plagues if len(plagues) > 1 else []
 

@@ -94,13 +94,15 @@ def _mutations(rng: random.Random, change: Callable[[int], Iterator[list[Any]]])
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     name: str = case["kind"]
     return name
 
 
 def parts(case: Case) -> list[Any]:
-    """What may be left out of a case: half of its mutations; of a single one, each change."""
+    """Return the parts that a case may leave out: half of its mutations, or a single one's
+    changes.
+    """
     mutations: list[Any] = case["mutations"]
     if len(mutations) > 1:
         half = len(mutations) // 2
@@ -157,7 +159,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def at(tree: Any, path: Any) -> Any:
-    """What is at a place."""
+    """Return the value at a path of a tree."""
     for key in path:
         tree = tree[key]
     return tree
@@ -240,7 +242,7 @@ def changed_tree(text: str, changes: list[Any]) -> Any:
 
 
 def copied(tree: Any) -> Any:
-    """The same JSON once more."""
+    """Return a copy of a JSON value."""
     return json.loads(json.dumps(tree))
 
 
@@ -345,7 +347,7 @@ class _ReadOnly(BaseException):
 
 
 def _read(graph: Any, state: Any, text: str) -> str:
-    """Whether a saved graph with this text is refused, before its Plan is compiled."""
+    """Return "refused" if a saved graph with this text is refused before its Plan is compiled."""
     changed = {**state, "plans": text, "sha256": checksum(text, state["constants"])}
     compiled = loading.compile_plan
     loading.compile_plan = _stop
@@ -804,7 +806,7 @@ def _change_column(columns: dict[str, Any], name: str, how: str, place: int, val
 
 
 def triple(x: int) -> int:
-    """What is compiled."""
+    """Return three times `x`: a function to compile."""
     return 3 * x
 
 

@@ -40,7 +40,7 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return f"{len(case['threads'])} threads"
 
 

@@ -122,8 +122,10 @@ def without(case: Any, k: int) -> Any:
 
 
 class Memory:
-    """What views share: who poisoned it.  Several, if a step had several poisoned operands: which
-    of them is named is nobody's promise.
+    """The memory that views share, with the steps that poisoned it.
+
+    If a step had several poisoned operands there are several causes; nobody promises which one is
+    named.
     """
 
     def __init__(self, causes: frozenset[int] = frozenset()) -> None:
@@ -139,7 +141,7 @@ class Model:
         self.seen: set[int] = set()
 
     def causes(self, *names: int) -> frozenset[int]:
-        """Who has poisoned one of these tensors."""
+        """Return the steps that poisoned one of these tensors."""
         return frozenset().union(*(self.values[n][0].causes for n in names))
 
     def make(self, out: int, value: Array, causes: frozenset[int]) -> None:
@@ -267,7 +269,7 @@ class Program:
 
 
 def cause_of(error: BaseException) -> int:
-    """Which step's error it is."""
+    """Return the number of the step whose error it is."""
     found = re.search(r"index (\d+) is out", str(error))
     assert found is not None, error
     return int(found.group(1)) - WRONG

@@ -61,7 +61,7 @@ def regions() -> list[Region]:
 
 
 def total_bytes() -> int:
-    """Of the whole array."""
+    """Return the bytes of the whole array."""
     return ARRAY.WORDS * 8
 
 

@@ -126,7 +126,7 @@ def reduced(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
 
 
 def ranks(names: Iterable[str], arrows: set[tuple[str, str]]) -> dict[str, int]:
-    """How many layers stand below each."""
+    """Count the layers below each name."""
     found: dict[str, int] = {}
 
     def rank(name: str) -> int:
@@ -168,7 +168,7 @@ class _Group:
         self.x = self.y = 0.0
 
     def places(self) -> dict[str, tuple[float, float]]:
-        """Where each room's box begins."""
+        """Return the position at which each room's box begins."""
         places, x = {}, self.x + 14
         inside = self.height - 36
         for column in self.columns:

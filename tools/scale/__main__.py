@@ -128,7 +128,7 @@ def simulated(args: argparse.Namespace) -> int:
 
 
 def said_of(work: Work, network: Network, weak: bool) -> str:
-    """What the table is made of."""
+    """Return a description of the table's data."""
     batch = "each data-parallel rank has the recorded batch" if weak else "the batch is cut"
     links = _link(network.between)
     if network.host_ranks:
@@ -176,7 +176,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "python -m tools.scale", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

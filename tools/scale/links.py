@@ -1,4 +1,4 @@
-"""What an exchange costs: a latency for each message, and bytes over a bandwidth.
+"""The cost of an exchange: a latency for each message, and bytes over a bandwidth.
 
 A collective of n ranks is as quick as the quickest of the usual algorithms:
 

@@ -1,7 +1,7 @@
-"""What a rank holds: its variables, and the most that is alive at once of what a launch makes.
+"""The memory of a rank: its variables, and the most that is alive at once of a launch's results.
 
-On one rank that is what the Plan's memory is bounded by from below: `MemoryPlan.lower_bound` and
-the variables.
+On one rank this is the lower bound of the Plan's memory: `MemoryPlan.lower_bound` and the
+variables.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Held:
 
 
 def held(work: Work, mix: Mix, bucket: int = BUCKET) -> tuple[Held, ...]:
-    """What a rank of each stage holds."""
+    """Return the memory that a rank of each stage holds."""
     cut = split(work, mix.stages, mix.tensor > 1)
     return tuple(_Stage(work, mix, cut, stage).held(bucket) for stage in range(mix.stages))
 

@@ -33,7 +33,7 @@ COMPUTE, COLLECTIVES, ON, BACK, STREAMS = range(5)  # streams of a rank
 
 @dataclass(frozen=True)
 class Mix:
-    """How ranks share a step: `data` x `tensor` x `stages` of them; `micro` batches a step.
+    """The division of a step among `data` x `tensor` x `stages` ranks; `micro` batches a step.
 
     weak: each data-parallel rank has the recorded batch; else it is cut among them
     """
@@ -54,12 +54,12 @@ class Mix:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return self.data * self.tensor * self.stages
 
     @property
     def share(self) -> float:
-        """Of the recorded batch, what a rank has in one micro-batch."""
+        """A rank's share of the recorded batch in one micro-batch."""
         return 1 / self.micro / (1 if self.weak else self.data)
 
     def ahead(self, stage: int) -> int:

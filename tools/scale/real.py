@@ -1,10 +1,10 @@
-"""The same step on real ranks: what `python -m tools.scale --real 2` launches, and compares with.
+"""The step on real ranks, which `python -m tools.scale --real 2` launches and compares with.
 
-Each rank first records the step alone, all at the same time, so that what they take from each other
-by sharing a machine is in the times; then how long an all-reduce takes, of few bytes and of many,
-and how long what computes and what exchanges need to hand over to each other;
-then the step data parallel.  The prediction is made of the first two.  Of all times the least is
-taken: what else runs on the machine only adds to them.
+Each rank first records the step alone, all at the same time: so the times contain what ranks take
+from each other by sharing a machine.  Then it measures an all-reduce, of few bytes and of many, and
+the handover between computation and exchange.  Then it runs the step data parallel.  The prediction
+is made of the first two.  The least of all times counts, since anything else that runs on the
+machine only adds to them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHAINS = 20  # launches of it at least: they are short, and on a busy machine on
 
 
 class Compared(NamedTuple):
-    """What was predicted for so many ranks, of what, and the seconds that a step took on them."""
+    """A prediction for some ranks, its data, and the seconds that a step took on them."""
 
     predicted: Prediction
     work: Work

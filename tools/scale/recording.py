@@ -56,7 +56,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """The seconds of the whole step."""
         return sum(task.seconds for task in self.tasks) + self.rest
 
     def nbytes(self, role: str) -> int:
@@ -69,7 +69,7 @@ class Work:
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Work:
-        """What `to_json` gave."""
+        """Return the Work from which `to_json` made `saved`."""
         tasks = tuple(
             Task(**{**t, "reads": tuple(t["reads"]), "writes": tuple(t["writes"])})
             for t in saved["tasks"]
@@ -158,7 +158,7 @@ def of_plan(plan: Plan, seconds: list[float], whole: float) -> Work:
 
 
 def _role(k: int, kind: BufferKind, kept: bool, tasks: Sequence[Task]) -> str:
-    """What a place is for; `kept` if it is there beside the launch."""
+    """Return the purpose of a place; `kept` if it exists beside the launch."""
     reading = {task.phase for task in tasks if k in task.reads}
     writing = {task.phase for task in tasks if k in task.writes}
     if kind is BufferKind.INPUT:
