@@ -42,7 +42,7 @@ _TAKES = frozenset({"seq", "_seq"})
 
 
 class Interruption(BaseException):
-    """What a user's signal handler might raise."""
+    """An exception that a user's signal handler might raise."""
 
 
 ERRORS: tuple[type[BaseException], ...] = (Interruption, KeyboardInterrupt, MemoryError)
@@ -199,19 +199,19 @@ def interrupted(
 
 
 def _is_ours(error: BaseException | None) -> bool:
-    """Whether it is the exception that was raised, or tells of it."""
+    """Return True if the error is the exception that was raised, or tells of it."""
     return error is not None and (
         _MARK in error.args or _is_ours(error.__cause__) or _is_ours(error.__context__)
     )
 
 
 def count(run: Callable[[], Any]) -> int:
-    """How many boundaries a run passes."""
+    """Count the boundaries that a run passes."""
     return _traced(run, _Tracer(run.__code__, -1, BaseException)).count
 
 
 def count_calls(run: Callable[[], Any]) -> int:
-    """How many calls `interrupted(..., after=)` may wait for."""
+    """Count the calls for which `interrupted(..., after=)` may wait."""
     return _traced(run, _Tracer(run.__code__, -1, BaseException, sys.maxsize)).calls
 
 

@@ -1,4 +1,4 @@
-"""What is kept of shapes is bounded by bytes: the oldest unused goes first, what is used stays."""
+"""The cache of shapes is bounded by bytes: the oldest unused entry goes first, used ones stay."""
 
 from __future__ import annotations
 

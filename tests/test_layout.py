@@ -140,7 +140,7 @@ FACES = {
 
 
 def is_face(module: str) -> bool:
-    """Whether its names are listed in `__all__`."""
+    """Return True if the module's names are listed in `__all__`."""
     place = module.split(".")
     in_room = (
         place[:2] == ["flowvm", "ops"] and len(place) == 4 and place[2] in ROOMS_WITH_PUBLIC_OPS
@@ -271,7 +271,7 @@ def test_every_room_has_its_place(package: str) -> None:
 
 
 def test_no_imports_go_in_a_circle() -> None:
-    """Of whatever kind: what two files say of each other in turn is said in one, or below both."""
+    """No imports of any kind go in a circle: two files share a third one below."""
     graph: dict[str, set[str]] = {}
     for module, _, one in own_imports():
         graph.setdefault(module, set()).add(one.target)
@@ -289,7 +289,7 @@ PACKAGES = {
 
 
 def test_no_import_stands_in_a_function() -> None:
-    """What start-up must not pay for is imported by `lazy`, at the head of a file."""
+    """Modules that start-up must not pay for are imported by `lazy`, at the head of a file."""
     wrong = [
         f"{where(path, one.line)} imports {one.target}"
         for module, path in FILES.items()
@@ -390,9 +390,11 @@ EXAMPLE = re.compile(
 
 
 def lines_without_examples(text: str) -> int:
-    """How many lines a file has beside its docstrings' examples: what a reader of the code skips
-    is no reason to split it.  An example goes from the empty line in front of its `>>>` to the next
-    one, or over the quotes that end the string.
+    """Count a file's lines besides the examples of its docstrings.
+
+    A reader of the code skips examples, so they are no reason to split a file.  An example goes
+    from the empty line in front of its `>>>` to the next one, or over the quotes that end the
+    string.
     """
     return len(EXAMPLE.sub("", text).splitlines())
 

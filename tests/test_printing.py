@@ -1,4 +1,4 @@
-"""How tensors print: values as PyTorch prints them, and something true in every other state."""
+"""Printed tensors: values as PyTorch prints them, and something true in every other state."""
 
 import contextlib
 import re

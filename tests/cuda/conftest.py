@@ -109,7 +109,7 @@ def recording_driver():
 
 @pytest.fixture
 def recorder(recording_driver, seed):
-    """What was called of the driver that is in use."""
+    """Record the calls of the driver in use."""
     import flowvm as flow
     from flowvm.cuda.driver import driver
 

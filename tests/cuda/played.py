@@ -73,7 +73,7 @@ def _poisoned(meta, rows):
 
 
 def on_cpu(op, arrays, attrs=(), scalars=()):
-    """What the CPU answers: its outputs, and the inputs afterwards."""
+    """Return the CPU's answer: its outputs, and the inputs afterwards."""
     op = _operator(op)
     tensors = [flow.tensor(a) for a in arrays]
     result = op.call(*tensors, *attrs, *scalars)
@@ -83,7 +83,7 @@ def on_cpu(op, arrays, attrs=(), scalars=()):
 
 
 def same(got, wanted):
-    """Whether two arrays have the same bits."""
+    """Check that two arrays have the same bits."""
     assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
     assert got.shape == wanted.shape, (got.shape, wanted.shape)
     bits = f"u{got.itemsize}"

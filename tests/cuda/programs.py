@@ -9,7 +9,7 @@ __all__ = ["run"]
 
 
 def run(program, *, quiet=False, **settings):
-    """What a Python of its own prints; `quiet`: and it complains of nothing."""
+    """Return the output of a program in a new process; `quiet`: check that stderr is empty."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env=os.environ | settings,

@@ -25,7 +25,10 @@ def held(shape: tuple[int, ...], sbp: Any) -> Any:
 
 
 def outcome(call: Any, *given: Any) -> Any:
-    """What a call gives here, how it is held, and what it leaves in its arguments; or its error."""
+    """Return the outcome of a call: its values and sbp, and its arguments afterwards; or its error.
+
+    The outcome is this rank's.
+    """
     try:
         made = call(*given)
     except FlowError as error:

@@ -49,7 +49,7 @@ def launch(
 
 @functools.cache
 def outcomes(ranks: int) -> list[dict[str, str]]:
-    """What each rank says of each check."""
+    """Return each rank's outcome of each check."""
     with TemporaryDirectory() as folder:
         done = launch(ranks, "checks.py", folder)
         found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
@@ -68,7 +68,7 @@ def test_ranks_agree_with_numpy(ranks, name):
 
 @functools.cache
 def on_devices(ranks: int) -> list[dict[str, str]]:
-    """What each rank says of each check of CUDA tensors."""
+    """Return each rank's outcome of each check of CUDA tensors."""
     pytest.importorskip("numba_cuda")
     with TemporaryDirectory() as folder:
         done = launch(ranks, "on_devices.py", folder, driver=f"simulator:late,seed={ranks}")

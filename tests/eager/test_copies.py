@@ -1,4 +1,4 @@
-"""What copies and pickles are of things that there is one of, and of what holds them."""
+"""Copies and pickles of single objects, and of objects that hold them."""
 
 import copy
 import pickle

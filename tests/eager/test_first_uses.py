@@ -452,7 +452,7 @@ def test_numbers_of_one_generator():
 
 
 def test_what_autocast_keeps():
-    """What one capture converts is no other's, nor eager code's, whoever came between."""
+    """Conversions of one capture are invisible to other captures and to eager code."""
     kept, capture = _Kept(), object()
     captured = kept.of(capture)
     eager = kept.of(None)

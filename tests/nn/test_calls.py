@@ -1,4 +1,4 @@
-"""Which module issued what: paths of modules, joined to instructions by their numbers."""
+"""The issuing modules of instructions: paths of modules, joined by instruction numbers."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MODELS = Path(__file__).parents[2] / "tutorials" / "models"
 
 
 def script(name: str) -> dict[str, Any]:
-    """What a script has before it trains: up to the end of `make`."""
+    """Return the names of a script before it trains: run it up to the end of `make`."""
     path = MODELS / f"{name}.py"
     tree = ast.parse(path.read_text())
     ends = [

@@ -1,8 +1,8 @@
-"""Where an int belongs, all that may stand for one: the right result or an error, at once.
+"""Every object that may stand for an int argument: the right result or an error, at once.
 
-Every public function with samples is called with its sample's integers, each in turn replaced by
-tensors of one element, NumPy's integers, objects with an `__index__` that computes or raises, and
-by what is no integer at all.
+Every public function with samples is called with its sample's integers, one replaced at a time.
+The replacements are tensors of one element, NumPy's integers, objects with an `__index__` that
+computes or raises, and objects that are no integers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is gone is said, and what is only for speed is done without."""
+"""A private name that is gone is reported; flowvm does without one that is only for speed."""
 
 from __future__ import annotations
 

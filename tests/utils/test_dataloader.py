@@ -333,8 +333,9 @@ class Changed(Condition):
 
 
 def test_ctrl_c_leaves_no_lock_of_the_loaders_taken() -> None:
-    """It comes where `threading` has taken the lock, and the block that gives it back has yet to
-    begin.
+    """A Ctrl-C comes where `threading` has taken the lock.
+
+    The block that gives it back has yet to begin.
     """
     before = signal.signal(signal.SIGINT, interrupt)  # as the VM has it, unless a shell ignores it
     names: dict[str, Any] = dict(vars(threading))

@@ -15,7 +15,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 
 
 def same(a: Any, b: Any) -> None:
-    """The same structure, types and values."""
+    """Check that two objects have the same structure, types and values."""
     if isinstance(a, flow.Tensor):
         assert isinstance(b, flow.Tensor)
         assert a.dtype == b.dtype

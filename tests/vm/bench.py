@@ -95,7 +95,7 @@ def op(*operands: Operand, stream: int = 0) -> Instruction:
 
 
 def conflict(a: Instruction, b: Instruction) -> bool:
-    """Whether the two share a storage that one of them writes."""
+    """Return True if the two share a storage that one of them writes."""
     mine, others = a.touches(), b.touches()
     return any(s in others and (mine[s] or others[s]) for s in mine)
 
@@ -207,7 +207,7 @@ class Bench:
         return (self.first + index) & RING.SLOT_MASK
 
     def index(self, slot: int) -> int:
-        """Which instruction of the program is in `slot`."""
+        """Return the index in the program of the instruction in `slot`."""
         return self.ins(slot, INS.SEQ) - self.first
 
     def ins(self, slot: int, word: int) -> int:

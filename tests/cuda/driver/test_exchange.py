@@ -40,7 +40,7 @@ class Capsule:
 
 @contextlib.contextmanager
 def calls_of(name):
-    """What a function of the driver is called with by Python."""
+    """Collect the arguments with which Python calls a function of the driver."""
     driver, found = runtime(0).driver, []
     call = driver.call
 

@@ -1,8 +1,9 @@
-"""What the VM asks of the driver: whatever runs beside what, conflicting launches are ordered by
-streams and events; arguments are the operands'; memory is not used again too early; a call that
-fails is an error of its instruction.
+"""The VM's calls of the driver: streams and events order conflicting launches.
 
-The recorder notes each call; which launches must be ordered follows from the program alone.
+Arguments are the operands'; memory is not used again too early; a call that fails is an error of
+its instruction.
+
+The recorder notes each call; the program alone says which launches must be ordered.
 """
 
 import collections

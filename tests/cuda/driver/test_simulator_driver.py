@@ -74,7 +74,7 @@ class Machine:
         return int(out.value or 0)
 
     def floats(self, at: int, count: int) -> np.ndarray:
-        """What is there now, whatever waits in streams."""
+        """Return the floats in memory now, whatever waits in streams."""
         return np.frombuffer(ctypes.string_at(at, 4 * count), np.float32)
 
     def launch(

@@ -67,8 +67,9 @@ def counts(call):
 
 
 def hits(call, *args, **named):
-    """What a call gives, and whether it was native; free storage ids, which the twin sees to, are
-    there.
+    """Return a call's result, and True if it was native.
+
+    Free storage ids, for which the twin cares, are provided.
     """
     if len(hot["free"]) < 4:
         hot["free"].append(hot["refill"]())

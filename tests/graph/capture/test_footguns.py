@@ -55,7 +55,7 @@ def plain(value):
 
 
 class Eager:
-    """How a script runs things: as they are."""
+    """A script's way to run functions: as they are."""
 
     captured = False
 
@@ -76,7 +76,7 @@ class Eager:
 
 
 class Captured:
-    """How a script runs things: as graphs."""
+    """A script's way to run functions: as graphs."""
 
     captured = True
 
@@ -248,7 +248,7 @@ def test_state_carried_in_place_is_state():
 
 
 def test_a_tensor_made_of_numbers_is_made_anew_in_each_call():
-    """It was a variable: what a call added to it was there in the next one."""
+    """A tensor of numbers is no variable: the next call does not see an addition to it."""
 
     def script(way):
         def function(x):

@@ -33,7 +33,7 @@ some_blocks = st.lists(lives, max_size=40)
 
 
 def overlap(blocks) -> bool:
-    """Whether any two share a byte while both live: every pair is looked at."""
+    """Return True if two blocks share a byte while both live; look at every pair."""
     return any(
         a.meets(b) and a.offset < b.offset + b.size and b.offset < a.offset + a.size
         for a, b in itertools.combinations(blocks, 2)
@@ -132,7 +132,7 @@ def test_plans_are_small_fast_and_always_the_same(rng):
 
 
 def test_a_second_family_wins_where_greedy_orders_do_not(rng):
-    """Of random plans some are best by each."""
+    """Each algorithm is the best one for some random plans."""
     won = {plan_memory(random_blocks(rng, 60)).algorithm for _ in range(60)}
     assert {"largest first", "best fit", "raised"} <= won
 

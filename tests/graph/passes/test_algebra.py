@@ -124,7 +124,7 @@ def test_conversions_without_loss_are_one(source, between):
 
 
 def _holds_all(source, between):
-    """Whether the values next to the ends of `source` survive."""
+    """Return True if the values next to the ends of `source` survive."""
     values = special(source).numpy() if source != "bool" else np.array([True, False])
     with np.errstate(all="ignore"):
         back = values.astype(between).astype(source)

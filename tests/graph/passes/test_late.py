@@ -1,4 +1,4 @@
-"""What reads sums over ranks goes behind what does not."""
+"""Readers of sums over ranks go behind nodes that do not need the sums."""
 
 from dataclasses import replace
 

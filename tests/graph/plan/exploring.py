@@ -233,7 +233,7 @@ class World:
         )  # fmt: skip
 
     def _move_up(self) -> None:
-        """What waits in a mailbox, to its beginning: where it is does not matter."""
+        """Move a mailbox's messages to its beginning: their place does not matter."""
         for stream in self.streams:
             box = MBX.AT + stream * MBX.WORDS
             taken, tail = self.m[box + MBX.HEAD], self.m[box + MBX.TAIL]
@@ -332,7 +332,7 @@ class World:
         return n, register.buffer.name, id(register), turn % register.copies
 
     def _written(self, n: int, writers: list[int], turns: Any = None) -> list[Any]:
-        """What these tasks write in a launch, in its order: in all turns, or in some."""
+        """Return the writes of these tasks in a launch, in its order: in all turns, or in some."""
         many = [t for t in writers if self.plan.tasks[t].node.repeat > 1]
         turns = range(self.case.times) if turns is None else turns
         found = [(n, turn, t) for turn in turns for t in many]
@@ -369,7 +369,7 @@ class World:
     def _whole(
         self, launches: int, writers: list[int], status: Sequence[int] = (0,) * LAUNCHES
     ) -> set[tuple[Any, ...]]:
-        """What may be left of so many launches: of each all, or nothing if it did not succeed."""
+        """Return the possible remains of so many launches: all of each, or nothing if it failed."""
         found: set[tuple[Any, ...]] = {()}
         for n in range(launches):
             all_of = tuple(self._written(n, writers))

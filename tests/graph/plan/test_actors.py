@@ -66,7 +66,7 @@ def captured(seed: int, length: int = 24, times: int = 1) -> tuple[LogicalGraph,
 
 
 class Spec:
-    """Which executions (launch, node) must come before which, from operands alone."""
+    """The pairs of executions (launch, node) that must be ordered, from operands alone."""
 
     def __init__(self, graph: LogicalGraph, launches: int) -> None:
         self.pairs = []
@@ -557,7 +557,7 @@ def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
 
 
 def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
-    """It is opened when the one in front is closed, and looked at once more."""
+    """A launch that opens when the one in front is closed is checked once more."""
     total, one = tensor([0]), tensor([1])
     with Gate() as gate:
         with capturing("pipeline", [(one, "one")]) as capture:
@@ -580,7 +580,7 @@ def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
 
 @pytest.mark.parametrize("record", ["trace", "profile"])
 def test_the_verifier_knows_that_a_launch_that_was_skipped_used_nothing(record):
-    """It was in flight beside one that computed, and came to nothing when that one failed."""
+    """A launch was in flight beside one that computed, and did nothing when that one failed."""
     bad, total, one = tensor([1]), tensor([0]), tensor([1])
     with Gate() as gate:
         with capturing("build", [(one, "one")]) as capture:

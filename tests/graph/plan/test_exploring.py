@@ -77,7 +77,7 @@ CASES = [
 
 
 def caught(rules: Any) -> bool:
-    """Whether exploring one of the cases finds something."""
+    """Return True if exploring one of the cases finds an error."""
     for case in CASES:
         try:
             explore(World(case, rules))

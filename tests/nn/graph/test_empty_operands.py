@@ -29,7 +29,7 @@ def without(arrays: list[np.ndarray], size: int) -> list[np.ndarray]:
 
 
 def results(function: Any, tensors: list[Any]) -> list[np.ndarray]:
-    """What a call gives, and the gradients of its sum."""
+    """Return a call's results, and the gradients of their sum."""
     made = tensors_in(function(*tensors))
     wanted = [t for t in tensors if t.requires_grad]
     sums = [r.sum() for r in made if r.requires_grad]

@@ -82,7 +82,7 @@ class WithNumbers(flow.nn.Graph):
 
 
 def outcome(function: Any) -> list[np.ndarray] | type:
-    """What a call gives: arrays, or the class of its error."""
+    """Return the outcome of a call: arrays, or the class of its error."""
     try:
         return arrays_in(function())
     except (FlowError, IndexError, ValueError, TypeError) as error:

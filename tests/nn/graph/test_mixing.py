@@ -68,7 +68,7 @@ class Worker:
         return loss.detach()
 
     def run(self, turns: int) -> list[np.ndarray]:
-        """What is seen on the way, then parameters and buffers."""
+        """Return the values seen on the way, then parameters and buffers."""
         seen = []
         for _ in range(turns):
             x, y = self.rng.choice(self.batches)

@@ -169,7 +169,7 @@ def function_of(module: Any) -> Callable[..., Any]:
 def run(
     module: Any, function: Callable[..., Any], batches: list[list[np.ndarray]], seed: int
 ) -> Iterator[np.ndarray]:
-    """What each call gives, then what it left: buffers, and the next random number."""
+    """Yield the results of each call, then its traces: buffers, and the next random number."""
     flow.manual_seed(seed)
     for batch in batches:
         inputs = [flow.tensor(a) for a in batch]

@@ -53,7 +53,7 @@ def mapped(value: Any, function: Any) -> Any:
 
 
 def narrowed(t: Any) -> Any:
-    """What was double, as single."""
+    """Convert double precision to single."""
     if t.dtype is flow.float64:
         return t.float()
     return t.to(flow.complex64) if t.dtype is flow.complex128 else t
@@ -237,7 +237,7 @@ def test_a_call_without_a_rule_is_refused_where_it_is_saved(
 
 
 def test_a_fresh_process_has_declared_every_operator() -> None:
-    """What only some programs import is imported before a graph is read."""
+    """Modules that only some programs import are imported before a graph is read."""
     program = """
 import importlib, pkgutil
 import flowvm.nn.graph.loading

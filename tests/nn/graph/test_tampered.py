@@ -86,7 +86,7 @@ def test_what_was_not_changed_loads(state):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """What `os.system` was called with."""
+    """Record the calls of `os.system`."""
     found = []
     monkeypatch.setattr(os, "system", found.append)
     return found
@@ -205,7 +205,7 @@ def test_classes_go_by_a_table_or_are_named_tuples():
 
 
 def test_the_class_of_a_result_is_not_called(state, ran):
-    """It was: with what the graph gives, at the first call."""
+    """Loading once called the class with the graph's results, at the first call."""
 
     def change(plan):
         items = plan["result"]["tuple"][1:]

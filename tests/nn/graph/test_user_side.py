@@ -1,4 +1,4 @@
-"""What a user can make a graph of, and what they can give to one."""
+"""The objects that users can make graphs of, and the arguments that graphs take."""
 
 from __future__ import annotations
 

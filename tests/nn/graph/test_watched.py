@@ -1301,7 +1301,7 @@ CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers"}
 
 @pytest.fixture(autouse=True)
 def _cleared(monkeypatch):
-    """What kinds change is as it was afterwards."""
+    """Restore the values that the kinds change."""
     monkeypatch.setattr(Shared, "k", 2.0)
     monkeypatch.setitem(os.environ, "FLOWVM_TEST_WATCHED", "")
     yield

@@ -252,7 +252,7 @@ def test_integers(rng, dtype):
 
 
 def test_divisions_of_64_bits(rng):
-    """They go by way of float64: any rounding there has to be made up for."""
+    """Divisions of 64 bits go by way of float64: any rounding there must be corrected."""
     edges = [s * (1 << k) + d for k in range(63) for s in (1, -1) for d in (-1, 0, 1)]
     edges = np.array(sorted({*edges, (1 << 63) - 1, -(1 << 63), 1 - (1 << 63)}), np.int64)
     x, y = (a.ravel() for a in np.meshgrid(edges, edges[edges != 0]))

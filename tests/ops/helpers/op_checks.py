@@ -1,5 +1,6 @@
-"""What is checked of every sample of every op. Each check prints the call, the seed and both
-values.
+"""Checks of every sample of every op.
+
+Each check prints the call, the seed and both values.
 """
 
 import warnings

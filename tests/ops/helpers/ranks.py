@@ -18,7 +18,7 @@ PATIENCE = 6  # seconds that a rank waits for the others: then one of them has g
 
 
 class _Meeting:
-    """Where ranks hand over arrays: each leaves what it has, and takes what all have left."""
+    """The table of arrays at which ranks meet: each adds its own, and takes the arrays of all."""
 
     def __init__(self, size):
         self.size = size
@@ -130,7 +130,7 @@ def _world():
 
 
 def run(size, function):
-    """What `function(rank)` gives on each of `size` ranks, all of which run it at the same time.
+    """Return the results of `function(rank)` on `size` ranks, which all run at the same time.
 
     An error on one ends all.
     """

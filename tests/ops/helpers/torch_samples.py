@@ -70,7 +70,7 @@ def flat(value):
 
 
 def same(mine, theirs, what):
-    """Whether a result is PyTorch's."""
+    """Check that a result is PyTorch's."""
     if not isinstance(theirs, torch.Tensor):
         assert mine == theirs or mine != mine, f"{what}: {mine}, PyTorch has {theirs}"
         return
@@ -97,8 +97,10 @@ def function_of(name):
 
 
 def called(op):
-    """What the op's samples are for: flowvm's function of its name, or where the table has code of
-    its own, which calls a method or orders arguments otherwise, that code with flowvm for PyTorch.
+    """Return the function to call with the op's samples: flowvm's function of its name.
+
+    The table may have code of its own, which calls a method or orders arguments otherwise.  Then it
+    is that code, with flowvm for PyTorch.
     """
     own = op.op
     if isinstance(own, types.FunctionType) and "testing" in own.__module__ and not own.__closure__:

@@ -65,7 +65,7 @@ class Case:
         return t.clone().requires_grad_() if self._wants_grad(array) else t
 
     def check(self, size, pick=None):
-        """The same on `size` ranks, by the cheapest signatures or by number `pick` of each call."""
+        """Check `size` ranks, by the cheapest signatures or by number `pick` of each call."""
         if pick is not None:  # calls that have an entry of their own are not asked
             for operator in tuple(operators):
                 operator.kept.forget()

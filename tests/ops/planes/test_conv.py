@@ -186,7 +186,7 @@ def test_random_geometries(seed):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_geometries_row_by_row(seed, monkeypatch):
-    """What planes that do not fit into an arena take, on small ones."""
+    """Small planes take the path of planes that do not fit into an arena."""
     monkeypatch.setattr(conv_ops, "MOST", 0)
     rng = np.random.default_rng(1000 + seed)
     n, size, kernel, options = _random_case(rng)

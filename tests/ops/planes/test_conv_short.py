@@ -1,5 +1,6 @@
-"""What a first small convolution runs while a helper compiles its kernel: the same bits, and one of
-the two does an instruction from its first phase to its last.
+"""The stand-in that a first small convolution runs while a helper compiles its kernel.
+
+The bits are the same, and one of the two runs an instruction from its first phase to its last.
 """
 
 from __future__ import annotations

@@ -20,7 +20,10 @@ def far_off(got, want):
 
 
 def errors(function, x, others, rng):
-    """Of the value and of each gradient; `function` gets flowvm or PyTorch, and tensors."""
+    """Return the errors of the value and of each gradient.
+
+    `function` gets flowvm or PyTorch, and tensors.
+    """
     mine = [flow.tensor(a, requires_grad=True) for a in (x, *others)]
     theirs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, *others)]
     out, wanted = function(flow, *mine), function(torch, *theirs)

@@ -116,7 +116,7 @@ def test_errors(name, dtype, seed):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_absolute_errors(dtype, seed):
-    """What is not good to an ulp: sums near 0, and gelu's distribution in float32."""
+    """Functions that are not good to an ulp: sums near 0, and gelu's distribution in float32."""
     rng = np.random.default_rng(seed)
     x, y = rng.uniform(-30, 30, (2, COUNT)).astype(dtype)
     eps = float(np.finfo(dtype).eps)

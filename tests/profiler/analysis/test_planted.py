@@ -106,7 +106,7 @@ def test_sched(held):
 
 @pytest.mark.usefixtures("xs")
 def test_a_machine_that_is_played_has_its_other_causes_too():
-    """What the scheduler is held for is no `sched` while the stream or a producer is in the way."""
+    """A held scheduler is no cause `sched` while the stream or a producer is in the way."""
     done = script(
         PLAYED
         + """

@@ -143,7 +143,7 @@ def acting(what: str = "") -> str:
 
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
-    """What the page looks like to its program after all scripts have run."""
+    """Return the page's document after all scripts have run."""
     file = folder / name
     file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
     out = browser.browse(
@@ -155,7 +155,7 @@ def dumped(page: str, folder: Path, name: str = "report.html") -> str:
 
 
 def browse(page: str, folder: Path, name: str = "report.html", acting: str = acting()) -> Any:
-    """What `browser.js` found in the page."""
+    """Return the findings of `browser.js` in the page."""
     dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
     assert found, dom[-2000:]
@@ -204,7 +204,7 @@ def test_it_draws_searches_zooms_and_selects(run, tmp_path):
 
 
 def graph_is_layered(p: Profile, found: Any) -> None:
-    """Of the graph: boxes, layers, the search, keys."""
+    """Check the graph: boxes, layers, the search, keys."""
     run, release = p.run, (KIND.RELEASE, KIND.BARRIER)
     assert found["closed"] < found["open"] == int((~np.isin(run.kind, release)).sum())
     assert found["releases"] == len(run)
@@ -221,7 +221,7 @@ def graph_is_layered(p: Profile, found: Any) -> None:
 
 
 def time_can_be_rewound(p: Profile, found: Any) -> None:
-    """Of the time machine: its buttons and its slider."""
+    """Check the time machine: its buttons and its slider."""
     assert found["moments"] == [0, 1, len(p.moments), len(p.moments)]
     assert "has issued everything" in found["end"]
     assert f"{len(p.run)} done".replace(",", "") in found["end"].replace(",", "")

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node is installed")
 
 
 def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]:
-    """What the page's program answers."""
+    """Return the answers of the page's program."""
     assert NODE
     data, asked = folder / "data.json", folder / "questions.json"
     data.write_text(json.dumps(_Page(p).data()), "utf-8")

@@ -33,7 +33,7 @@ def work() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """What `flowvm top --web` serves, of this process."""
+    """Return the server of `flowvm top --web`, for this process."""
     work()
     with Server(Site(Watcher())) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)

@@ -71,7 +71,7 @@ def test_the_devices_own_times_stay_between_opened_and_closed() -> None:
 
 @pytest.mark.parametrize("case", range(5))
 def test_any_times_become_possible_ones(case: int, seed: int) -> None:
-    """What a stream runs never overlaps, and nothing begins before what it reads has ended."""
+    """Instructions of a stream never overlap, and none begins before its operands are written."""
     rng = random.Random(seed)
     rows, operands, closed, now = [], [], [0, 0, 0], 1  # 0 is never
     written = dict.fromkeys(range(4), 0)

@@ -1,4 +1,4 @@
-"""What a sample of an issuing thread is said to have gone to, by where the thread was."""
+"""The cause of a sample of an issuing thread, by the place of the thread."""
 
 from __future__ import annotations
 

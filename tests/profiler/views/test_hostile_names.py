@@ -248,7 +248,7 @@ def test_printable() -> None:
 
 
 def test_every_character(rng: np.random.Generator) -> None:
-    """What comes out is shown by every terminal as what it is."""
+    """Every terminal shows printable text as it is."""
     for _ in range(200):
         text = "".join(map(chr, rng.integers(0, 0x110000, 50)))
         assert not COMMANDS.search(printable(text))

@@ -21,7 +21,7 @@ from tests.vm.live import script
 
 
 def of(operand: int) -> Held:
-    """What the census says of the storage of an operand word: a tensor would have a name here."""
+    """Return the census's entry of an operand's storage: a tensor would have a name here."""
     return next(h for h in census() if h.storage == operand & OPERAND.STORAGE_MASK)
 
 

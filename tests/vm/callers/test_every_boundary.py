@@ -103,7 +103,7 @@ WEIGHT = LAYER.weight
 
 
 def wrong_now(before):
-    """What is not as before, in words; and whether the VM computes."""
+    """Return the difference from before, in words, or the failure of the VM to compute."""
     if text := difference(before):
         return text
     y = (ONES + 1).numpy()

@@ -1,4 +1,4 @@
-"""What was issued can be taken back: `flow.vm.cancel()`, and Ctrl-C at a prompt."""
+"""Issued work can be taken back: `flow.vm.cancel()`, and Ctrl-C at a prompt."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def keep_busy(heavy: flow.Tensor) -> flow.Tensor:
 
 
 def at_rest() -> bool:
-    """Whether nothing is in flight but what releases memory and waits."""
+    """Return True if only releases of memory and waits are in flight."""
     kinds = set()
     for seq in range(engine.words[CTL.HEAD], issued()):
         record = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS

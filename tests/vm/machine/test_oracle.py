@@ -63,7 +63,7 @@ def on_numpy(steps, start):
 
 
 def on_flowvm(steps, start, numbers):
-    """The same on tensors; step s runs on stream numbers[s % len(numbers)]."""
+    """Run the steps on tensors; step s runs on stream numbers[s % len(numbers)]."""
     t, seen = {name: tensor(start[name]) for name in NAMES}, []
     for what, (x, y, z), k, s in steps:
         stream = numbers[s % len(numbers)]

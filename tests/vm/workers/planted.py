@@ -95,7 +95,7 @@ def arena_past(x):
 
 @op("x -> out")
 def arena_past_by_helpers(x):
-    """The same in chunks that helpers take."""
+    """Write past the arena in chunks that helpers take."""
     return Launch((x.dense(),), arena_body, units=x.shape[0], grain=64, arena=ARENA_BYTES)
 
 
@@ -191,7 +191,7 @@ def as_output(function, *args):
 
 
 def value(wrong, found):
-    """What says that a number is wrong."""
+    """Return a text if a number is wrong."""
     return f"a wrong value: {found}" if wrong else ""
 
 
