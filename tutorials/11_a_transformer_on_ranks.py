@@ -167,7 +167,7 @@ def step_eagerly(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
 # its stage: of p stages, stage i may have p - i micro-batches in flight.  Forward and backward run
 # when their inputs have come, which gives the same order.
 class Train(nn.Graph):
-    """The same step, captured once and replayed."""
+    """The training step, captured once and replayed."""
 
     def __init__(self) -> None:
         super().__init__()
