@@ -63,7 +63,7 @@ def _predicate(
 eq = _predicate(
     "eq",
     "x == y",
-    """Whether x equals y.
+    """Test whether x equals y, element by element.
 
     >>> flow.eq(flow.tensor([1, 2]), flow.tensor([1, 3]))
     tensor([ True, False])
@@ -74,7 +74,7 @@ eq = _predicate(
 ne = _predicate(
     "ne",
     "x != y",
-    """Whether x differs from y.
+    """Test whether x differs from y, element by element.
 
     >>> flow.ne(flow.tensor([1, 2]), flow.tensor([1, 3]))
     tensor([False,  True])
@@ -85,7 +85,7 @@ ne = _predicate(
 lt = _predicate(
     "lt",
     "x < y",
-    """Whether x is less than y.
+    """Test whether x is less than y, element by element.
 
     >>> flow.less(flow.tensor([1, 2, 3]), 2)
     tensor([ True, False, False])
@@ -94,7 +94,7 @@ lt = _predicate(
 le = _predicate(
     "le",
     "x <= y",
-    """Whether x is at most y.
+    """Test whether x is at most y, element by element.
 
     >>> flow.le(flow.tensor([1, 2, 3]), 2)
     tensor([ True,  True, False])
@@ -103,7 +103,7 @@ le = _predicate(
 gt = _predicate(
     "gt",
     "x > y",
-    """Whether x is greater than y.
+    """Test whether x is greater than y, element by element.
 
     >>> flow.greater(flow.tensor([1, 2, 3]), 2)
     tensor([False, False,  True])
@@ -112,7 +112,7 @@ gt = _predicate(
 ge = _predicate(
     "ge",
     "x >= y",
-    """Whether x is at least y.
+    """Test whether x is at least y, element by element.
 
     >>> flow.ge(flow.tensor([1, 2, 3]), 2)
     tensor([False,  True,  True])
@@ -121,7 +121,7 @@ ge = _predicate(
 isnan = _predicate(
     "isnan",
     "x != x",
-    """Whether x is NaN.
+    """Test whether each element is NaN.
 
     >>> flow.isnan(flow.tensor([1.0, flow.inf, flow.nan]))
     tensor([False, False,  True])
@@ -132,7 +132,7 @@ isnan = _predicate(
 isinf = _predicate(
     "isinf",
     "isinf(x)",
-    """Whether x is infinite, of either sign.
+    """Test whether each element is infinite, of either sign.
 
     >>> flow.isinf(flow.tensor([1.0, -flow.inf, flow.nan]))
     tensor([False,  True, False])
@@ -142,7 +142,7 @@ isinf = _predicate(
 isfinite = _predicate(
     "isfinite",
     "isfinite(x)",
-    """Whether x is neither infinite nor NaN.
+    """Test whether each element is neither infinite nor NaN.
 
     >>> flow.isfinite(flow.tensor([1.0, flow.inf, flow.nan]))
     tensor([ True, False, False])
@@ -152,7 +152,7 @@ isfinite = _predicate(
 isposinf = _predicate(
     "isposinf",
     "isinf(x) and x > 0",
-    """Whether x is positive infinity.
+    """Test whether each element is positive infinity.
 
     >>> flow.isposinf(flow.tensor([flow.inf, -flow.inf]))
     tensor([ True, False])
@@ -161,7 +161,7 @@ isposinf = _predicate(
 isneginf = _predicate(
     "isneginf",
     "isinf(x) and x < 0",
-    """Whether x is negative infinity.
+    """Test whether each element is negative infinity.
 
     >>> flow.isneginf(flow.tensor([flow.inf, -flow.inf]))
     tensor([False,  True])
@@ -174,7 +174,7 @@ logical_and = elementwise(
     "x and y",
     types="logical",
     complex=True,
-    doc="""Whether both are true.
+    doc="""Test whether both elements are true.
 
     >>> flow.logical_and(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([ True, False, False])
@@ -185,7 +185,7 @@ logical_or = elementwise(
     "x or y",
     types="logical",
     complex=True,
-    doc="""Whether one is true.
+    doc="""Test whether at least one of both elements is true.
 
     >>> flow.logical_or(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([ True,  True, False])
@@ -196,7 +196,7 @@ logical_xor = elementwise(
     "x != y",
     types="logical",
     complex=True,
-    doc="""Whether just one is true.
+    doc="""Test whether just one of both elements is true.
 
     >>> flow.logical_xor(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([False,  True, False])
@@ -207,7 +207,7 @@ logical_not = elementwise(
     "not x",
     types="logical",
     complex=True,
-    doc="""Whether x is false.
+    doc="""Test whether each element is false.
 
     >>> flow.logical_not(flow.tensor([0, 2]))
     tensor([ True, False])

@@ -419,7 +419,7 @@ Tensor.name = property(  # type: ignore[attr-defined]
 )
 Tensor.output_nr = property(  # type: ignore[attr-defined]
     lambda x: getattr(x._node, "index", 0),
-    doc="""Which of its node's results it is.
+    doc="""The tensor's position among the results of its node.
 
     >>> flow.ones(2).output_nr
     0
@@ -450,7 +450,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
 Tensor.is_cpu = property(  # type: ignore[attr-defined]
     lambda x: x._meta.device is _cpu,
-    doc="""Whether it lives in the computer's memory.
+    doc="""True if the tensor is in the computer's memory.
 
     >>> flow.ones(2).is_cpu
     True
