@@ -172,7 +172,7 @@ def all_to_all(
     split_sizes: Sequence[int] | None = None,
     concat_sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    """Part i of `x`, along `split_dim`, goes to rank i; what comes is joined along `concat_dim`.
+    """Send part i of `x`, along `split_dim`, to rank i; join the received parts along `concat_dim`.
 
     split_sizes   how long the part for each rank is; equal parts where it is not given
     concat_sizes  how long `concat_dim` is of what comes from each rank; where it is not given, as
@@ -324,9 +324,7 @@ def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
 
 
 def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
-    """The reduction of the ranks' `x` in the place of that of rank `dst`; the others' are as they
-    were.
-    """
+    """Put the reduction of the ranks' `x` into the `x` of rank `dst`; the others keep theirs."""
     members, x = Group.of(group), _tensor("reduce", x)
     op = checked_op("reduce", op, x._meta)
     members.rank_of(dst, "reduce")

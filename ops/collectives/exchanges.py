@@ -76,8 +76,9 @@ def exchange(
     kind: str, meta: TensorMeta, ranks: tuple[int, ...], lane: Lane, said: Sequence[object] = (),
     peer: int | None = None,
 ) -> Exchange:  # fmt: skip
-    """An exchange of `meta` among `ranks`, with rank `peer` alone if it is a message; `said` is
-    what else they must agree on.
+    """Return an exchange of `meta` among `ranks`; a message has only the rank `peer`.
+
+    `said` has the other values on which ranks must agree.
     """
     if meta.numel >= MOST:
         raise ShapeError(f"{kind}: at most {MOST - 1} elements at a time, got {meta.numel}")

@@ -27,8 +27,10 @@ from flowvm.vm.engine.engine import engine
 
 
 def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
-    """Issue one of the instructions below to its lane, by default that of collectives on the device
-    of the tensor: at most one tensor first, then attributes.
+    """Issue one of the instructions below to its lane.
+
+    By default it is the lane of collectives on the tensor's device.  Arguments are at most one
+    tensor, then attributes.
     """
     x = args[0]
     if at is None:
@@ -56,7 +58,7 @@ def _unequal(rows: tuple[int, ...]) -> list[object]:
 
 
 def _elements(rows: tuple[int, ...], meta: TensorMeta) -> tuple[int, ...]:
-    """So many rows of a tensor as elements."""
+    """Convert numbers of rows of a tensor to numbers of elements."""
     each = math.prod(meta.shape[1:])
     return tuple(r * each for r in rows)
 
@@ -93,7 +95,7 @@ def all_reduce_into(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int
 def reduce_into(
     x: TensorMeta, order: TensorMeta, how: str, dst: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """The reduction of `x` over the ranks, in the place of that of rank `dst`."""
+    """Reduce `x` over the ranks into the `x` of rank `dst`."""
     e = exchange("reduce", x, ranks, lane(device=x.device), [how, dst])
     root = Group.of(ranks).rank_of(dst, "reduce")
     return _answered(e._replace(how=how, same=True, root=root), (), (x,))

@@ -35,7 +35,7 @@ _OPERATORS = (
 
 
 def check_program(text: str, arguments: Collection[str], results: int, where: str) -> None:
-    """ArgumentError unless `text` is a program of `arguments` that gives so many results."""
+    """Raise ArgumentError unless `text` is a program of `arguments` with `results` results."""
     try:
         _check(text, set(arguments), results)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -145,7 +145,7 @@ def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
 
 
 def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """The gradient of what `as_strided` shows memory of: the view's, at its elements.
+    """Return the gradient of the base of an `as_strided` view: the view's, at its elements.
 
     `c.attrs` are the view's sizes, strides, and the elements before its first, counted from the
     first of the base.  What the view shows of memory beside the base's elements has no gradient;

@@ -48,8 +48,9 @@ def maker(
 
 
 def made_by(name: Any, arguments: Any) -> Operator:
-    """The operator that the maker of this name makes; ArgumentError for what is none, or for
-    arguments that it does not take.
+    """Return the operator that the maker of this name makes.
+
+    ArgumentError if there is no such maker, or if it does not take these arguments.
     """
     entry = _makers.get(name) if isinstance(name, str) else None
     if entry is None:

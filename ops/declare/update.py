@@ -1,4 +1,4 @@
-"""Ops that change tensors in place, each element by what lies at its place: steps of optimizers.
+"""Ops that change tensors in place, element by element, such as steps of optimizers.
 
     scale_ = update("scale_", "x!, y", "by: float", each="x = x * by + y")
 

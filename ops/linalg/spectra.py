@@ -1,4 +1,4 @@
-"""Singular values and eigenvalues, and what is made of them: pinv, rank, condition.
+"""Singular values and eigenvalues, and functions of them: pinv, rank, condition.
 
 A vector's sign, of complex ones its angle, is LAPACK's choice.  Gradients of vectors hold where no
 two values are equal; those of values alone hold everywhere.

@@ -48,7 +48,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 @with_out
 @in_float32
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast.
+    """Return the dot products of vectors in dimension `dim`; x is conjugated, shapes broadcast.
 
     >>> flow.linalg.vecdot(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
     tensor([12, 34])

@@ -1,4 +1,4 @@
-"""Agreement of ranks on what they give: the shape, dtype, placement and sbp of a global tensor.
+"""Agreement of ranks on their arguments: the shape, dtype, placement and sbp of a global tensor.
 
 Each rank runs the same program, so a line that makes a global tensor, or changes how it is held,
 gives the same on all ranks of the placement.  Where a rank gives something else nothing else

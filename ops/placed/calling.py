@@ -115,7 +115,7 @@ def _can_keep(op: Operator, tensors: Any, attrs: Attrs, choice: Choice) -> bool:
 def _by_fallback(
     op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[Any, ...], choice: Choice
 ) -> Any:
-    """Return what the op's fallback makes of the parts, None if it leaves the call to an entry.
+    """Return the result of the op's fallback on the parts, None if it leaves the call to an entry.
 
     A fallback that answers has also written where the op writes: it is asked once.
     """

@@ -37,7 +37,7 @@ class Choice:
 
 
 def whole_of(value: Any) -> Any:
-    """A meta, or what has one in it, as local ones of the logical shape."""
+    """Replace the metas in a value by local ones of the logical shape."""
     return with_metas(value, attrgetter("whole"))
 
 
@@ -50,7 +50,7 @@ watched: Mode[Any] = Mode(None)
 def results_of(
     op: Operator, metas: Sequence[TensorMeta], attrs: tuple[Any, ...]
 ) -> tuple[TensorMeta, ...]:
-    """The results of a call on local tensors of the logical shapes; raises what the call would."""
+    """Return a call's result metas for local tensors of the logical shapes; raise its error."""
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
     answer = op.infer(tuple(metas), attrs)
@@ -93,7 +93,7 @@ def choose(
 def _price(
     s: Signature, metas: Sequence[GlobalMeta], fixed: Sequence[bool], into: Any, axis: int
 ) -> tuple[float, int]:
-    """Bytes, and operands that change: those that are written change twice."""
+    """Return the bytes to box, and the number of changed operands; written ones change twice."""
     total, changed = 0.0, 0
     for want, meta, written in zip(s.inputs, metas, fixed, strict=True):
         if want is not meta.sbp[axis]:

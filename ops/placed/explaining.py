@@ -14,7 +14,7 @@ from flowvm.profiler import markup
 
 @dataclass(frozen=True)
 class Line:
-    """One call: the op, how operands were held, how it was called, what moved, and what tied."""
+    """One call: the op, its operands' sbp, the chosen signatures, the boxing, and the ties."""
 
     op: str
     held: tuple[str, ...]
@@ -55,9 +55,11 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Call `function` and say of each call on global tensors inside: how its operands were held,
-    which signature was the cheapest, what boxing to it moves, in bytes that each rank receives, and
-    which others were as cheap.  All ranks call it together.
+    """Call `function` and explain each call on global tensors inside.
+
+    An explanation has the operands' sbp, the cheapest signature, the boxing to it, and the
+    signatures that are as cheap.  Boxing counts the bytes that each rank receives.  All ranks call
+    it together.
     """
     lines: list[Line] = []
 

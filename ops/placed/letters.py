@@ -40,13 +40,13 @@ class Letters:
 
 
 def _dims(meta: TensorMeta, without: Sequence[int] = ()) -> Names:
-    """A letter for each dimension, but for those in `without`."""
+    """Return a letter for each dimension, except the ones in `without`."""
     dropped = {d % meta.ndim for d in without if meta.ndim}
     return tuple(None if i in dropped else f"d{i}" for i in range(meta.ndim))
 
 
 def _same(*without: int, linear: tuple[int, ...] = ()) -> Callable[..., Letters | None]:
-    """All operands have one shape, whose dimensions are apart but for those of `without`."""
+    """Return a rule: operands have one shape, and all dimensions but `without` may be split."""
 
     def rule(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
         operands = (*metas, *outs)
@@ -122,8 +122,9 @@ def _moments(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) ->
 
 
 def _batch(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
-    """Operands are matrices or vectors in the last dimensions, and batches in front: those that all
-    operands have.
+    """Return the letters of batches: operands are matrices or vectors in the last dimensions.
+
+    The dimensions in front, which all operands have, may be split.
     """
     first = metas[0]
     lead = max(0, first.ndim - 2)
@@ -307,8 +308,10 @@ def _cat(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Let
 
 
 def _normalize(op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas) -> Letters | None:
-    """Rows or samples are apart.  The statistics of rows have their dimensions; those of samples,
-    (2, groups), lie one sample behind the other.
+    """Return the letters of norms: rows or samples may be split.
+
+    The statistics of rows have the rows' dimensions; the statistics of samples, (2, groups), lie
+    one sample behind the other.
     """
     if attrs[0] not in ("layer", "group", "instance") or len(attrs) != 4:
         return None

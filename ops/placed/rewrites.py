@@ -58,7 +58,7 @@ def _class_loss(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
 
 
 def _batch_norm(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
-    """By sums over samples, of which ranks exchange one number a channel."""
+    """Compute batch norm by sums over samples; ranks exchange one number for each channel."""
     x, *rest = tensors
     if (op.name == "normalize" and attrs[0] != "batch") or x._meta.has_partial or not x.numel():
         return None

@@ -1,4 +1,4 @@
-"""SBP signatures: for one dimension of a placement, what an op makes of operands held so and so.
+"""SBP signatures: an op's results along one dimension of a placement, by its operands' sbp.
 
 A signature is legal if the op, run on what each rank holds, gives what the signature says of its
 results.  They follow from an op's *letters*, as an einsum's do: each dimension of each operand has
@@ -47,8 +47,10 @@ class Signature:
 def signatures(
     op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas, parts: int
 ) -> list[Signature]:
-    """The legal ones of a call, of local metas of the logical shapes, on `parts` ranks; the one
-    that always is, last.  What an op writes stands among its inputs.
+    """Return the legal signatures of a call on `parts` ranks.
+
+    The metas are local ones of the logical shapes.  The last one is legal for every op.  Operands
+    that an op writes are among its inputs.
     """
     whole = Signature((broadcast,) * len(metas), (broadcast,) * len(outs))
     letters = letters_of(op, metas, attrs, outs)
@@ -109,8 +111,9 @@ def _partials(letters: Letters) -> Iterable[Signature]:
 
 
 def _pointwise(metas: Metas, outs: Metas, linear: Sequence[tuple[int, ...]]) -> Letters:
-    """Dimensions broadcast, as the last ones are one another's; of a shape of its own where an op
-    writes what it reads.
+    """Return the letters of dimensions that broadcast: the last dimensions correspond.
+
+    An op that writes an operand has its shape.
     """
     shape = max((m.shape for m in (*outs, *metas)), key=len)
     whole = (outs or metas)[0].shape

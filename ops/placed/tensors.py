@@ -130,7 +130,7 @@ def _from_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """The local gradients are parts of the global one; of what is broadcast all have the same."""
+    """Return the local gradients as parts of the global one; broadcast parts all have the same."""
     (meta,), (wanted,) = c.metas, c.attrs
     held = meta.with_sbp(_grad_sbp(meta.sbp) if wanted is None else wanted)
     return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
@@ -356,7 +356,7 @@ def _own_place() -> tuple[int, int]:
 
 @functools.cache
 def _own_device(type: str) -> Device:
-    """A device of each rank of a host, as far as there are so many."""
+    """Return this rank's device: each rank of a host has one, as far as there are enough."""
     if type == "cpu":
         return cpu
     return Device(type, world_of_ranks.world().local_rank % max(1, runtimes.count()))

@@ -93,14 +93,14 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
 
 
 def share_base(x: Tensor, out: Tensor) -> None:
-    """Let writes to `out`, an alias of a copy in a view's place, reach what `x` is a view of."""
+    """Let writes to `out`, an alias of a copy in a view's place, reach the viewed tensor of `x`."""
     boxes = x.extra().get("boxed")
     if boxes is not None:
         out.extra()["boxed"] = boxes
 
 
 def written_back(out: Tensor) -> None:
-    """A tensor was changed in place: if it is a copy in a view's place, so is what it shows."""
+    """Write a change in place back to the viewed tensor, if `out` is a copy in a view's place."""
     boxes = out.extra().get("boxed")
     while boxes is not None:
         seen, x, meta, offset = boxes
@@ -125,7 +125,7 @@ def _all(own: GlobalMeta) -> Sbps:
 
 
 def _held(own: GlobalMeta) -> Sbps:
-    """`own` without splits; sums stay what they are."""
+    """Return the sbp of `own` without splits; sums stay."""
     return tuple(broadcast if s.is_split else s for s in own.sbp)
 
 
@@ -143,7 +143,7 @@ def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int)
 
 
 class _Dim(NamedTuple):
-    """A dimension: its logical size and stride, those of the part, and its place."""
+    """A dimension: its logical size and stride, the part's size and stride, and its place."""
 
     size: int
     stride: int
@@ -208,7 +208,7 @@ def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
 def _on_part(
     own: GlobalMeta, meta: GlobalMeta, offset: int, shape: Sequence[int]
 ) -> tuple[TensorMeta, int] | None:
-    """The meta of the view of what is here, of `shape`, and where it begins."""
+    """Return the meta of the view of this rank's part, of `shape`, and its begin."""
     if own.local.numel == 0 or 0 in shape:
         return TensorMeta.of(tuple(shape), meta.dtype, own.device.local), 0
     dims = _dims(own)
@@ -250,8 +250,9 @@ def _digits(steps: int, dims: Sequence[_Dim]) -> list[int] | None:
 def _walked(
     step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], here: bool
 ) -> tuple[list[int], int] | None:
-    """The dimensions that `size` steps of `step` go along, and the part's stride of one; None if
-    there is no such stride, or, if `here` asks for that, the part does not lie so.
+    """Return the dimensions along which `size` steps of `step` go, and the part's stride of a step.
+
+    Return None if there is no such stride or, with `here`, if the part does not lie so.
     """
     digits = _digits(step, dims)
     if digits is None:

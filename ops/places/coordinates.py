@@ -61,10 +61,10 @@ def gather_nd(input: Tensor, index: Tensor) -> Tensor:
 
 
 def scatter_nd(index: Tensor, update: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zeros of `shape`, with the slices of `update`, (..., *shape[k:]), added at the positions
-    `index`, (..., k).  What comes to one position adds up.
+    """Add slices of `update` to zeros of `shape`, at the positions `index`.
 
-    Errors are those of `gather_nd`, and ShapeError where `update` has another shape.
+    `index` is (..., k) and `update` (..., *shape[k:]).  Slices for one position add up.  Errors are
+    the same as for `gather_nd`, and ShapeError where `update` has another shape.
 
     >>> flow.scatter_nd(flow.tensor([[1], [3], [1]]), flow.tensor([5.0, 6.0, 7.0]), [4])
     tensor([ 0., 12.,  0.,  6.])

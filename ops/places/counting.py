@@ -113,7 +113,7 @@ def argwhere(input: Tensor) -> Tensor:
 
 
 def where_nonzero(condition: Tensor) -> tuple[Tensor, ...]:
-    """`nonzero(condition, as_tuple=True)`: what `where` with one argument gives."""
+    """Return `nonzero(condition, as_tuple=True)`, for `where` with one argument."""
     x = need_tensor("where", "condition", condition)
     if x._meta.ndim == 0:
         x = unsqueeze(x, 0)

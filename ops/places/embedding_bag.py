@@ -34,7 +34,7 @@ Array = Any
 
 
 class Bags(NamedTuple):
-    """The table, and which of its rows take part in what."""
+    """The table's rows, and the indices that take part in a bag."""
 
     rows: int  # of the table
     skip: int  # the index that takes no part, or NONE

@@ -75,7 +75,7 @@ def _take_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
 def take_slices(
     x: TensorMeta, index: TensorMeta, dim: int, low: int, shown: int, zero: int, skip: int
 ) -> Launch:
-    """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
+    """Replace dimension `dim` of `x` by the dimensions of `index`, which picks slices of it.
 
     Indices from `low` on are valid, negative ones count from the end; `shown` is the dimension that
     an error names.  Slices for the index `zero` are zeros; the gradient leaves out the index

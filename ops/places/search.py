@@ -203,8 +203,9 @@ def isin(
 
 
 def bounds_of(low: float, high: float, least: float, most: float) -> tuple[float, float]:
-    """The range of the bins: as asked for, or that of the data, `least` to `most` (none: these are
-    infinities the other way round).
+    """Return the range of the bins: as asked for, or the data's range, `least` to `most`.
+
+    Without data, `least` is greater than `most`.
     """
     if low == high:
         low, high = (least, most) if least <= most else (0.0, 0.0)

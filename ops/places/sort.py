@@ -40,7 +40,7 @@ STRIDE = 256  # elements that are compared with the worst of the heap at once
 
 
 def _linked(x: Tensor, values: Tensor, indices: Tensor) -> Tensor:
-    """`values`, recorded as what gathering at `indices` of the last dimension gives."""
+    """Record `values` as the result of gathering at `indices` of the last dimension."""
     gathering = operator_of(gather_elements)
     dim = max(x._meta.ndim - 1, 0)
     return record(gathering, (x, indices), values, (dim,), (indices,))  # type: ignore[arg-type]

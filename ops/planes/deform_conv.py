@@ -136,20 +136,22 @@ def deform_conv2d(
     dilation: int | Sequence[int] = 1,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """A convolution each tap of which reads where it lies plus an offset, between four elements,
-    those outside of the plane being 0 (Dai et al., Deformable Convolutional Networks, 2017; with a
-    mask: Zhu et al., 2019): (N, O, H', W').
+    """Convolve with taps that read at an offset from their place, between four elements.
+
+    Elements outside of the plane are 0 (Dai et al., Deformable Convolutional Networks, 2017; with a
+    mask: Zhu et al., 2019).  The result is (N, O, H', W').
 
     input    (N, C, H, W), floats, as all of them
     offset   (N, groups * taps * 2, H', W'), taps = kh * kw: in y and in x, of each tap of each
              group of C / groups channels, in elements
     weight   (O, C / g, kh, kw): g groups of channels are convolved apart, as in conv2d
     bias     (O)
-    mask     (N, groups * taps, H', W'): factors of what is read
+    mask     (N, groups * taps, H', W'): factors of the elements that are read
     stride, padding, dilation  a number, or two
 
-    Gradients are those by all five tensors; where an offset leads to an element itself, as 0 does,
-    those of what lies behind it.  Gradients by offset and mask have no derivative: AutogradError.
+    All five tensors have gradients; where an offset leads to an element itself, as 0 does, the
+    gradient is from the side behind it.  Gradients by offset and mask have no derivative:
+    AutogradError.
 
     >>> x = flow.tensor([[[[1.0, 2.0, 4.0]]]])
     >>> offset = flow.zeros(1, 2, 1, 3)

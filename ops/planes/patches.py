@@ -167,8 +167,9 @@ def fold(
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,
 ) -> Tensor:
-    """Columns of patches, as `unfold` makes them, added up to images of `output_size`: (N, C, H,
-    W), or (C, H, W) of a matrix; what lies in the padding is dropped.
+    """Add columns of patches, as `unfold` makes them, to images of `output_size`.
+
+    The result is (N, C, H, W), or (C, H, W) for a matrix; elements in the padding are dropped.
 
     >>> columns = F.unfold(flow.ones(1, 1, 3, 3), 2)
     >>> F.fold(columns, (3, 3), 2)  # in how many patches each pixel is

@@ -268,7 +268,7 @@ def _sample_reference(
     x: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Any:  # fmt: skip
-    """By definition, place by place, in one loop for all modes."""
+    """Sample by definition, place by place, in one loop for all modes."""
     space = x.shape[2:]
     kernel, reach = {
         "nearest": (None, (0,)),

@@ -336,8 +336,7 @@ for _name in (
 
 @method()
 def apply_(x: Tensor, callable: Any) -> Tensor:
-    """Each element of `x`, on the CPU, replaced by what `callable` answers for it; slow.  Waits for
-    the tensor.
+    """Replace each element of `x`, on the CPU, by `callable` of it; slow.  Waits for the tensor.
 
     >>> flow.tensor([1.0, 2.0]).apply_(lambda v: v + 10)
     tensor([11., 12.])

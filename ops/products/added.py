@@ -126,7 +126,7 @@ def addbmm(
 @with_out
 @in_float32
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements, those of the first conjugated.
+    """Return the sum of the products of two vectors' elements; the first vector is conjugated.
 
     >>> flow.vdot(flow.tensor([1j]), flow.tensor([2j]))
     tensor(2.+0.j)

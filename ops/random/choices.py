@@ -47,8 +47,10 @@ def _check_p(name: str, p: Any) -> float:
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
 ) -> Tensor:
-    """1 with the probability that each element of `input` (or `p` for all) gives, else 0; in
-    `input`'s dtype.  InvalidValueError where it is none, at the next sync.
+    """Draw 1 with the probability that each element of `input` (or `p` for all) gives, else 0.
+
+    The result has `input`'s dtype.  InvalidValueError for an element that is no probability, at the
+    next sync.
 
     >>> flow.bernoulli(flow.tensor([0.0, 1.0]))
     tensor([0., 1.])
@@ -123,8 +125,10 @@ def dropout(
     *,
     generator: Generator | None = None,
 ) -> Tensor:
-    """`input` with each element 0 with probability `p`, else divided by 1 - p; `input` itself
-    unless `training`.  Its random words are those of `generator`, or of all.
+    """Set elements of `input` to 0 with probability `p`, and divide the others by 1 - p.
+
+    Unless `training`, return `input` itself.  Random words come from `generator`, or from the
+    default one.
 
     No mask is kept: the gradient makes the same random words again.
 

@@ -100,7 +100,7 @@ class Generator:
         return self
 
     def position(self) -> Any:
-        """The state, for `go_to`: seed, and calls since; what stands for it inside a capture."""
+        """Return the state for `go_to`: seed and number of calls; in a capture, a stand-in."""
         if (recorder := current_recorder()) is not None:
             kept = Kept(self)
             recorder.redo(kept)
@@ -117,8 +117,9 @@ class Generator:
             self._seed, self._calls = position
 
     def reserve(self, calls: int) -> Generator:
-        """Return a generator with the numbers of this one's next `calls` calls, which this one
-        leaves out: who draws them later draws the same, whatever is drawn meanwhile.
+        """Return a generator for this one's next `calls` calls, which this one skips.
+
+        Later draws from it are the same, whatever is drawn meanwhile.
 
         >>> a, b = flow.Generator().manual_seed(1), flow.Generator().manual_seed(1)
         >>> later = a.reserve(1)

@@ -115,7 +115,7 @@ def _reduced(builder: Any, x: Any, bits: int) -> tuple[Any, Any]:
 
 
 def _exponent_ir(builder: Any, values: list[Any], bits: int) -> Any:
-    """By way of the low bits of a float: AVX2 has no conversion from 64-bit integers."""
+    """Emit the exponent by the low bits of a float: AVX2 has no conversion from 64-bit integers."""
     word, reduced = _reduced(builder, values[0], bits)
     kind = values[0].type
     biased = builder.lshr(reduced, word(MANTISSA[bits]))

@@ -1,4 +1,4 @@
-"""The 16-bit floats as LLVM code: what they are in memory, and how kernels read and write them.
+"""The 16-bit floats as LLVM code: their form in memory, and their reading and writing by kernels.
 
 Kernels compute in float32: `widened` is exact, `narrowed` rounds once, to nearest even; a NaN stays
 one and is quiet.  float16 is LLVM's half, for which processors have instructions.  bfloat16 is the

@@ -93,7 +93,7 @@ def llvm_intrinsic(
 
 
 def _copysign_bits(builder: Any, values: list[Any], bits: int) -> Any:
-    """By integers: NVVM has no such function."""
+    """Emit copysign by integers: NVVM has no such function."""
     from llvmlite import ir
 
     word, sign = ir.IntType(bits), 1 << (bits - 1)

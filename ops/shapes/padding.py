@@ -124,7 +124,7 @@ _roll = _put_together("roll", _roll_infer, ("cuts",), _roll_grad)
 def roll(
     input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
 ) -> Tensor:
-    """A copy shifted by `shifts` along `dims`; what leaves at one end comes in at the other.
+    """Return a copy shifted by `shifts` along `dims`; elements leave one end and enter the other.
 
     Without `dims` the flattened tensor is rolled, and has its shape again.
 
@@ -263,7 +263,7 @@ def _folded(g: Tensor, sides: _Sides, mode: str) -> Tensor:
 
 
 def _shrunk(x: Tensor, sides: dict[int, tuple[int, int]]) -> Tensor:
-    """`x` without what negative padding takes away."""
+    """Return `x` without the elements that negative padding takes away."""
     for d, (before, after) in sides.items():
         if before < 0 or after < 0:
             start, end = max(0, -before), x._meta.shape[d] + min(0, after)

@@ -33,7 +33,7 @@ _sent_as: list[Any] = []  # the picklers of multiprocessing that know of shared 
 
 
 class Shared:
-    """A mapping of memory that other processes may have; it keeps `file` open for those to come."""
+    """A mapping of memory that other processes may have; it keeps `file` open for later ones."""
 
     def __init__(self, file: int, nbytes: int) -> None:
         self.file, self.nbytes = file, nbytes

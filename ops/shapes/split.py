@@ -130,7 +130,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 @method()
 @steady
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each.
+    """Split a tensor into at most `chunks` pieces: ceil(size / chunks) each, the last maybe less.
 
     >>> flow.chunk(flow.arange(5), 2)
     (tensor([0, 1, 2]), tensor([3, 4]))

@@ -250,8 +250,9 @@ def set_default_tensor_type(t: Any, /) -> None:
 
 
 def typename(obj: Any, /) -> str:
-    """The name of a tensor's type, as `obj.type()`; of any other object, that of its class or of
-    itself with its module.
+    """Return the name of a tensor's type, as `obj.type()` does.
+
+    For other objects, return the name of the class, or of the object itself, with its module.
 
     >>> flow.typename(flow.ones(2)), flow.typename(1)
     ('flowvm.FloatTensor', 'int')

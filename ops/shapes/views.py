@@ -162,8 +162,9 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
 
 @remembered("views")
 def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
-    """`meta` as of `dtype`, where bytes lie so; `offset` is that of its first byte, or 0 if the
-    dtype may begin there.
+    """Return `meta` seen as `dtype`, if its bytes lie so.
+
+    `offset` is the position of its first byte, or 0 if the dtype may begin there.
     """
     old, new = meta.dtype.itemsize, dtype.itemsize
     shape, stride = tuple(meta.shape), meta.stride
@@ -263,7 +264,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 @method()
 @steady
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Dimension `dim` as dimensions `sizes`, one of which may be -1.
+    """Return a view in which dimension `dim` is split into `sizes`, one of which may be -1.
 
     >>> flow.unflatten(flow.ones(6), 0, (2, -1)).shape
     flow.Size([2, 3])
@@ -547,7 +548,7 @@ def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
 @method()
 @steady
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """A view without the dimensions of size 1: all, or those among `dim`.
+    """Return a view without the dimensions of size 1: all, or only the ones among `dim`.
 
     >>> flow.squeeze(flow.ones(1, 3, 1)).shape
     flow.Size([3])

@@ -91,7 +91,7 @@ class Program:
         return Argument(CONST, at)  # `launch` knows what comes before it
 
     def call(self, function: str, *arguments: Argument) -> None:
-        """The function, and what it is called with; the request comes last."""
+        """Set the function to call and its arguments; the request comes last."""
         self.function, self.arguments = address(function), [*arguments, REQUESTED]
 
     def launch(
@@ -187,7 +187,7 @@ def both(
 def one(
     x: Array, order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int, details: Array
 ) -> int:
-    """One buffer: an output without an input, an input, or what is changed in place."""
+    """Exchange by one buffer: an output without an input, an input, or a changed tensor."""
     return _exchange(x.ctypes.data, x.ctypes.data, program, t, scratch.ctypes.data, details)
 
 

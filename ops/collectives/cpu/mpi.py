@@ -1,4 +1,4 @@
-"""Exchanges by MPI: which of its functions carries out which, and with what.
+"""Exchanges by MPI: the function and the arguments for each kind.
 
 `MPI` is the table.
 """

@@ -1,5 +1,7 @@
-"""Kernels run one behind the other on a block of rows, then on the next: what one makes the next
-finds in the cache, and what only they need is never stored.
+"""Kernels that run one behind the other on a block of rows, then on the next block.
+
+A kernel finds the results of the one before in the cache.  Results that no other code needs are
+never stored.
 
 All operands that are cut are seen as `rows` rows, each of its own length.  A *stage* is a kernel as
 it is launched by itself; here it is called for the part that belongs to a block.  An operand that

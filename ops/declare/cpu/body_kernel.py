@@ -105,7 +105,7 @@ def _word(value: float) -> int:
 
 
 class Body(NamedTuple):
-    """A body and what it is called with; `body_of` explains it."""
+    """A body and the properties of its arguments; `body_of` explains it."""
 
     function: Callable[..., Any]
     operands: tuple[Operand, ...]
@@ -154,7 +154,7 @@ def body_of(
 
 
 def body_kernel(*args: Any, **kwargs: Any) -> int:
-    """The address of a kernel of what `body_of` says of these arguments."""
+    """Return the address of the kernel for these arguments of `body_of`."""
     return kernel_of(body_of(*args, **kwargs))
 
 
@@ -184,8 +184,10 @@ def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
 
 
 def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
-    """With the functions that were written apart.  Where there are some, the time goes there, and
-    the body is what leads to them: its functions stay calls if they are large.
+    """Add the functions that were compiled apart.
+
+    If there are some, they take the time, and the body only leads to them: its large functions stay
+    calls.
     """
     if not apart.functions:
         return lowered
@@ -229,7 +231,7 @@ def numba_kind(kind: Kind) -> Any:
 
 
 def _check(b: Body) -> None:
-    """An error where the parameters are not what the body will be given."""
+    """Raise an error if the parameters do not fit the body's arguments."""
     name = b.function.__name__
     for operand in b.operands:
         if operand.dtype in WIDENED or operand.dtype not in IN_MEMORY:

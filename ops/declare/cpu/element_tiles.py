@@ -146,7 +146,7 @@ class Tiles:
         return f"{head} {{\nentry:\n{t}\n}}"
 
     def _scalars(self, t: Text) -> dict[int, str]:
-        """The values of the arguments that are dynamic scalars, and of what follows from these."""
+        """Emit the values of dynamic scalars, and of the numbers that follow from them."""
         p, values, words = self.p, dict[int, str](), ""
         for position, k in enumerate(p.scalars):
             kind, source = (
@@ -173,7 +173,7 @@ class Tiles:
 
     @property
     def _flat(self) -> list[tuple[str, ...]]:
-        """LLVM's types of what is passed for each argument: of a complex number both parts."""
+        """Return LLVM's types of the values passed for each argument: two for a complex number."""
         types = iter(self.inner.args_ir)
         return [tuple(next(types) for _ in range(1 + (c in PARTS))) for c in self.p.compute]
 

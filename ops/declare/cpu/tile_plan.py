@@ -83,8 +83,9 @@ def plan_of(
 def plan_of_blocks(
     outer: Sequence[Dim], rows: Dim, columns: Dim, height: int, sizes: Sequence[int]
 ) -> Plan | None:
-    """The plan whose tiles are `height` whole rows, numbered as the dimensions are given; None if
-    what is to be staged of a tile is too much.
+    """Return the plan whose tiles are `height` whole rows, numbered as the dimensions are given.
+
+    Return None if a tile has too much to stage.
 
     Operands that all run through rows and columns in one are seen as one long row.
     """

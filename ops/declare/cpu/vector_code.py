@@ -294,5 +294,5 @@ def same_reals(*arrays: Any) -> bool:
 
 
 def emitter(kind: type[Emitter], module: Any, dtype: str) -> Any:
-    """An emitter of this kind; a function, so that what depends on this file is known by it."""
+    """Return an emitter of this kind; a function, so that keys of code depend on this file."""
     return kind(module, dtype)

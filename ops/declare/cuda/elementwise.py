@@ -264,9 +264,10 @@ def is_generated(kernel: Kernel) -> bool:
 
 @functools.cache
 def flat_kernel(program: Scalars, single: tuple[bool, ...], many: int, vectors: int) -> Kernel:
-    """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays, of
-    which those that are `single` have one; `many` of the others are moved at once, and `vectors`
-    times as many before anything is written.
+    """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays.
+
+    Arrays that are `single` have one element.  `many` elements of the others are moved at once, and
+    `vectors` times as many before anything is written.
     """
     outs, ins = _names(program)
     moving = [n for n, one in zip((*outs, *ins), single, strict=True) if not one]
@@ -321,10 +322,11 @@ def _by_vectors(
 
 @functools.cache
 def row_kernel(program: Scalars, dims: int, single: tuple[bool, ...], many: int) -> Kernel:
-    """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays of `dims`
-    dimensions, the last of which is the columns; `sizes` are the dimensions from the second to the
-    last but one.  What is `single` is the same all along a row; of the others `many` are moved at
-    once, in rows where they lie so.
+    """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays.
+
+    They have `dims` dimensions.  The last dimension is the columns; `sizes` are the dimensions from
+    the second to the last but one. An array that is `single` has one element for a whole row.
+    `many` elements of the others are moved at once, in rows where they lie so.
     """
     outs, ins = _names(program)
     arrays = list(zip((*outs, *ins), single, strict=True))

@@ -1,4 +1,4 @@
-"""From an op and its metas to the VM's Invocation on a CUDA device.
+"""The lowering of an op and its metas to the VM's Invocation on a CUDA device.
 
 `launch_of` finds the op's CudaLaunch: by its rule (`cuda=` in its declaration), or from what its
 `infer` answers, for scalars, assemblies and bodies.  `lower` compiles and loads the kernels and
@@ -148,7 +148,7 @@ def _kernel() -> int:
 
 
 class _Words:
-    """Layout words of the steps of an op with so many operands."""
+    """The layout words of an op's steps, for a number of operands."""
 
     def __init__(self, device: Runtime, operands: int, name: str) -> None:
         self.device = device
@@ -169,7 +169,7 @@ class _Words:
         return np.array([len(parts), *flat, *constants], np.int64)
 
     def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[Numbers]]:
-        """A step's words, and what among them is to be the address of which numbers."""
+        """Return a step's words, and the numbers whose addresses are to be written into them."""
         self.template, self.patches = [], []
         numbers: list[Numbers] = []
         if isinstance(step, KernelStep):

@@ -1,4 +1,4 @@
-"""Tasks of graphs: what changes from launch to launch is read from memory.
+"""Tasks of graphs: numbers that change from launch to launch are read from memory.
 
 A captured CUDA graph has its kernels' parameters in it.  So a number that each launch brings (a
 learning rate, a step count, a random seed) is not a parameter there but the address of one, and so
@@ -139,8 +139,9 @@ def _collect(line: Any, lines: Any, count: int) -> None:
 
 
 def collect_step(lines: int, count: int) -> KernelStep:
-    """A step that leaves in the instruction's line what the first of `count` lines has that has
-    anything, with its number behind; they begin at operand `lines`.
+    """Return a step that copies the first line with a report into the instruction's line.
+
+    It looks at `count` lines, which begin at operand `lines`, and adds the line's number.
     """
     params = (Details(), Operand(lines, View(int64, (LINE * count,))), Const(count))
     return KernelStep(_collect, params, (1, 1, 1), (threads(WARP), 1, 1))

@@ -74,7 +74,7 @@ def Int(value: int) -> Argument:  # noqa: N802 - reads as the kind that it is
 
 
 def Char(letter: str) -> Argument:  # noqa: N802
-    """A character by reference; its length, 1, is no argument that anybody looks at."""
+    """Return a character by reference; nobody looks at the argument for its length, 1."""
     return Argument(CONSTANT, ord(letter))
 
 
@@ -109,7 +109,7 @@ class Program:
         return Argument(OPERAND, len(self.outputs) + k)
 
     def work(self, size: int) -> Argument:
-        """So many bytes of the unit's memory."""
+        """Reserve `size` bytes of the unit's memory."""
         at, self.top = self.top, self.top + (max(size, 1) + 63) // 64 * 64
         return Argument(WORK, at)
 
@@ -119,12 +119,13 @@ class Program:
         self._step(COPY, (source, target, Argument(VALUE, size)))
 
     def clear(self, target: Argument, words: int) -> None:
-        """A step: so many int64 words of the unit's memory are 0."""
+        """Add a step that sets int64 words of the unit's memory to 0."""
         self._step(CLEAR, (target, Argument(VALUE, words)))
 
     def finite(self, place: Argument, size: int, dtype: DType) -> None:
-        """A step: so many bytes of the unit's memory hold neither infinities nor NaN, or it fails:
-        routines for eigenvalues give wrong ones of these, and print lines.
+        """Add a step that fails if bytes of the unit's memory hold infinities or NaN.
+
+        Routines for eigenvalues give wrong values for these, and print lines.
         """
         exponent = EXPONENT[dtype.real.itemsize]
         self._step(FINITE, (place, Argument(VALUE, size), Argument(VALUE, exponent)))
@@ -170,9 +171,9 @@ def lapack_address(routine: str) -> int:
 
 
 def named(name: str, meta: TensorMeta, routine: str, unitary: str = "") -> str:
-    """LAPACK's name of `routine` for the dtype of `meta`; DTypeError if it is none of its four.
+    """Return LAPACK's name of `routine` for the dtype of `meta`; DTypeError if it has none.
 
-    `unitary`: what it is called for complex numbers, if not the same.
+    `unitary`: its name for complex numbers, if it is another one.
     """
     letter = PREFIX.get(meta.dtype.name)
     if letter is None:

@@ -39,7 +39,7 @@ def _gaps(values: Tensor) -> Tensor:
 
 
 def _over(x: Tensor, divisor: Tensor) -> Tensor:
-    """x / divisor, 0 where x is: what was not used has gradient 0, whatever values are equal."""
+    """Return x / divisor, 0 where x is: an unused value has gradient 0, even of equal values."""
     quotient: Tensor = x / where(eq.call(x, 0), 1, divisor)
     return quotient
 
@@ -132,7 +132,7 @@ def _gesdd(
 
 
 def _reals(p: Program, a: TensorMeta, count: int) -> list[Argument]:
-    """Work of so many real numbers, which routines for complex ones take besides."""
+    """Reserve memory for real numbers, which only routines for complex numbers take."""
     return [p.work(count * a.dtype.real.itemsize)] if a.dtype.is_complex else []
 
 

@@ -84,7 +84,7 @@ def key_of(bits: Word, o: Order) -> Word:
 
 
 def _bits_of(key: Word, o: Order) -> Word:
-    """The bits that have this key; those of 0 and of NaN may have been others."""
+    """Return the bits that have this key; 0 and NaN have one key for several bits."""
     k = key ^ o.down
     return k ^ ((k >> 63) & o.flip)
 

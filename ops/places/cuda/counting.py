@@ -216,7 +216,7 @@ def _copy(sums: Array, repeats: Array) -> None:
 
 
 def _put_repeated(out: Array, sums: Array) -> None:
-    """Position k is that of the last element that begins at or before it."""
+    """Set position k to the last element that begins at or before it."""
     n = len(sums) - 1
     for k in range(cuda.grid(1), sums[n], cuda.gridsize(1)):
         low, high = 0, n

@@ -64,8 +64,10 @@ def _element(i: int, at: int, s: Elements) -> int:
 
 @functools.cache
 def take(many: int) -> Any:
-    """out[o, r, :] = x[o, index[r], :] for rows o * m + r, `many` elements at once where they lie
-    so, of which a row is a multiple; zeros for the index `skip`.
+    """Return a kernel: out[o, r, :] = x[o, index[r], :] for rows o * m + r.
+
+    There are zeros for the index `skip`.  `many` elements are moved at once where they lie so; a
+    row is a multiple of `many`.
     """
     load, store = load_many[many], store_many[many]
 

@@ -73,7 +73,7 @@ class Sorting(NamedTuple):
 
 
 def sorting(rows: int, n: int, bits: int, signed: bool, at: int = 0) -> Sorting:
-    """The memory, from `at` on, to sort `rows` rows of n keys of so many bits."""
+    """Return the memory, from `at` on, to sort `rows` rows of n keys of `bits` bits."""
     wide, far = bits > 32, n > 1 << 31
     cells, total = rows * tiles_of(n) * VALUES, rows * n
     varying, counts = at, at + 16

@@ -141,7 +141,7 @@ def _place(t: Tiles, work: int) -> tuple[int, int, int, int]:
 
 
 def _tiles(t: Tiles, outputs: int, inputs: int) -> tuple[int, int]:
-    """Rows and columns of tiles for so many channels."""
+    """Return the rows and columns of tiles for numbers of channels."""
     columns = inputs * t.kh * t.kw
     return (outputs + t.rows - 1) // t.rows, (columns + t.columns - 1) // t.columns
 
@@ -202,7 +202,7 @@ def weight_body(
     out: Array, g: Array, x: Array, t: Tiles, shifts: Array, scratch: Array, arena: Array,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase; `shifts` are what `shifts_of` says."""
+    """Compute units [lo, hi) of either phase; `shifts` come from `shifts_of`."""
     partials = array_in(scratch, 0, len(scratch) // out.itemsize, out)
     if lo >> PHASE_BITS == 0:
         for unit in range(lo, hi):

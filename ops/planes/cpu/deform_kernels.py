@@ -100,8 +100,9 @@ def columns_body(
 def columns_back_body(
     out: Array, g: Array, offset: Array, mask: Array, t: Windows, arena: Array, lo: int, hi: int
 ) -> None:
-    """The gradient by x.  A unit is some channels of a group, all taps and windows of which it adds
-    up in their order.
+    """Compute the gradient by x.
+
+    A unit is some channels of a group; it adds up all their taps and windows in order.
     """
     groups, taps, windows = mask.shape[1], mask.shape[2], mask.shape[3]
     each = out.shape[1] // groups

@@ -164,7 +164,7 @@ def align_body(
 
 
 def _reach(spans: Array, size: int) -> tuple[int, int]:
-    """From the first to behind the last element that any bin takes."""
+    """Return the first element that a bin takes, and the end of the last."""
     begin, end = size, 0
     for k in range(len(spans) // 2):
         if spans[2 * k] < spans[2 * k + 1]:
@@ -187,8 +187,9 @@ def align_back_body(
     out: Array, g: Array, rois: Array, s: Regions, block: int, arena: Array, lo: int, hi: int,
     details: Array,
 ) -> int:  # fmt: skip
-    """A unit is a block of channels of one of the planes' batch: it goes through all regions, so
-    that what they add to an element is added in their order.
+    """Compute the gradient of planes: a unit is a block of channels of one of the batch.
+
+    It goes through all regions, so summands of an element are added in the regions' order.
     """
     planes, channels, h, w = out.shape
     count, ph, pw = len(rois), g.shape[2], g.shape[3]

@@ -124,7 +124,7 @@ def _turn(
     begins: Array, places: Array, weights: Array, to: Array, shares: Array, n: int, m: int,
     taps: int,
 ) -> None:  # fmt: skip
-    """From an axis' tables (to, shares), for each of its n places where it went, in order."""
+    """Invert an axis' tables (to, shares): store, for each of n places, its targets in order."""
     for j in range(n + 1):
         begins[j] = 0
     for k in range(taps * m):

@@ -71,11 +71,11 @@ class _Sizes:
 
     @property
     def bias(self) -> Any:
-        """The bias; an array of no elements if there is none."""
+        """Return the bias; an array of no elements if there is none."""
         return self.array(3) if len(self.sizes) > 3 else self.operands[0].array(0)
 
     def reserve(self, elements: int) -> Place:
-        """Scratch memory behind what there is."""
+        """Reserve scratch memory."""
         place = Place(self.dtype, None, self.scratch)
         self.scratch += -(-elements * self.dtype.itemsize // 256) * 256
         return place
@@ -95,7 +95,7 @@ def windows_step(s: Shape, to: Place, x: Place, samples: int, part: Columns) -> 
 
 
 def _begin(c: _Sizes, channels: int, length: int) -> float:
-    """Give the output its bias, if there is one: what to multiply it by when adding products."""
+    """Give the output its bias, if there is one; return the output's factor for added products."""
     if len(c.sizes) < 4:
         return 0.0
     rows = c.sizes[0] // max(1, length)

@@ -1,5 +1,7 @@
-"""The rules and kernels of pooling: a thread for each window, or for each element of the input; a
-warp for each window of which the average of many is taken.
+"""The rules and kernels of pooling.
+
+There is a thread for each window, or for each element of the input; a warp for each window of many
+elements to average.
 
 The gradient of a maximum is added up by the elements of the input, each of which looks through the
 windows that it lies in, in their order; so nothing is added by two threads.
@@ -130,7 +132,7 @@ def _average(out: Array, x: Array, t: Windows, by: Divisor) -> None:
 
 
 def _average_warps(out: Array, x: Array, t: Windows, by: Divisor) -> None:
-    """As `_average`, with a warp for each window."""
+    """Average as `_average` does, with a warp for each window."""
     h, w, oh, ow = t.h, t.w, t.oh, t.ow
     lane, unit = cuda.threadIdx.x % WARP, cuda.grid(1) // WARP
     while unit < len(out):  # the same for all threads of a warp

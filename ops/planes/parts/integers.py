@@ -81,9 +81,10 @@ def _with_bias(out: Any, bias: Tensor | None) -> Tensor:
 
 
 def averaged(x: Tensor, sizes: tuple[Ints, ...], padded: bool, divisor: int) -> Tensor:
-    """The averages of windows of the last dimensions, rounded towards zero; `sizes` are of input,
-    output, kernel, stride and padding.  `divisor` divides, if it is not 0, or else the number of
-    elements, with those of the padding if `padded`.
+    """Average windows of the last dimensions, rounded towards zero.
+
+    `sizes` are the sizes of input, output, kernel, stride and padding.  The divisor is `divisor` if
+    it is not 0, or else the number of elements, with the padding's if `padded`.
     """
     n = len(sizes[0])
     behind = [max(0, (o - 1) * s + k - i - p) for i, o, k, s, p, *_ in zip(*sizes, strict=True)]

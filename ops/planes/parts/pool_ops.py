@@ -1,5 +1,4 @@
-"""The ops of pooling: the maximum or the average of windows, of fixed size or adaptive, which are
-those that divide the input evenly.
+"""The ops of pooling: the maximum or the average of windows, of fixed size or adaptive.
 
 Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.
 Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient

@@ -38,7 +38,7 @@ def smoothing(n: int, m: int, step: float, cubic: bool, corners: bool) -> Array:
 
 
 def sampling(n: int, m: int, step: float, cubic: bool, corners: bool) -> Array:
-    """The kernel of two elements, or of four: those beyond an end count for the one there."""
+    """Return the kernel of two elements, or of four; an end counts for elements beyond it."""
     places = np.arange(m) * step if corners else (np.arange(m) + 0.5) * step - 0.5
     places = places if cubic else np.maximum(places, 0)
     low = np.minimum(np.floor(places).astype(int), n - 1)

@@ -1,4 +1,4 @@
-"""Matrix products planned: which operand is which, what is packed, how the product is cut.
+"""The planning of matrix products: the role of operands, the packing, the cut into blocks.
 
 `product` makes the Launch of out = act(alpha * A B + beta * addend) for every floating point dtype
 that has a tile and for integers; `matmul`, `linear`, `addmm` and `baddbmm` are infer functions
@@ -267,7 +267,7 @@ def _float_launch(
 def _epilogue(
     p: Product, way: int, extra: _Addend, added: bool, epilogue: Epilogue
 ) -> tuple[int, int]:
-    """(start, finish): what of the epilogue the sums begin with, and what is left to the end."""
+    """Return the part of the epilogue with which sums begin, and the part left for the end."""
     plain = epilogue.alpha == 1 and epilogue.beta == 1 and not epilogue.joins
     act = FINAL if epilogue.act is unchanged else ACTIVATED
     if not added:

@@ -1,5 +1,6 @@
-"""The walk of products of which nothing is packed, staged or left to the end: operands are read,
-and results stored, where they lie.
+"""The walk of products without packing, staging or work at the end.
+
+Operands are read, and results stored, where they lie.
 
 `walk_blocks` does those, too, in the same order.  But small products and products of plain matrices
 up to a few hundred rows are such, and this takes a fifth of the time to compile, which is what a

@@ -224,7 +224,7 @@ def _panel_done(p: Plan, at: Corner, c: int, j: int, rows: int, width: int) -> N
 
 
 def _thin_block(p: Plan, at: Corner, rows: int, columns: int) -> None:
-    """One block of the result of a thin A, whose time is that of reading B."""
+    """Compute one block of the result of a thin A; reading B takes the time."""
     out, a, b = at.out, at.a, at.b
     c_row, c_column = (1, p.m) if p.swap else (p.n, 1)
     if p.way == STREAM:

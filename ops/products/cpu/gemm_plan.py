@@ -41,7 +41,7 @@ SCRATCH = 1 << 26  # bytes of packed panels at most; beyond, each block packs it
 
 @functools.cache
 def cache_bytes(level: int) -> int:
-    """The size of a core's data cache of level 1 or 2, or what most processors have at least."""
+    """Return the size of a core's data cache of level 1 or 2, or the least of most processors."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
@@ -162,7 +162,7 @@ def cut_up(
 
 
 def functions_of(way: int, swap: int, cut: Cut, reduced: bool) -> frozenset[str]:
-    """The names of those of a dtype's `TileFunctions` that a product calls."""
+    """Return the names of the `TileFunctions` that a product calls."""
     if way != TILES:
         return frozenset(("dots",) if way == DOTS else ("stream",))
     called = {

@@ -78,7 +78,7 @@ class _Variant:
         return phis
 
     def either(self, full: Any, emit: Callable[[Any], list[Any]]) -> list[Any]:
-        """`emit` without masks where `full`, else with them; what it returns, merged."""
+        """Emit the code without masks if `full`, else with masks; return its values, merged."""
         b, ways = self.b, []
         whole, part, done = self.block(), self.block(), self.block()
         b.cbranch(full, whole, part)
@@ -90,7 +90,7 @@ class _Variant:
         return self.merged(ways)
 
     def clamped(self, i: int) -> Any:
-        """Row i, or the last row where there are fewer: what is computed for it is not stored."""
+        """Return row i, or the last row; results for rows beyond the last are not stored."""
         e, b = self.e, self.b
         if i <= self.height - GROUP:
             return e.i64(i)

@@ -39,7 +39,7 @@ def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
 
 
 def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
-    """From memory to memory of these pointers' types."""
+    """Emit a copy from memory to memory of these pointers' types."""
     n = e.i64
     function = e.function("entry", [source, n, n, n, n, to, n, n])
     x, x_row, x_column, rows, columns, y, y_row, width = function.args
@@ -89,7 +89,7 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
 
 
 def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
-    """From memory to memory of these pointers' types."""
+    """Emit a transposing copy from memory to memory of these pointers' types."""
     n, lanes = e.i64, e.lanes
     function = e.function("entry", [source, n, n, n, to, n, n])
     x, x_row, rows, columns, y, y_row, width = function.args

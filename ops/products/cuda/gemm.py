@@ -33,7 +33,7 @@ class Place(NamedTuple):
     at: int = 0
 
     def moved(self, elements: int) -> Place:
-        """The place so many elements further on."""
+        """Return the place `elements` elements further on."""
         return self._replace(at=self.at + elements * self.dtype.itemsize)
 
     def array(self, *shape: int) -> Operand | Scratch:
@@ -117,7 +117,7 @@ def _compute(dtype: str, tf32: bool) -> int:
 
 
 def zeros(place: Place, elements: int) -> LibraryStep:
-    """Set so many elements to zero."""
+    """Return the step that sets `elements` elements to zero."""
     size = Const(elements * place.dtype.itemsize)
     return LibraryStep(
         "cuMemsetD8Async", (place.array(elements), Const(0), size, StreamWord("stream"))

@@ -50,7 +50,7 @@ def copied(out: Array, x: Array, t: Spread) -> None:
 
 
 def scaled(out: Array, x: Array, t: Spread, factor: float) -> None:
-    """As `copied`, times a factor."""
+    """Copy as `copied` does, times a factor."""
     i = cuda.grid(1)
     while i < len(out):
         out[i] = wide(x[_place(i, t)]) * wide(x.dtype.type(factor))

@@ -27,7 +27,7 @@ NEXT = 1 << 40  # from one counter of an element to its next
 
 
 def _fraction(high: int, low: int) -> float:
-    """A number between 0 and 1, neither of which it is."""
+    """Return a number between 0 and 1, never one of them."""
     return (((high << 21) | (low >> 11)) + 0.5) * 2.0**-53
 
 

@@ -17,8 +17,10 @@ def fold_launch(
     numbers: int,
     extra: float = 1.0,
 ) -> Launch:
-    """`bodies` are those of `Runs` and of `Columns`, whose states have so many numbers; `extra` is
-    the call's own.
+    """Return the Launch of a reduction.
+
+    `bodies` are the ones of `Runs` and of `Columns`; their states have `numbers` numbers.  `extra`
+    is the call's own number.
     """
     rows, columns = bodies
     if walk.in_columns:

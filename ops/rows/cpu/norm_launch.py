@@ -106,8 +106,9 @@ def forward_launch(
     center: bool,
     fixed: bool,
 ) -> Launch:
-    """out and stats of x, maybe weight and bias, maybe a mean and variance: those to move, or, if
-    `fixed`, those to use.
+    """Return the Launch for out and stats of x, maybe with weight and bias.
+
+    A mean and variance, if given, are moved or, with `fixed`, used.
     """
     x, family = inputs[0], _family(inputs[0], kind)
     groups = groups_of(x, kind, size)

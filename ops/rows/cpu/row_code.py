@@ -119,7 +119,7 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
 
 
 def run_of(p: RowProgram) -> Callable[..., Any]:
-    """The sums of a program that has no more than those: run(rows, weights, heads), of a run."""
+    """Return the sums of a program that has only sums: run(rows, weights, heads), of a run."""
     return _sweep(p, 0, False)[0]
 
 
@@ -173,7 +173,7 @@ def _largest(x: Array) -> Any:
 
 
 def runs_of(p: RowProgram, scope: dict[str, Any]) -> list[Lines]:
-    """For each sweep lines that find what it does in the runs `x_`; `kept_` gets the kept map."""
+    """Return, for each sweep, its lines for the runs `x_`; `kept_` gets the kept map."""
     every = []
     for which, sweep in enumerate(p.sweeps):
         fold = sweep.folds[0]

@@ -1,4 +1,4 @@
-"""Running sums and products of eight elements at a time, which is what makes scans of rows fast.
+"""Running sums and products of eight elements at a time: they make scans of rows fast.
 
 Three steps of vectors give the running results of the eight alone; what came before is added to all
 of them at once, so only one addition in eight waits for the one before.  Rows shorter than eight go
@@ -49,7 +49,10 @@ def _lines_python(
 
 
 def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], Any]:
-    """`lines`: the eight are as many rows of n as they hold, and what is over is anything."""
+    """Return the definition of a block's intrinsic.
+
+    `lines`: the eight elements are as many whole rows of n as they hold; the rest is undefined.
+    """
 
     def define() -> Any:
         from llvmlite import ir

@@ -201,7 +201,7 @@ def power_above(number: int) -> int:
 
 
 def cut_of(results: int, count: int, side: bool, neighbours: int) -> Cut:
-    """The cut of `results` of `count` elements each, `neighbours` of which lie side by side."""
+    """Return the cut of `results` of `count` elements; `neighbours` of them lie side by side."""
     block = threads(MOST)
     lanes = power_above(-(-count // AHEAD))
     if side:
@@ -242,7 +242,7 @@ def state_arrays(kinds: tuple[Any, ...], size: int, at: int) -> tuple[Scratch, .
 
 
 def three(params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The parameters, the first one again for those that a kernel does not look at."""
+    """Return three parameters: the first one stands for those that a kernel ignores."""
     return (*params, *params[:1] * (3 - len(params)))
 
 

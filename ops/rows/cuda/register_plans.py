@@ -1,4 +1,4 @@
-"""A row program (`parts.row_program`) as a `Plan`: what threads do with the elements they hold."""
+"""A row program (`parts.row_program`) as a `Plan`: the work of threads on held elements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Around(NamedTuple):
         return tuple(line for own in lines for line in ("if in# and inside:", own))
 
     def stores(self, result: str) -> tuple[str, ...]:
-        """Lines that store what becomes of an element."""
+        """Return lines that store the results of an element."""
         last = (f"last# = {_here(self.behind)}",) if self.behind else ()
         stored = (f"{name}[at + @] = {_here(expr)}" for name, expr in self.stored)
         return (f"result# = {result}", *last, *stored)

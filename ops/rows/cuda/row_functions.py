@@ -147,7 +147,7 @@ def _no_put(first: Array, second: Array, m: int, state: State, extra: float) -> 
 
 
 def row_lines(p: RowProgram, visit: Visit, count: str) -> Lines:
-    """Lines that compute what follows from what a visit finds, `state`."""
+    """Return lines that compute the numbers behind a visit's `state`."""
     numbers = [
         f"{name} = {f'state[{k}]' if name == 'squares' else f'kind(state[{k}])'}"
         for name, k in visit.places.items()

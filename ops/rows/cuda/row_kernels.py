@@ -232,7 +232,7 @@ def _in_segments(
 
 @functools.cache
 def _down(p: RowProgram, kind: Any, n: int, period: int) -> Reduction:
-    """The two sums over rows, of which `period` lie in a row of weights; n is 1 where that is 1."""
+    """Return two sums over rows, `period` of which lie in a row of weights; n is 1 if period is."""
     noted = noted_of(p)
     names = {name: f"a{k}[at]" for k, name in enumerate(p.rows)}
     names |= {name: f"noted[{len(noted)} * r + {k}]" for k, name in enumerate(noted)}

@@ -165,7 +165,7 @@ def _entropy_backward_launch(
 
 
 def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
-    """The gradient is linear in g, and by x that of g * (share * softmax(x) - ...)."""
+    """Return the second gradient: linear in g, and by x that of g * (share * softmax(x) - ...)."""
     g, x, target, notes, *weight = c.saved
     reduction, ignored, smoothing = c.attrs
     axis = 0 if x.ndim == 1 else 1

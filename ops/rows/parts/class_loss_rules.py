@@ -67,6 +67,6 @@ def likelihood_gradient(scale: Any, w: Any) -> Any:
 
 
 def reduced_loss(total: float, weights: float, mean: bool) -> tuple[float, float]:
-    """The loss of all rows from the sums of theirs and of what they weigh, and its divisor."""
+    """Return the loss of all rows, from the sums of losses and of weights, and its divisor."""
     divisor = weights if mean else 1.0
     return total / divisor, divisor

@@ -27,8 +27,9 @@ INLINE_ALWAYS = (
 def _in_any_order(
     python: Callable[[Any, Any], Any], floats: Callable[..., Any], integers: Callable[..., Any]
 ) -> Intrinsic:
-    """`python` on two numbers of one dtype, which LLVM may apply in any order to any number of
-    them: that is what it takes to make vectors of a loop over them.
+    """Return an intrinsic for `python` on two numbers of one dtype.
+
+    LLVM may apply it in any order to any number of elements, so it can make vectors of a loop.
     """
 
     def define() -> Any:

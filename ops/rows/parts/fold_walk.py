@@ -43,7 +43,7 @@ class Walk(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From the first element to behind the last."""
+        """Return the distance from the first element to behind the last."""
         return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
 
     @property

@@ -127,7 +127,7 @@ class Fold:
         divisor: float = 1.0,
         dtype: DType | None = None,
     ) -> Launch:
-        """The launch, where there is a walk.  That of reduced floats has a float32 result."""
+        """Return the Launch for a tensor that has a walk; reduced floats have a float32 result."""
         kind = dtype or self.gives(x.dtype.compute)
         out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
         source, lift = kernel_input(x.dtype, self.lift)

@@ -309,7 +309,7 @@ def _fixed(
 
 
 def _both(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias of x's channels, ones and zeros where there are none."""
+    """Return weight and bias of x's channels; ones and zeros stand for missing ones."""
     if weight is not None and bias is not None:
         return weight, bias
     check_channels("norm", x._meta)

@@ -21,8 +21,9 @@ LEAST, MOST = 1e-20, 1e20  # variances between these leave slopes that float32 h
 
 
 def lifting(variance: float) -> float:
-    """Return a factor for distances in a group of this variance: 1, or if that is very large or
-    small what brings them near to 1.
+    """Return a factor for distances in a group of this variance.
+
+    It is 1, unless the variance is very large or small; then it brings distances near to 1.
     """
     if variance > LEAST and variance < MOST:
         return 1.0
@@ -53,5 +54,5 @@ def unbiasing(count: int) -> float:
 
 
 def moved(running: Any, to: Any, momentum: float) -> Any:
-    """A running mean or variance, moved towards that of a batch."""
+    """Move a running mean or variance towards a batch's."""
     return running + momentum * (to - running)

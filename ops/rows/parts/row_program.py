@@ -127,7 +127,7 @@ class RowProgram(NamedTuple):
         return not (self.weights or self.heads or self.down or (self.notes and self.result))
 
     def maps_for(self, *exprs: str, but: Iterable[str] = ()) -> Definitions:
-        """The maps that expressions need, in order; none of those in `but`, nor for their sake."""
+        """Return the maps that expressions need, in order, but `but` and the maps only for it."""
         wanted = names_in(*exprs) - set(but)
         for name, expr in reversed(self.maps):
             if name in wanted:

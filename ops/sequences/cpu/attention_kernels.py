@@ -79,7 +79,7 @@ class Attention(NamedTuple):
     scale: float
 
     def panels(self, columns: int) -> int:
-        """Columns of so many, rounded up to panels."""
+        """Round a number of columns up to panels."""
         return -(-columns // self.nr) * self.nr
 
     def forward_elements(self) -> int:

@@ -75,8 +75,9 @@ def dot(x: Array, y: Array) -> Any:
 
 
 def back_to_scores(weights: Array, g: Array, level: Any, mean: Any, scale: float) -> None:
-    """Scores become weights, exp(x - level), in place, and the weights' gradient `g` that of the
-    products: g = weight * (g - mean) * scale.
+    """Turn scores into weights, exp(x - level), in place, and their gradient into the products'.
+
+    g = weight * (g - mean) * scale
     """
     factor = weights.dtype.type(scale)
     for j in range(len(weights)):

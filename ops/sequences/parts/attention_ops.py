@@ -235,7 +235,7 @@ def _four(t: Tensor, around: tuple[int, ...], rows: int) -> Tensor:
 
 
 def _four_of_mask(mask: Tensor, around: tuple[int, ...], keys: int) -> Tensor:
-    """The mask in four dimensions; those of size 1 are broadcast where they are read."""
+    """Return the mask in four dimensions; kernels broadcast dimensions of size 1."""
     meta = mask._meta
     if meta.shape[-1] != keys or meta.stride[-1] != 1:
         mask = mask.expand((*meta.shape[:-1], keys)).contiguous()

@@ -1,4 +1,4 @@
-"""Masks of attention: what is added to scores, and causal ones that need not be made."""
+"""Masks of attention: tensors to add to scores, and causal masks that need no tensor."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CausalVariant(enum.IntEnum):
 
 
 class CausalBias:
-    """A causal mask (queries, keys) by what it is: a kernel need not read it."""
+    """A causal mask (queries, keys) by its kind: a kernel need not read it."""
 
     def __init__(self, variant: CausalVariant, *size: Any) -> None:
         if len(size) == 1 and not isinstance(size[0], int):
