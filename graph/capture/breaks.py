@@ -95,9 +95,10 @@ class Breaks(Switched):
         return segment, outcome
 
     def finish(self, capture: Captured) -> tuple[Segment, Plan]:
-        """The last segment, compiled; its outputs are the user's.  What runs it is to be added.
+        """Compile the last segment; its outputs are the user's.  The caller adds its function.
 
-        `guards`, `draws` and what was seen are those since the segment before, for the capture too.
+        `guards`, `draws` and seen values are the ones since the segment before, for the capture
+        too.
         """
         segment = Segment(capture.graph.name, capture.graph, _used_inputs(capture))
         self._note(segment, capture)
@@ -117,7 +118,7 @@ class Breaks(Switched):
             self.undo()
 
     def undo(self) -> None:
-        """Put back what the segments that this capture ran have changed."""
+        """Undo the changes by the segments that this capture ran."""
         for put_back in reversed(self._backs):
             put_back()
         self._backs.clear()
@@ -160,7 +161,9 @@ class Breaks(Switched):
         return segment
 
     def _remember(self, segment: Segment) -> list[tuple[Storage, int]]:
-        """Keep what puts back what running the segment changes; the storages, with versions."""
+        """Keep copies of the memory that the segment changes; return its storages, with
+        versions.
+        """
         mutated = segment.captured.mutated()
         written = [self.run.arguments(segment)[k] for k in segment.captured.written_inputs()]
         memories = [

@@ -1,5 +1,7 @@
-"""Buffers of a capture: which one stands for each storage that the code reaches, and which of what
-operations made can still be named.
+"""The buffers of a capture.
+
+A buffer stands for each storage that the code reaches; some results of operations can still be
+named.
 
 The tensors that operations make are kept until the capture ends, so a storage's id means one buffer
 throughout.
@@ -96,8 +98,9 @@ class Buffers:
         self._constants[storage_of(tensor)] = tensor.storage(), tensor._meta
 
     def copied(self, tensor: Tensor) -> tuple[Operand, Operand] | None:
-        """A constant that is changed for the first time, whole, and the temporary that stands for
-        it from now on; None if `tensor` is none, or changed before.
+        """Return a constant that is changed for the first time, and the temporary in its place now.
+
+        Return None if `tensor` is no constant, or was changed before.
         """
         storage = storage_of(tensor)
         known = self._constants.get(storage)
@@ -126,8 +129,9 @@ class Buffers:
         self._steps[self.by_storage[storage_of(tensor)]] = step
 
     def stand_for(self, inputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-        """Inputs stand for the tensors of a call, some of which may be one memory: what changes it
-        under one name counts a version of all.
+        """Let inputs stand for the tensors of a call, some of which may share memory.
+
+        A change under one name counts a version of all names.
         """
         same: dict[int, list[Storage]] = {}
         for own, real in zip(inputs, given, strict=True):
@@ -159,8 +163,10 @@ class Buffers:
         self.used |= written | {storage_of(t) for t in inputs}
 
     def go_on(self, alive: set[int], rows: dict[int, int]) -> list[Operand]:
-        """Stand for the segment behind one of which the values of these numbers are alive: its
-        inputs, those of the call and what crosses.  `rows` are the sizes found, by number.
+        """Make buffers for the segment behind one, with the values in `alive`; return its inputs.
+
+        They are the inputs of the call and the values that cross. `rows` are the sizes found, by
+        number.
         """
         inputs, metas = [], self.whole
         self.sources, self.whole = {}, {}

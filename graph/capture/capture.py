@@ -75,7 +75,7 @@ class Capture:
         self._given: list[Tensor] = []  # outputs
 
     def input(self, tensor: Tensor, name: str) -> Operand:
-        """Take `tensor` for an input: what the graph is called with will stand in its place.
+        """Take `tensor` as an input: the argument of a call will stand in its place.
 
         CaptureError if another input has the same storage; `placeholder` has no such limit.
         """
@@ -86,7 +86,7 @@ class Capture:
         return operand
 
     def placeholder(self, meta: TensorMeta, name: str) -> Tensor:
-        """An input that is no tensor yet: what code is to be run on.  It has no value to read."""
+        """Make an input that is no tensor yet, to run code on.  It has no value to read."""
         tensor = new_tensor(engine.new_storage(), meta)
         self.input(tensor, name)
         engine.issue(entry_instead(1, name), [tensor._ref])
@@ -110,7 +110,7 @@ class Capture:
         return self._drawn_from(move)
 
     def keep_state(self, kept: Kept) -> Tensor:
-        """Return what stands for the state of a generator: a tensor without a value."""
+        """Return a tensor without a value that stands for the state of a generator."""
         self.redo(kept)
         state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
         engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
@@ -118,7 +118,7 @@ class Capture:
         return state
 
     def kept_state(self, state: Tensor) -> Kept | None:
-        """Return what was kept where `state` was made, None if that was not in this capture."""
+        """Return the Kept for which `state` was made, None if that was not in this capture."""
         known = self.states.get(storage_of(state))
         return None if known is None else known[0]
 
@@ -175,7 +175,9 @@ class Capture:
         return reverting(undo, switch)
 
     def forgetting(self, module: Any, path: str) -> reverting:
-        """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
+        """Mark that this module runs inside; the values of a module in `checkpoints` are not
+        kept.
+        """
         before = self.region
 
         def switch() -> None:
@@ -216,9 +218,7 @@ class Capture:
         return self.buffers.place(tensor)
 
     def move(self, tensor: Tensor, step: int) -> None:
-        """From now on, what lies in the memory of `tensor` moves by `step` bytes from one
-        repetition to the next.
-        """
+        """Move the contents of `tensor`'s memory by `step` bytes in each repetition from now on."""
         self.buffers.move(tensor, step)
 
     def is_repeated(self, tensor: Tensor) -> bool:
@@ -275,7 +275,7 @@ class Capture:
         self._next_segment(segment, outcome)
 
     def _next_segment(self, segment: Segment, outcome: Outcome) -> None:
-        """Go on with a graph whose inputs are those of the call and what crosses."""
+        """Go on with a graph whose inputs are the inputs of the call and the values that cross."""
         known = zip(segment.asks, outcome, strict=True)
         rows = {what: n for (kind, what), n in known if kind == "rows"}
         self.graph = LogicalGraph(self.graph.name, placed=self.graph.placed)
@@ -294,7 +294,7 @@ class Capture:
         return nodes[0].line if nodes else ""
 
     def read(self, tensor: Tensor) -> None:
-        """Values that a capture does not change may be read, as long as they stay what they are."""
+        """Check that a value may be read: a capture must not change it, and it must stay."""
         buffer = self.buffers.of(tensor)
         owned = storage_of(tensor) in self.buffers.owned
         if buffer is not None and buffer.kind is not BufferKind.VARIABLE and not owned:
@@ -424,7 +424,7 @@ class Capture:
 
 
 class capturing(Region):  # noqa: N801 - read as a part of the with statement
-    """Captures what this thread does inside.  CaptureError if it is captured already."""
+    """Capture the work of this thread inside.  CaptureError if it is captured already."""
 
     def __init__(self, name: str, inputs: Sequence[tuple[Tensor, str]] = ()) -> None:
         if current_recorder() is not None:

@@ -1,4 +1,4 @@
-"""Conditions: what has to be as it was when code was captured, for the capture to serve a call.
+"""Conditions: the values that must be the same as at the capture, for it to serve a call.
 
 What code decides by numbers is asked again at each call.  So is what was watched, with one
 exception: what is *gated* (modules and their settings) only where something has changed in some
@@ -30,7 +30,7 @@ def is_met(guard: Guard) -> bool:
 
 
 class Conditions:
-    """Base of what serves calls as long as `holds()`.
+    """The base of captures, which serve calls as long as `holds()`.
 
     watched   each has a `holds()`, and says whether it is `gated`
     guards    decisions by numbers: what was asked, and the answer
@@ -61,7 +61,7 @@ class Conditions:
 
 
 class ReadValue:
-    """A tensor from outside whose values Python code has read: they must stay what they were."""
+    """A tensor from outside whose values Python code has read: they must stay the same."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.storage = tensor, tensor.storage()
@@ -77,7 +77,7 @@ class ReadValue:
 
 
 class ReadSeed:
-    """A generator whose seed Python code has read: it must stay what it was."""
+    """A generator whose seed Python code has read: it must stay the same."""
 
     def __init__(self, generator: Any) -> None:
         self.generator, self.seed = generator, generator._seed

@@ -29,7 +29,7 @@ class Origins:
         self._made += [(t, origin) for t in tensors]
 
     def learn(self) -> None:
-        """Look at the nodes of what was made, and let go of the tensors."""
+        """Look at the nodes of the made tensors, and let go of the tensors."""
         for tensor, origin in self._made:
             node = tensor._node
             if node is not None:

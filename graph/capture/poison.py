@@ -23,8 +23,9 @@ CAPTURED = int(Status.CAPTURED)
 
 @functools.cache
 def _instead(outputs: int, name: str) -> list[int]:
-    """The entry of instructions that poison so many outputs, in a list that is emptied when the VM
-    forgets its entries.
+    """Return the entry of instructions that poison `outputs` outputs, in a list.
+
+    The list is emptied when the VM forgets its entries.
     """
     return []
 

@@ -1,4 +1,4 @@
-"""LogicalGraph: what a capture yields and what passes rewrite.
+"""LogicalGraph: the result of a capture, which passes rewrite.
 
 Nodes are instructions in program order, each with its operands; operands are places in buffers.  A
 buffer is a storage: of an input, of a variable (a parameter, a module's buffer, an optimizer's
@@ -43,7 +43,7 @@ class Uses:
     inputs: bool = False
 
     def add(self, other: Uses) -> None:
-        """Do what `other` does, too."""
+        """Add the use that `other` makes."""
         self.changed |= other.changed
         self.held |= other.held
         self.inputs |= other.inputs
@@ -61,7 +61,7 @@ class Uses:
 
 @dataclass(eq=False)
 class LogicalGraph:
-    """Nodes in program order, and what goes in and out.
+    """Nodes in program order, with inputs and outputs.
 
     inputs    one operand for each tensor that the graph is called with
     outputs   one for each tensor that a call gives

@@ -120,7 +120,7 @@ class OpNode:
         return [operand for access, operand in self.accesses() if access != "const"]
 
     def read(self) -> list[Operand]:
-        """Operands whose contents it needs: const ones and those updated in place."""
+        """Return the operands whose contents the node needs: const and updated ones."""
         return list(self.inputs)
 
     @property

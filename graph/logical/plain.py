@@ -1,4 +1,4 @@
-"""Values and operators of a graph as plain data, without code: what JSON has, and names.
+"""Values and operators of a graph as plain data, without code: JSON's values, and names.
 
     value       numbers, strings, None, lists as they are; {"float": "inf"} of those that JSON has
                 not; {"tuple": [...]}, {"size": [...]}, {"dtype": name}, {"device": name},
@@ -55,7 +55,7 @@ MOST_ELEMENTS = 1 << 48
 
 
 def plain(value: Any, what: str) -> Any:
-    """`value` as JSON has it; ArgumentTypeError, naming `what`, for what has no such form."""
+    """Return `value` in JSON's terms; ArgumentTypeError, naming `what`, if it has no such form."""
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
     if type(value) in _PLAIN:
@@ -245,8 +245,9 @@ def operator_mark(operator: Operator) -> str:
 
 
 def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
-    """A hash of a function's bytecode, constants and what it closes over; the same in every process
-    of one Python that has the same source.
+    """Return a hash of a function's bytecode, constants and closure.
+
+    It is the same in every process of one Python with the same source.
     """
     if isinstance(function, functools.partial):
         return f"{code_mark(function.func, seen)} {function.args!r}"

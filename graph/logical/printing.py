@@ -78,7 +78,7 @@ def graph_text(
     outputs: Sequence[Operand],
     same: Mapping[Buffer, Buffer],
 ) -> str:
-    """A graph as a table: inputs, variables, nodes, outputs, and what shares memory."""
+    """Return a graph as a table: inputs, variables, nodes, outputs, and shared memory."""
     rows: list[tuple[str, ...]] = [("node", "result", "op", "operands", "attributes", "where")]
     rows += [node_cells(node) for node in nodes]
     widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]

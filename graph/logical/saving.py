@@ -257,7 +257,7 @@ def saved_graph(
 
 
 def _check_rules(node: OpNode, what: str) -> None:
-    """ArgumentError if whoever reads the file would refuse the node: there is no rule for it."""
+    """Raise ArgumentError if no rule allows the node: a reader of the file would refuse it."""
     try:
         check_attributes(node.operator, [operand.meta for operand in node.inputs], node.attrs)
     except ArgumentError as error:
@@ -274,10 +274,9 @@ def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
 def read_graph(
     saved: Any, numbers: ReadNumbers, variable: Callable[[Any, int], Any]
 ) -> LogicalGraph:
-    """The graph; `variable` gives the Storage of what was saved for a variable, which has at least
-    so many bytes.
+    """Read a graph; `variable` returns a saved variable's Storage, with a least number of bytes.
 
-    ArgumentError for what no graph is.
+    ArgumentError if the data is no graph.
     """
     GRAPH(saved, "the graph")
     buffers = []
@@ -348,8 +347,9 @@ def _read_node(
 
 
 def _check_inputs(graph: LogicalGraph) -> None:
-    """ArgumentError unless each input is a buffer of its own, and nodes stay inside of it: what is
-    in front and behind is other memory in the next call.
+    """Raise ArgumentError unless each input is a buffer of its own, and nodes stay inside of it.
+
+    The memory before and behind it is other memory in the next call.
     """
     inputs = {operand.buffer: operand for operand in graph.inputs}
     if len(inputs) != len(graph.inputs) or any(o.step for o in graph.inputs):

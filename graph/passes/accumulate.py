@@ -70,7 +70,7 @@ def _all_of(operand: Operand) -> bool:
 
 
 def accumulate_in_place(graph: LogicalGraph) -> LogicalGraph:
-    """Let what scatters into zeros add to what an addition behind it would add it to."""
+    """Let a scatter into zeros scatter into the sum to which its result is added."""
     accesses = Accesses(graph)
     nodes: list[OpNode | None] = list(graph.nodes)
     moved = {}
@@ -91,7 +91,7 @@ def accumulate_in_place(graph: LogicalGraph) -> LogicalGraph:
 def _into_sum(
     accesses: Accesses, nodes: list[OpNode | None], place: int, total: Operand, last: Operand
 ) -> bool:
-    """Have what scatters into zeros, which makes `last`, scatter into `total`; whether it can."""
+    """Let the scatter into zeros that makes `last` scatter into `total`; return True if it can."""
     writes = accesses.writes.get(last.buffer, [])
     if len(writes) != 2 or not accesses.only_readers(last.buffer, place, writes[1]):
         return False

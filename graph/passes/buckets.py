@@ -82,7 +82,7 @@ class _Bucket:
 
 
 def bucket_gradients(graph: LogicalGraph) -> LogicalGraph:
-    """Sum together what backward sums over ranks one behind the other, up to BUCKET bytes."""
+    """Join gradients that backward sums over ranks one by one to one sum, up to BUCKET bytes."""
     shown = {operand.buffer for operand in graph.outputs}
     found: list[_Bucket] = []
     now = _Bucket()

@@ -96,7 +96,7 @@ def _change(
 
 
 def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNode]:
-    """For each node before, by id, the one after that does its work; those not there have none."""
+    """Match each node before, by id, with the node after that does its work; others are gone."""
     into: dict[int, OpNode] = {}
     free = list(after)
     for key in (_same, _alike):  # the same node; one whose results lie elsewhere

@@ -61,7 +61,7 @@ def _row(node: NodeText) -> list[Any]:
 
 
 def _pairs(changes: Changes) -> list[Pair]:
-    """In the order that nodes run; a removed one behind what was captured in front of it."""
+    """Return the pairs in the order that nodes run; a removed one is behind its predecessor."""
     parts: dict[int, list[int]] = {}
     for k, into in enumerate(changes.became):
         if not isinstance(into, str):

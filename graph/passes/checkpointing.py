@@ -49,7 +49,7 @@ def check_marks(name: str, marks: Iterable[Any], called: set[Any], paths: Iterab
 
 
 def checkpoint_regions(graph: LogicalGraph) -> LogicalGraph:
-    """Let backward compute again what it needs of marked calls."""
+    """Let backward compute again the values of marked calls that it needs."""
     if not any(node.region for node in graph.nodes):
         return graph
     facts = _Facts(graph)
@@ -117,7 +117,7 @@ class _Facts:
         return not any(since < p < until for p in self.writers.get(operand.buffer, ()))
 
     def last_in_backward(self, buffer: Buffer) -> int:
-        """The place of the last node behind forward that reads a buffer, -1 if there is none."""
+        """Return the last node behind forward that reads a buffer, -1 if there is none."""
         places = self.readers.get(buffer, ())
         return max((p for p in places if self.graph.nodes[p].phase != "forward"), default=-1)
 
@@ -163,7 +163,7 @@ class _Clones:
         self.free = max((b.number for b in facts.graph.buffers()), default=-1) + 1
 
     def made(self, number: Callable[[OpNode], int]) -> LogicalGraph:
-        """The graph whose backward reads clones of what is wanted; `number` gives their `again`."""
+        """Return the graph whose backward reads clones of values; `number` gives their `again`."""
         result: list[OpNode] = []
         for place, node in enumerate(self.facts.graph.nodes):
             if node.phase != "forward":

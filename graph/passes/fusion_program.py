@@ -61,9 +61,7 @@ def _types(form: Any, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]) ->
 
 
 def real_of(node: OpNode) -> str | None:
-    """The dtype of all of a node's arithmetic, "" if it is of bools, None if it is no member of a
-    program.
-    """
+    """Return the dtype of a node's arithmetic, "" for bools, None if no program can have it."""
     if any(not isinstance(s, Live) and not math.isfinite(s) for s in node.scalars):
         return None  # no literal of Python says it
     metas = tuple(operand.meta for operand in node.inputs)

@@ -30,7 +30,7 @@ class Group:
 
 
 class Groups(Accesses):
-    """The groups of a graph, and what the search asks of it, computed once."""
+    """The groups of a graph, and the facts for their search, computed once."""
 
     def __init__(self, graph: LogicalGraph) -> None:
         super().__init__(graph)
@@ -51,7 +51,7 @@ class Groups(Accesses):
     def search(
         self, joins: Callable[[OpNode], bool], fits: Callable[[list[OpNode]], bool]
     ) -> list[Group]:
-        """The groups of at least two nodes of those that `joins` names."""
+        """Return the groups of at least two nodes that `joins` accepts."""
         for place, node in enumerate(self.graph.nodes):
             if not (self.makes_values(node) and joins(node)):
                 continue
@@ -166,7 +166,7 @@ class Groups(Accesses):
 
 
 def _in_order(nodes: list[OpNode]) -> list[OpNode]:
-    """Nodes of one place, those that make something in front of those that read it."""
+    """Sort nodes inserted at one place: a node comes before the readers of its results."""
     left, ordered = list(nodes), []
     while left:
         buffers = {operand.buffer for node in left for operand in node.outputs}

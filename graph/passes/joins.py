@@ -57,7 +57,7 @@ def is_zero(value: Any) -> bool:
 
 
 def join_copies(graph: LogicalGraph) -> LogicalGraph:
-    """Let `cat` read what was copied for it, and write zeros that were made for it."""
+    """Let `cat` read the sources of copies made for it, and write zeros made for it."""
     accesses = Accesses(graph)
     made: dict[int, OpNode] = {}
     gone: set[int] = set()

@@ -39,7 +39,7 @@ class _Late:
 
 
 def read_sums_late(graph: LogicalGraph) -> LogicalGraph:
-    """The graph with what reads sums over ranks behind what does not."""
+    """Return the graph with readers of sums over ranks behind nodes that do not need them."""
     if len({node.stream for node in graph.nodes}) < 2:
         return graph
     result: list[OpNode] = []

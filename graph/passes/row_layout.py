@@ -85,7 +85,7 @@ class _Spread(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def arrange(program: RowParts) -> Arrangement | None:
-    """The arrangement of a program, None if there is none."""
+    """Return the arrangement of a program, None if there is none."""
     lowered = {k: p.lower() for k, p in enumerate(program.parts) if not is_program(p.operator)}
     each: dict[int, int] = {}  # elements of a unit's longest operand
     totals = set()
@@ -199,7 +199,7 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
 
 
 def merged_dims(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """One operand's dimensions, those that it runs through in one made one."""
+    """Merge the dimensions of an operand that it runs through in one."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:

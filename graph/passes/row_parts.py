@@ -48,7 +48,7 @@ PARTS: tuple[Check, ...] = (
 
 
 def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) -> None:
-    """ArgumentError unless the parts are a graph with so many outputs, inputs and numbers."""
+    """Raise ArgumentError unless the parts are a graph of so many outputs, inputs and scalars."""
     buffers: dict[int, Buffer] = {}
     for _, _, refs, _ in parts:
         for place, meta in refs:
@@ -82,7 +82,7 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
 def check_places(
     program: RowParts, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
 ) -> None:
-    """ArgumentError unless a node's operands are what the program's parts take for them."""
+    """Raise ArgumentError unless a node's operands fit the places of the program's parts."""
     operands = (*outs, *metas)
     made = {place: meta for part in program.parts for place, meta in part.outs}
     for part in program.parts:

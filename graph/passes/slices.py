@@ -35,7 +35,7 @@ Box = tuple[tuple[int, int], ...]  # start and size in each dimension
 
 
 class _Part(NamedTuple):
-    """A rectangle of a tensor, what is copied there, and where the node stood that did."""
+    """A rectangle of a tensor, the source copied there, and the copying node's place."""
 
     box: Box
     source: Operand  # as read: of the box's shape, perhaps broadcast
@@ -224,7 +224,7 @@ def _order(base: TensorMeta, seen: TensorMeta) -> list[int | None] | None:
 
 
 def _node(accesses: Accesses, buffer: Buffer, whole: _Whole) -> OpNode | None:
-    """The node in place of the last of those that are gone; None if a source changes before."""
+    """Return the node that replaces the last removed one; None if a source changes before."""
     at = max(whole.gone)
     if not all(accesses.unchanged(p.source.buffer, p.place + 1, at) for p in whole.parts):
         return None

@@ -1,4 +1,4 @@
-"""The Python side of a Plan's CUDA graph: its memory, its words, and what became of it.
+"""The Python side of a Plan's CUDA graph: its memory, its words, and its state.
 
 `flowvm.vm.workers.device_graph` captures and launches it.
 """
@@ -175,8 +175,9 @@ class DeviceGraph:
         words += [operand for operands in found for operand in operands]
 
     def _branches(self, words: list[int], plan: PlanParts) -> list[tuple[int, int]]:
-        """The branches, on the twin of the Plan's stream and the device's lanes: where the address
-        of which task is to be written.
+        """Add the branches, on the twin of the Plan's stream and the device's lanes.
+
+        Return the places of the words to which the address of a task is to be written.
         """
         index, of = self.device.index or 0, plan.branches
         numbers = dict.fromkeys(branch.stream for branch in of)  # the first one's is the twin
@@ -205,8 +206,9 @@ class DeviceGraph:
 
 
 def _dependents(plan: PlanParts, task: int) -> list[int]:
-    """The operands of a launch, but for its outputs, that hold what a task made or what was
-    computed of it, when the launch is over.
+    """Return the operands of a launch that depend on a task's results when the launch is over.
+
+    The launch's outputs are not among them.
     """
     nodes, tainted = plan.graph.nodes, set[Buffer]()
     section = [n.number for n in nodes if n.repeat > 1]  # these come round again
@@ -243,7 +245,7 @@ def _drop(words: Words, memory: Any, device: Any) -> None:
 
 
 def _destroy_unused() -> None:
-    """Let go of what no launch in flight can use any more."""
+    """Destroy graphs that no launch in flight can use any more."""
     while _dropped and _dropped[0][0] <= engine.control[CTL.HEAD]:
         _, words, _, device = _dropped.pop(0)
         if words[GRAPH.EXEC]:

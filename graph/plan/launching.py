@@ -169,7 +169,7 @@ def _forget_released() -> None:
 
 
 class _Entry:
-    """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 while there is none."""
+    """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 before."""
 
     def __init__(self, plan: PlanParts, info: Any) -> None:
         self.number = [-1]

@@ -37,8 +37,9 @@ class RegstDesc:
 
 @dataclass(eq=False)
 class TaskDesc:
-    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
-    bad data, and have steps that are taken before each launch, `begins`.
+    """A node with the code that runs it; `scratch` is its part of the chunk.
+
+    On a device it may `report` bad data, and have steps before each launch, `begins`.
     """
 
     number: int
@@ -51,7 +52,7 @@ class TaskDesc:
 
 
 class PlanParts(Protocol):
-    """A Plan; those that are called while it is made find what they read there already."""
+    """A Plan, as its makers see it: they find the fields that are set already."""
 
     name: str
     graph: LogicalGraph

@@ -149,16 +149,18 @@ class Plan:
         return found
 
     def _section(self, step: int) -> tuple[int, int]:
-        """The first and last step of those that are repeated together with `step`."""
+        """Return the first and last step of the section that is repeated together with `step`."""
         repeat, last = self.graph.nodes[step].repeat, step
         while last + 1 < len(self.graph.nodes) and self.graph.nodes[last + 1].repeat == repeat > 1:
             last += 1
         return step, last
 
     def _memory(self) -> MemoryPlan:
-        """Offsets for all blocks.  Those of different streams have none in common, since nothing
-        says in which order they live; what several streams use shares with nobody, nor does what
-        actors of a section hand on.
+        """Give all blocks offsets.
+
+        Blocks of different streams share no memory, since nothing orders their lives.  Memory of
+        several streams is shared with no other block, nor is memory that actors of a section hand
+        on.
         """
         streams: dict[Any, set[int]] = {}
         for task in self.tasks:
@@ -285,7 +287,7 @@ def _made(graph: LogicalGraph) -> list[Buffer]:
 
 
 def _operand_text(access: str, operand: Operand) -> str:
-    """Such as const %3 fc.weight; an operand that moves with each repetition says so."""
+    """Return an operand's text, such as const %3 fc.weight; it says if each repetition moves it."""
     step = f" (+{operand.step} each)" if operand.step else ""
     return f"{access} {operand_text(operand)}{step}"
 

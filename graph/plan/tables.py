@@ -1,4 +1,4 @@
-"""A Plan as the profiler's screen: what it is made of, and what its actors do at this moment.
+"""A Plan as the profiler's screen: its parts, and the present state of its actors.
 
 The actors' words are read while workers write them; each is one word and only grows, so what is
 shown was true at some moment, though not all of it at the same one.

@@ -1,4 +1,4 @@
-"""The words of a Plan: what `flowvm.vm.workers.launch` and `flowvm.vm.workers.actors` read.
+"""The words of a Plan, which `flowvm.vm.workers.launch` and `flowvm.vm.workers.actors` read.
 
 A Plan's words are a head, the sizes of its outputs and its tasks, one behind the other; the actors
 of a Plan on several streams have an array of their own, which their workers write.
@@ -34,7 +34,7 @@ def bits(kind: str, value: Any) -> int:
 
 
 class PlanWords:
-    """The words of `plan`, and what they need.
+    """The words of `plan`, and the objects that they need.
 
     words       the array that an entry of the VM names
     live        numbers that each launch brings, in its order, with their kinds; one that is drawn
@@ -86,9 +86,7 @@ class PlanWords:
         return int(made.ctypes.data)
 
     def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
-        """The number of a live scalar among those of a launch, and how far that moves from one
-        repetition to the next.
-        """
+        """Return a live scalar's position among a launch's numbers, and its step per repetition."""
         place = self._places.setdefault((id(value), kind, times), len(self.live))
         if place == len(self.live):
             self.live += [value] * times
