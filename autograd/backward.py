@@ -36,8 +36,9 @@ def seeded(value: float) -> Region:
 
 
 def scaled(scale: Tensor | None) -> Region:
-    """Inside, `backward` starts from `scale` times what it starts from otherwise: as if the loss
-    were scaled.  None: as otherwise.
+    """Let `backward` inside start from `scale` times the usual gradient.
+
+    The loss is scaled in effect.  With None it starts as usual.
     """
     return _scale.to(scale)
 

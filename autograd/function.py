@@ -23,7 +23,7 @@ from flowvm.errors import ArgumentTypeError, AutogradError
 
 
 class FunctionCtx(Node):
-    """The `ctx` of a Function: what forward leaves for backward, and a node of the graph.
+    """The `ctx` of a Function: a node that carries values from forward to backward.
 
     Any attribute may be set on it; tensors that backward needs belong into `save_for_backward`,
     which notices in-place changes to them and frees them in time.
@@ -214,12 +214,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep on `ctx` what backward needs, when forward does not take it."""
+        """Keep on `ctx` the values that backward needs, if forward does not take it."""
         raise NotImplementedError
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Compute the gradients of the arguments from those of the outputs."""
+        """Compute the gradients of the arguments from the gradients of the outputs."""
         raise NotImplementedError("a Function defines the static method backward")
 
     @classmethod

@@ -119,8 +119,7 @@ def _needs_grad(t: Tensor, what: str) -> Any:
 
 @method()
 def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call `hook(grad)` whenever the gradient of this tensor is known; what it returns, if not
-    None, takes its place.
+    """Call `hook(grad)` whenever this tensor's gradient is known; its result, if any, replaces it.
 
     Returns a handle with `remove()`.
 
@@ -203,14 +202,12 @@ def node_of(edge: Any) -> Node:
 
 
 def _register_after(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
-    """Call `hook(grad_inputs, grad_outputs)` after the node; what it returns replaces
-    `grad_inputs`.
-    """
+    """Call `hook(grad_inputs, grad_outputs)` after the node; its result replaces `grad_inputs`."""
     return RemovableHandle(hooks_of(node).after, hook)
 
 
 def _register_before(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
-    """Call `hook(grad_outputs)` before the node; what it returns replaces them."""
+    """Call `hook(grad_outputs)` before the node; its result replaces `grad_outputs`."""
     return RemovableHandle(hooks_of(node).before, hook)
 
 

@@ -41,7 +41,7 @@ class AccumulateGrad:
         return self.tensor()
 
     def name(self) -> str:
-        """As PyTorch prints it."""
+        """Return the name that PyTorch prints."""
         return "AccumulateGrad"
 
     def __repr__(self) -> str:

@@ -104,7 +104,7 @@ def _around_generator(
 
 
 class no_grad(_Recording):  # noqa: N801 - PyTorch's name
-    """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function.
+    """Stop recording inside: `with flow.no_grad():`, or `@flow.no_grad()` on a function.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> with flow.no_grad():

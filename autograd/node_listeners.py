@@ -33,7 +33,7 @@ def tell(hook: Hook, asker: object) -> None:
 
 
 def forget(asker: object) -> None:
-    """Take back what `asker` asked for, if it did."""
+    """Withdraw the request of `asker`, if it made one."""
     with _lock:
         askers.pop(asker, None)
         _install()
