@@ -111,9 +111,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def names(place: Any) -> Iterator[tuple[str, Any]]:
-    """The public functions, classes, methods and properties of a module or a class, but for those
-    that are Python's own.
-    """
+    """Yield the public functions, classes, methods and properties of a module or class, by name."""
     for name in sorted(getattr(place, "__all__", None) or dir(place)):
         value = getattr(place, name)
         if name.startswith("_") or getattr(value, "__module__", None) == "typing":
@@ -123,7 +121,7 @@ def names(place: Any) -> Iterator[tuple[str, Any]]:
 
 
 def text_of(value: Any) -> str:
-    """Its docstring, and for a class those of its methods."""
+    """Return a value's docstring with examples, and for a class its methods' too."""
     texts = [inspect.getdoc(value) or ""]
     if inspect.isclass(value) and value is not flow.Tensor:  # whose methods are names themselves
         texts += [inspect.getdoc(m) or "" for n, m in vars(value).items() if not n.startswith("__")]

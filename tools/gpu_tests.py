@@ -26,7 +26,7 @@ _COUNT = re.compile(r"(\d+) (passed|failed|error|skipped|deselected)")
 
 @dataclass
 class Part:
-    """One of the processes, and what it has said."""
+    """One of the processes, and its outcome."""
 
     number: int
     of: int

@@ -23,7 +23,7 @@ class Numbers:
         return self.torch.from_numpy(self.rng.standard_normal(shape).astype(np.float32))
 
     def uniform(self, *shape: int) -> Any:
-        """From 0 to 1, float32."""
+        """Draw float32 numbers from 0 to 1."""
         return self.torch.from_numpy(self.rng.random(shape).astype(np.float32))
 
     def below(self, most: int, *shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/profiler.md from what flowvm prints.
+"""Make the pictures of the README and of docs/profiler.md from flowvm's output.
 
     python -m tools.pictures [folder]     docs/pictures by default
     python -m tools.pictures --ranks      that of two ranks, too, which are launched for it
@@ -114,7 +114,7 @@ SVG = """\
 
 
 def program() -> dict[str, Any]:
-    """The names of the program, which has run: its lines are those of train.py."""
+    """Run the program, under the lines of train.py, and return its names."""
     linecache.cache["train.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "train.py")
     names: dict[str, Any] = {"__name__": "train", "print": lambda text: None}
     flow.manual_seed(0)
@@ -238,7 +238,7 @@ if rank() == 0:
 
 
 def picture(typed: str, shown: Any) -> str:
-    """The SVG of a prompt with what was typed, and of what it printed."""
+    """Return the SVG of a prompt with typed text and its output."""
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, highlight=False,
         color_system="truecolor", legacy_windows=False,

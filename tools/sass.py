@@ -132,7 +132,7 @@ def _instructions(listing: str) -> list[Line]:
 
 
 def _parts(lines: list[Line]) -> list[tuple[list[Line], bool]]:
-    """The innermost loops, and what is in none of them."""
+    """Return the innermost loops, and the lines in no loop."""
     places = {rest: i for i, (kind, rest) in enumerate(lines) if kind == "label"}
     spans: dict[int, int] = {}
     for i, (kind, rest) in enumerate(lines):

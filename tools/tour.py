@@ -1,4 +1,4 @@
-"""Make what the guided tour shows by running its programs.
+"""Make the outputs of the guided tour by running its programs.
 
     python -m tools.tour [page]     docs/architecture/tour.md by default
 
@@ -31,7 +31,7 @@ TOOK = re.compile(r"(\d+\.\d+) ms")
 
 
 def programs(text: str) -> Iterator[re.Match[str]]:
-    """The programs of a page: groups source, name, what is between, command, what is shown."""
+    """Return the programs of a page: groups source, name, the text between, command, output."""
     return BLOCK.finditer(text)
 
 

@@ -87,7 +87,7 @@ def copy_sources(tree: Path) -> None:
 
 
 def compile_for(level: str, folder: Path, ops: Sequence[str]) -> list[Path]:
-    """Fill `folder` with what `flowvm warmup` compiles for a level."""
+    """Fill `folder` with the objects that `flowvm warmup` compiles for a level."""
     folder.mkdir(parents=True)
     folder.chmod(0o700)  # as a cache must be
     variables = {**os.environ, "FLOWVM_TARGET": level, "FLOWVM_CACHE_DIR": str(folder)}

@@ -262,8 +262,9 @@ def step_runs(name: str) -> list[Run]:
 def times_in_turn(
     runs_of: Callable[[str], list[Run]], packages: list[str], calls: int, rounds: int
 ) -> list[dict[str, float]]:
-    """Nanoseconds of each run, which makes so many calls, of each package; the same run of all in
-    turn.
+    """Return the nanoseconds of each run of each package; the packages take turns at a run.
+
+    A run makes `calls` calls.
     """
     for name in packages:
         module: Any = importlib.import_module(name)

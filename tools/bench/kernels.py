@@ -64,7 +64,7 @@ class Timing:
 
 
 class Library:
-    """Names looked up in one module after another; `aliases` for what is called otherwise."""
+    """Names looked up in one module after another; `aliases` are names that differ."""
 
     def __init__(self, *modules: Any, **aliases: str) -> None:
         self.modules, self.aliases = modules, aliases

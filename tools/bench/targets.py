@@ -31,7 +31,7 @@ Shapes = tuple[tuple[int, ...] | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """`expr` on arrays of these shapes ("name:shape" for what is not normal floats)."""
+    """`expr` on arrays of these shapes ("name:shape" for numbers other than normal floats)."""
 
     name: str
     shapes: Shapes

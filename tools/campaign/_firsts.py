@@ -53,7 +53,7 @@ def often() -> Iterator[None]:
 
 
 def run(name: str, threads: int, wait_s: float = 60.0) -> None:
-    """Let `threads` threads use fresh objects of a kind at once; AssertionError says what broke."""
+    """Let `threads` threads use fresh objects of a kind at once; AssertionError names the fault."""
     kind = KINDS[name]
     objects = [kind.make() for _ in range(kind.objects)]
     answers: list[list[Any]] = [[None] * threads for _ in objects]

@@ -148,7 +148,7 @@ class Library:
 
 
 class Program:
-    """A case on numbers: what its op is called with, and the numbers that are inputs."""
+    """A case with its numbers: the arguments of its op, and the numbers that are inputs."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -358,7 +358,7 @@ def _of_gradients(library: Library, program: Program, function: Any, leaves: lis
 
 
 def _gradients(library: Library, program: Program, function: Any, second: bool) -> list[Array]:
-    """The gradients of the loss, or those of a function of them; zeros where there is none."""
+    """Return the gradients of the loss, or of a function of them; zeros where there are none."""
     leaves = _leaves(library, program.numbers)
     if second:
         loss = _of_gradients(library, program, function, leaves)

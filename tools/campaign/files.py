@@ -1,4 +1,4 @@
-"""Files of every format that flowvm reads, changed in ways that somebody who means harm would.
+"""Files of every format that flowvm reads, changed as an attacker would.
 
 A case is a kind of file and mutations of it, all plain data; a mutation is some changes at once.  A
 changed file is read: either it is refused, by an ArgumentError or the like that says why, or it is
@@ -86,7 +86,7 @@ def case(seed: int) -> Case:
 
 
 def _mutations(rng: random.Random, change: Callable[[int], Iterator[list[Any]]]) -> list[Any]:
-    """As many as a case has: each is [whether it goes all the way, change, ...]."""
+    """Return a case's mutations: each is [whether it goes all the way, change, ...]."""
     return [
         [rng.randrange(WHOLE) == 0, *change(1 + min(3, int(rng.expovariate(1.0))))]
         for _ in range(MUTATIONS)
@@ -215,7 +215,7 @@ def _text_of(rng: random.Random, value: str) -> str:
 
 
 def changed_tree(text: str, changes: list[Any]) -> Any:
-    """The tree of a JSON text with the changes, as far as there still is what they change."""
+    """Return the tree of a JSON text with the changes, as far as their targets still exist."""
     root = [json.loads(text)]
     for name, path, *rest in changes:
         try:
@@ -567,7 +567,7 @@ class TensorFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, and look at what came out."""
+        """Load, and look at the result."""
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(self._data, changes)
         else:
@@ -628,7 +628,7 @@ class TorchFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, go through what came out, and write to it."""
+        """Load, go through the result, and write to it."""
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(self.form(b"".join(self.code)), changes)
         else:
@@ -683,7 +683,7 @@ class ShardFiles:
         return {"mutations": _mutations(rng, lambda count: self._index[1].changes(rng, count))}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, and look at what came out."""
+        """Load, and look at the result."""
         text = text_of(changed_tree(self._index[0], changes))
         (self._folder / "index.json").write_text(text)
         try:
@@ -839,7 +839,7 @@ class CacheFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Read the entry: it is none, or what it was."""
+        """Read the entry: it is missing, or unchanged."""
         folder, digest, good = self._entry
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(good, changes)

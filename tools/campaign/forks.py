@@ -89,7 +89,7 @@ def check(case: Case) -> str:
 
 @functools.cache
 def _warm() -> None:
-    """Compile what all cases need, for a child has little time."""
+    """Compile the kernels that all cases need, for a child has little time."""
     for pending in PENDING:
         value, expected = _pending(pending, 3)
         _compute(value, expected, 3)

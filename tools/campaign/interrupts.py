@@ -424,7 +424,7 @@ def _signalled(
     *,
     is_ctrl_c: bool = False,
 ) -> tuple[str, str]:
-    """Run with a signal meanwhile: where it came, and what is wrong."""
+    """Run with a signal meanwhile; return its place, and the problem."""
     handled: list[str] = []
     ignored = len(_ignored)
 

@@ -63,7 +63,7 @@ def without(case: Case, k: int) -> Case:
 
 
 def check(case: Case) -> str:
-    """Run out of memory, and look at what is left."""
+    """Run out of memory, and check the state that is left."""
     if not engine.running:
         _counting()
     for name, n in case["programs"]:

@@ -111,7 +111,7 @@ def parts(case: Any) -> list[Any]:
 
 
 def without(case: Any, k: int) -> Any:
-    """The case without a run of steps.  It is tried often: what fails may fail by chance."""
+    """Return the case without a run of steps.  It is tried often: failures may come by chance."""
     t, first, last = parts(case)[k]
     programs = list(case["programs"])
     programs[t] = left_out(programs[t], first, last)
@@ -149,7 +149,7 @@ class Model:
         self.values[out] = (Memory(causes), np.array(value))
 
     def fail(self, number: int, causes: frozenset[int]) -> frozenset[int]:
-        """A step that fails unless it is skipped: what it poisons with."""
+        """Note a step that fails unless it is skipped; return the steps that poison its result."""
         if causes:
             return causes
         self.failed.add(number)
@@ -206,7 +206,7 @@ class Program:
         self.model.make(out, v[q][1] + k, self.model.causes(p, q))
 
     def _odd(self, number: int, which: str, out: int, p: int, q: int, k: int) -> None:
-        """A shape that only the kernel knows: whoever asks for it waits, and hears of an error."""
+        """Use a shape that only the kernel knows: a reader waits for it, and hears of an error."""
         v, causes = self.model.values, self.model.causes(p)
         found = flow.masked_select(self.tensors[p], self.tensors[p] % 3 == 0)
         try:

@@ -16,9 +16,11 @@ from tools.scale.splitting import Split, split
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes on one rank of a stage.  `activations` are all that a launch makes but gradients, its
-    inputs with them; `buckets` what is exchanged: two of gradients, one that fills and one that is
-    on its way, and with ZeRO 3 two of parameters.
+    """Bytes on one rank of a stage.
+
+    `activations` are all results of a launch but gradients, and its inputs.  `buckets` are
+    exchanged: two of gradients, one that fills and one on its way, and with ZeRO 3 two of
+    parameters.
     """
 
     stage: int

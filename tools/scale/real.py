@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
 
 def compare(name: str, width: int, layers: int, size: int, ranks: int, launches: int) -> Compared:
-    """Launch the ranks, and predict what they measured.  CommunicationError if they fail."""
+    """Launch the ranks, and predict their measurements.  CommunicationError if they fail."""
     if name not in MODELS:
         raise ArgumentError(f"--real is for {' and '.join(MODELS)}, not {name!r}")
     if ranks < 2:
@@ -69,9 +69,7 @@ def compare(name: str, width: int, layers: int, size: int, ranks: int, launches:
 
 
 def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
-    """Seconds of an all-reduce in a graph, and of a hand-over between it and what computes; the
-    least of each.
-    """
+    """Return the least seconds of an all-reduce in a graph, and of a hand-over to computation."""
 
     @flow.compile
     def chain(x: Any) -> Any:
@@ -99,7 +97,7 @@ def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """On each rank: measure, and write what rank 0 found."""
+    """Run on each rank: measure, and write rank 0's results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("model", choices=MODELS)

@@ -38,8 +38,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """A Work in stages.  `homes`: the stage of each place; `cut`: the places of which each of the
-    tensor-parallel ranks has a part; `crossing[k]`: places that forward sends from stage k on.
+    """A Work in stages.
+
+    `homes` has the stage of each place.  `cut` has the places of which each tensor-parallel rank
+    has a part.  `crossing[k]` has the places that forward sends from stage k on.
     """
 
     parts: tuple[Part, ...]
