@@ -49,7 +49,7 @@ ERRORS: tuple[type[BaseException], ...] = (Interruption, KeyboardInterrupt, Memo
 
 
 def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  # noqa: B006
-    """Offsets in front of which no exception comes: see the module."""
+    """Return the offsets in front of which no exception comes: see the module."""
     if code not in known:
         steps = list(dis.get_instructions(code))
         known[code] = {
@@ -182,8 +182,9 @@ def meet(
 def interrupted(
     run: Callable[[], Any], at: int, kind: type[BaseException], after: int = 0
 ) -> tuple[str, str]:
-    """Run with an exception at boundary `at` behind call number `after`: where that was, and what
-    came out if not that.
+    """Run with an exception at boundary `at` behind call number `after`.
+
+    Return its place, and the outcome if it is another error.
     """
     tracer = _Tracer(run.__code__, at, kind, after)
     before, problem = sys.gettrace(), "the exception was swallowed"

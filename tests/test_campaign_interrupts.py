@@ -1,4 +1,4 @@
-"""The campaign of interrupts: a case of it, and that it finds what is planted."""
+"""The campaign of interrupts: a case of it, and its finding of planted faults."""
 
 import contextlib
 import itertools

@@ -1,6 +1,4 @@
-"""The modules that PyTorch's programs import beside tensors and layers: what they answer is true,
-and what is not there says so.
-"""
+"""The other modules that PyTorch's programs import: true answers, clear errors."""
 
 import importlib
 import sys

@@ -512,7 +512,7 @@ assert {bool(prepare)} or "numba" not in sys.modules
 
 
 def test_keys_are_the_same_in_every_process():
-    """Whatever the hashes of strings, the order, and what is imported; and without Numba."""
+    """Keys do not depend on string hashes, the order, other imports, or Numba."""
     cold = "import numba, flowvm.vm.machine.intrinsics, flowvm.ops.products.cpu.tile_code"
     programs = [
         (keys_program(list(KINDS)), "1"),

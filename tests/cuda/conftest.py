@@ -73,7 +73,7 @@ def _taken():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Note what is begun, so that a test that ends the process is known."""
+    """Note the test that begins, so that a test that ends the process is known."""
     if "FLOWVM_TEST_TAKEN" in os.environ:
         with _taken().open("a") as file:
             print(item.nodeid, file=file)

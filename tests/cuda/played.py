@@ -92,7 +92,7 @@ def same(got, wanted):
 
 
 def agree(op, arrays, attrs=(), scalars=(), order="", outputs=None):
-    """Assert that CUDA answers what the CPU does (of the first `outputs` outputs)."""
+    """Assert that CUDA gives the CPU's result (of the first `outputs` outputs)."""
     wanted, changed = on_cpu(op, arrays, attrs, scalars)
     copies = [a.copy() for a in arrays]
     got, details = play(op, copies, attrs, scalars, order)

@@ -1,4 +1,4 @@
-"""Programs of their own, for what ends a device, a process or both."""
+"""Programs in processes of their own, for faults that end a device, a process or both."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Checks of what ranks compute under PyTorch's names of global tensors: `checks.py` runs them."""
+"""Checks of ranks under PyTorch's names of global tensors: `checks.py` runs them."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Checks of what ranks train with parameters that are cut among them: `checks.py` runs them."""
+"""Checks of training with parameters that are cut among ranks: `checks.py` runs them."""
 
 import copy
 import functools

@@ -1,4 +1,4 @@
-"""Several ranks on this machine: what they compute together, and how they end when one fails.
+"""Several ranks on this machine: their common results, and their end when one fails.
 
 Each launch checks much, for starting processes is what takes the time.
 """
@@ -38,7 +38,7 @@ needs_mpi = pytest.mark.skipif(bool(why_not()), reason=why_not() or "MPI is ther
 def launch(
     ranks: int, program: str, *args: str, driver: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder on so many ranks, with a CUDA driver that needs no GPU."""
+    """Run a program of this folder on `ranks` ranks, with a CUDA driver that needs no GPU."""
     simulated = {"FLOWVM_CUDA_DRIVER": driver, "NUMBA_ENABLE_CUDASIM": "1"} if driver else {}
     return subprocess.run(
         [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(HERE / program), *args],

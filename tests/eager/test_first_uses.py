@@ -1,4 +1,4 @@
-"""First uses by two threads at once: what is made when it is first wanted is made once.
+"""First uses by two threads at once: an object made at its first use is made once.
 
 Each is driven with all of the other thread's use at every boundary between two bytecodes of this
 thread's (`tests.boundaries.meet`).  Calls are made by Python functions, in which there are such.

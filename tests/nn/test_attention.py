@@ -1,4 +1,4 @@
-"""Attention and Transformer layers: what PyTorch's samples do not show."""
+"""Attention and Transformer layers: cases that PyTorch's samples do not have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complex tensors against PyTorch: values, dtypes and shapes, gradients, and what is refused.
+"""Complex tensors against PyTorch: values, dtypes and shapes, gradients, and refused calls.
 
 A case is a function of a library (flowvm or PyTorch) and tensors.  Each is called with complex64
 and complex128, and where it gives floats its gradients are compared too: the vector-Jacobian

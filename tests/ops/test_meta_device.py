@@ -1,4 +1,4 @@
-"""The meta device: ops say what comes out, without values; what needs them is an error."""
+"""The meta device: ops give results without values; an op that needs values is an error."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""save and load: what goes in comes out, in a file that other readers of safetensors open."""
+"""save and load: objects come out as they went in, in a file that other readers open."""
 
 import io
 import json

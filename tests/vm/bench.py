@@ -1,4 +1,4 @@
-"""A bench for the scheduler's pure state machine, and what its runs must fulfil.
+"""A bench for the scheduler's pure state machine, and the invariants of its runs.
 
 `Bench` holds a VM's memory without threads: it writes records as an issuing thread does, and the
 test decides what happens next (receive, dispatch, run, complete).  The functions of
@@ -181,7 +181,7 @@ programs = st.lists(
 
 @dataclass
 class Bench:
-    """A VM's memory, and the record of what happened in it."""
+    """A VM's memory, and the record of its events."""
 
     first: int = 0  # sequence number of the first instruction
     mutant: int = 0  # what the machine forgets (see `tests.vm.mutants`)

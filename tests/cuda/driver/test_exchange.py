@@ -12,7 +12,7 @@ from flowvm.errors import ArgumentError
 
 
 class Array:
-    """Another library's array on the device, which says what `changes` say."""
+    """An array of another library on the device; `changes` replace parts of its description."""
 
     def __init__(self, t, **changes):
         self.facts = {**t.__cuda_array_interface__, **changes}
@@ -83,7 +83,7 @@ def test_the_interface_names_the_stream_that_is_waited_for(three, stream):
 
 
 def test_what_the_producer_still_computes_is_there(three):
-    """On a late simulated device, or a GPU, nothing of it has run when it is handed over."""
+    """On a late simulated device, or a GPU, the work has not run when the array is handed over."""
     for k, stream in enumerate((1, 2, runtime(0).stream(), runtime(0).stream())):
         written(three, k, stream)
         assert flow.as_tensor(Array(three, stream=stream)).cpu().numpy().view(np.uint8)[0] == k

@@ -45,7 +45,7 @@ def small(op, seed):
 
 
 def on_device(function, sample, place):
-    """A call there; what is not for CUDA says so, and is skipped."""
+    """Call on the device; skip the test if the op is not for CUDA."""
     if not calls.arrays_of(sample):  # it makes a tensor
         sample = Sample(sample.args, {**sample.kwargs, "device": "cuda"})
     try:

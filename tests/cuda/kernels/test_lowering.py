@@ -1,4 +1,4 @@
-"""From an op to the words that the VM's steps are made of, and bodies as kernels."""
+"""The lowering of an op to the words of the VM's steps, and bodies as kernels."""
 
 import struct
 from typing import NamedTuple

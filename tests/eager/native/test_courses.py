@@ -1,4 +1,4 @@
-"""Courses: calls that follow one are what the Python function makes, and which follow none."""
+"""Courses: calls that follow one give the Python function's result; some calls follow none."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""Native calls: what they give, what they leave to the twin, and that nothing brings them down."""
+"""Native calls: their results, the calls that they leave to the twin, and their safety."""
 
 import copy
 import functools

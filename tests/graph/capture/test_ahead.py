@@ -1,4 +1,4 @@
-"""Kernels of gradients are made by a helper while those of the calls are made here."""
+"""Kernels of gradients are made by a helper while this process makes the kernels of calls."""
 
 import os
 import subprocess

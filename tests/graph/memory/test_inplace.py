@@ -1,4 +1,4 @@
-"""In-place reuse: what may lie where an input lay, what may not, and that nobody can tell."""
+"""In-place reuse: results that may take the memory of an input, and others; no result changes."""
 
 from __future__ import annotations
 

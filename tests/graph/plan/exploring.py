@@ -312,7 +312,7 @@ class World:
     # --- instead of the tasks -------------------------------------------------------------------
 
     def run_once(self, stream: int, first: int, count: int, n: int, turn: int) -> int:
-        """Note who writes what; AssertionError if a task finds something else than it should."""
+        """Note the writer of each access; AssertionError if a task finds a wrong value."""
         for t in range(first, first + count):
             self.m[STR.AT + stream * STR.WORDS + STR.TASK] = t
             keys = {r.buffer: self._key(r, n, turn) for _, _, r in self.plan.tasks[t].registers}

@@ -37,7 +37,7 @@ def model() -> nn.Module:
 
 
 def test_a_step_is_what_it_is_without_the_check(seed: int) -> None:
-    """Losses, parameters, what the optimizer has, and the next random number."""
+    """Return losses, parameters, the optimizer's state, and the next random number."""
     flow.manual_seed(seed)
     first = model()
     graphs = [Step(first), Step(copy.deepcopy(first))]

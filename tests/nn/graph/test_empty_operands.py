@@ -1,5 +1,6 @@
-"""Graphs of tensors without elements: every op whose sample is made empty gives what eager code
-gives, its gradients too.
+"""Graphs of tensors without elements: every op with an empty sample.
+
+Results and gradients are the same as in eager code.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A new capture says what differed, once, on the user's line; `explain` keeps it."""
+"""A new capture names the difference, once, on the user's line; `explain` keeps it."""
 
 from __future__ import annotations
 

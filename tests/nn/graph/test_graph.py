@@ -1,4 +1,4 @@
-"""nn.Graph from the user's side: replays are what eager code does, and never something else."""
+"""nn.Graph from the user's side: replays do the same as eager code, and nothing else."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_graph_turns_are_eager_turns(seed: int) -> None:
 
 
 def test_two_threads_with_graphs_and_eager_code(seed: int) -> None:
-    """Each thread's bits are those of one thread alone."""
+    """Each thread's bits equal the bits of one thread alone."""
     alone = [Worker(seed + k).run(30) for k in range(2)]
     start = threading.Barrier(2)
 

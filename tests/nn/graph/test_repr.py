@@ -1,4 +1,4 @@
-"""The graph in print: modules with what runs in each, before and after the first call."""
+"""The graph in print: modules with the nodes in each, before and after the first call."""
 
 from __future__ import annotations
 

@@ -1379,7 +1379,7 @@ def test_what_a_graph_reads_of_itself_is_watched(change):
 
 
 def alike_at_each_call(make, calls=4):
-    """A graph gives what eager code gives, call by call, and leaves what that leaves."""
+    """Check that a graph does the same as eager code, call by call, and has the same effects."""
     x = flow.arange(1.0, 4.0)
     eager, left_by_eager = make()
     replayed, left = make()

@@ -26,7 +26,7 @@ TOLERANCES = {"float64": (1e-10, 1e-12), "float32": (1e-5, 1e-6), "float16": (4e
 
 
 def modules() -> list[types.ModuleType]:
-    """Every module of flowvm.ops, imported: importing one is what declares its samples."""
+    """Import every module of flowvm.ops: the import declares its samples."""
     found = pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops.")
     return [importlib.import_module(name) for name in sorted(m.name for m in found)]
 

@@ -187,7 +187,7 @@ def held(array, where, sbp):
 
 
 def check_parts(parts, values, where, sbp):
-    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
+    """Compare the ranks' parts, `parts` by rank, with `values`; summands are added up first."""
     sums = {}
     for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
         summand = [s is placements.partial_sum for s in sbp]
@@ -206,7 +206,7 @@ def barriers():
 
 
 def each_sbp(ndim, axes=1):
-    """All that a tensor of so many dimensions may be held as."""
+    """Return every sbp of a tensor of `ndim` dimensions, for each of `axes`."""
     one = [placements.broadcast, *(placements.split(d) for d in range(ndim))]
     return list(itertools.product([*one, placements.partial_sum], repeat=axes))
 

@@ -22,7 +22,7 @@ TOLERANCES = {
 
 
 class AbsentError(Exception):
-    """The sample has what flowvm has not: another layout, a dtype, a device."""
+    """The error of a sample with a layout, a dtype or a device that flowvm lacks."""
 
 
 def of_torch(x, leaves):

@@ -1,4 +1,4 @@
-"""Every sample of every op on global tensors: the result and the gradients are those of one rank.
+"""Every sample of every op on global tensors: results and gradients equal one rank's.
 
 Ranks are threads (`ranks`).  Each sample is called with its tensors held one way or another, drawn
 by the seed, first by the cheapest signature of each call inside, then by the other legal ones: a

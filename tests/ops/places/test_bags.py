@@ -1,4 +1,4 @@
-"""embedding_bag against PyTorch: random bags in every mode, and what changes table or gradient."""
+"""embedding_bag against PyTorch: random bags in every mode, and changes of table or gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of index, read and written, against NumPy; gradients of both; and what goes wrong."""
+"""Every kind of index, read and written, against NumPy; gradients of both; and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Activations, softmax, normalisation and losses: what their declared samples do not reach."""
+"""Activations, softmax, normalisation and losses: cases beyond their declared samples."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""The VM at a moment: events in their order, what is at what, and screens of it."""
+"""The VM at a moment: events in their order, the state of each thing, and screens of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profiler's page of a running process: who may look, what they see, and when it ends."""
+"""The profiler's page of a running process: its readers, their view, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The census of memory: kinds, owners, names; `flow.memory`, and what an error says of it."""
+"""The census of memory: kinds, owners, names; `flow.memory`, and the census in an error."""
 
 from __future__ import annotations
 

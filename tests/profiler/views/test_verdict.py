@@ -1,5 +1,6 @@
-"""Each cause of slowness, planted: the verdict names it first, with its line; what the advice
-predicts is what doing it brings.
+"""Each cause of slowness, planted: the verdict names it first, with its line.
+
+The advice predicts the gain that following it brings.
 
 A machine that gives the program no core for a while has the cause planted again.
 """

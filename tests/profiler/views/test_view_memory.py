@@ -1,4 +1,4 @@
-"""The memory screen: what it says of made-up runs, and of a real one that leaks."""
+"""The memory screen: its text for made-up runs, and for a real one that leaks."""
 
 from __future__ import annotations
 

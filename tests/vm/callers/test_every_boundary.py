@@ -1,4 +1,4 @@
-"""Whatever moment an exception comes, what was switched is what it was.
+"""An exception at any moment leaves every switch as it was.
 
 Every context manager of flowvm and the path of a call are run with an exception at each boundary
 between two bytecodes (`tests.boundaries`); afterwards all that may be switched is as before, and

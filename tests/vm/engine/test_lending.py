@@ -21,7 +21,7 @@ def heavy() -> flow.Tensor:
 
 
 def keep_busy(heavy: flow.Tensor) -> flow.Tensor:
-    """Issue some milliseconds of work, so that what is issued next waits."""
+    """Issue some milliseconds of work, so that the next instructions wait."""
     return heavy @ heavy @ heavy
 
 

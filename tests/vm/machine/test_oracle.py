@@ -41,7 +41,7 @@ def random_steps(rng, length):
 
 
 def on_numpy(steps, start):
-    """The meaning of a program, and what its reads see."""
+    """Return the meaning of a program, and the values that its reads see."""
     t, seen = {name: start[name].copy() for name in NAMES}, []
     for what, (x, y, z), k, _ in steps:
         if what == "mix":

@@ -1,4 +1,4 @@
-"""The schedule verifier: it passes real runs, and catches what was planted."""
+"""The schedule verifier: it passes real runs, and catches planted faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that touch what is not theirs, each run by itself: what the memory check says of it.
+"""Kernels that touch memory of others, each run by itself: the memory check reports them.
 
 Run as a program, under FLOWVM_CHECK=memory; prints a JSON object of name: message, "" for nothing.
 """
@@ -171,7 +171,7 @@ def write_released():
 
 
 def write_neighbours():
-    """A kernel that writes behind memory which is no operand of its."""
+    """Run a kernel that writes behind memory which is no operand of its own."""
     t = numbers()
     flow.vm.sync()
     poke(flow.tensor([engine.pointer(t._ref) + 8 * SIZE]))
@@ -202,7 +202,7 @@ def peeked():
 
 
 def with_nan(function):
-    """A kernel that computes with what is not there."""
+    """Run `function` on numbers; return a text if its result has NaN."""
     found = function(flow.ones(SIZE) * 2).tolist()
     return value(any(x != x for x in found), found)
 
