@@ -144,7 +144,7 @@ def _copied(view: str, of: str = "") -> Any:
         return shown.clone()
 
     call.__name__ = call.__qualname__ = name
-    call.__doc__ = f"A copy of the view that `{of or view}` makes with these arguments."
+    call.__doc__ = f"A copy of what `{of or view}` with these arguments shows."
     return with_out(call)
 
 
