@@ -143,7 +143,7 @@ def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Pl
 
 
 def check_pieces(out: TensorMeta, sources: Sequence[TensorMeta], pieces: Sequence[Piece]) -> None:
-    """ArgumentError unless the pieces lie in `out` and its `sources`, and are as many elements."""
+    """Raise ArgumentError unless the pieces lie in `out` and its `sources`, with equal sizes."""
     for piece in pieces:
         operand, shape, *strides = piece.operand, piece.shape, piece.stride, piece.source_stride
         if not NUMBER <= operand <= len(sources) or operand == 0:

@@ -38,7 +38,7 @@ def _halves_in(values: Iterable[Any]) -> bool:
 
 
 def wide(value: Any) -> Any:
-    """Return `value`, tensors of 16 bits as float32, also those in a tuple or a list.
+    """Return `value` with 16-bit tensors as float32, also inside a tuple or a list.
 
     >>> flow.ops.declare.halves.wide(flow.tensor([1.0], dtype=flow.float16)).dtype
     flow.float32

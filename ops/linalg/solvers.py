@@ -155,8 +155,9 @@ def solve_ex(
 
 
 def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """X = A⁺ B: by B (A⁺)ᴴ g, by A what `pinv` has of the gradient g Bᴴ of A⁺ (Golub and Pereyra,
-    1973), in products with k columns.
+    """Return the gradient of X = A⁺ B in products with k columns (Golub and Pereyra, 1973).
+
+    By B it is (A⁺)ᴴ g; by A it is `pinv`'s gradient for g Bᴴ.
     """
     a, b, x = c.saved
     y = pinv(a)

@@ -60,7 +60,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 @in_float32
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers 0 to N - 1 (by default as many as x has elements) of x (*, n): (*, n, N).
+    """Return the powers 0 to N - 1 of x (*, n): (*, n, N); by default N = n.
 
     >>> flow.linalg.vander(flow.tensor([1, 2, 3]))
     tensor([[1, 1, 1],

@@ -23,7 +23,7 @@ _compared: dict[Any, set[Any]] = {}  # by the rank, of which a process has one, 
 
 
 def agree(where: Any, text: str) -> None:
-    """Have the ranks of `where`, a placement, compare `text`, if this line has not given it before.
+    """Have the ranks of `where`, a placement, compare `text`, unless this line has done so before.
 
     The instruction that fails where they differ is the next reading's CommunicationError, on all
     of these ranks.

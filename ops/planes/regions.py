@@ -1,4 +1,4 @@
-"""Regions of images, all averaged over as many bins: `roi_align`.
+"""Regions of images, averaged over an equal number of bins each: `roi_align`.
 
 One instruction forward and one backward (`region_kernels`).  Which image a region is of is data:
 what lies outside is found by the kernel.

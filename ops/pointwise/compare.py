@@ -417,7 +417,7 @@ def _where_method(x: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 
 def _comparison(f: Elementwise) -> Any:
-    """`==` and `!=`, which Python answers itself for what is neither a tensor nor a number."""
+    """Return `==` or `!=`; Python itself answers for other objects than tensors and numbers."""
     call = f.call
 
     def operator(x: Tensor, other: Any) -> Any:

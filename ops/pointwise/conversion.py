@@ -82,7 +82,7 @@ def cpu(x: Tensor, memory_format: object = None) -> Tensor:
 def cuda(
     x: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None
 ) -> Tensor:
-    """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for.
+    """Return `x.to("cuda")`; DeviceError if there is no such device.  No copy blocks.
 
     >>> x = flow.ones(2)
     >>> x.cuda().is_cuda if flow.cuda.is_available() else False
@@ -256,7 +256,7 @@ def is_same_size(x: Tensor, other: Tensor) -> bool:
 
 @method()
 def is_inference(x: Tensor) -> bool:
-    """False: what `inference_mode` makes is not told apart from other tensors without a graph.
+    """Return False: tensors of `inference_mode` are like other tensors without a graph.
 
     >>> flow.ones(2).is_inference()
     False

@@ -26,7 +26,7 @@ def stored_type(dtype: str) -> Any:
 
 
 def _like(value: Any, kind: Any) -> Any:
-    """`kind`, or a vector of as many as `value` has."""
+    """Return `kind`, or a vector of it with as many lanes as `value`."""
     from llvmlite import ir
 
     known = isinstance(value.type, ir.VectorType)

@@ -64,8 +64,9 @@ def _no_grad_wanted(name: str, x: Tensor) -> None:
 
 @method()
 def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
-    """`x` with another shape: its first elements in C order where there are as many, and memory
-    with whatever values behind them where there are more.
+    """Give `x` another shape, in place.
+
+    It keeps its first elements in C order; further elements have any values.
 
     AutogradError if it requires grad.
 
@@ -215,7 +216,7 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 @method()
 def record_stream(x: Tensor, stream: Any) -> None:
-    """Nothing: the VM knows which instructions read the memory, on whatever stream.
+    """Do nothing: the VM knows which instructions read the memory, on all streams.
 
     >>> flow.ones(2).record_stream(flow.current_stream())
     """

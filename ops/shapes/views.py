@@ -65,7 +65,7 @@ def _dims_of(dims: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _inferred(name: str, meta: TensorMeta, shape: tuple[int, ...]) -> Size:
-    """`shape` with its -1 worked out; ShapeError unless it has as many elements as `meta`."""
+    """Return `shape` without -1; ShapeError unless it has as many elements as `meta`."""
     if -1 in shape:
         product = math.prod(d for d in shape if d != -1)
         if shape.count(-1) > 1:

@@ -58,8 +58,9 @@ def _prefetch_define() -> Any:
 
 
 def _load_define(size: int, single: bool = False) -> Any:
-    """load(address, index): an element as an int64; `single`: never as part of a vector, since a
-    gather is slower than as many loads.
+    """load(address, index): load an element as an int64.
+
+    `single`: never as part of a vector, since a gather is slower than as many loads.
     """
     from llvmlite import ir
     from numba import types

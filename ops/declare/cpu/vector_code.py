@@ -191,8 +191,9 @@ class Emitter:
         return [b.icmp_signed("<", self.ir.Constant(counts, numbers), limit) for numbers in lanes]
 
     def added(self, b: Any, sums: list[Any]) -> Any:
-        """A vector of the sums of the lanes of as many vectors as it has lanes: pairs of vectors
-        become one of sums of pairs of lanes, until one is left.
+        """Sum the lanes of as many vectors as a vector has lanes; return the vector of sums.
+
+        Pairs of vectors become one, of sums of pairs of lanes, until one is left.
         """
         size, i32 = self.lanes, self.ir.VectorType(self.i32, self.lanes)
         even = self.ir.Constant(i32, [self.i32(2 * k) for k in range(size)])

@@ -79,7 +79,7 @@ def Char(letter: str) -> Argument:  # noqa: N802
 
 
 def Real(value: float, dtype: DType) -> Argument:  # noqa: N802
-    """A number by reference, of the real type that `dtype` computes with."""
+    """Return a number by reference, of the real type that `dtype` computes with."""
     single = dtype.name in ("float32", "complex64")
     packed = struct.pack("<f4x" if single else "<d", value)
     return Argument(CONSTANT, struct.unpack("<q", packed)[0])
@@ -101,11 +101,11 @@ class Program:
         self.top = WORK_AT
 
     def out(self, k: int) -> Argument:
-        """Output k's matrix."""
+        """Return the argument for output k's matrix."""
         return Argument(OPERAND, k)
 
     def given(self, k: int) -> Argument:
-        """Input k's matrix."""
+        """Return the argument for input k's matrix."""
         return Argument(OPERAND, len(self.outputs) + k)
 
     def work(self, size: int) -> Argument:
@@ -114,7 +114,7 @@ class Program:
         return Argument(WORK, at)
 
     def copy(self, source: Argument, target: Argument, size: int | None = None) -> None:
-        """A step: the bytes of `source`, an operand, to `target`."""
+        """Add a step that copies the bytes of `source`, an operand, to `target`."""
         size = self.bytes[source.word] if size is None else size
         self._step(COPY, (source, target, Argument(VALUE, size)))
 
@@ -131,14 +131,15 @@ class Program:
         self._step(FINITE, (place, Argument(VALUE, size), Argument(VALUE, exponent)))
 
     def blocks(self, pivots: Argument, n: int) -> None:
-        """A step: the exchanges of an n x n matrix's LDL factors are some, or it fails: a block of
-        one row has a row of 1 to n, one of two has twice the negative of such.  LAPACK goes where
-        they say.
+        """Add a step that fails if the exchanges of an n x n matrix's LDL factors are invalid.
+
+        A block of one row has a row of 1 to n; a block of two has twice the negative of such.
+        LAPACK goes where they say.
         """
         self._step(BLOCKS, (pivots, Argument(VALUE, n)))
 
     def call(self, routine: str, *arguments: Argument) -> None:
-        """A step: LAPACK's `routine`, with the letter of its dtype, on `arguments`."""
+        """Add a step that calls LAPACK's `routine`, with the letter of its dtype."""
         self._step(lapack_address(routine), arguments)
 
     def _step(self, what: int, arguments: Sequence[Argument]) -> None:
@@ -166,7 +167,7 @@ class Program:
 
 @functools.cache
 def lapack_address(routine: str) -> int:
-    """The address of a routine, by its whole name."""
+    """Return the address of a routine, by its whole name."""
     return lapack_routine(routine)
 
 

@@ -49,8 +49,9 @@ def _skew(x: Tensor) -> Tensor:
 
 
 def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
-    """U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ, and what lies outside of the spaces that
-    U and V span, by 1/S.
+    """Return U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ.
+
+    The part outside of the spaces that U and V span counts by 1/S.
 
     Complex columns of U and V turn together, by any angle.  Of what does not depend on it the
     diagonals of both skew parts have the sum 0, and their difference is the gradient by the angle

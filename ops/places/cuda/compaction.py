@@ -218,7 +218,9 @@ def _clear(out: Array) -> None:
 
 
 def masked_collect(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """The elements at which a mask is true, as many as there is room for, then zeros."""
+    """Return the launch for the elements at which a mask is true, as far as they fit, then
+    zeros.
+    """
     out, g, mask = (Operand(k, view) for k, view in enumerate(launch.views))
     total, counts = out.view.shape[0], _mask_counts(mask.view.shape[0])
     made = _with_counts(launch, _collect, 2, out, g, mask, counts)

@@ -288,8 +288,9 @@ def _extremes(limits: Array, x: Array) -> None:
 
 
 def _bin(counts: Array, limits: Array, x: Array, low: float, high: float, details: Array) -> None:
-    """Count the elements of each of equal intervals from low to high; where these are equal, from
-    the smallest element to the largest.
+    """Count the elements of each of equal intervals from low to high.
+
+    If these are equal, the range is from the smallest element to the largest.
     """
     bins, least, most = len(counts), math.inf, -math.inf
     if limits[LOW] <= limits[HIGH]:

@@ -50,7 +50,7 @@ def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details:
 
 
 def _unit(threads: Any, lanes: int) -> Any:
-    """Return the number of teams of `lanes`, a power of two, that so many threads are."""
+    """Return the number of teams of `lanes`, a power of two, in a number of threads."""
     return threads >> cuda.popc(lanes - 1)
 
 

@@ -179,7 +179,9 @@ def bits_of(x: View) -> tuple[int, bool]:
 def sorted_rows(
     outputs: Metas, views: tuple[View, ...], x: TensorMeta, first: int, down: bool
 ) -> CudaLaunch:
-    """Elements from `first` on of each sorted row, as many as the outputs have."""
+    """Return the launch for elements from `first` on of each sorted row, as many as outputs
+    have.
+    """
     rows, n = views[2].shape
     if rows * views[0].shape[1] == 0:
         return CudaLaunch(outputs, ())

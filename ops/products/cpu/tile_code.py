@@ -161,7 +161,7 @@ class _Variant:
         return state[2 + self.groups :]
 
     def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
-        """`turn` steps at a time while there are as many: (steps left, B, A's groups, sums)."""
+        """Emit `turn` steps at a time while so many are left: (steps left, B, A's groups, sums)."""
         e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
         b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)

@@ -1,5 +1,6 @@
-"""The kernels of matrix products beside cuBLAS: copies of what it cannot read, addends,
-activations, and products of integers.
+"""The kernels of matrix products beside cuBLAS.
+
+They are copies of matrices that it cannot read, addends, activations, and products of integers.
 """
 
 from __future__ import annotations
