@@ -106,7 +106,7 @@ def _ctc_loss_backward(metas: Metas, values: Values) -> bool:
 
 
 def _matrices(*metas: TensorMeta) -> bool:
-    """Return True if these are batches of as many matrices, of one dtype that LAPACK has."""
+    """Return True if these are batches of as many matrices, in one of LAPACK's dtypes."""
     batch = metas[0].shape[:-2]
     dtypes = metas[0].dtype.name in ("float32", "float64", "complex64", "complex128")
     return dtypes and all(
