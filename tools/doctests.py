@@ -144,7 +144,7 @@ def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> b
 
 
 def run(name: str, text: str) -> tuple[int, int]:
-    """Run a docstring's examples: how many there are, how many failed; these are printed."""
+    """Run a docstring's examples; print failures, return the numbers of examples and failures."""
     known = {"flow": flow, "nn": nn, "F": nn.functional, "np": np, "__name__": "__main__"}
     test = doctest.DocTestParser().get_doctest(text, known, name, None, None)
     flow.manual_seed(0)

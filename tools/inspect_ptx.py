@@ -104,7 +104,7 @@ def per_byte(found: Found) -> float:
 
 
 def in_flight(found: Found) -> int:
-    """Bytes that the threads of an SM have asked for: as many as have registers."""
+    """Return the bytes that an SM's threads have asked for: as many threads as have registers."""
     return min(2048, 65536 // max(1, found.registers)) * found.loops[0].ahead
 
 

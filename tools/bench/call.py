@@ -59,7 +59,7 @@ STEPS_A_ROUND = 50
 
 
 def nothing(self: int, args: int, count: int, names: int) -> int:
-    """None."""
+    """Do nothing."""
     none = word(word(load_word(self + SITE_AT), SITE.SHARED), SHARED.NONE)
     incref(none)
     return none

@@ -1,4 +1,4 @@
-"""`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: what ranks exchange.
+"""`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: exchanges of ranks.
 
 All-reduce of 4 MB, 64 KB and 64 B against nonblocking MPI by mpi4py and PyTorch's gloo; a training
 step of an MLP, a CNN and a transformer with DistributedDataParallel against PyTorch's DDP with

@@ -136,7 +136,7 @@ def kind(case: Any) -> str:
 
 
 def parts(case: Any) -> list[Any]:
-    """Nothing can be left out."""
+    """Return no parts: nothing can be left out."""
     return []
 
 

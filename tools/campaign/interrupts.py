@@ -464,7 +464,7 @@ def _signalled(
 
 
 def _late(signum: int, frame: Any) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -329,7 +329,7 @@ def _check(case: Any) -> str:
 
 
 def settle() -> None:
-    """Nothing is lively, all that nobody keeps is released, and all errors are seen."""
+    """Check that nothing is in flight, free storages are released, and errors are seen."""
     for _ in range(2):
         with contextlib.suppress(flow.errors.FlowError):
             flow.vm.sync()

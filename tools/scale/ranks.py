@@ -224,7 +224,7 @@ class _Builder:
         return {k for k in part.task.reads if self.work.places[k].role == "parameter"}
 
     def next_bucket(self, parts: Sequence[Part], known: set[int]) -> set[int]:
-        """The next parameters that tasks need: as many as make a bucket, and one at least."""
+        """Return the next parameters that tasks need: enough for a bucket, and one at least."""
         found: dict[int, None] = {}
         for part in parts:
             found.update(dict.fromkeys(sorted(self.parameters(part) - known)))
