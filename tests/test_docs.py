@@ -139,7 +139,7 @@ def test_the_tour_shows_what_its_programs_print(name: str) -> None:
 
 
 def rows(page: Path, columns: int) -> list[list[str]]:
-    """The cells of a page's tables of so many columns, without their heads."""
+    """Return the cells of a page's tables of `columns` columns, without their heads."""
     lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if len(row) == columns and not row[0].startswith("---")]

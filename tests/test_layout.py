@@ -149,7 +149,7 @@ def is_face(module: str) -> bool:
 
 
 def layer_of(module: str) -> str:
-    """The name in LAYERS under which `module` stands: its own, or that of its package."""
+    """Return the name in LAYERS under which `module` stands: its own, or its package's."""
     parts = module.split(".")
     if ".".join(parts[1:]) in RANK:
         return ".".join(parts[1:])
@@ -214,7 +214,7 @@ def _name(node: ast.expr) -> str:
 
 
 def own_imports() -> Iterator[tuple[str, Path, Import]]:
-    """Each import of a file of flowvm by another: who imports, and what."""
+    """Yield each import of a file of flowvm by another: importing module, path, import."""
     for module, path in FILES.items():
         for one in imports(path, module):
             if one.target in FILES and one.target != module:

@@ -142,7 +142,7 @@ def test_values_print_as_in_torch(kind: str, rng: np.random.Generator) -> None:
 
 
 def bare(text: str) -> str:
-    """A repr without what stands behind the values, where the two are meant to differ."""
+    """Return a repr without the facts behind the values, where the two are meant to differ."""
     return re.sub(r",\s*((?:shape|size)=\(.*?\)|dtype=[\w.]+)", "", text)
 
 

@@ -1,4 +1,4 @@
-"""Native code: what may be compiled, and the cache that a warm start reads without Numba."""
+"""Native code: functions that may be compiled, and the cache of a warm start without Numba."""
 
 import ctypes
 import gc

@@ -43,8 +43,10 @@ def _missing():
 
 
 def pytest_collection_modifyitems(config, items):
-    """On a GPU: the tests that use one, without what only simulated devices have; of those, the
-    part that FLOWVM_TEST_PART=k/n names, behind the tests that FLOWVM_TEST_TAKEN (a file) has.
+    """Select the tests for a GPU, without those for simulated devices only.
+
+    FLOWVM_TEST_PART=k/n names a part of them, and the file FLOWVM_TEST_TAKEN the tests to leave
+    out.
     """
     if not REAL:
         return

@@ -1,5 +1,7 @@
-"""Checks that graphs of global tensors are what eager code is: beside local ones, with parts that
-have no elements, written by the graph.  `checks.py` runs them.
+"""Checks that graphs of global tensors give the results of eager code.
+
+They are beside local ones, have parts without elements, or are written by the graph. `checks.py`
+runs them.
 """
 
 from __future__ import annotations

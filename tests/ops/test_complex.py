@@ -317,7 +317,7 @@ def test_values_are_pytorchs(name, dtype):
 
 
 def backward(library, results):
-    """From a weighted sum of all results, with one choice of weights for both libraries."""
+    """Run backward from a weighted sum of all results; both libraries have the same weights."""
     outs = [out for out in results if out.requires_grad]
     if not outs:
         pytest.skip("nothing to differentiate")

@@ -30,7 +30,7 @@ def metas(tensors):
 
 
 def called(op, sample, device):
-    """The metas of what comes out, and of the gradients of what goes in."""
+    """Return the metas of the results, and of the inputs' gradients."""
     made = []
 
     def tensor(array):

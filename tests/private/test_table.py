@@ -226,7 +226,7 @@ except flow.errors.DeviceError as error:
 
 
 def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
-    """Its import raises what it likes where CUDA's runtime is not found, in the simulator too."""
+    """The import may raise anything where CUDA's runtime is missing, in the simulator too."""
     environment = {**os.environ, "FLOWVM_CUDA_DRIVER": "simulator"}
     said = subprocess.run(
         [sys.executable, "-c", UNFOUND], env=environment, capture_output=True, text=True, timeout=60

@@ -24,7 +24,7 @@ class Array:
 
 
 class Capsule:
-    """Another library's array by DLPack; notes the streams that it is asked for."""
+    """An array of another library by DLPack that notes the streams it is asked for."""
 
     def __init__(self, t, compute):
         self.t, self.compute, self.streams = t, compute, []

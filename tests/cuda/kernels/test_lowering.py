@@ -289,7 +289,7 @@ def test_the_device_of_a_launch_is_kept():
 
 
 def test_a_kernel_made_while_another_runs_has_numbas_cuda():
-    """The simulator lends modules the launch's own `cuda`, which what is written must not keep."""
+    """The simulator lends modules the launch's own `cuda`, which written code must not keep."""
     made = []
 
     def kernel(out):

@@ -502,7 +502,7 @@ def test_views_know_their_base_and_bases_their_views():
 
 @pytest.mark.parametrize("leaf", [False, True])
 def test_changes_through_views_are_recorded(leaf):
-    """The third view of a kind is native; what is written through it reaches its base's graph."""
+    """The third view of a kind is native; a write through it reaches its base's graph."""
     found = []
     for _ in range(4):
         w = numbers(4, 4, grad=True)

@@ -151,7 +151,7 @@ def test_plans_of_several_streams_stand_one_behind_the_other(rng):
 
 
 def allocated(step) -> int:
-    """The most bytes that a step allocates beside what is there before."""
+    """Return the most bytes that a step allocates above the bytes before."""
     step()
     gc.collect()
     flow.vm.sync()
@@ -216,7 +216,7 @@ def test_a_plan_of_order_memory_needs_less_than_eager_code():
 
 
 def test_eager_memory_of_a_captured_program():
-    """y lives until the last node that reads it, and so does what it was made of."""
+    """y lives until the last node that reads it, and so does its source."""
     x = flow.ones(4096)
 
     def function(x):

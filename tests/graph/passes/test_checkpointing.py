@@ -131,7 +131,7 @@ def test_each_call_is_computed_again_when_its_gradients_need_it():
 
 
 def test_eager_checkpoints_in_build_are_captured_as_what_they_do():
-    """As in eager code: batch norm counts twice, dropout draws the same numbers."""
+    """Checkpoints act as in eager code: batch norm counts twice, dropout repeats its numbers."""
     eager = trained(eager=True, captured=False)
     captured = trained(eager=True)
     assert_same(captured, eager)
@@ -206,7 +206,7 @@ def test_a_graph_without_marks_is_left_alone():
 
 
 def test_in_place_changes_are_not_made_again():
-    """The buffer has two writers: it is kept, and what is made of it is computed again."""
+    """A buffer with two writers is kept, and the values made of it are computed again."""
 
     def function(x, w):
         y = x * w

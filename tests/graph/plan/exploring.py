@@ -82,7 +82,7 @@ class Case:
 
 
 def cases(length: int) -> Iterator[Case]:
-    """All cases of so many tasks on two streams, but for the streams' and the variables' names."""
+    """Yield all cases of `length` tasks on two streams, up to names of streams and variables."""
     for tasks in itertools.product(TASKS, repeat=length):
         if tasks[0][0] or not any(stream for stream, _, _ in tasks):
             continue
@@ -253,7 +253,7 @@ class World:
     # --- steps ------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Any]:
-        """Functions of those who might do something now: whether they did."""
+        """Yield functions of the threads that might act now; each returns True if it did."""
         yield self.dispatch
         yield self.keep_house
         for stream in self.streams:
@@ -270,7 +270,7 @@ class World:
         return True
 
     def keep_house(self) -> bool:
-        """The home's worker: what `worker_loop` and `run_window` do between two looks."""
+        """Act as the home's worker, as `worker_loop` and `run_window` do between two looks."""
         m, at = self.m, STR.AT + self.home * STR.WORDS
         plan = words_at(self.runtime.ctypes.data, len(self.runtime))
         if self.opened >= 0:

@@ -73,7 +73,7 @@ def test_a_function_of_its_arguments() -> None:
 
 
 def test_what_a_capture_keeps_and_code_would_not() -> None:
-    """Python that counts in what is called from build."""
+    """A module called from build counts in Python."""
     numbers = itertools.count(1)
 
     class Counting(nn.Module):

@@ -1,6 +1,7 @@
-"""Live numbers as arguments: every op that takes a number takes one that a graph finds anew for
-each replay, at the place of each number of a sample, and gives what eager code gives, also after
-that number has changed.
+"""Live numbers as arguments of every op that takes a number.
+
+At the place of each number of a sample there is one that a graph computes anew for each replay.
+Results are eager code's, also after the number has changed.
 """
 
 from __future__ import annotations

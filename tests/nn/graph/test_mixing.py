@@ -1,5 +1,6 @@
-"""Graphs and eager code mixed: from several threads, on several streams, around each other; bit for
-bit what one thread alone gives.
+"""Graphs and eager code mixed: from several threads, on several streams, around each other.
+
+The bits are the ones of one thread alone.
 """
 
 from __future__ import annotations

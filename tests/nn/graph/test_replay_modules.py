@@ -200,7 +200,7 @@ def test_module(name: str, training: bool, seed: int, rng: np.random.Generator) 
 
 
 def test_every_module_is_here() -> None:
-    """By name of class, in the cases or in what the cases are built of."""
+    """Every module is in the cases, or is a part of one, by name of class."""
     made = [module for make, _ in ALL.values() for module in make(nn).modules()]
     covered = {type(module).__name__ for module in made}
     covered |= {name for name in vars(nn) if name.startswith("Lazy")}  # they become others

@@ -1,5 +1,6 @@
-"""Every op that has samples, and those that have none: a graph of it and of its gradients is saved,
-loaded into another graph object, and gives the same bits.
+"""Every op: a graph of it and of its gradients is saved and loaded into another graph object.
+
+The bits are the same.  Some ops have samples, others do not.
 """
 
 from __future__ import annotations
@@ -214,8 +215,10 @@ def test_another_call(name: str) -> None:
 
 
 def test_every_attribute_has_a_rule() -> None:
-    """Or whoever loads a graph refuses it.  Graphs with collectives are of several streams; a
-    capture is told of `add` where a result of `add_` goes over its input.
+    """A graph with an attribute without a rule could not be loaded.
+
+    Graphs with collectives are of several streams; a capture is told of `add` where a result of
+    `add_` goes over its input.
     """
     collectives = "flowvm.ops.collectives."
     missing = {

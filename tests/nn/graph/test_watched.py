@@ -1538,7 +1538,7 @@ UNWATCHED = {}
 
 
 def unwatched(said):
-    """Enter a function that reads what no call can ask for, and what is said of it."""
+    """Return a decorator that enters a function whose reads no call can check, and its message."""
 
     def enter(make):
         UNWATCHED[make.__name__] = make, said

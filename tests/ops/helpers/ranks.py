@@ -1,5 +1,6 @@
-"""Ranks as threads of one process, with collectives that meet in a table: what global tensors do on
-several ranks, without a transport.
+"""Ranks as threads of one process, with collectives that meet in a table.
+
+They run global tensors on several ranks without a transport.
 """
 
 import itertools

@@ -26,7 +26,7 @@ class AbsentError(Exception):
 
 
 def of_torch(x, leaves):
-    """A tensor like `x`; what requires grad, and its twin, are added to `leaves`."""
+    """Return a tensor like `x`; if it requires grad, add it and its twin to `leaves`."""
     if x.layout != torch.strided or not hasattr(flow, str(x.dtype)[6:]):
         raise AbsentError
     dtype, plain = getattr(flow, str(x.dtype)[6:]), x.detach()

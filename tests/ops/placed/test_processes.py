@@ -1,5 +1,6 @@
-"""Global tensors on ranks that are processes: programs under `flowvm launch`, of which the ranks,
-whatever their number, say the same.
+"""Global tensors on ranks that are processes: programs under `flowvm launch`.
+
+Any number of ranks prints the same.
 """
 
 import functools

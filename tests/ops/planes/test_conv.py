@@ -159,7 +159,7 @@ def _random_case(rng):
 
 
 def _agree_with_definition(rng, n, size, kernel, options, dtype):
-    """Forward against the definition; the gradients as those of a linear function."""
+    """Check forward against the definition, and the gradients as of a linear function."""
     x, w, b = (rng.standard_normal(s).astype(dtype) for s in (size, kernel, kernel[:1]))
     leaves = [leaf(v) for v in (x, w, b)]
     out = getattr(flow, f"conv{n}d")(*leaves, **options)

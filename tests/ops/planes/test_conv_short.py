@@ -92,7 +92,7 @@ def run(kernel: int, launch, arrays, between=lambda: None):
 
 
 def bodies(launch, monkeypatch):
-    """The kernel, that which stands in for it, the jobs of helpers, and what is done behind one."""
+    """Return the kernel, its stand-in, the jobs of helpers, and the work behind a job."""
     body = body_of(
         launch.body, [Operand.of(v) for v in launch.views], [kind_of(c) for c in launch.consts]
     )

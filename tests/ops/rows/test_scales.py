@@ -1,5 +1,6 @@
-"""Spreads and norms of numbers whose squares are none: moments, norm layers, lengths of float32,
-from the smallest numbers to the largest, against float64.
+"""Spreads and norms of numbers whose squares overflow or vanish: moments, norm layers, lengths.
+
+They are float32, from the smallest numbers to the largest, against float64.
 """
 
 import numpy as np

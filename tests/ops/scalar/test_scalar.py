@@ -34,7 +34,7 @@ def _erfc(x):
 
 
 def _erfinv(y):
-    """mpmath's has few digits near 1, so Newton on what is left to 1."""
+    """Return erfinv by Newton's method near 1, where mpmath's has few digits."""
     rest = 1 - abs(y)
     if rest > 0.01:
         return mpmath.erfinv(y)

@@ -1,4 +1,4 @@
-"""The HTML report: one file, safe against what names hold, and alive in a browser.
+"""The HTML report: one file, safe against any name's text, and alive in a browser.
 
 The browser's tests need Chromium; where there is none they are skipped.
 """
@@ -104,7 +104,7 @@ def test_what_failed_is_on_the_page(tmp_path):
 
 @pytest.mark.skipif(bool(frames.why_not()), reason="threads are looked at more seldom")
 def test_whoever_wasted_the_time_is_on_the_page(tmp_path):
-    """As in the terminal: what the host's time was, the line that had it, and its heat."""
+    """The page has the terminal's cause of the host's time, its line, and its heat."""
     with profile() as p:
         flow.ones(3)
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""The page's time machine says what `p.at` and `p.step` say: its program runs in node here."""
+"""The page's time machine agrees with `p.at` and `p.step`: its program runs in node here."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_the_summary_adds_up() -> None:
 
 
 def test_an_out_of_memory_error_says_who_has_the_memory() -> None:
-    """In a process of its own, whose address space is limited."""
+    """Run in a process of its own, whose address space is limited."""
     done = script(
         """
         import resource
