@@ -528,7 +528,7 @@ def test_the_verifier_looks_into_launches_beside_each_other(record):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
-    """A variable is unchanged before the launch, in error if half written, and raises once."""
+    """A variable not begun is unchanged; a half written one raises; a returned one raises once."""
     done, half, later, given = (flow.zeros(4) for _ in range(4))
 
     def step(x, places):
