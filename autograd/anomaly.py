@@ -63,7 +63,7 @@ def _check(node: Any, gradients: Any, results: Any) -> None:
 
 # public: flow (late, unlisted), autograd
 def is_anomaly_enabled() -> bool:
-    """Whether backward looks for NaN.
+    """Return True if backward looks for NaN.
 
     >>> flow.autograd.is_anomaly_enabled()
     False

@@ -36,8 +36,9 @@ def seeded(value: float) -> Region:
 
 
 def scaled(scale: Tensor | None) -> Region:
-    """Inside, `backward` starts from `scale` times what it starts from otherwise: as if the loss
-    were scaled.  None: as otherwise.
+    """Let `backward` inside start from `scale` times the usual gradient.
+
+    The loss is scaled in effect.  With None it starts as usual.
     """
     return _scale.to(scale)
 
@@ -159,7 +160,7 @@ def grad(
 def _batched(
     sources: list[Tensor], grad_outputs: Gradients, nodes: list[Any], keep: bool, create: bool
 ) -> list[Any]:
-    """What `grad` finds for every row of `grad_outputs`, stacked."""
+    """Compute `grad` for every row of `grad_outputs`, and stack the results."""
     given = [grad_outputs] if isinstance(grad_outputs, Tensor) else list(grad_outputs or ())
     tensors = [g for g in given if isinstance(g, Tensor) and g.ndim]
     rows = int(tensors[0].shape[0]) if tensors else 0

@@ -49,7 +49,7 @@ _local = _Local()
 
 
 class Listener:
-    """Is told of the nodes of one run, and takes what they saved when they have it.
+    """A listener to the nodes of one run, which takes their saved values when they have them.
 
     That is when the next node is made: an in-place op adds to what its node saved, and a custom
     Function's node gets it when its forward has returned.
@@ -74,7 +74,7 @@ class Listener:
                 self._waiting.append((number, node))
 
     def listening(self, alone: bool) -> Listening:
-        """Listen to what this thread makes inside; `alone`: whoever listened so far does not."""
+        """Listen to the nodes of this thread inside; `alone`: other listeners pause."""
         return Listening(self, alone)
 
 
@@ -143,7 +143,7 @@ class _Call:
             node._saved = _Forgotten(self, number, node)
 
     def again(self) -> None:
-        """Make the call again, for what its nodes save."""
+        """Make the call again, to get the values that its nodes save."""
         listener = Listener(self._keep)
         with (
             pinned(None),  # what is issued now is the function's, whoever calls backward
@@ -194,9 +194,9 @@ class _Call:
 
 
 class _Forgotten:
-    """In the place of what a node saved: where to get it again.
+    """A promise in the place of a node's saved values: the call that computes them again.
 
-    edges   where each of the tensors stood in the graph; versions: theirs, of then
+    edges   the places of the tensors in the graph; versions: the versions at that time
     """
 
     def __init__(self, call: _Call, number: int, node: Node) -> None:
@@ -207,7 +207,7 @@ class _Forgotten:
         self.versions = getattr(saved, "versions", node.versions)
 
     def recall(self, node: Node) -> tuple[Tensor, ...]:
-        """What `node`, whose promise this is, saved; it is the node's from now on."""
+        """Return the saved values of `node`, whose promise this is; the node now owns them."""
         if self.number not in self.call.found:
             self.call.again()
         result = self.call.found.pop(self.number, None)
@@ -249,20 +249,19 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """`function(*args, **kwargs)`, of which backward keeps the arguments and computes the rest
-    again.
+    """Call `function(*args, **kwargs)`; backward keeps the arguments and computes the rest again.
 
-    context_fn          gives two context managers: for the call, and for when it is made again
-    determinism_check   "none": operations and shapes of the second time are not compared with those
-                        of the first
+    context_fn          returns two context managers: for the call, and for its repetition
+    determinism_check   "none": operations and shapes of the second time are not compared with the
+                        first
     preserve_rng_state  False saves a little time where nothing is random
-    use_reentrant       is there for PyTorch's sake: everything is as with False
+    use_reentrant       exists for PyTorch's sake: everything is as with False
     debug, early_stop   likewise: errors name the operation that differs, and the second time goes
                         to the function's end
 
-    The function may return anything.  It runs twice, so what it does beside computing (statistics
-    of a batch norm in training) is done twice, as in PyTorch; `graph.config.checkpoint` does it
-    once.  AutogradError, in backward, if it does not compute the same the second time.
+    The function may return anything.  It runs twice, so its effects beside computing (statistics of
+    a batch norm in training) happen twice, as in PyTorch; `graph.config.checkpoint` does it once.
+    AutogradError, in backward, if it does not compute the same the second time.
 
     >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
     >>> y = flow.autograd.checkpoint(lambda x: x * x, x, use_reentrant=False)

@@ -73,7 +73,7 @@ class Watch:
             self.slots.setdefault(node, []).append((edge.index, place))
 
     def see(self, node: Any, g: Any) -> None:
-        """Keep what is wanted of the gradients of `node`."""
+        """Keep the wanted ones of the gradients of `node`."""
         for index, place in self.slots.get(node, ()):
             self.found[place] = g.get(index) if g.__class__ is dict else g
 
@@ -134,7 +134,7 @@ def _back(recorder: Recorder) -> reverting:
 
 
 def _counts(roots: list[Any]) -> dict[Any, int]:
-    """How many gradients each node below waits for."""
+    """Count the gradients for which each node below waits."""
     counts = dict.fromkeys(roots, 0)
     while roots:
         for edge in roots.pop().edges:
@@ -151,7 +151,7 @@ def _counts(roots: list[Any]) -> dict[Any, int]:
 
 
 def _counts_towards(roots: list[Any], watch: Watch) -> dict[Any, int]:
-    """The same for those nodes only from which a tensor that is watched can be reached."""
+    """Count the gradients only of nodes from which a watched tensor can be reached."""
     targets = watch.slots
     above: dict[Any, list[Any]] = {root: [] for root in roots}
     while roots:
@@ -256,7 +256,7 @@ def _run(
 
 @steady_gradient
 def _gradients(node: Node, g: Tensor) -> Any:
-    """The gradients of a node's inputs, of that of its one output."""
+    """Return the gradients of a node's inputs, from the gradient of its one output."""
     return node.operator.grad(node, g)
 
 
@@ -267,8 +267,9 @@ def _run_usual(
     here: list[Any],
     keep_graph: bool,
 ) -> None:
-    """Run nodes as `_run` does, until there is none, or one that it is to run: here none, as
-    compiled code all that are as usual.
+    """Run usual nodes as `_run` does, until none is left, or one that `_run` must run.
+
+    This Python version runs none; compiled code runs all usual ones.
     """
 
 
@@ -285,14 +286,14 @@ def _go_on(
     keep_graph: bool,
     course: Course,
 ) -> None:
-    """Run what native backward has left, in its regions."""
+    """Run the nodes that native backward has left, in its regions."""
     _run(ready, grads, counts, bool(keep_graph), False, None, here)
     for end in course.ends:
         end()
 
 
 def _arrive(grads: dict[Any, Any], edge: Any, g: Tensor, create_graph: bool) -> None:
-    """Add `g` to what the edge has got so far."""
+    """Add `g` to the edge's gradient so far."""
     node: Any = edge
     among: Any = grads
     if edge.__class__ is OutputEdge:
@@ -421,7 +422,7 @@ def _leaf(node: AccumulateGrad, g: Tensor, create_graph: bool, watch: Watch | No
 
 
 def _store(node: AccumulateGrad, g: Tensor) -> None:
-    """The same for a gradient that nobody else holds: it may become `.grad` as it is."""
+    """Store a gradient that nobody else holds: it may become `.grad` as it is."""
     tensor = node.tensor()
     if tensor is None or tensor._node is None:
         return
@@ -469,8 +470,9 @@ def _add_in_place(t: Tensor, g: Tensor) -> None:
 
 
 def _own_memory(t: Tensor) -> bool:
-    """Whether `t` is dense and no other tensor is on its memory (one reference to its Storage: its
-    own).
+    """Return True if `t` is dense and no other tensor is on its memory.
+
+    Then its Storage has one reference: its own.
     """
     storage = t._storage
     if storage is None:

@@ -25,7 +25,7 @@ from flowvm.errors import ArgumentTypeError, AutogradError
 
 
 class FunctionCtx(Node):
-    """The `ctx` of a Function: what forward leaves for backward, and a node of the graph.
+    """The `ctx` of a Function: a node that carries values from forward to backward.
 
     Any attribute may be set on it; tensors that backward needs belong into `save_for_backward`,
     which notices in-place changes to them and frees them in time.
@@ -75,9 +75,7 @@ class FunctionCtx(Node):
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What was given to `save_for_backward`; AutogradError if it was freed, or changed in place
-        since.
-        """
+        """The tensors given to `save_for_backward`; AutogradError if they were freed or changed."""
         if self._saving:  # forward has not returned yet
             return self._saving
         kept = self.saved
@@ -160,7 +158,7 @@ class FunctionCtx(Node):
 
 
 class _Operator:
-    """What the engine calls for the nodes of one Function class."""
+    """The operator that the engine calls for the nodes of one Function class."""
 
     outputs = saves = ()
 
@@ -218,12 +216,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep on `ctx` what backward needs, when forward does not take it."""
+        """Keep on `ctx` the values that backward needs, if forward does not take it."""
         raise NotImplementedError
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Compute the gradients of the arguments from those of the outputs."""
+        """Compute the gradients of the arguments from the gradients of the outputs."""
         raise NotImplementedError("a Function defines the static method backward")
 
     @classmethod

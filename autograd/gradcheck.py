@@ -42,7 +42,7 @@ def gradcheck(
     check_batched_grad: bool = False,
     fast_mode: bool = False,
 ) -> bool:
-    """True if the gradients of `func` at `inputs` are those that finite differences give.
+    """Check the gradients of `func` at `inputs` against finite differences; return True if equal.
 
     Inputs that require grad are checked; they should be float64 or complex128, or `eps` drowns in
     rounding.
@@ -84,8 +84,7 @@ def gradgradcheck(
     check_batched_grad: bool = False,
     fast_mode: bool = False,
 ) -> bool:
-    """True if the gradients of the gradients of `func` are those that finite differences give; see
-    `gradcheck`.
+    """Check the gradients of the gradients of `func` against finite differences; see `gradcheck`.
 
     grad_outputs are the gradients that the first backward starts from; random ones if left out.
 
@@ -206,7 +205,7 @@ def _check(
 def _check_constant(
     func: Callable[..., Any], inputs: tuple[Any, ...], places: list[int], eps: float, atol: float
 ) -> None:
-    """Nothing that the function returns requires grad: then nothing may change with the inputs."""
+    """Check a function whose results require no grad: no input may change them."""
     for place in places:
         for j, number in enumerate(_numerical(func, inputs, place, eps, recorded=False)):
             if number.size and not np.abs(number).max() <= atol:

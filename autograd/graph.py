@@ -1,5 +1,6 @@
-"""`flow.autograd.graph`: what nodes save, kept in another form between forward and backward, and
-one hook for several tensors.
+"""`flow.autograd.graph`: packed forms of saved tensors, and one hook for several tensors.
+
+Saved tensors can be kept in another form between forward and backward.
 
 Inside `saved_tensors_hooks` each tensor that a node saves is handed to `pack` as soon as the node
 has it, and what that gives is kept in the tensor's place; the first gradient function that asks has
@@ -43,10 +44,10 @@ _local = _Local()
 
 
 class _Packed:
-    """In the place of what a node saved: that, packed.
+    """The packed form of a node's saved tensors, in their place.
 
-    edges   where each of the tensors stood in the graph
-    kept    the storages that packed values share with what was packed, and their versions then
+    edges   the places of the tensors in the graph
+    kept    the storages that packed values share with saved tensors, and their versions then
     """
 
     def __init__(self, saved: tuple[Tensor, ...], pack: Any, unpack: Any) -> None:
@@ -83,7 +84,7 @@ class _Packed:
 
 
 def _storages(value: Any) -> list[Any]:
-    """Of the tensors in what a hook gave."""
+    """Return the storages of the tensors in a hook's result."""
     if isinstance(value, Tensor):
         return [value._storage]
     if isinstance(value, dict):
@@ -104,10 +105,10 @@ def _pack_saved(pack: Any, unpack: Any, wanted: Any, number: int, node: Node) ->
 
 
 class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
-    """Inside, what is saved for gradients goes through `pack_hook`, and in backward through
-    `unpack_hook`, which gives a tensor of the same values again.
+    """Pack tensors saved for gradients by `pack_hook`; backward unpacks them by `unpack_hook`.
 
-    Of hooks inside one another the innermost count.  Both run without recording.
+    `unpack_hook` returns a tensor of the same values.  Of nested hooks the innermost count.  Both
+    run without recording.
 
     >>> x = flow.tensor([1.0, 2.0], requires_grad=True)
     >>> with flow.autograd.graph.saved_tensors_hooks(lambda t: t.numpy(), flow.from_numpy):
@@ -144,8 +145,10 @@ class saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
 
 
 class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTorch's
-    """The same for nodes that save a tensor which is `wanted`; what others save is left to the
-    hooks around.  `pack_hook` gets all that such a node saves.
+    """Pack the tensors of nodes that save a tensor which is `wanted`.
+
+    `pack_hook` gets all tensors that such a node saves.  The hooks around get the tensors of other
+    nodes.
     """
 
     def __init__(
@@ -159,7 +162,7 @@ class some_saved_tensors_hooks(saved_tensors_hooks):  # noqa: N801 - beside PyTo
 
 
 class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
-    """Inside, what is saved for gradients lies in the CPU's memory until backward asks for it.
+    """Keep tensors saved for gradients in the CPU's memory until backward asks for them.
 
     `pin_memory` and `device_type` are taken, and change nothing.
 
@@ -198,8 +201,7 @@ class disable_saved_tensors_hooks(Switched):  # noqa: N801 - PyTorch's name
 
 
 def increment_version(tensor: Tensor) -> None:
-    """Count a change in place that flowvm did not see, so that a backward which needs what was
-    there is an error.
+    """Count a change in place that flowvm did not see, so that backward refuses the old values.
 
     >>> x = flow.ones(2)
     >>> before = x.version
@@ -214,7 +216,7 @@ def increment_version(tensor: Tensor) -> None:
 
 
 class _Joint:
-    """A hook of several tensors: what it has seen of a backward is kept in the backward's Course.
+    """A hook of several tensors; the backward's Course keeps the gradients that it has seen.
 
     nodes    where the tensors stood when it was made, one for each
     """
@@ -225,14 +227,14 @@ class _Joint:
         self.removed = False
 
     def first(self, g: Tensor) -> None:
-        """A gradient; the hook is called with the first of a backward."""
+        """Take a gradient; call the hook with the first of a backward."""
         kept = current_course().kept
         if self not in kept:
             kept[self] = None
             self.hook(g)
 
     def see(self, place: int, g: Tensor) -> None:
-        """The gradient of one tensor; the hook is called when none that will come is missing."""
+        """Take the gradient of one tensor; call the hook when all that will come are there."""
         course = current_course()
         found = course.kept.get(self)
         if found is None:
@@ -251,7 +253,7 @@ class _Joint:
 
 
 class _Found:
-    """What a `_Joint` has seen of one backward, and how many gradients it waits for."""
+    """The gradients that a `_Joint` has seen in one backward, and the number for which it waits."""
 
     def __init__(self, gradients: list[Tensor | None], due: int) -> None:
         self.gradients, self.due = gradients, due

@@ -28,7 +28,7 @@ Hooks = dict[int, Callable[..., Any]]
 
 # public: autograd
 class RemovableHandle(Switched):
-    """What registering a hook returns: `remove()`, or leaving a with block, takes the hook out.
+    """The handle of a registered hook: `remove()`, or leaving a with block, takes the hook out.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> handle = x.register_hook(lambda g: g * 10)
@@ -120,8 +120,7 @@ def _needs_grad(t: Tensor, what: str) -> Any:
 
 @method()
 def register_hook(t: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-    """Call `hook(grad)` whenever the gradient of this tensor is known; what it returns, if not
-    None, takes its place.
+    """Call `hook(grad)` whenever this tensor's gradient is known; its result, if any, replaces it.
 
     Returns a handle with `remove()`.
 
@@ -176,7 +175,7 @@ def retain_grad(t: Tensor) -> None:
 
 
 def retains_grad(t: Tensor) -> bool:
-    """Whether a backward puts the gradient of this tensor, which is no leaf, into `.grad`.
+    """Return True if backward puts this tensor's gradient into `.grad`, though it is no leaf.
 
     >>> y = flow.ones(2, requires_grad=True) * 2
     >>> y.retain_grad()
@@ -204,14 +203,12 @@ def node_of(edge: Any) -> Node:
 
 
 def _register_after(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
-    """Call `hook(grad_inputs, grad_outputs)` after the node; what it returns replaces
-    `grad_inputs`.
-    """
+    """Call `hook(grad_inputs, grad_outputs)` after the node; its result replaces `grad_inputs`."""
     return RemovableHandle(hooks_of(node).after, hook)
 
 
 def _register_before(node: Node, hook: Callable[..., Any]) -> RemovableHandle:
-    """Call `hook(grad_outputs)` before the node; what it returns replaces them."""
+    """Call `hook(grad_outputs)` before the node; its result replaces `grad_outputs`."""
     return RemovableHandle(hooks_of(node).before, hook)
 
 

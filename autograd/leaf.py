@@ -20,7 +20,7 @@ from flowvm.vm.callers.hot import hot
 
 # public: autograd
 class AccumulateGrad:
-    """Where the gradients of a leaf go; PyTorch's name for it.
+    """The node that collects the gradients of a leaf; PyTorch's name for it.
 
     hooks   of the tensor: each sees the sum of one backward and may replace it
     after   called with the tensor when its `.grad` has changed
@@ -46,7 +46,7 @@ class AccumulateGrad:
         return self.tensor()
 
     def name(self) -> str:
-        """As PyTorch prints it."""
+        """Return the name that PyTorch prints."""
         return "AccumulateGrad"
 
     def __repr__(self) -> str:

@@ -1,6 +1,6 @@
-"""Whether this thread records: `no_grad` and its kin, each a context manager and a decorator.
+"""The recording modes of a thread: `no_grad` and its kin, each a context manager and a decorator.
 
-The mode itself is `flowvm.eager.modes`'s and belongs to a thread, so a thread that is started
+The mode itself is in `flowvm.eager.modes` and belongs to a thread, so a thread that is started
 inside `no_grad` records as any other.  One `no_grad()` may be entered again before it was left.
 
 A decorated generator function runs in the mode only while its own code runs: between two items its
@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def is_grad_enabled() -> bool:
-    """Whether this thread records operations for backward.
+    """Return True if this thread records operations for backward.
 
     >>> with flow.no_grad():
     ...     print(flow.is_grad_enabled())
@@ -34,7 +34,7 @@ def is_grad_enabled() -> bool:
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is inside `inference_mode`.
+    """Return True if this thread is inside `inference_mode`.
 
     >>> with flow.inference_mode():
     ...     print(flow.is_inference_mode_enabled())
@@ -106,7 +106,7 @@ def _around_generator(
 
 
 class no_grad(_Recording):  # noqa: N801 - PyTorch's name
-    """Nothing inside is recorded: `with flow.no_grad():`, or `@flow.no_grad()` on a function.
+    """Stop recording inside: `with flow.no_grad():`, or `@flow.no_grad()` on a function.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> with flow.no_grad():

@@ -33,14 +33,14 @@ def tell(hook: Hook, asker: object) -> None:
 
 
 def forget(asker: object) -> None:
-    """Take back what `asker` asked for, if it did."""
+    """Withdraw the request of `asker`, if it made one."""
     with _lock:
         askers.pop(asker, None)
         _install()
 
 
 def is_told(hook: Hook) -> bool:
-    """Whether `hook` is called."""
+    """Return True if `hook` is registered."""
     return hook in askers.values()
 
 

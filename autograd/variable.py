@@ -1,4 +1,4 @@
-"""`Variable`, what PyTorch called a tensor with a gradient before tensors had one themselves."""
+"""`Variable`, PyTorch's name for a tensor with a gradient before tensors had one themselves."""
 
 from __future__ import annotations
 

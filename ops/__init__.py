@@ -1,4 +1,4 @@
-"""Every public op, and what declares one: `op`, `elementwise`, `Launch`, `View`, `samples`.
+"""Every public op, and the means to declare one: `op`, `elementwise`, `Launch`, `View`, `samples`.
 
 A room for each family, a file for each part of it; what is public says so where it is defined, and
 `flowvm` re-exports all of it. `declare` says what an op is, `scalar` has functions of numbers.

@@ -42,14 +42,14 @@ _TAKES = frozenset({"seq", "_seq"})
 
 
 class Interruption(BaseException):
-    """What a user's signal handler might raise."""
+    """An exception that a user's signal handler might raise."""
 
 
 ERRORS: tuple[type[BaseException], ...] = (Interruption, KeyboardInterrupt, MemoryError)
 
 
 def _closed(code: CodeType, known: dict[CodeType, set[int]] = {}) -> set[int]:  # noqa: B006
-    """Offsets in front of which no exception comes: see the module."""
+    """Return the offsets in front of which no exception comes: see the module."""
     if code not in known:
         steps = list(dis.get_instructions(code))
         known[code] = {
@@ -182,8 +182,9 @@ def meet(
 def interrupted(
     run: Callable[[], Any], at: int, kind: type[BaseException], after: int = 0
 ) -> tuple[str, str]:
-    """Run with an exception at boundary `at` behind call number `after`: where that was, and what
-    came out if not that.
+    """Run with an exception at boundary `at` behind call number `after`.
+
+    Return its place, and the outcome if it is another error.
     """
     tracer = _Tracer(run.__code__, at, kind, after)
     before, problem = sys.gettrace(), "the exception was swallowed"
@@ -199,19 +200,19 @@ def interrupted(
 
 
 def _is_ours(error: BaseException | None) -> bool:
-    """Whether it is the exception that was raised, or tells of it."""
+    """Return True if the error is the exception that was raised, or tells of it."""
     return error is not None and (
         _MARK in error.args or _is_ours(error.__cause__) or _is_ours(error.__context__)
     )
 
 
 def count(run: Callable[[], Any]) -> int:
-    """How many boundaries a run passes."""
+    """Count the boundaries that a run passes."""
     return _traced(run, _Tracer(run.__code__, -1, BaseException)).count
 
 
 def count_calls(run: Callable[[], Any]) -> int:
-    """How many calls `interrupted(..., after=)` may wait for."""
+    """Count the calls for which `interrupted(..., after=)` may wait."""
     return _traced(run, _Tracer(run.__code__, -1, BaseException, sys.maxsize)).calls
 
 

@@ -124,8 +124,9 @@ def _loops() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tidy() -> None:
-    """What other modules left goes now, not while a test counts; what stays is not looked over
-    by any later collection.
+    """Collect the rest of other modules now, not while a test counts.
+
+    Later collections skip the objects that stay.
     """
     gc.collect()
     gc.freeze()

@@ -70,8 +70,9 @@ def cycle(*names):
 
 @pytest.fixture(scope="module")
 def as_pytorch():
-    """A function: the dtypes that torch.autocast gives on CUDA tensors, of which there are only
-    the shapes; None where PyTorch refuses the call.
+    """Return a function of the dtypes that torch.autocast gives on CUDA tensors.
+
+    Tensors have only shapes; the function returns None if PyTorch refuses the call.
     """
     torch = pytest.importorskip("torch")
     fake = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode

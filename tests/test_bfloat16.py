@@ -1,6 +1,4 @@
-"""bfloat16: its conversions bit by bit, what it promotes to, its products, and how it goes to other
-libraries and to files.
-"""
+"""bfloat16: its conversions bit by bit, promotion, products, exchange with libraries and files."""
 
 import copy
 import io
@@ -38,8 +36,9 @@ def exact(bits):
 
 
 def nearest(values):
-    """The bits of the bfloat16 nearest to float32 numbers that are none, found by looking: even of
-    two that are as near, infinity from half a step beyond the largest.
+    """Return the bits of the bfloat16 nearest to float32 numbers, by a search.
+
+    Of two that are as near it is the even one; infinity from half a step beyond the largest.
     """
     finite = exact(EVERY[:0x7F80])  # ascending
     edges = np.append((finite[1:] + finite[:-1]) / 2, finite[-1] + 2.0**119)

@@ -1,4 +1,4 @@
-"""The campaign of gradients finds planted faults, and nothing in what is right."""
+"""The campaign of gradients finds planted faults, and none in correct code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the campaign does to files is itself right."""
+"""The campaign's changes to files are themselves right."""
 
 import json
 

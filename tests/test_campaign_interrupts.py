@@ -1,4 +1,4 @@
-"""The campaign of interrupts: a case of it, and that it finds what is planted."""
+"""The campaign of interrupts: a case of it, and its finding of planted faults."""
 
 import contextlib
 import itertools
@@ -123,7 +123,7 @@ def test_a_recursion_error_leaves_no_hole_among_the_records():
 
 
 def test_an_interrupt_in_front_of_a_compiles_thread_waits_for_none():
-    """It waited for ever for the answer of a thread that was not started."""
+    """An interrupt once made a compile wait for ever for a thread that was not started."""
     part = interrupts._parts().by_name["compiling"]
     names = set()
     for k, at in itertools.product(range(part.calls), (3, 6)):

@@ -1,4 +1,4 @@
-"""The campaign of threads finds nothing in what is right, and a planted second Storage."""
+"""The campaign of threads finds a planted second Storage, and nothing in correct code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: from the environment, attributes and blocks.  Errors: what each status stands for."""
+"""Settings: from the environment, attributes and blocks. Errors: the meaning of each status."""
 
 import pickle
 import warnings

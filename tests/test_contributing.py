@@ -1,4 +1,4 @@
-"""The programs of CONTRIBUTING.md run, section by section, and what they add really works."""
+"""The programs of CONTRIBUTING.md run, section by section, and their additions really work."""
 
 import ast
 import os

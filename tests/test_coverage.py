@@ -1,4 +1,4 @@
-"""docs/coverage.md is what the tree says, and says what there is."""
+"""docs/coverage.md agrees with the tree."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What FLOWVM_DEBUG prints, and the settings that are taken when the VM starts."""
+"""The output of FLOWVM_DEBUG, and the settings that are taken when the VM starts."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What the documentation names is there: files, modules, names, links; and its programs run."""
+"""Things that the documentation names exist: files, modules, names, links; and its programs run."""
 
 import ast
 import functools
@@ -36,7 +36,7 @@ def prose(page: Path) -> str:
 
 
 def quoted(page: Path) -> list[str]:
-    """What stands between backticks."""
+    """Return the texts between backticks."""
     return [" ".join(text.split()) for text in re.findall(r"`([^`]+)`", prose(page))]
 
 
@@ -78,7 +78,7 @@ def test_paths_that_are_named_exist(page: Path) -> None:
 
 
 def resolved(dotted: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
+    """Return True if a dotted name is a module, or an attribute of one."""
     parts = dotted.split(".")
     for length in range(len(parts), 0, -1):
         try:
@@ -139,7 +139,7 @@ def test_the_tour_shows_what_its_programs_print(name: str) -> None:
 
 
 def rows(page: Path, columns: int) -> list[list[str]]:
-    """The cells of a page's tables of so many columns, without their heads."""
+    """Return the cells of a page's tables of `columns` columns, without their heads."""
     lines = [line for line in page.read_text().splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [row for row in cells if len(row) == columns and not row[0].startswith("---")]

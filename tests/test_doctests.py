@@ -1,4 +1,4 @@
-"""The runner of the docstrings' examples: it finds what is wrong, and what is missing."""
+"""The runner of the docstrings' examples: it finds wrong and missing examples."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Wrong calls raise what PyTorch raises, or a class that derives from it: programs that catch work.
+"""Wrong calls raise PyTorch's error, or a class that derives from it, so programs can catch it.
 
 `CASES` says PyTorch's class; where PyTorch is found it is asked.
 """

@@ -1,4 +1,4 @@
-"""The floats of 8 bits: every code, many numbers, and what is moved, as PyTorch has them."""
+"""The floats of 8 bits: every code, many numbers, and moved ones, as in PyTorch."""
 
 import io
 import pickle
@@ -16,7 +16,7 @@ CODES = flow.arange(256).to(flow.uint8)
 
 
 def singles() -> np.ndarray:
-    """float32 of all exponents, those around the formats' ends, and what is no number."""
+    """Return float32 numbers of all exponents, around the formats' ends, infinities and NaN."""
     rng = np.random.default_rng(0)
     bits = rng.integers(0, 1 << 32, 20000, dtype=np.uint32).view(np.float32)
     with np.errstate(over="ignore", invalid="ignore"):

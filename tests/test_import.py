@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(program: str, folder: Path, **environ: str) -> Any:
-    """What `program` leaves in `result`; nothing else may be printed."""
+    """Return the `result` of `program`; check that nothing else is printed."""
     out = folder / "result.json"
     out.unlink(missing_ok=True)
     program += f"\nimport json; json.dump(result, open({str(out)!r}, 'w'))"

@@ -1,4 +1,4 @@
-"""What is kept of shapes is bounded by bytes: the oldest unused goes first, what is used stays."""
+"""The cache of shapes is bounded by bytes: the oldest unused entry goes first, used ones stay."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_bytes_are_bounded(cache):
 
 
 def test_entries_of_dropped_calls_are_used_again(monkeypatch):
-    """Far more kinds of calls than are kept: the table stays small, and all mean what they did."""
+    """Far more kinds of calls than are kept: the table stays small, and all keep their meaning."""
     monkeypatch.setattr(engine_module, "NAMES", 50)
     before = engine.entries_reused
     with flow.config(kept_bytes=1 << 19):

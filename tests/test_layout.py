@@ -82,7 +82,7 @@ PUBLIC = [n for n in FILES if not any(p.startswith("_") for p in n.split("."))]
 
 
 def layer_of(module: str) -> str:
-    """The name in LAYERS under which `module` stands: its own, or that of its package."""
+    """Return the name in LAYERS under which `module` stands: its own, or its package's."""
     parts = module.split(".")
     if ".".join(parts[1:]) in RANK:
         return ".".join(parts[1:])
@@ -147,7 +147,7 @@ def _name(node: ast.expr) -> str:
 
 
 def own_imports() -> Iterator[tuple[str, Path, Import]]:
-    """Each import of a file of flowvm by another: who imports, and what."""
+    """Yield each import of a file of flowvm by another: importing module, path, import."""
     for module, path in FILES.items():
         for one in imports(path, module):
             if one.target in FILES and one.target != module:
@@ -204,7 +204,7 @@ def test_every_room_has_its_place(package: str) -> None:
 
 
 def test_no_imports_go_in_a_circle() -> None:
-    """Of whatever kind: what two files say of each other in turn is said in one, or below both."""
+    """No imports of any kind go in a circle: two files share a third one below."""
     graph: dict[str, set[str]] = {}
     for module, _, one in own_imports():
         graph.setdefault(module, set()).add(one.target)
@@ -222,7 +222,7 @@ PACKAGES = {
 
 
 def test_no_import_stands_in_a_function() -> None:
-    """What start-up must not pay for is imported by `lazy`, at the head of a file."""
+    """Modules that start-up must not pay for are imported by `lazy`, at the head of a file."""
     wrong = [
         f"{where(path, one.line)} imports {one.target}"
         for module, path in FILES.items()
@@ -308,9 +308,11 @@ EXAMPLE = re.compile(
 
 
 def lines_without_examples(text: str) -> int:
-    """How many lines a file has beside its docstrings' examples: what a reader of the code skips
-    is no reason to split it.  An example goes from the empty line in front of its `>>>` to the next
-    one, or over the quotes that end the string.
+    """Count a file's lines besides the examples of its docstrings.
+
+    A reader of the code skips examples, so they are no reason to split a file.  An example goes
+    from the empty line in front of its `>>>` to the next one, or over the quotes that end the
+    string.
     """
     return len(EXAMPLE.sub("", text).splitlines())
 

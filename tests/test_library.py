@@ -1,4 +1,4 @@
-"""Ops of one's own: schemas, functions by device, gradients, what `opcheck` finds."""
+"""Ops of one's own: schemas, functions by device, gradients, and the findings of `opcheck`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The modules that PyTorch's programs import beside tensors and layers: what they answer is true,
-and what is not there says so.
-"""
+"""The other modules that PyTorch's programs import: true answers, clear errors."""
 
 import importlib
 import sys
@@ -239,7 +237,7 @@ def test_tensors_to_try_with() -> None:
 
 
 class FakeWriter:
-    """What tensorboardX's writer is called with."""
+    """A writer like tensorboardX's that notes its calls."""
 
     def __init__(self, log_dir: str) -> None:
         self.log_dir, self.calls = log_dir, []
@@ -291,7 +289,7 @@ def test_a_graph_is_drawn_in_the_boxes_of_its_modules(tmp_path: Any) -> None:
 
 
 class FakeOwnWriter:
-    """What tensorboard's own writer takes."""
+    """A writer like tensorboard's own that notes its calls."""
 
     def __init__(self, output: str) -> None:
         self.calls: list[Any] = [output]

@@ -1,4 +1,4 @@
-"""What a notebook shows of modules, graphs, plans and profiles: HTML that is whole and safe."""
+"""A notebook's view of modules, graphs, plans and profiles: HTML that is whole and safe."""
 
 from __future__ import annotations
 

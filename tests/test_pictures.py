@@ -1,4 +1,4 @@
-"""The pictures of the documentation: the script that makes them runs, and what it made is shown."""
+"""The pictures of the documentation: the script that makes them runs, and each is shown."""
 
 import html
 import re

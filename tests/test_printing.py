@@ -1,4 +1,4 @@
-"""How tensors print: values as PyTorch prints them, and something true in every other state."""
+"""Printed tensors: values as PyTorch prints them, and something true in every other state."""
 
 import contextlib
 import re
@@ -142,7 +142,7 @@ def test_values_print_as_in_torch(kind: str, rng: np.random.Generator) -> None:
 
 
 def bare(text: str) -> str:
-    """A repr without what stands behind the values, where the two are meant to differ."""
+    """Return a repr without the facts behind the values, where the two are meant to differ."""
     return re.sub(r",\s*((?:shape|size)=\(.*?\)|dtype=[\w.]+)", "", text)
 
 

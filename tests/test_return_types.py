@@ -1,4 +1,4 @@
-"""What functions with several results return, against PyTorch's return_types."""
+"""The results of functions with several results, against PyTorch's return_types."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""`tools.scale`: what is predicted where the answer is known, and of a step that was recorded."""
+"""`tools.scale`: predictions where the answer is known, and of a step that was recorded."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""PyTorch's switches of the process: what is asked is answered, what is set is remembered."""
+"""PyTorch's switches of the process: questions are answered, settings are remembered."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose frames a traceback shows, wherever it is printed, and what it must not lose."""
+"""The frames that a traceback shows, wherever it is printed, and the ones it must not lose."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from flowvm.vm.machine.words import OPERAND
 
 
 def frames(call: Callable[[], Any]) -> tuple[BaseException, list[str]]:
-    """What `call` raises, and the names of the functions in its traceback, from the inside out."""
+    """Return the error of `call`, and its traceback's function names, from the inside out."""
     try:
         call()
     except BaseException as error:

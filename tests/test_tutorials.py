@@ -50,7 +50,7 @@ for path in sys.argv[1:]:
 
 
 def test_the_questions_are_answered() -> None:
-    """In one process, for the sake of what a process costs: they leave nothing behind."""
+    """Run all in one process, since a process is slow to start: they leave nothing behind."""
     paths = sorted(TUTORIALS.glob("questions/*.py"))
     command = [sys.executable, "-c", IN_TURN, *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True)

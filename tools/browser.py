@@ -16,9 +16,9 @@ CHROMIUM = next(
 
 
 def browse(url: str, profile: Path, *options: str, patience: float = 120) -> str:
-    """What Chromium prints for a page; `profile` is a new folder of its own.
+    """Return the text that Chromium prints for a page; `profile` is a new folder of its own.
 
-    It asks nobody but the page's server.  `options` say what it is to do, as `--dump-dom`.
+    Chromium asks only the page's server.  `options` are its command line, as `--dump-dom`.
     """
     assert CHROMIUM, "no Chromium is installed"
     done = subprocess.run(

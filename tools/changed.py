@@ -38,7 +38,7 @@ CHECKS = "tests/ops/test_generated.py"
 
 
 def changed_files(since: str | None) -> list[Path]:
-    """Return the files that differ from a commit, and those that git does not know yet."""
+    """Return the files that differ from a commit, and the files that git does not know yet."""
     base = "HEAD" if since is None else _git("merge-base", since, "HEAD").strip()
     names = _git("diff", "--name-only", base).split()
     names += _git("ls-files", "--others", "--exclude-standard").split()
@@ -101,7 +101,7 @@ def tests_of_helper(path: Path) -> Iterator[Path]:
 
 
 def tests_of_module(path: Path) -> Iterator[Path]:
-    """Yield the test files of a module: those that import it, and the one of its name."""
+    """Yield the test files of a module: files that import it, and the one of its name."""
     module = module_of(path)
     for test in filter(is_test, python_files("tests")):
         if module in imports(test):
@@ -142,7 +142,7 @@ def _checks(op: Any) -> Iterator[tuple[str, str]]:
 
 
 def tests_of(files: Iterable[Path]) -> list[str]:
-    """Return what pytest is to run for these files, in order, each once."""
+    """Return the arguments of pytest for these files, in order, each once."""
     wanted: dict[str, None] = {}
     modules: set[str] = set()
     for path in files:

@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def check(piece: str) -> tuple[int, str]:
-    """How many objects this piece compiled for aarch64, and what went wrong."""
+    """Compile a piece for aarch64; return the number of its objects, and the error."""
     for module in (targets, jit, vector_code):
         vars(module)["target"] = lambda: PLAIN
     made: list[str] = []

@@ -29,7 +29,7 @@ PROCESSES = 2
 
 
 class Found(NamedTuple):
-    """What one process has found."""
+    """The results of one process."""
 
     kernels: dict[str, int]  # by module: compiled
     failures: dict[str, str]  # kernel and types, or op: why
@@ -133,7 +133,7 @@ class _calls_noted:  # noqa: N801 - a context manager
 
 
 def _run(samples: Any, dtypes: list[str]) -> None:
-    """Every sample in every dtype, with its gradient; what an op refuses has no kernel."""
+    """Run every sample in every dtype, with its gradient; a refused call has no kernel."""
     import flowvm as flow
     from flowvm.errors import FlowError
 
@@ -204,7 +204,7 @@ def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
 
 
 def _compiled_as(kernel: Any, signature: Any) -> Any:
-    """Equal for kernels that are alike: those of one expression differ in strides alone."""
+    """Return a key that is equal for kernels of one expression, which differ in strides alone."""
     from flowvm.ops.declare.cuda.elementwise import is_generated
 
     if not is_generated(kernel):
@@ -232,7 +232,7 @@ def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: F
 
 
 def _family(kernel: Any) -> str:
-    """The module that has it; of a generated one, that of its recipe."""
+    """Return the module of a kernel; for a generated one, of its recipe."""
     path = getattr(kernel, "recipe", (kernel.__module__ or "generated",))[0]
     return str(path.partition(":")[0]).removeprefix("flowvm.ops.cuda.")
 

@@ -1,11 +1,11 @@
-"""Which of PyTorch's public names flowvm has: writes `docs/coverage.md`.
+"""The part of PyTorch's public names that flowvm has: writes `docs/coverage.md`.
 
     python -m tools.coverage          write the page
     python -m tools.coverage --check  say what differs from it, and fail if anything does
 
-The names are those of `tools/pytorch_names.txt`, so no PyTorch is needed.  What is said of a
-function comes from its declaration: the Operator behind it, and the samples that its tests are made
-of.  A test holds the page to the tree.
+The names are those of `tools/pytorch_names.txt`, so no PyTorch is needed.  The facts about a
+function come from its declaration: the Operator behind it, and the samples of its tests.  A test
+holds the page to the tree.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ a test holds it to them.
 
 
 class Row(NamedTuple):
-    """What is known of a function."""
+    """The facts about a function."""
 
     cpu: str
     cuda: str
@@ -79,7 +79,7 @@ def place_of(space: str) -> Any:
 
 
 def row_of(name: str, function: Any, samples: dict[int, OpSamples]) -> Row:
-    """What the declaration of a function says."""
+    """Return the facts that a function's declaration tells."""
     own = getattr(function, "__wrapped__", function)
     tested = samples.get(id(function)) or samples.get(id(own))
     cpu, cuda, graph = "ops", "ops", "yes"
@@ -172,7 +172,7 @@ def _section(
 
 
 def _computes(value: Any) -> bool:
-    """Whether it is a function of tensors, told by the room that it lies in."""
+    """Return True if the value is a function of tensors, by the room that it is in."""
     module = getattr(value, "__module__", "") or ""
     if isinstance(value, type):
         return False

@@ -40,7 +40,7 @@ from flowvm import nn
 
 
 class Space(NamedTuple):
-    """Where public names are, and whether each of them has an example."""
+    """A place of public names; `complete`: each of them has an example."""
 
     place: Any
     complete: bool
@@ -115,9 +115,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 
 
 def names(place: Any) -> Iterator[tuple[str, Any]]:
-    """The public functions, classes, methods and properties of a module or a class, but for those
-    that are Python's own.
-    """
+    """Yield the public functions, classes, methods and properties of a module or class, by name."""
     for name in sorted(getattr(place, "__all__", None) or dir(place)):
         value = getattr(place, name)
         if name.startswith("_") or getattr(value, "__module__", None) == "typing":
@@ -127,7 +125,7 @@ def names(place: Any) -> Iterator[tuple[str, Any]]:
 
 
 def text_of(value: Any) -> str:
-    """Its docstring, and for a class those of its methods."""
+    """Return a value's docstring with examples, and for a class its methods' too."""
     texts = [inspect.getdoc(value) or ""]
     if inspect.isclass(value) and value is not flow.Tensor:  # whose methods are names themselves
         own = [m for n, m in vars(value).items() if not n.startswith("__")]
@@ -151,7 +149,7 @@ def has_example(space: str, value: Any, seen: frozenset[str] = frozenset()) -> b
 
 
 def run(name: str, text: str) -> tuple[int, int]:
-    """Run a docstring's examples: how many there are, how many failed; these are printed."""
+    """Run a docstring's examples; print failures, return the numbers of examples and failures."""
     known = {"flow": flow, "nn": nn, "F": nn.functional, "np": np, "__name__": "__main__"}
     test = doctest.DocTestParser().get_doctest(text, known, name, None, None)
     flow.manual_seed(0)

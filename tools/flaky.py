@@ -1,4 +1,4 @@
-"""Run tests several times on a busy machine and list those that did not always pass.
+"""Run tests several times on a busy machine and list the ones that failed at least once.
 
     python -m tools.flaky                       the suite, three times, a busy process a core
     python -m tools.flaky --times 10 tests/vm   some tests, ten times
@@ -39,7 +39,7 @@ class Report(NamedTuple):
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Keep so many other processes computing."""
+    """Keep `processes` other processes computing."""
     started = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
@@ -58,7 +58,7 @@ def failures(results: Path, run: int) -> Iterator[Report]:
 
 
 def run_once(run: int, args: list[str], folder: Path) -> list[Report]:
-    """Run pytest once; return what failed."""
+    """Run pytest once; return the failures."""
     results = folder / f"{run}.xml"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", f"--junitxml={results}", *args]
     began = time.monotonic()

@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def packages() -> str:
-    """What is installed of what matters."""
+    """Return the versions of Python and of the installed packages that matter."""
     found = []
     for name in PACKAGES:
         try:
@@ -127,7 +127,7 @@ def _where(library: str) -> str:
 
 
 def index_errors() -> str:
-    """What only a kernel sees is this program's exception, and the device goes on."""
+    """Check that an error only a kernel sees raises an exception, and the device goes on."""
     table = flow.ones(4, 2, device="cuda")
     try:
         table[flow.tensor([9], device="cuda")].cpu().numpy()
@@ -178,7 +178,7 @@ def training() -> str:
 
 
 def memory() -> str:
-    """A full device says so and goes on; what was kept for reuse goes back."""
+    """Check that a full device raises an error and goes on, and that cached memory is freed."""
     _, total = flow.cuda.mem_get_info()
     try:
         flow.empty(total + 1024, dtype=flow.uint8, device="cuda").sum().item()
@@ -230,7 +230,7 @@ STEPS: tuple[tuple[str, Callable[[], str]], ...] = (
 
 
 def main() -> int:
-    """Try all of it; exit code 1 if something failed.  A peer that is not there is no failure."""
+    """Try all steps; return exit code 1 if one failed.  A missing peer is no failure."""
     failed = 0
     for name, function in STEPS:
         begun = time.monotonic()

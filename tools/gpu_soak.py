@@ -48,7 +48,7 @@ def settled() -> int:
 
 
 def main() -> int:
-    """Work for SECONDS (or as many as are given); exit code 1 if memory was lost."""
+    """Work for SECONDS (or as many as are given); return exit code 1 if memory was lost."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else SECONDS
     for seed in range(7):
         work(seed)

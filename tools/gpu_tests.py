@@ -26,7 +26,7 @@ _COUNT = re.compile(r"(\d+) (passed|failed|error|skipped|deselected)")
 
 @dataclass
 class Part:
-    """One of the processes, and what it has said."""
+    """One of the processes, and its outcome."""
 
     number: int
     of: int
@@ -55,7 +55,7 @@ class Part:
         return self.folder / f"{self.number}.taken"
 
     def runs(self, in_time: bool) -> bool:
-        """Whether it still does; begins it again where that helps."""
+        """Return True if the part still runs; start it again where that helps."""
         code = self.process.poll()
         if code is None:
             return True
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _run(parts: list[Part], end: float) -> bool:
-    """Whether all parts came to their end before that of the time."""
+    """Run all parts; return True if they ended in time."""
     for part in parts:
         part.start()
     while sum(part.runs(True) for part in parts):  # each is asked, and begun again

@@ -39,7 +39,7 @@ HEAD = (
 
 
 class Case(NamedTuple):
-    """What is looked at: a name, and the call of an operator."""
+    """The subject of an inspection: a name, and the call of an operator."""
 
     name: str
     operator: str
@@ -104,12 +104,12 @@ def per_byte(found: Found) -> float:
 
 
 def in_flight(found: Found) -> int:
-    """Bytes that the threads of an SM have asked for: as many as have registers."""
+    """Return the bytes that an SM's threads have asked for: as many threads as have registers."""
     return min(2048, 65536 // max(1, found.registers)) * found.loops[0].ahead
 
 
 def flags(found: Found) -> list[str]:
-    """What is wrong with a kernel."""
+    """Return the faults of a kernel."""
     main = found.loops[0]
     wrong = {
         "spills": found.spilled > 0,

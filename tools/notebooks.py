@@ -27,12 +27,12 @@ CELL_FILE = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 
 
 def scripts() -> list[Path]:
-    """All tutorials that stand as a script of cells, but those of models, which are programs."""
+    """Return all tutorials that are scripts of cells; the models are not, they are programs."""
     return sorted([*TUTORIALS.glob("*.py"), *TUTORIALS.glob("questions/*.py")])
 
 
 def notebook_of(script: Path) -> Path:
-    """Where the notebook of a script lies."""
+    """Return the path of a script's notebook."""
     return FOLDER / script.relative_to(TUTORIALS).with_suffix(".ipynb")
 
 
@@ -109,7 +109,7 @@ def _tidy(output: Any) -> Any:
 
 
 def sources(made: Any) -> list[tuple[str, str]]:
-    """The cells of a notebook as `cells_of` gives those of its script."""
+    """Return the cells of a notebook, in the form of `cells_of` for its script."""
     return [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]]
 
 

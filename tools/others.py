@@ -89,7 +89,7 @@ TRANSFORMERS = (
 
 
 class _Names(type):
-    """Of a class that has every attribute: its name."""
+    """The metaclass of a class that has every attribute: an attribute is its name."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):
@@ -98,7 +98,7 @@ class _Names(type):
 
 
 class _Anything(types.ModuleType):
-    """A module of which every name is a class that does nothing."""
+    """A module in which every name is a class that does nothing."""
 
     __path__: list[str] = []  # noqa: RUF012 - it is of the module
 
@@ -200,7 +200,7 @@ def run(package: str, name: str, place: str, dtype: str) -> dict[str, Any]:
 
 
 def difference(ours: dict[str, Any], theirs: Any) -> tuple[float, str]:
-    """The largest difference by the largest number, and of what."""
+    """Return the largest difference, divided by the largest number, and its name."""
     worst = (0.0, "")
     for name, value in ours.items():
         other = theirs[name]

@@ -1,5 +1,6 @@
-"""What `tools.others packages` does with each package: a few of its functions or a short training,
-with numbers of NumPy's for weights and inputs.  Each function gives the tensors to compare.
+"""The cases of `tools.others packages`: some of a package's functions, or a short training.
+
+Weights and inputs are NumPy's numbers.  Each function returns the tensors to compare.
 
 Nothing here knows flowvm: `torch` is whatever `import torch` gives.
 """
@@ -18,11 +19,11 @@ class Numbers:
         self.torch, self.rng = torch, np.random.default_rng(0)
 
     def normal(self, *shape: int) -> Any:
-        """Standard normal float32."""
+        """Draw standard normal float32 numbers."""
         return self.torch.from_numpy(self.rng.standard_normal(shape).astype(np.float32))
 
     def uniform(self, *shape: int) -> Any:
-        """From 0 to 1, float32."""
+        """Draw float32 numbers from 0 to 1."""
         return self.torch.from_numpy(self.rng.random(shape).astype(np.float32))
 
     def below(self, most: int, *shape: int) -> Any:
@@ -224,7 +225,7 @@ CASES = {
 
 
 def numbers(torch: Any, name: str) -> dict[str, Any]:
-    """What a package gives, by the places of the tensors in it."""
+    """Return the results of a package, by the places of their tensors."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     found = CASES[name](torch, Numbers(torch))

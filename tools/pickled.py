@@ -58,7 +58,7 @@ def name(module: str, what: str) -> bytes:
 
 
 def call(module: str, what: str, *args: bytes) -> bytes:
-    """What a call of a name gives."""
+    """Return the pickle of a call of a name."""
     return name(module, what) + row(*args) + b"R"
 
 
@@ -137,7 +137,7 @@ def changes(rng: random.Random, count: int, amount: int) -> Iterator[list[Any]]:
 
 
 def changed(code: list[bytes], made: list[list[Any]]) -> bytes:
-    """The value with the changes, as far as there still is what they change."""
+    """Return the pickle with the changes, as far as their targets still exist."""
     code = list(code)
     for kind, place, *rest in made:
         place %= max(1, len(code))

@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/profiler.md from what flowvm prints.
+"""Make the pictures of the README and of docs/profiler.md from flowvm's output.
 
     python -m tools.pictures [folder]     docs/pictures by default
     python -m tools.pictures --ranks      that of two ranks, too, which are launched for it
@@ -114,7 +114,7 @@ SVG = """\
 
 
 def program() -> dict[str, Any]:
-    """The names of the program, which has run: its lines are those of train.py."""
+    """Run the program, under the lines of train.py, and return its names."""
     linecache.cache["train.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "train.py")
     names: dict[str, Any] = {"__name__": "train", "print": lambda text: None}
     flow.manual_seed(0)
@@ -123,7 +123,7 @@ def program() -> dict[str, Any]:
 
 
 class Session:
-    """What the pictures are made of: the program, and a profile of some of its steps."""
+    """The subjects of the pictures: the program, and a profile of some of its steps."""
 
     def __init__(self) -> None:
         self.names = program()
@@ -160,7 +160,7 @@ def error_text(session: Session) -> str:
 
 
 def trace(session: Session) -> Any:
-    """What two lines become."""
+    """Return the trace of two lines."""
     return flow.vm.trace(session.names["look_up"], flow.randn(8, 4), flow.tensor([1, 2]))
 
 
@@ -178,7 +178,7 @@ def graph(session: Session) -> str:
 
 
 def explanation(session: Session) -> Any:
-    """Where a tensor comes from."""
+    """Explain a tensor: where its values come from."""
     made = session.names["look_up"](flow.randn(8, 4), flow.tensor([1, 2]))
     flow.vm.sync()
     return flow.explain(made)
@@ -238,7 +238,7 @@ if rank() == 0:
 
 
 def picture(typed: str, shown: Any) -> str:
-    """The SVG of a prompt with what was typed, and of what it printed."""
+    """Return the SVG of a prompt with typed text and its output."""
     console = Console(
         record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, highlight=False,
         color_system="truecolor", legacy_windows=False,

@@ -1,4 +1,4 @@
-"""What NVIDIA's assembler makes of a kernel: registers, spills, and what its inner loops do.
+"""The code that NVIDIA's assembler makes of a kernel: registers, spills, and its inner loops.
 
     found = inspected(ptx_text, "sm_90")
 
@@ -29,7 +29,7 @@ _SIZES = {"64": 8, "128": 16, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
 class Loop(NamedTuple):
-    """What the instructions of one turn of a loop are, for each thread."""
+    """The instructions of one turn of a loop, for each thread."""
 
     instructions: int
     loads: tuple[int, ...]  # bytes of each load from global memory
@@ -99,7 +99,7 @@ def inspected(text: str, arch: str) -> Found:
 
 
 def _weight(loop: Loop) -> float:
-    """What is in no loop is gone through once, so it counts where it moves much more."""
+    """Return a loop's weight; code in no loop runs once, and counts only if it moves much more."""
     return loop.moved / 3 if loop.straight else loop.moved
 
 
@@ -132,7 +132,7 @@ def _instructions(listing: str) -> list[Line]:
 
 
 def _parts(lines: list[Line]) -> list[tuple[list[Line], bool]]:
-    """The innermost loops, and what is in none of them."""
+    """Return the innermost loops, and the lines in no loop."""
     places = {rest: i for i, (kind, rest) in enumerate(lines) if kind == "label"}
     spans: dict[int, int] = {}
     for i, (kind, rest) in enumerate(lines):

@@ -1,4 +1,4 @@
-"""Make what the guided tour shows by running its programs.
+"""Make the outputs of the guided tour by running its programs.
 
     python -m tools.tour [page]     docs/architecture/tour.md by default
 
@@ -31,12 +31,12 @@ TOOK = re.compile(r"(\d+\.\d+) ms")
 
 
 def programs(text: str) -> Iterator[re.Match[str]]:
-    """The programs of a page: groups source, name, what is between, command, what is shown."""
+    """Return the programs of a page: groups source, name, the text between, command, output."""
     return BLOCK.finditer(text)
 
 
 def printed(source: str, name: str, command: str) -> str:
-    """What the program prints, on both streams, with the settings of the command line."""
+    """Return the output of a program, on both streams, with the settings of the command line."""
     settings = dict(re.findall(r"(FLOWVM_\w+)=(\S+)", command))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / name).write_text(source)
@@ -51,8 +51,10 @@ def printed(source: str, name: str, command: str) -> str:
 
 
 def settled(shown: str) -> str:
-    """What does not change from run to run: without times and rates, and without the order in which
-    Python lets go of what one line held.
+    """Return the part of the output that does not change from run to run.
+
+    Times and rates are replaced, and storages that one line releases are sorted: their order
+    changes.
     """
     shown = re.sub(
         r"storage \d+( storage \d+)+",

@@ -111,7 +111,7 @@ def _version(python: str) -> str:
 
 
 def requirements(packages: str) -> list[str]:
-    """What pip is asked for: the dependencies of pyproject.toml, or their lower bounds."""
+    """Return pip's requirements: the dependencies of pyproject.toml, or their lower bounds."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     newest = [*project["dependencies"], *CUDA]
     if packages == "oldest":

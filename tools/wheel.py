@@ -66,7 +66,7 @@ def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> 
 
 
 def unpacked(wheel: Path, folder: Path) -> Path:
-    """Where a wheel's files are, to be imported from."""
+    """Unpack a wheel, to be imported; return the folder of its files."""
     tree = folder / "installed"
     with zipfile.ZipFile(wheel) as file:
         file.extractall(tree)
@@ -75,7 +75,7 @@ def unpacked(wheel: Path, folder: Path) -> Path:
 
 
 def copy_sources(tree: Path) -> None:
-    """What a wheel is built from."""
+    """Copy the files from which a wheel is built."""
     tree.mkdir()
     for name in SOURCES:
         source = ROOT / name
@@ -87,7 +87,7 @@ def copy_sources(tree: Path) -> None:
 
 
 def compile_for(level: str, folder: Path, ops: Sequence[str]) -> list[Path]:
-    """Fill `folder` with what `flowvm warmup` compiles for a level."""
+    """Fill `folder` with the objects that `flowvm warmup` compiles for a level."""
     folder.mkdir(parents=True)
     folder.chmod(0o700)  # as a cache must be
     variables = {**os.environ, "FLOWVM_TARGET": level, "FLOWVM_CACHE_DIR": str(folder)}
@@ -125,7 +125,7 @@ print(flow.__file__, engine.running, jit.stats().compiled, jit.stats().loaded)
 
 
 def tried(tree: Path, folder: Path) -> str:
-    """What a process with an empty cache had to compile for its first op."""
+    """Return the number of objects that a first op loads and compiles with an empty cache."""
     cache = str(folder / "cache")
     variables = {**os.environ, "PYTHONPATH": str(tree), "FLOWVM_CACHE_DIR": cache}
     done = subprocess.run(

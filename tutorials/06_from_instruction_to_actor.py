@@ -57,7 +57,7 @@ print(plan.dump())
 
 
 def play(actors: list[ActorDesc], launches: int, regst_num: int) -> list[str]:
-    """Who acts at each tick, if everybody who may act does."""
+    """Return the actors that act at each tick, if every actor acts that may."""
     acted = [0 for _ in actors]
     ticks = []
     while min(acted) < launches:

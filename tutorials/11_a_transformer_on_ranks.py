@@ -96,7 +96,7 @@ head = nn.Linear(WIDTH, WORDS, bias=False)
 # have the same parameters.  Of the columns each has some heads and some hidden units.  A Linear's
 # weight is (outputs, inputs): S(0) cuts what comes out, S(1) what goes in.
 def place(module: nn.Module, where: flow.placement) -> None:
-    """All parameters of a module on a stage, those of its big layers cut."""
+    """Cut the big layers of a module among the ranks of its stage, and place all parameters."""
     cut = {"query": S(0), "key": S(0), "value": S(0), "up": S(0), "out": S(1), "down": S(1)}
     for name, child in module.named_modules():
         for own, parameter in list(child.named_parameters(recurse=False)):
@@ -129,7 +129,7 @@ def loss_of(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
 
 
 def batch(step: int) -> tuple[flow.Tensor, flow.Tensor]:
-    """Words and those that follow them: counting upwards from a random number."""
+    """Return words and their successors: counting upwards from a random number."""
     flow.manual_seed(step)
     start = flow.randint(0, WORDS, (BATCH, 1), placement=stages[0], sbp=(S(0), B))
     places = flow.arange(LENGTH + 1, placement=stages[0], sbp=(B, B))
@@ -167,7 +167,7 @@ def step_eagerly(words: flow.Tensor, wanted: flow.Tensor) -> flow.Tensor:
 # its stage: of p stages, stage i may have p - i micro-batches in flight.  Forward and backward run
 # when their inputs have come, which gives the same order.
 class Train(nn.Graph):
-    """The same step, captured once and replayed."""
+    """The training step, captured once and replayed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Kernels of gradients, made by a helper while this process makes those of the calls.
+"""Kernels of gradients, made by a helper while this process makes the kernels of the calls.
 
 Where a call compiles something and backward will come through it, a helper is told of the call: its
 operator, metas and attributes.  There it is captured, on tensors without values,
@@ -32,7 +32,7 @@ from flowvm.ops.declare import valueless
 def foretell(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], needs: tuple[bool, ...]
 ) -> None:
-    """Have a helper compile what the gradient of this call will need."""
+    """Have a helper compile the kernels that this call's gradient will need."""
     if not config.ahead or any(meta.device.type != "cpu" for meta in metas):
         return
     try:
@@ -44,9 +44,7 @@ def foretell(
 
 
 def _inferred(op: Operator) -> reverting:
-    """What calls of `op` come to is only inferred inside: the kernel of the call itself is being
-    made by who makes the call.
-    """
+    """Only infer calls of `op` inside: the process that makes the call makes its kernel."""
     if op.infer is None or op.unsized:
         return reverting(lambda: None)
     plain = op.lower

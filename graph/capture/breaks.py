@@ -45,11 +45,11 @@ class Captured(Protocol):
 
 
 class Breaks(Switched):
-    """What a capture needs to end segments: a call's inputs, passes, and what ran already.
+    """The means by which a capture ends segments: a call's inputs, passes, segments that ran.
 
-    `path` has the segments that ran, each with its outcome; those that the capture adds follow,
-    and `last`.  `seen` has what must stay as it is besides decisions by numbers: each has a
-    `holds()`.
+    `path` has the segments that ran, each with its outcome; the segments that the capture adds
+    follow, and `last`.  `seen` has the things besides decisions by numbers that must stay as they
+    are: each has a `holds()`.
     """
 
     def __init__(
@@ -95,9 +95,10 @@ class Breaks(Switched):
         return segment, outcome
 
     def finish(self, capture: Captured) -> tuple[Segment, Plan]:
-        """The last segment, compiled; its outputs are the user's.  What runs it is to be added.
+        """Compile the last segment; its outputs are the user's.  The caller adds its function.
 
-        `guards`, `draws` and what was seen are those since the segment before, for the capture too.
+        `guards`, `draws` and seen values are the ones since the segment before, for the capture
+        too.
         """
         segment = Segment(capture.graph.name, capture.graph, _used_inputs(capture))
         self._note(segment, capture)
@@ -117,7 +118,7 @@ class Breaks(Switched):
             self.undo()
 
     def undo(self) -> None:
-        """Put back what the segments that this capture ran have changed."""
+        """Undo the changes by the segments that this capture ran."""
         for put_back in reversed(self._backs):
             put_back()
         self._backs.clear()
@@ -131,7 +132,7 @@ class Breaks(Switched):
         segment.watched = self._new("seen", self.seen)
 
     def _new(self, what: str, of: Sequence[Any]) -> list[Any]:
-        """What was added to a list since the last segment."""
+        """Return the items that were added to a list since the last segment."""
         before, self._taken[what] = self._taken[what], len(of)
         return list(of[before:])
 
@@ -160,7 +161,9 @@ class Breaks(Switched):
         return segment
 
     def _remember(self, segment: Segment) -> list[tuple[Storage, int]]:
-        """Keep what puts back what running the segment changes; the storages, with versions."""
+        """Keep copies of the memory that the segment changes; return its storages, with
+        versions.
+        """
         mutated = segment.captured.mutated()
         written = [self.run.arguments(segment)[k] for k in segment.captured.written_inputs()]
         memories = [
@@ -218,7 +221,7 @@ def _compare(known: Segment, again: Segment) -> None:
 
 
 def _form(node: OpNode) -> tuple[Any, ...]:
-    """What two captures of one operation have in common."""
+    """Return the features that two captures of one operation share."""
 
     def place(operand: Operand) -> tuple[Any, ...]:
         return operand.buffer.number, operand.buffer.kind, operand.offset, operand.meta
@@ -234,8 +237,9 @@ def _form(node: OpNode) -> tuple[Any, ...]:
 
 
 def _same_variables(one: OpNode, other: OpNode) -> bool:
-    """Whether two nodes of one form reach the same variables, or constants that the code made anew
-    with the same contents.
+    """Return True if two nodes of one form reach the same variables.
+
+    Constants that the code made anew with the same contents count as the same.
     """
     for (access, a), (_, b) in zip(one.accesses(), other.accesses(), strict=True):
         old, new = a.buffer, b.buffer

@@ -1,5 +1,7 @@
-"""Buffers of a capture: which one stands for each storage that the code reaches, and which of what
-operations made can still be named.
+"""The buffers of a capture.
+
+A buffer stands for each storage that the code reaches; some results of operations can still be
+named.
 
 The tensors that operations make are kept until the capture ends, so a storage's id means one buffer
 throughout.
@@ -63,7 +65,7 @@ class Buffers:
         return buffer
 
     def input(self, tensor: Tensor, name: str, number: int) -> Operand:
-        """That of the call's input of this number, whole."""
+        """Make the operand of the call's input of this number, as a whole."""
         buffer = self.new(BufferKind.INPUT, tensor, name)
         self._kept.append(tensor.storage())
         operand = Operand(buffer, tensor._ref >> OPERAND.STORAGE_BITS, local_of(tensor._meta))
@@ -73,7 +75,7 @@ class Buffers:
         return operand
 
     def fresh(self, tensor: Tensor, meta: TensorMeta) -> Operand:
-        """That of an operation's output."""
+        """Make the operand of an operation's output."""
         self._kept.append(tensor)
         buffer = self.new(BufferKind.TEMPORARY, tensor, "")
         buffer.nbytes = meta.span
@@ -96,8 +98,9 @@ class Buffers:
         self._constants[storage_of(tensor)] = tensor.storage(), tensor._meta
 
     def copied(self, tensor: Tensor) -> tuple[Operand, Operand] | None:
-        """A constant that is changed for the first time, whole, and the temporary that stands for
-        it from now on; None if `tensor` is none, or changed before.
+        """Return a constant that is changed for the first time, and the temporary in its place now.
+
+        Return None if `tensor` is no constant, or was changed before.
         """
         storage = storage_of(tensor)
         known = self._constants.get(storage)
@@ -112,7 +115,7 @@ class Buffers:
         return Operand(source, 0, known[1]), copy
 
     def place(self, tensor: Tensor) -> Operand:
-        """Where `tensor` is: in a buffer that is there, or a variable from now on."""
+        """Return the operand of `tensor`: in a buffer that exists, or in a variable from now on."""
         buffer = self.variable(tensor, "")
         step = self._steps.get(buffer, 0)
         meta = local_of(tensor._meta)
@@ -126,8 +129,9 @@ class Buffers:
         self._steps[self.by_storage[storage_of(tensor)]] = step
 
     def stand_for(self, inputs: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-        """Inputs stand for the tensors of a call, some of which may be one memory: what changes it
-        under one name counts a version of all.
+        """Let inputs stand for the tensors of a call, some of which may share memory.
+
+        A change under one name counts a version of all names.
         """
         same: dict[int, list[Storage]] = {}
         for own, real in zip(inputs, given, strict=True):
@@ -137,14 +141,14 @@ class Buffers:
                 self.twins[one.id] = [other for other in storages if other is not one]
 
     def is_repeated(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is another one in each repetition."""
+        """Return True if `tensor` is another one in each repetition."""
         buffer = self.of(tensor)
         return buffer is not None and (
             buffer.kind is BufferKind.TEMPORARY or self._steps.get(buffer, 0) != 0
         )
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` was made by a captured operation."""
+        """Return True if a captured operation made `tensor`."""
         buffer = self.of(tensor)
         return buffer is not None and (buffer.kind is BufferKind.TEMPORARY or buffer.crosses)
 
@@ -159,8 +163,10 @@ class Buffers:
         self.used |= written | {storage_of(t) for t in inputs}
 
     def go_on(self, alive: set[int], rows: dict[int, int]) -> list[Operand]:
-        """Stand for the segment behind one of which the values of these numbers are alive: its
-        inputs, those of the call and what crosses.  `rows` are the sizes found, by number.
+        """Make buffers for the segment behind one, with the values in `alive`; return its inputs.
+
+        They are the inputs of the call and the values that cross. `rows` are the sizes found, by
+        number.
         """
         inputs, metas = [], self.whole
         self.sources, self.whole = {}, {}
@@ -184,9 +190,10 @@ class Buffers:
         return inputs
 
     def reachable(self) -> set[Buffer]:
-        """Those, made by operations, that code can still name: by tensors, views or autograd.
+        """Return the buffers made by operations that code can still name: by tensors, views,
+        autograd.
 
-        Nothing else may hold the tensors that are kept: who holds them is counted.
+        Nothing else may hold the tensors that are kept: their references are counted.
         """
         values = set()
         for owner in self._kept:
@@ -198,19 +205,19 @@ class Buffers:
 
 
 class Border:
-    """What the present segment's mut2 instructions read and make: they run behind all others."""
+    """The operands of the present segment's mut2 instructions, which run behind all others."""
 
     def __init__(self) -> None:
         self.reads: set[Buffer] = set()
         self.makes: set[Buffer] = set()
 
     def add(self, read: Iterable[Operand], outputs: Iterable[Operand]) -> None:
-        """A mut2 instruction with these operands."""
+        """Add the operands of a mut2 instruction."""
         self.reads.update(operand.buffer for operand in read)
         self.makes.update(operand.buffer for operand in outputs)
 
     def clear(self) -> None:
-        """Another segment begins."""
+        """Forget the operands: another segment begins."""
         self.reads.clear()
         self.makes.clear()
 
@@ -221,7 +228,9 @@ class Border:
         written: tuple[Tensor, ...],
         buffers: Buffers,
     ) -> bool:
-        """Whether an operation reads what the mut2 instructions make, or changes what they read."""
+        """Return True if an operation reads what mut2 instructions make, or changes their
+        inputs.
+        """
         if not self.makes:
             return False
         named = zip(op.inputs, inputs, strict=True)

@@ -47,7 +47,7 @@ from flowvm.vm.engine.engine import engine
 
 
 class Capture:
-    """What is captured so far; a Recorder of the interpreter."""
+    """The state of a capture; a Recorder of the interpreter."""
 
     def __init__(self, name: str) -> None:
         self.graph = LogicalGraph(name)
@@ -75,7 +75,7 @@ class Capture:
         self._given: list[Tensor] = []  # outputs
 
     def input(self, tensor: Tensor, name: str) -> Operand:
-        """Take `tensor` for an input: what the graph is called with will stand in its place.
+        """Take `tensor` as an input: the argument of a call will stand in its place.
 
         CaptureError if another input has the same storage; `placeholder` has no such limit.
         """
@@ -86,7 +86,7 @@ class Capture:
         return operand
 
     def placeholder(self, meta: TensorMeta, name: str) -> Tensor:
-        """An input that is no tensor yet: what code is to be run on.  It has no value to read."""
+        """Make an input that is no tensor yet, to run code on.  It has no value to read."""
         tensor = new_tensor(engine.new_storage(), meta)
         self.input(tensor, name)
         engine.issue(entry_instead(1, name), [tensor._ref])
@@ -110,7 +110,7 @@ class Capture:
         return self._drawn_from(move)
 
     def keep_state(self, kept: Kept) -> Tensor:
-        """Return what stands for the state of a generator: a tensor without a value."""
+        """Return a tensor without a value that stands for the state of a generator."""
         self.redo(kept)
         state = new_tensor(engine.new_storage(), TensorMeta.of((16,), uint8))
         engine.issue(entry_instead(1, "get_rng_state"), [state._ref])
@@ -118,7 +118,7 @@ class Capture:
         return state
 
     def kept_state(self, state: Tensor) -> Kept | None:
-        """Return what was kept where `state` was made, None if that was not in this capture."""
+        """Return the Kept for which `state` was made, None if that was not in this capture."""
         known = self.states.get(storage_of(state))
         return None if known is None else known[0]
 
@@ -162,7 +162,7 @@ class Capture:
         return seed, Leaf(drawn, (0, 1), self.guards, ("draw", n, 1), f"call{n}")
 
     def repeating(self, drawn: Sequence[tuple[Live, Live]] | None) -> reverting:
-        """What is recorded inside was computed before; random ops draw what they drew then."""
+        """Record operations that were computed before; random ops draw the same numbers again."""
         before = self.again, self._redrawn
 
         def switch() -> None:
@@ -175,7 +175,9 @@ class Capture:
         return reverting(undo, switch)
 
     def forgetting(self, module: Any, path: str) -> reverting:
-        """This module runs inside: what it computes is not kept, if it is one of `checkpoints`."""
+        """Mark that this module runs inside; the values of a module in `checkpoints` are not
+        kept.
+        """
         before = self.region
 
         def switch() -> None:
@@ -205,7 +207,7 @@ class Capture:
         self.buffers.constant(tensor)
 
     def place(self, tensor: Tensor) -> Operand:
-        """Where `tensor` is: in a buffer of the graph, or a variable from now on."""
+        """Return the operand of `tensor`: in a buffer of the graph, or a variable from now on."""
         if self.buffers.of(tensor) in self._border.makes:
             self._end_segment()
         if self.states and storage_of(tensor) in self.states:
@@ -216,13 +218,11 @@ class Capture:
         return self.buffers.place(tensor)
 
     def move(self, tensor: Tensor, step: int) -> None:
-        """From now on, what lies in the memory of `tensor` moves by `step` bytes from one
-        repetition to the next.
-        """
+        """Move the contents of `tensor`'s memory by `step` bytes in each repetition from now on."""
         self.buffers.move(tensor, step)
 
     def is_repeated(self, tensor: Tensor) -> bool:
-        """Whether `tensor` is another one in each repetition."""
+        """Return True if `tensor` is another one in each repetition."""
         return self.buffers.is_repeated(tensor)
 
     def output(self, tensor: Tensor) -> Operand:
@@ -236,7 +236,7 @@ class Capture:
         return operand
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether `tensor` was made by a captured operation."""
+        """Return True if a captured operation made `tensor`."""
         return self.buffers.holds(tensor)
 
     # --- segments -----------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Capture:
         return outcome[-1]
 
     def size_of(self, out: Tensor, most: TensorMeta) -> Callable[[], TensorMeta]:
-        """What finds the meta of a mut2 output when it is asked for."""
+        """Return a function that returns the meta of a mut2 output when it is asked for."""
         ref = out._ref
 
         def ask() -> TensorMeta:
@@ -275,7 +275,7 @@ class Capture:
         self._next_segment(segment, outcome)
 
     def _next_segment(self, segment: Segment, outcome: Outcome) -> None:
-        """Go on with a graph whose inputs are those of the call and what crosses."""
+        """Go on with a graph whose inputs are the inputs of the call and the values that cross."""
         known = zip(segment.asks, outcome, strict=True)
         rows = {what: n for (kind, what), n in known if kind == "rows"}
         self.graph = LogicalGraph(self.graph.name, placed=self.graph.placed)
@@ -284,7 +284,7 @@ class Capture:
         self.graph.outputs = [self.place(t) for t in self._given]
 
     def is_used(self, tensor: Tensor) -> bool:
-        """Whether a captured operation reads or changes `tensor`'s memory."""
+        """Return True if a captured operation reads or changes `tensor`'s memory."""
         return storage_of(tensor) in self.buffers.used
 
     def made_at(self, tensor: Tensor) -> str:
@@ -294,7 +294,7 @@ class Capture:
         return nodes[0].line if nodes else ""
 
     def read(self, tensor: Tensor) -> None:
-        """Values that a capture does not change may be read, as long as they stay what they are."""
+        """Check that a value may be read: a capture must not change it, and it must stay."""
         buffer = self.buffers.of(tensor)
         owned = storage_of(tensor) in self.buffers.owned
         if buffer is not None and buffer.kind is not BufferKind.VARIABLE and not owned:
@@ -393,8 +393,9 @@ class Capture:
         self.graph.nodes.append(node)
 
     def enter(self, node: Node) -> None:
-        """What follows belongs to the module in which `node` was made, or, for a node of no
-        operation of its own (a view), to that of the node in front.
+        """Attribute the next operations to the module in which `node` was made.
+
+        A node of no operation of its own (a view) leaves the module of the node in front.
         """
         self.scope, self._forward = self._origins.of(node) or (self.scope, NOWHERE)
 
@@ -423,7 +424,7 @@ class Capture:
 
 
 class capturing(Region):  # noqa: N801 - read as a part of the with statement
-    """Captures what this thread does inside.  CaptureError if it is captured already."""
+    """Capture the work of this thread inside.  CaptureError if it is captured already."""
 
     def __init__(self, name: str, inputs: Sequence[tuple[Tensor, str]] = ()) -> None:
         if current_recorder() is not None:

@@ -1,4 +1,4 @@
-"""Conditions: what has to be as it was when code was captured, for the capture to serve a call.
+"""Conditions: the values that must be the same as at the capture, for it to serve a call.
 
 What code decides by numbers is asked again at each call.  So is what was watched, with one
 exception: what is *gated* (modules and their settings) only where something has changed in some
@@ -17,8 +17,10 @@ NO_ANSWER = (ArithmeticError, ValueError, TypeError)  # of an expression of numb
 
 
 def is_met(guard: Guard) -> bool:
-    """Whether the answer is what it was; not where there is none, such as for a division by 0: then
-    the code runs again, and raises what it raises.
+    """Return True if the guard's answer is the same as at the capture.
+
+    Return False if there is no answer, such as for a division by 0: then the code runs again, and
+    raises its own error.
     """
     find, outcome = guard
     try:
@@ -28,7 +30,7 @@ def is_met(guard: Guard) -> bool:
 
 
 class Conditions:
-    """Base of what serves calls as long as `holds()`.
+    """The base of captures, which serve calls as long as `holds()`.
 
     watched   each has a `holds()`, and says whether it is `gated`
     guards    decisions by numbers: what was asked, and the answer
@@ -40,7 +42,7 @@ class Conditions:
     seen: list[Any]
 
     def holds(self) -> bool:
-        """Whether the code would issue this again, now."""
+        """Return True if the code would issue the same operations now."""
         return (
             self.unchanged()
             and all(watched.holds() for watched in self.watched if not watched.gated)
@@ -48,7 +50,7 @@ class Conditions:
         )
 
     def unchanged(self) -> bool:
-        """Whether what is gated is as it was; remembers when that was found."""
+        """Return True if gated things are as they were; remember the check."""
         before = hot["changed"]
         if before is self.seen[0]:
             return True
@@ -59,31 +61,31 @@ class Conditions:
 
 
 class ReadValue:
-    """A tensor from outside whose values Python code has read: they must stay what they were."""
+    """A tensor from outside whose values Python code has read: they must stay the same."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor, self.storage = tensor, tensor.storage()
         self.version = self.storage.version
 
     def holds(self) -> bool:
-        """Whether nothing has changed it in place since, nor given it other memory."""
+        """Return True if the value has not changed in place since, and its memory is the same."""
         return self.storage.version == self.version and self.tensor._storage is self.storage
 
     def difference(self) -> list[str]:
-        """What is otherwise, in words."""
+        """Return the difference, in words."""
         return [f"a value that build reads, of a tensor {self.tensor._meta!r}, may have changed"]
 
 
 class ReadSeed:
-    """A generator whose seed Python code has read: it must stay what it was."""
+    """A generator whose seed Python code has read: it must stay the same."""
 
     def __init__(self, generator: Any) -> None:
         self.generator, self.seed = generator, generator._seed
 
     def holds(self) -> bool:
-        """Whether it is the seed still."""
+        """Return True if the seed is still the same."""
         return bool(self.generator._seed == self.seed)
 
     def difference(self) -> list[str]:
-        """What is otherwise, in words."""
+        """Return the difference, in words."""
         return [f"the seed that build reads {self.seed} -> {self.generator._seed}"]

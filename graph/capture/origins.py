@@ -29,7 +29,7 @@ class Origins:
         self._made += [(t, origin) for t in tensors]
 
     def learn(self) -> None:
-        """Look at the nodes of what was made, and let go of the tensors."""
+        """Look at the nodes of the made tensors, and let go of the tensors."""
         for tensor, origin in self._made:
             node = tensor._node
             if node is not None:
@@ -37,6 +37,6 @@ class Origins:
         self._made.clear()
 
     def of(self, node: Node) -> Origin | None:
-        """Where `node` was recorded; None for one of no operation of its own (a view)."""
+        """Return the origin of `node`; None if it has no operation of its own (a view)."""
         self.learn()
         return self._of.get(node)

@@ -1,6 +1,6 @@
-"""What is issued in place of captured operations: instructions that poison their outputs.
+"""The instructions issued in place of captured operations: they poison their outputs.
 
-Whoever reads such a value gets a CaptureError by the VM's one mechanism for failed instructions.
+A reader of such a value gets a CaptureError by the VM's one mechanism for failed instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flowvm.vm.machine.words import KIND, OPERAND
 
 
 def no_value(args: int, layout: int, lo: int, hi: int) -> int:
-    """The kernel of what is issued in a captured operation's place."""
+    """Run as the kernel of an instruction in a captured operation's place."""
     return CAPTURED
 
 
@@ -23,8 +23,9 @@ CAPTURED = int(Status.CAPTURED)
 
 @functools.cache
 def _instead(outputs: int, name: str) -> list[int]:
-    """The entry of instructions that poison so many outputs, in a list that is emptied when the VM
-    forgets its entries.
+    """Return the entry of instructions that poison `outputs` outputs, in a list.
+
+    The list is emptied when the VM forgets its entries.
     """
     return []
 

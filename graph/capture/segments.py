@@ -1,4 +1,4 @@
-"""Segments: a graph in which what comes next depends on values, so that it cannot be one Plan.
+"""Segments: a graph whose continuation depends on values, so that it cannot be one Plan.
 
 How many rows `nonzero` finds, or whether a gradient is finite, is known when it has run.  A capture
 that needs it ends a *segment* there (`flowvm.graph.capture.breaks`).  A replay runs the segment,
@@ -36,7 +36,7 @@ MAX_FOLLOWING = 16  # outcomes of one segment; the one that did not come for lon
 
 @dataclass(eq=False)
 class Segment(Conditions):
-    """One Plan, what is issued behind it, and what is asked before it is known what follows.
+    """One Plan, the instructions issued behind it, and the questions that choose the next segment.
 
     sources    where each of the Plan's inputs is: an input of the call, or a value that crosses
     results    the numbers under which the Plan's outputs cross
@@ -105,13 +105,13 @@ class Run:
         self.values: dict[int, Tensor] = {}
 
     def arguments(self, segment: Segment) -> list[Tensor]:
-        """What the segment's Plan is launched with."""
+        """Return the arguments with which the segment's Plan is launched."""
         return [
             self.inputs[n] if kind == "input" else self.values[n] for kind, n in segment.sources
         ]
 
     def enter(self, segment: Segment) -> None:
-        """Let a segment know what those before it have drawn."""
+        """Give a segment the random draws of the segments before."""
         for drawn, echo in segment.echoes:
             echo[0] = drawn[0]
 

@@ -62,7 +62,7 @@ def unflatten(structure: Any, leaves: Iterator[Tensor]) -> Any:
 
 
 def check_tree(structure: Any, leaves: int, where: str) -> None:
-    """ArgumentError unless this is a structure, of so many tensors: where one was read."""
+    """Raise ArgumentError unless this is a structure of `leaves` tensors; `where` is its origin."""
     found = _leaves_of(structure, where)
     if found != leaves:
         raise ArgumentError(f"{where} of the saved graph have {found} tensors, not {leaves}")
@@ -98,7 +98,7 @@ def _constant(structure: Any) -> Any:
 
 
 def tree_text(structure: Any, leaves: Iterator[str], own: dict[str, Any]) -> str:
-    """Python source of the tree; `own` gets what it names."""
+    """Return Python source of the tree; `own` gets the names in it."""
     kind = structure[0]
     if kind == "tensor":
         return next(leaves)

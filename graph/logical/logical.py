@@ -1,4 +1,4 @@
-"""LogicalGraph: what a capture yields and what passes rewrite.
+"""LogicalGraph: the result of a capture, which passes rewrite.
 
 Nodes are instructions in program order, each with its operands; operands are places in buffers.  A
 buffer is a storage: of an input, of a variable (a parameter, a module's buffer, an optimizer's
@@ -31,11 +31,11 @@ from flowvm.meta.meta import TensorMeta
 
 @dataclass
 class Uses:
-    """What calls of a graph do with memory that they do not own.
+    """The use that calls of a graph make of memory that they do not own.
 
     changed   storages of the variables that are written
     held      storages of all variables
-    inputs    whether inputs are written
+    inputs    True if inputs are written
     """
 
     changed: set[int] = field(default_factory=set)
@@ -43,17 +43,16 @@ class Uses:
     inputs: bool = False
 
     def add(self, other: Uses) -> None:
-        """Do what `other` does, too."""
+        """Add the use that `other` makes."""
         self.changed |= other.changed
         self.held |= other.held
         self.inputs |= other.inputs
 
     def meet(self, given: Sequence[int]) -> bool:
-        """Whether memory has two names in a call with inputs in these storages, and is written by
-        one of them.
+        """Return True if a call with inputs in these storages writes memory that has two names.
 
-        To passes, buffers are memory of their own.  Such a call needs a Plan in which all is done
-        in the order of the code.
+        Passes take each buffer for memory of its own.  Such a call needs a Plan in which all is
+        done in the order of the code.
         """
         if not self.changed.isdisjoint(given):
             return True
@@ -62,7 +61,7 @@ class Uses:
 
 @dataclass(eq=False)
 class LogicalGraph:
-    """Nodes in program order, and what goes in and out.
+    """Nodes in program order, with inputs and outputs.
 
     inputs    one operand for each tensor that the graph is called with
     outputs   one for each tensor that a call gives
@@ -101,7 +100,7 @@ class LogicalGraph:
         return sorted(dict.fromkeys(named), key=lambda buffer: buffer.number)
 
     def devices(self) -> set[Device]:
-        """Where its operands are."""
+        """Return the devices of the graph's operands."""
         return {o.meta.device for node in self.nodes for _, o in node.accesses()}
 
     def variables(self) -> list[Buffer]:
@@ -114,7 +113,7 @@ class LogicalGraph:
         return [b for b in self.variables() if b in written]
 
     def uses(self) -> Uses:
-        """What it does with memory that others may name, too."""
+        """Return the use that the graph makes of memory that others may name, too."""
         changed = {b.held.id for b in self.mutated() if b.held is not None}
         held = {b.held.id for b in self.variables() if b.held is not None}
         return Uses(changed, held, bool(self.written_inputs()))

@@ -1,4 +1,4 @@
-"""What a LogicalGraph is made of: nodes, their operands, and the buffers that operands are in."""
+"""The parts of a LogicalGraph: nodes, their operands, and the buffers that operands are in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowvm.vm.callers.lines import shown
 
 
 class BufferKind(enum.Enum):
-    """Whose memory a buffer is."""
+    """The owner of a buffer's memory."""
 
     INPUT = "input"
     VARIABLE = "variable"
@@ -51,7 +51,7 @@ class Operand:
     step: int = 0  # bytes from one repetition of the node to the next: unpack and pack
 
     def moved(self, to: Operand) -> Operand:
-        """The same place when its buffer's contents are found at `to`."""
+        """Return the operand of the same bytes after its buffer's contents have moved to `to`."""
         return Operand(to.buffer, to.offset + self.offset, self.meta, to.step + self.step)
 
     @property
@@ -120,7 +120,7 @@ class OpNode:
         return [operand for access, operand in self.accesses() if access != "const"]
 
     def read(self) -> list[Operand]:
-        """Operands whose contents it needs: const ones and those updated in place."""
+        """Return the operands whose contents the node needs: const and updated ones."""
         return list(self.inputs)
 
     @property
@@ -138,5 +138,5 @@ class OpNode:
 
 
 def is_pure(node: OpNode) -> bool:
-    """Whether a node only makes new values: it changes nothing that was there before."""
+    """Return True if a node only makes new values: it changes nothing that was there before."""
     return not node.into and not node.operator.writes and not node.operator.unsized

@@ -1,4 +1,4 @@
-"""Values and operators of a graph as plain data, without code: what JSON has, and names.
+"""Values and operators of a graph as plain data, without code: JSON's values, and names.
 
     value       numbers, strings, None, lists as they are; {"float": "inf"} of those that JSON has
                 not; {"tuple": [...]}, {"size": [...]}, {"dtype": name}, {"device": name},
@@ -56,7 +56,7 @@ MOST_ELEMENTS = 1 << 48
 
 
 def plain(value: Any, what: str) -> Any:
-    """`value` as JSON has it; ArgumentTypeError, naming `what`, for what has no such form."""
+    """Return `value` in JSON's terms; ArgumentTypeError, naming `what`, if it has no such form."""
     if type(value) is float and not math.isfinite(value):
         return {"float": repr(value)}
     if type(value) in _PLAIN:
@@ -98,7 +98,7 @@ def _saved_type(kind: type, what: str) -> dict[str, str]:
 
 
 def _is_namedtuple(kind: Any) -> bool:
-    """Whether making one runs nothing but what `namedtuple` itself wrote, or flowvm."""
+    """Return True if making one runs no code but `namedtuple`'s own, or flowvm's."""
     if kind in return_types.all_return_types:
         return True
     if not isinstance(kind, type) or any("__init__" in vars(k) for k in kind.__mro__[:-1]):
@@ -110,7 +110,7 @@ def _is_namedtuple(kind: Any) -> bool:
 
 
 def read_plain(saved: Any, where: str = "a value of the saved graph") -> Any:
-    """What `plain` was given; ArgumentError for what it never gives."""
+    """Return the value from which `plain` made `saved`; ArgumentError for other data."""
     if isinstance(saved, list):
         return [read_plain(v, where) for v in saved]
     if not isinstance(saved, dict):
@@ -224,8 +224,9 @@ def _is_elementwise(operator: Operator) -> bool:
 
 
 def reads_backwards(operator: Operator) -> bool:
-    """Whether its inputs may have negative strides: `flip` is a copy of such a view, which passes
-    put together with what reads it.
+    """Return True if the operator's inputs may have negative strides.
+
+    `flip` is a copy of such a view; passes join it with its reader.
     """
     if operator.recipe is not None:
         return operator.recipe[0] in ("fused", "assemble")
@@ -233,7 +234,7 @@ def reads_backwards(operator: Operator) -> bool:
 
 
 def operator_mark(operator: Operator) -> str:
-    """What tells operators of one name apart: a hash of their declarations."""
+    """Return a hash of an operator's declaration, which distinguishes operators of one name."""
     if _is_elementwise(operator):
         form: Elementwise = operator.form[0]
         mark: Any = (form.expr, sorted(form.args.items()), form.types)
@@ -245,8 +246,9 @@ def operator_mark(operator: Operator) -> str:
 
 
 def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
-    """A hash of a function's bytecode, constants and what it closes over; the same in every process
-    of one Python that has the same source.
+    """Return a hash of a function's bytecode, constants and closure.
+
+    It is the same in every process of one Python with the same source.
     """
     if isinstance(function, functools.partial):
         return f"{code_mark(function.func, seen)} {function.args!r}"

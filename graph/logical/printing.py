@@ -1,4 +1,4 @@
-"""What a LogicalGraph looks like in print: one line a node, in columns.
+"""The printed form of a LogicalGraph: one line for each node, in columns.
 
 node  result                 op            operands                 scalars   where
 0     %3 float32(32, 64)     linear        %0 x, %1 fc1.weight, ..            train.py:12
@@ -78,7 +78,7 @@ def graph_text(
     outputs: Sequence[Operand],
     same: Mapping[Buffer, Buffer],
 ) -> str:
-    """A graph as a table: inputs, variables, nodes, outputs, and what shares memory."""
+    """Return a graph as a table: inputs, variables, nodes, outputs, and shared memory."""
     rows: list[tuple[str, ...]] = [("node", "result", "op", "operands", "attributes", "where")]
     rows += [node_cells(node) for node in nodes]
     widths = [min(60, max(len(row[i]) for row in rows)) for i in range(len(rows[0]))]

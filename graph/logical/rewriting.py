@@ -1,4 +1,4 @@
-"""What passes ask of a graph, and how they make another one of it."""
+"""Questions of passes to a graph, and the tools to rebuild it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_p
 
 
 def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
-    """How many nodes write each buffer."""
+    """Count the nodes that write each buffer."""
     places: dict[Buffer, int] = {}
     for node in graph.nodes:
         for buffer in {operand.buffer for operand in node.written()}:
@@ -19,7 +19,7 @@ def writers_of(graph: LogicalGraph) -> dict[Buffer, int]:
 
 
 class Accesses:
-    """Who reads and writes which buffer, by places in the graph, and who sees it from outside."""
+    """The accesses of each buffer: its readers and writers by place, and its visibility."""
 
     def __init__(self, graph: LogicalGraph) -> None:
         self.nodes = graph.nodes
@@ -33,11 +33,11 @@ class Accesses:
                 self.writes.setdefault(operand.buffer, []).append(place)
 
     def hidden(self, buffer: Buffer) -> bool:
-        """Whether nobody sees it but nodes of the graph."""
+        """Return True if only nodes of the graph see the buffer."""
         return buffer.kind is BufferKind.TEMPORARY and buffer not in self.shown
 
     def only_readers(self, buffer: Buffer, *places: int) -> bool:
-        """Whether it is hidden, and these nodes and no others read it."""
+        """Return True if the buffer is hidden, and exactly these nodes read it."""
         return self.hidden(buffer) and set(self.reads.get(buffer, ())) == set(places)
 
     def maker(self, buffer: Buffer) -> int:
@@ -47,14 +47,14 @@ class Accesses:
         return writes[0] if alone and is_pure(self.nodes[writes[0]]) else -1
 
     def unchanged(self, buffer: Buffer, first: int, end: int) -> bool:
-        """Whether no node from place `first` on, up to but not `end`, writes it."""
+        """Return True if no node from place `first` up to, but not at, `end` writes the buffer."""
         return not any(first <= place < end for place in self.writes.get(buffer, ()))
 
 
 def together(one: OpNode, other: OpNode) -> bool:
-    """Whether two nodes may be merged, or stand at one place: same stream, same repetitions.
+    """Return True if two nodes may be merged, or stand at one place: same stream, same repetitions.
 
-    What is computed again in backward is not merged into the forward part, where it came from.
+    Operations that backward repeats are not merged into the forward part, where they came from.
     """
     if one.again != other.again and one.phase != other.phase:
         return False

@@ -163,7 +163,7 @@ class ReadNumbers:
         self._add(Live(function, operands, guards), terms)
 
     def _computed(self, value: Live) -> Any:
-        """What a call gives now, each operand being known: no expression is written out for it."""
+        """Compute the present value of a live number from its known operands."""
         numbers = [self._now.get(id(v), v) for v in value.operands]
         whole = value.function == "pow" and all(isinstance(n, int) for n in numbers)
         if whole and abs(numbers[0]).bit_length() * abs(numbers[1]) > MOST_BITS:
@@ -261,10 +261,9 @@ def _saved_operand(operand: Operand, places: dict[Buffer, int]) -> list[Any]:
 def read_graph(
     saved: Any, numbers: ReadNumbers, variable: Callable[[Any, int], Any]
 ) -> LogicalGraph:
-    """The graph; `variable` gives the Storage of what was saved for a variable, which has at least
-    so many bytes.
+    """Read a graph; `variable` returns a saved variable's Storage, with a least number of bytes.
 
-    ArgumentError for what no graph is.
+    ArgumentError if the data is no graph.
     """
     GRAPH(saved, "the graph")
     buffers = []
@@ -336,8 +335,9 @@ def _read_node(
 
 
 def _check_inputs(graph: LogicalGraph) -> None:
-    """ArgumentError unless each input is a buffer of its own, and nodes stay inside of it: what is
-    in front and behind is other memory in the next call.
+    """Raise ArgumentError unless each input is a buffer of its own, and nodes stay inside of it.
+
+    The memory before and behind it is other memory in the next call.
     """
     inputs = {operand.buffer: operand for operand in graph.inputs}
     if len(inputs) != len(graph.inputs) or any(o.step for o in graph.inputs):

@@ -1,7 +1,7 @@
-"""Which results may lie where an input lay that nobody reads any more.
+"""The choice of results that may use the memory of an input that nobody reads any more.
 
 An elementwise kernel reads every element of its inputs before it writes that element of its output,
-so the two may be one place in memory.  Whether an operator's kernel does is declared with it
+so the two may share memory.  An operator's declaration says whether its kernel does so
 (`Operator.aliases`).
 
 Invariant: of the buffers in one block, each is accessed for the last time by the node that makes
@@ -47,7 +47,7 @@ class _Uses:
 
     @property
     def alike(self) -> bool:
-        """Whether their order in the graph is the order in which they run, each once a turn."""
+        """True if the nodes run in the order of the graph, each once in a turn."""
         return len(self.runs) == 1
 
 
@@ -73,7 +73,7 @@ def _dying(node: OpNode, place: int, uses: dict[Buffer, _Uses]) -> Iterator[Oper
 
 
 def _fits(old: Operand, out: Operand) -> bool:
-    """Whether both are the same bytes in the same arrangement, and all of their buffers."""
+    """Return True if both are whole buffers, of the same bytes in the same arrangement."""
     return (
         old.offset == 0
         and old.buffer.nbytes == out.buffer.nbytes

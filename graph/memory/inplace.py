@@ -1,4 +1,4 @@
-"""In-place reuse: what a node makes lies where one of its inputs lay that nobody reads any more.
+"""In-place reuse: a node's result takes the memory of an input that nobody reads any more.
 
 The nodes stay as they are: the pass permits it, and the memory plan asks the graph which buffers
 are one block (`LogicalGraph.shared`), whose life is their lives together.

@@ -52,13 +52,13 @@ class Block:
         return -(-max(self.nbytes, 1) // ALIGNMENT) * ALIGNMENT + CHUNK_ZONE
 
     def meets(self, other: Block) -> bool:
-        """Whether both are alive at some step."""
+        """Return True if both are alive at some step."""
         return self.first <= other.last and other.first <= self.last
 
 
 @dataclass
 class MemoryPlan:
-    """What was chosen: the chunk's bytes, the algorithm, and what each that was tried needed.
+    """The chosen layout: the chunk's bytes, the algorithm, and the bytes needed by each.
 
     `lower_bound` is the most that is alive at one step: no plan can be smaller.
     """
@@ -148,7 +148,7 @@ def _by(order: Callable[[_Blocks], Ints]) -> Callable[[_Blocks, int], Ints]:
 
 
 def _raised(blocks: _Blocks, bound: int) -> Ints:
-    """First fit, longest first; then again with what reached the top in front, while it pays."""
+    """Place blocks by first fit, longest first; then again, the topmost in front, while it pays."""
     order = ORDERS["longest first"](blocks)
     best = offsets = _first_fit(blocks, order)
     for _ in range(EFFORT // len(order)):
@@ -228,7 +228,7 @@ def lower_bound(blocks: Sequence[Block]) -> int:
 
 
 def plan_memory(blocks: Sequence[Block]) -> MemoryPlan:
-    """Give every block its offset; the smallest of what `ALGORITHMS` find."""
+    """Give every block its offset: take the smallest layout of all `ALGORITHMS`."""
     bound = lower_bound(blocks)
     if not blocks:
         return MemoryPlan(0, next(iter(ALGORITHMS)), {}, 0)
@@ -270,8 +270,9 @@ def joined(plans: Sequence[MemoryPlan]) -> MemoryPlan:
 
 
 def eager_peak(graph: LogicalGraph) -> int:
-    """The most bytes that eager code has allocated at once when it runs what `graph` captured,
-    beside inputs, variables and what kernels use while they run.
+    """Return the most bytes that eager code has allocated at once when it runs the captured code.
+
+    Inputs, variables and the kernels' own memory do not count.
 
     A tensor lives from the instruction that makes it to the last that names it, which is when
     autograd or Python let it go at the earliest; outputs, and gradients that an optimizer reads,
@@ -297,8 +298,10 @@ def eager_peak(graph: LogicalGraph) -> int:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """Bytes that a launch allocates (`chunk`, `outputs`), beside those that are there anyway
-    (`variables`) and those that eager code would have at its peak, for the same program (`eager`).
+    """Bytes that a launch allocates: `chunk` and `outputs`.
+
+    The others are memory that exists anyway (`variables`) and eager code's peak for the same
+    program (`eager`).
     """
 
     chunk: int
@@ -308,7 +311,7 @@ class MemoryReport:
 
     @property
     def ratio(self) -> float:
-        """What a launch allocates, by what eager code does."""
+        """The memory that a launch allocates, divided by the memory that eager code allocates."""
         return (self.chunk + self.outputs) / max(1, self.eager)
 
     def __repr__(self) -> str:

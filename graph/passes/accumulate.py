@@ -57,20 +57,20 @@ def values_of_sums(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _one_turn(accesses: Accesses, node: OpNode) -> bool:
-    """Whether what a node adds to is made in the same repetition: else it would add up."""
+    """Return True if a node's summand is made in the same repetition; otherwise it would add up."""
     writes = accesses.writes[node.inputs[0].buffer]
     return all(together(accesses.nodes[place], node) for place in writes)
 
 
 def _all_of(operand: Operand) -> bool:
-    """Whether it is a temporary buffer as a whole, in C order."""
+    """Return True if the operand is a temporary buffer as a whole, in C order."""
     buffer, meta = operand.buffer, operand.meta
     whole = operand.offset == 0 and meta.contiguous and meta.nbytes == buffer.nbytes
     return whole and buffer.kind is BufferKind.TEMPORARY
 
 
 def accumulate_in_place(graph: LogicalGraph) -> LogicalGraph:
-    """Let what scatters into zeros add to what an addition behind it would add it to."""
+    """Let a scatter into zeros scatter into the sum to which its result is added."""
     accesses = Accesses(graph)
     nodes: list[OpNode | None] = list(graph.nodes)
     moved = {}
@@ -91,7 +91,7 @@ def accumulate_in_place(graph: LogicalGraph) -> LogicalGraph:
 def _into_sum(
     accesses: Accesses, nodes: list[OpNode | None], place: int, total: Operand, last: Operand
 ) -> bool:
-    """Have what scatters into zeros, which makes `last`, scatter into `total`; whether it can."""
+    """Let the scatter into zeros that makes `last` scatter into `total`; return True if it can."""
     writes = accesses.writes.get(last.buffer, [])
     if len(writes) != 2 or not accesses.only_readers(last.buffer, place, writes[1]):
         return False

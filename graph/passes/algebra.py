@@ -1,4 +1,4 @@
-"""Algebraic clean-up: operations that give what is there already, or a cheaper one gives.
+"""Algebraic clean-up: operations whose result exists already, or has a cheaper form.
 
 Every rule keeps every bit, of -0.0, infinities and NaN too:
 
@@ -46,15 +46,16 @@ def simplify(graph: LogicalGraph) -> LogicalGraph:
 
 
 class _Facts:
-    """The graph as far as it is rewritten, and who makes what."""
+    """The graph as rewritten so far, and the makers of its values."""
 
     def __init__(self, graph: LogicalGraph) -> None:
         self.accesses = Accesses(graph)
         self.nodes = list(graph.nodes)
 
     def source(self, operand: Operand, place: int) -> OpNode | None:
-        """The node that makes what the one at `place` reads, if it can be left out: what it reads
-        is the same there.
+        """Return the node that makes the operand read at `place`, if it can be left out.
+
+        Then its own operands are the same at `place`.
         """
         at = self.accesses.maker(operand.buffer)
         if at < 0 or operand != self.nodes[at].outputs[0]:
@@ -79,7 +80,7 @@ def _converted(node: OpNode, operand: Operand, dtype: DType) -> OpNode:
 
 
 def _number(node: OpNode) -> int | float | None:
-    """The one plain number among a node's arguments, None if there is none or it may change."""
+    """Return the one plain number among a node's arguments; None for none, or if it may change."""
     value = node.scalars[0] if len(node.scalars) == 1 else None
     return value if type(value) in (int, float) else None
 
@@ -112,7 +113,7 @@ def _neutral(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
 
 
 def _times_ones(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
-    """x * ones, whichever comes first: what backward begins with."""
+    """Replace x * ones, in either order, by x: backward begins with it."""
     if not _is_form(node, mul, "tt"):
         return None
     for ones, x in (node.inputs, node.inputs[::-1]):
@@ -151,7 +152,7 @@ def _is_negation(node: OpNode) -> bool:
 
 
 def _conversion_twice(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
-    """A conversion of what another one made without loss, straight from what that had."""
+    """Replace a conversion of a lossless conversion by one from the first's source."""
     if node.operator not in (_cast, _cast_away):
         return None
     inner = facts.source(node.inputs[0], place)
@@ -167,7 +168,7 @@ def _conversion_twice(facts: _Facts, place: int, node: OpNode) -> OpNode | None:
 
 
 def _lossless(source: DType, target: DType) -> bool:
-    """Whether every value of `source` is one of `target`."""
+    """Return True if `target` can represent every value of `source`."""
     if source is target:
         return True
     if source.is_floating_point:

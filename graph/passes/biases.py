@@ -1,4 +1,4 @@
-"""On a device: a layer's bias goes to the elementwise nodes behind the layer.
+"""The pass that moves a layer's bias to the elementwise nodes behind the layer, on a device.
 
 There, a product is a call of cuBLAS, and what is behind it a kernel of its own, so no epilogue goes
 through sums that are still in a cache.  But a layer with a bias costs a kernel that spreads the

@@ -54,7 +54,7 @@ class _Bucket:
         self.sums.add(node.outputs[0].buffer)
 
     def takes(self, node: OpNode, first: OpNode) -> bool:
-        """Whether a further all-reduce is of the same kind as the `first`, and there is room."""
+        """Return True if an all-reduce is of the same kind as the `first`, and there is room."""
         return (
             len(self.places) < MOST
             and self.nbytes + node.inputs[0].meta.nbytes <= BUCKET
@@ -76,7 +76,7 @@ class _Bucket:
         return True
 
     def ends_at(self, node: OpNode) -> bool:
-        """Whether a node must find the sums there, or change what is summed; or exchanges."""
+        """Return True if a node needs the sums, changes their sources, or exchanges."""
         if "order" in node.operator.writes:
             return True
         if any(operand.buffer in self.sums for _, operand in node.accesses()):
@@ -85,7 +85,7 @@ class _Bucket:
 
 
 def bucket_gradients(graph: LogicalGraph) -> LogicalGraph:
-    """Sum together what backward sums over ranks one behind the other, up to BUCKET bytes."""
+    """Join gradients that backward sums over ranks one by one to one sum, up to BUCKET bytes."""
     shown = {operand.buffer for operand in graph.outputs}
     found: list[_Bucket] = []
     now = _Bucket()
@@ -103,7 +103,7 @@ def bucket_gradients(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _is_gradient(node: OpNode) -> bool:
-    """Whether it is an all-reduce of backward that makes a new tensor, dense as it always is."""
+    """Return True if the node is an all-reduce of backward that makes a new, dense tensor."""
     operator = node.operator
     return (
         operator is operator_of(all_reduce_of)

@@ -1,8 +1,8 @@
-"""What passes did to a graph: node by node, which were merged into which, removed, or added.
+"""The changes of passes to a graph: nodes that were merged, removed or added.
 
-A graph that `optimize` gave keeps what it was made from (`LogicalGraph.captured`), and passes are
-functions: so what each did is found by running them again, when somebody asks.  Nodes have no
-identity that passes keep; those before and after are matched by what they write.
+An optimized graph keeps its captured graph (`LogicalGraph.captured`), and passes are functions.  So
+their changes are found by a second run of the passes, when somebody asks.  Passes keep no identity
+of nodes; nodes before and after are matched by the buffers that they write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flowvm.graph.passes.passes import optimize
 
 @dataclass(frozen=True)
 class PassChange:
-    """One pass.  `made`: nodes behind it that are new, each with those that went into it."""
+    """The changes of one pass.  `made` has its new nodes, each with the nodes merged into it."""
 
     name: str
     before: int
@@ -30,7 +30,7 @@ class PassChange:
 
     @property
     def changed(self) -> bool:
-        """Whether it did anything that can be seen in the list of nodes."""
+        """True if the pass changed the list of nodes visibly."""
         return bool(self.made or self.removed or self.moved)
 
 
@@ -51,7 +51,7 @@ class Changes:
 
 
 def changes(graph: LogicalGraph) -> Changes:
-    """What the passes did to an optimized graph, or to none if it was not optimized here."""
+    """Return the changes of the passes to an optimized graph; none if it was not optimized here."""
     if graph.captured is None:
         return Changes(graph, graph, (), (), tuple(graph.nodes))
     captured, without = graph.captured
@@ -96,7 +96,7 @@ def _change(
 
 
 def matched(before: Sequence[OpNode], after: Sequence[OpNode]) -> dict[int, OpNode]:
-    """For each node before, by id, the one after that does its work; those not there have none."""
+    """Match each node before, by id, with the node after that does its work; others are gone."""
     into: dict[int, OpNode] = {}
     free = list(after)
     for key in (_same, _alike):  # the same node; one whose results lie elsewhere

@@ -1,4 +1,4 @@
-"""What passes did to a graph (`changes`), as the profiler's screen shows it."""
+"""The view of a graph's passes (`changes`) for the profiler's screen."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowvm.profiler.views.passes import NodeText, Pair, PassesView, PassText
 
 
 def passes_view(changes: Changes) -> PassesView:
-    """Of what passes did."""
+    """Return the view of the passes' changes."""
     names = {id(node): _name(node) for p in changes.passes for node in p.removed}
     told = [
         PassText(
@@ -30,8 +30,10 @@ def passes_view(changes: Changes) -> PassesView:
 
 
 def passes_record(changes: Changes, tasks: Sequence[OpNode]) -> dict[str, Any]:
-    """The same as plain values.  Nodes that run are told by their place among `tasks`, -1 where it
-    is not known: passes that run again make other nodes.
+    """Return the passes' changes as plain values.
+
+    A node that runs is named by its place among `tasks`, -1 if this is not known: passes that run
+    again make other nodes.
     """
     view = passes_view(changes)
     places = {id(node): k for k, node in enumerate(tasks)}
@@ -59,7 +61,7 @@ def _row(node: NodeText) -> list[Any]:
 
 
 def _pairs(changes: Changes) -> list[Pair]:
-    """In the order that nodes run; a removed one behind what was captured in front of it."""
+    """Return the pairs in the order that nodes run; a removed one is behind its predecessor."""
     parts: dict[int, list[int]] = {}
     for k, into in enumerate(changes.became):
         if not isinstance(into, str):

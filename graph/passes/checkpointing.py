@@ -49,7 +49,7 @@ def check_marks(name: str, marks: Iterable[Any], called: set[Any], paths: Iterab
 
 
 def checkpoint_regions(graph: LogicalGraph) -> LogicalGraph:
-    """Let backward compute again what it needs of marked calls."""
+    """Let backward compute again the values of marked calls that it needs."""
     if not any(node.region for node in graph.nodes):
         return graph
     facts = _Facts(graph)
@@ -91,7 +91,7 @@ def recompute(graph: LogicalGraph) -> LogicalGraph:
 
 
 class _Facts:
-    """Who reads and writes what, by places in the graph."""
+    """The readers and writers of each buffer, by places in the graph."""
 
     def __init__(self, graph: LogicalGraph) -> None:
         self.graph = graph
@@ -105,7 +105,7 @@ class _Facts:
         self.shown = {operand.buffer for operand in graph.outputs}
 
     def repeatable(self, place: int) -> bool:
-        """Whether a node only makes temporaries that nothing else writes."""
+        """Return True if a node only makes temporaries that nothing else writes."""
         node = self.graph.nodes[place]
         return is_pure(node) and all(
             o.buffer.kind is BufferKind.TEMPORARY and len(self.writers[o.buffer]) == 1
@@ -113,20 +113,20 @@ class _Facts:
         )
 
     def unchanged(self, operand: Operand, since: int, until: int) -> bool:
-        """Whether nobody writes there between two places."""
+        """Return True if no node between two places writes the operand's buffer."""
         return not any(since < p < until for p in self.writers.get(operand.buffer, ()))
 
     def last_in_backward(self, buffer: Buffer) -> int:
-        """The place of the last node behind forward that reads a buffer, -1 if there is none."""
+        """Return the last node behind forward that reads a buffer, -1 if there is none."""
         places = self.readers.get(buffer, ())
         return max((p for p in places if self.graph.nodes[p].phase != "forward"), default=-1)
 
     def last_needed(self, node: OpNode) -> int:
-        """The same for what a node makes."""
+        """Return the last place in backward that needs a node's results."""
         return max(self.last_in_backward(o.buffer) for o in node.outputs)
 
     def cheap(self, place: int) -> bool:
-        """Whether a forward node costs little more than its memory traffic."""
+        """Return True if a forward node costs little more than its memory traffic."""
         node = self.graph.nodes[place]
         name = node.operator.name.partition("[")[
             0
@@ -139,7 +139,7 @@ class _Facts:
         return node.phase == "forward" and not node.again and large and simple and not seen
 
     def at_hand(self, buffer: Buffer, until: int, derivable: set[Buffer]) -> bool:
-        """Whether a buffer is there in backward up to some place anyway, or can be made again."""
+        """Return True if backward has a buffer up to some place anyway, or can make it again."""
         return (
             buffer.kind is not BufferKind.TEMPORARY
             or buffer in self.shown
@@ -149,10 +149,10 @@ class _Facts:
 
 
 class _Clones:
-    """Which values are to be computed again, and the graph in which they are.
+    """The values to compute again, and the graph that does so.
 
     wanted   the values, each with the place of the node that makes it
-    copies   what backward reads instead; refused: values that must be kept after all
+    copies   the buffers that backward reads instead; refused: values that must be kept after all
     """
 
     def __init__(self, facts: _Facts) -> None:
@@ -163,7 +163,7 @@ class _Clones:
         self.free = max((b.number for b in facts.graph.buffers()), default=-1) + 1
 
     def made(self, number: Callable[[OpNode], int]) -> LogicalGraph:
-        """The graph whose backward reads clones of what is wanted; `number` gives their `again`."""
+        """Return the graph whose backward reads clones of values; `number` gives their `again`."""
         result: list[OpNode] = []
         for place, node in enumerate(self.facts.graph.nodes):
             if node.phase != "forward":
@@ -201,7 +201,7 @@ class _Clones:
                 yield node
 
     def _may_run(self, place: int, until: int) -> bool:
-        """Whether a node would compute in front of `until` what it did, and as often."""
+        """Return True if a node can run in front of `until` with the same result and as often."""
         nodes = self.facts.graph.nodes
         return nodes[place].repeat == nodes[until].repeat and all(
             self.facts.unchanged(o, place, until) for o in nodes[place].inputs

@@ -44,7 +44,7 @@ else:
 
 
 def holds(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> bool:
-    """Whether a kernel of this call holds rows, and does nothing else."""
+    """Return True if a kernel of this call holds rows, and does nothing else."""
     return _held(operator, metas, attrs) is not None
 
 
@@ -62,8 +62,9 @@ def _held(operator: Any, metas: tuple[TensorMeta, ...], attrs: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def held_launch(program: RowParts) -> Any:
-    """The CudaLaunch of a program of one call that `holds` rows, at most one program in front of it
-    and at most one behind; None if it is no such thing.
+    """Return the CudaLaunch of a program of one call that `holds` rows.
+
+    At most one program is in front of it and at most one behind; return None for other programs.
     """
     own = [k for k, part in enumerate(program.parts) if not is_program(part.operator)]
     if len(own) != 1 or own[0] > 1 or len(program.parts) > own[0] + 2:
@@ -154,7 +155,7 @@ class _Kernel:
         return True
 
     def writes_through(self, part: Part) -> bool:
-        """Call `part` with what the row becomes; whether that can be."""
+        """Call `part` on the row's result; return True if this is possible."""
         place, meta = self.row.outs[0]
         inside = {p for p, _ in self.row.outs} | {p for p, _ in self.more.values()}
         others = {p for p, _ in part.ins} - {place}
@@ -178,8 +179,9 @@ class _Kernel:
         )
 
     def _called(self, name: str, part: Part, result: Ref | tuple[()]) -> str | None:
-        """A call of the part's program, as an expression of the element's `place`; `result` is what
-        the row gives.
+        """Return a call of the part's program, as an expression of the element's `place`.
+
+        `result` is the row's result.
         """
         assert part.operator.infer is not None
         metas = tuple(meta for _, meta in part.ins)
@@ -212,7 +214,7 @@ class _Kernel:
         return cuda.Operand(place, View(meta.dtype, (meta.span // meta.dtype.itemsize,)))
 
     def _index(self, meta: TensorMeta, shape: Sequence[int]) -> str | None:
-        """Where an input has the element that is at `place` in the rows; `m` is the row."""
+        """Return the index of the input's element at `place` in the rows; `m` is the row."""
         strides = broadcast_stride(meta, shape)
         across, split = 1, len(shape)
         while split and across < self.n:

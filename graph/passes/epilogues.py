@@ -75,7 +75,7 @@ def fuse_epilogues(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _others(members: list[OpNode]) -> list[Operand] | None:
-    """What the nodes of an epilogue read besides the product; None if these never become one."""
+    """Return the operands of an epilogue besides the product; None if there is no epilogue."""
     products = [m for m in members if m.operator in TRANSPOSED]
     rest = [m for m in members if m.operator not in TRANSPOSED]
     out, values = members[0].outputs[0], {m.outputs[0] for m in members}
@@ -132,9 +132,7 @@ def _epilogue(groups: Groups, members: list[OpNode]) -> OpNode | None:
 
 
 class _Kind(NamedTuple):
-    """How an epilogue is computed: from x0, or x0 and x1 if it `joins`; whether there is an
-    addend.
-    """
+    """The form of an epilogue: a program of x0, or x0 and x1 if it `joins`; `added`: an addend."""
 
     program: str
     added: bool
@@ -150,7 +148,7 @@ def _kind(program: str, biased: bool, other: bool) -> _Kind:
 
 
 def _is_sum(line: str) -> bool:
-    """Whether a program's line says that t0 is x0 + x1."""
+    """Return True if a program's line says that t0 is x0 + x1."""
     match ast.parse(line).body:
         case [ast.Assign([ast.Name("t0")], ast.BinOp(ast.Name(a), ast.Add(), ast.Name(b)))]:
             return {a, b} == {"x0", "x1"}

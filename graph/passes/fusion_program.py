@@ -1,10 +1,11 @@
-"""What a group of elementwise nodes computes, as one program, and the operator that runs it.
+"""The program of a group of elementwise nodes, and the operator that runs it.
 
-Every elementwise op is declared by a scalar expression, so a group is a list of assignments; names
-go by position and sizes are not in it, so what repeats from layer to layer is compiled once.
+Every elementwise op is declared by a scalar expression, so a group is a list of assignments.  Names
+go by position and sizes are not in it, so a program that repeats from layer to layer is compiled
+once.
 
-float16 and bfloat16 are what a value is stored as: it is computed in float32, and each result that
-eager code would have stored so is rounded, so fusing changes no such value.
+Values are stored as float16 and bfloat16, and computed in float32.  Each result that eager code
+would have stored is rounded, so fusion changes no value.
 """
 
 from __future__ import annotations
@@ -61,9 +62,7 @@ def _types(form: Any, metas: tuple[TensorMeta, ...], kinds: tuple[type, ...]) ->
 
 
 def real_of(node: OpNode) -> str | None:
-    """The dtype of all of a node's arithmetic, "" if it is of bools, None if it is no member of a
-    program.
-    """
+    """Return the dtype of a node's arithmetic, "" for bools, None if no program can have it."""
     if any(not isinstance(s, Live) and not math.isfinite(s) for s in node.scalars):
         return None  # no literal of Python says it
     metas = tuple(operand.meta for operand in node.inputs)
@@ -111,8 +110,9 @@ class Program(NamedTuple):
 def program_text(
     members: Sequence[OpNode], inputs: Sequence[Operand], outputs: Sequence[Operand]
 ) -> tuple[str, tuple[Live, ...]]:
-    """What these nodes compute of these inputs, x0 and so on, and of numbers that change, n0 and so
-    on, which come along: assignments, then the results.
+    """Return the program of these nodes: assignments, then the results; and its live numbers.
+
+    Inputs are named x0 and so on, live numbers n0 and so on.
     """
     names: dict[Any, str] = {operand: f"x{k}" for k, operand in enumerate(inputs)}
     lives: list[Live] = []
@@ -175,7 +175,7 @@ def _number(value: Any, lives: list[Live], is_bool: bool) -> ast.expr:
 
 
 def title(names: Sequence[str]) -> str:
-    """What a node made of nodes of these names is called: `fused[mul,add,tanh]`."""
+    """Return the name of a node made of nodes of these names: `fused[mul,add,tanh]`."""
     more = f",{len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"fused[{','.join(names[:MOST_NAMES])}{more}]"
 
@@ -260,7 +260,7 @@ def _check_metas(
 
 
 def is_program(operator: Operator) -> bool:
-    """Whether `fused_operator` made it."""
+    """Return True if `fused_operator` made it."""
     return operator.recipe is not None and operator.recipe[0] == RECIPE
 
 

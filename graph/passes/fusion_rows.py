@@ -1,4 +1,4 @@
-"""Fusion of reductions with what is in front of them and behind: row by row, or block by block.
+"""Fusion of reductions with the nodes in front and behind: row by row, or block by block.
 
 A softmax, a norm, a sum, a loss takes rows one by one, and so may elementwise programs: a group of
 both goes through its tensors in blocks of rows (`ops/declare/cpu/blocks.py`).  Each kernel of the
@@ -157,7 +157,7 @@ class _Made:
 
     @property
     def saved(self) -> int:
-        """Bytes of what is never stored, and of what is stored and need not be read to be summed.
+        """Count the bytes that are never stored, and the bytes that a sum need not read again.
 
         A kernel that gives as much as it takes reads what is stored in the time that it computes;
         to a sum, reading is all there is.

@@ -30,7 +30,7 @@ class Group:
 
 
 class Groups(Accesses):
-    """The groups of a graph, and what the search asks of it, computed once."""
+    """The groups of a graph, and the facts for their search, computed once."""
 
     def __init__(self, graph: LogicalGraph) -> None:
         super().__init__(graph)
@@ -42,7 +42,7 @@ class Groups(Accesses):
         self.section = (repeated[0], repeated[-1] + 1) if repeated else (0, 0)
 
     def makes_values(self, node: OpNode) -> bool:
-        """Whether a node does nothing but make whole temporaries that nobody else writes."""
+        """Return True if a node only makes whole temporaries that nobody else writes."""
         return is_pure(node) and all(
             o.buffer.kind is BufferKind.TEMPORARY and self.writers[o.buffer] == 1 and o.offset == 0
             for o in node.outputs
@@ -51,7 +51,7 @@ class Groups(Accesses):
     def search(
         self, joins: Callable[[OpNode], bool], fits: Callable[[list[OpNode]], bool]
     ) -> list[Group]:
-        """The groups of at least two nodes of those that `joins` names."""
+        """Return the groups of at least two nodes that `joins` accepts."""
         for place, node in enumerate(self.graph.nodes):
             if not (self.makes_values(node) and joins(node)):
                 continue
@@ -88,7 +88,7 @@ class Groups(Accesses):
         return rebuilt(self.graph, [*nodes, *_in_order(fused.get(len(self.graph.nodes), []))])
 
     def interface(self, members: Sequence[OpNode]) -> tuple[list[Operand], list[Operand]]:
-        """What nodes read from outside, and what of their results is needed there."""
+        """Return the operands that nodes read from outside, and the results needed outside."""
         inside = {o.buffer for m in members for o in m.outputs}
         inputs = [o for m in members for o in m.inputs if o.buffer not in inside]
         numbers = {id(m) for m in members}
@@ -109,8 +109,9 @@ class Groups(Accesses):
         return list(groups.values())
 
     def _runs_at(self, place: int, behind: int) -> int:
-        """Where the node at `place` runs, if it is in a group by now; `behind` is -1 for the place
-        after which something may run that needs it.
+        """Return the place at which the node at `place` runs, which may be the place of its group.
+
+        `behind` is -1 for the place after which a reader of the node may run.
         """
         group = self.group_of.get(place)
         if group is None or len(group.places) == 1:
@@ -118,7 +119,7 @@ class Groups(Accesses):
         return group.at + behind if behind else min(place, group.at)
 
     def allowed(self, group: Group, fits: Callable[[list[OpNode]], bool]) -> bool:
-        """Whether the nodes may run together; the group then knows where."""
+        """Return True if the nodes may run together, and store their place in the group."""
         members, places = self.members(group), set(group.places)
         if len(members) > MOST_NODES or not all(together(members[0], m) for m in members):
             return False
@@ -145,7 +146,7 @@ class Groups(Accesses):
         return behind < before and not self._reads_itself(group) and fits(members)
 
     def _reads_itself(self, group: Group) -> bool:
-        """Whether it would need, by way of other groups at its place, what it makes itself."""
+        """Return True if the group needs its own results, by way of other groups at its place."""
         seen: set[int] = set()
         others: list[int] = []  # places of groups that need what it makes
         left, mine = list(group.places), set(group.places)
@@ -165,7 +166,7 @@ class Groups(Accesses):
 
 
 def _in_order(nodes: list[OpNode]) -> list[OpNode]:
-    """Nodes of one place, those that make something in front of those that read it."""
+    """Sort nodes inserted at one place: a node comes before the readers of its results."""
     left, ordered = list(nodes), []
     while left:
         buffers = {operand.buffer for node in left for operand in node.outputs}

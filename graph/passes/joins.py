@@ -52,12 +52,12 @@ def assembly_operator(count: int) -> Operator:
 
 
 def is_zero(value: Any) -> bool:
-    """Whether a scalar is the number +0."""
+    """Return True if a scalar is the number +0."""
     return isinstance(value, (int, float)) and value == 0 and math.copysign(1, value) > 0
 
 
 def join_copies(graph: LogicalGraph) -> LogicalGraph:
-    """Let `cat` read what was copied for it, and write zeros that were made for it."""
+    """Let `cat` read the sources of copies made for it, and write zeros made for it."""
     accesses = Accesses(graph)
     made: dict[int, OpNode] = {}
     gone: set[int] = set()
@@ -104,8 +104,9 @@ def join_copies(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _regions(node: OpNode) -> Iterator[tuple[TensorMeta, int, tuple[int, ...]]]:
-    """Where each input of a `cat` goes, as a region of the output and its offset, and the strides
-    by which the input is read.
+    """Yield the position of each input of a `cat`.
+
+    It is a region of the output and its offset, and the strides by which the input is read.
     """
     dim, new = node.attrs
     out = node.outputs[0].meta
@@ -120,7 +121,7 @@ def _regions(node: OpNode) -> Iterator[tuple[TensorMeta, int, tuple[int, ...]]]:
 
 
 def _made_for(accesses: Accesses, maker: int, operand: Operand, place: int) -> bool:
-    """Whether a node makes what only the node at `place` reads, once and all of it, in C order."""
+    """Return True if only the node at `place` reads a node's result: once, whole, in C order."""
     writer, reader = accesses.nodes[maker], accesses.nodes[place]
     out = writer.outputs[0]
     plain = operand.offset == 0 and operand.meta.contiguous and out.meta.contiguous
@@ -132,7 +133,7 @@ def _made_for(accesses: Accesses, maker: int, operand: Operand, place: int) -> b
 def _copied(
     accesses: Accesses, copy: int, region: TensorMeta, place: int
 ) -> tuple[Operand, TensorMeta] | None:
-    """What a copy reads, and the region in its shape; None if it cannot be read at `place`."""
+    """Return a copy's source and its region; None if it cannot be read at `place`."""
     (source,) = accesses.nodes[copy].inputs
     if source.meta.dtype is not region.dtype:
         return None

@@ -1,12 +1,12 @@
-"""What reads a sum over ranks is put as late as it can be, so that backward goes on meanwhile.
+"""The pass that delays readers of a sum over ranks, so that backward goes on meanwhile.
 
 The nodes of a stream run in their order.  A gradient that ranks have summed is divided, or copied,
-right behind its exchange in the program, and whatever comes next on that stream would wait for the
-exchange as well.  Here those readers, and what conflicts with them, go behind all that does not
-need them: to the end, or in front of the next exchange that does.
+right behind its exchange in the program.  The next nodes on that stream would wait for the exchange
+as well.  This pass moves such readers, and the nodes that conflict with them, behind all nodes that
+do not need them: to the end, or in front of the next exchange that does.
 
-Exchanges keep their order, which is that of all ranks.  Only sums of backward are meant: what is
-gathered is used up where it is, and memory would hold all of it at once.
+Exchanges keep their order, which is the same on all ranks.  Only sums of backward are moved:
+gathered values are used up where they are, and memory would hold all of them at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowvm.ops.collectives.exchanges import TRAFFIC
 
 
 class _Late:
-    """Nodes that wait, and what they touch."""
+    """The nodes that wait, and the buffers that they touch."""
 
     def __init__(self) -> None:
         self.nodes: list[OpNode] = []
@@ -31,14 +31,14 @@ class _Late:
         self.written |= {operand.buffer for operand in node.written()}
 
     def conflicts(self, node: OpNode) -> bool:
-        """Whether a node must not go in front of them."""
+        """Return True if a node must not go in front of the late nodes."""
         return any(operand.buffer in self.written for _, operand in node.accesses()) or any(
             operand.buffer in self.touched for operand in node.written()
         )
 
 
 def read_sums_late(graph: LogicalGraph) -> LogicalGraph:
-    """The graph with what reads sums over ranks behind what does not."""
+    """Return the graph with readers of sums over ranks behind nodes that do not need them."""
     if len({node.stream for node in graph.nodes}) < 2:
         return graph
     result: list[OpNode] = []

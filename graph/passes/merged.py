@@ -25,7 +25,7 @@ class Merged(Operator):
         return (values[k * each : (k + 1) * each] for k in range(self.count))
 
     def operands_of(self, k: int) -> list[int]:
-        """Where member k's operands are among those of the whole, as `base` has them."""
+        """Return the positions of member k's operands among all, in the order of `base`."""
         each, outs = self.ahead + len(self.base.inputs), len(self.outputs) // self.count
         first = len(self.outputs) + k * each
         return [*range(k * outs, (k + 1) * outs), *range(first, first + each)]

@@ -67,7 +67,7 @@ def peak_of(graph: LogicalGraph) -> int:
 
 @dataclass(eq=False)
 class _Value:
-    """A temporary that a section's nodes touch: who does, and whether others in front or behind."""
+    """A temporary that a section's nodes touch: its users inside, before and behind the section."""
 
     size: int
     users: list[int] = field(default_factory=list)
@@ -77,7 +77,7 @@ class _Value:
 
 
 class _Steps:
-    """A section's nodes by number: what has to run before what, and which values they touch.
+    """A section's nodes by number: the order that they must keep, and the values that they touch.
 
     Two numbers more are gates, which run as soon as they can: `count` is behind all forward nodes
     and in front of all updates, `count + 1` behind backward too and in front of those updates that
@@ -168,7 +168,7 @@ class _Steps:
         return best
 
     def _change(self, k: int, backwards: bool) -> tuple[int, int, int]:
-        """What node `k`, run now, takes, frees, and takes in the place of what it frees."""
+        """Return the bytes that node `k`, run now, takes, frees, and takes from freed ones."""
         takes, frees = [], []
         for value in self.touched[k]:
             opened, closed = (value.behind, value.before) if backwards else (
@@ -190,7 +190,7 @@ class _Steps:
         return sum(takes), sum(frees), shared
 
     def _start(self, backwards: bool) -> int:
-        """Nothing has run; the bytes that are alive."""
+        """Reset to the start, where nothing has run; return the bytes that are alive."""
         for value in self.values:
             value.left = len(value.users)
         return sum(v.size for v in self.values if (v.behind if backwards else v.before))

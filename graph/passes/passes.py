@@ -1,4 +1,4 @@
-"""Passes: functions from LogicalGraph to LogicalGraph that change what runs and not what comes out.
+"""Passes: functions from LogicalGraph to LogicalGraph that change the work and not the results.
 
 Each is listed in PASSES, in the order in which they run, and can be switched off by name.
 `FLOWVM_DEBUG_PASS=name` (or `all`) prints a graph before and after.  Every pass checks its result.
@@ -52,8 +52,10 @@ ON_DEVICES: dict[str, Pass] = {"epilogues": split_biases, "rows": fuse_rows_on_d
 def optimize(
     graph: LogicalGraph, without: Sequence[str] = (), told: Told | None = None
 ) -> LogicalGraph:
-    """All passes but those named; `told` is called after each with its name, the graph before, and
-    the graph after.  ArgumentError for a name that is none.
+    """Apply all passes except `without`.
+
+    `told` is called after each with its name, the graph before, and the graph after.  ArgumentError
+    for an unknown name.
     """
     pass_names(without)
     watched = config.debug_pass
@@ -103,7 +105,7 @@ def passes_for(graph: LogicalGraph) -> dict[str, Pass]:
 
 
 def pass_names(names: Sequence[str]) -> Sequence[str]:
-    """`names` as they are; ArgumentError if one of them is no pass."""
+    """Return `names` unchanged; ArgumentError if one of them is no pass."""
     unknown = sorted(set(names) - set(PASSES))
     if unknown:
         raise ArgumentError(f"there is no pass {unknown}; there are {', '.join(PASSES)}")
@@ -173,7 +175,7 @@ def eliminate_copies(graph: LogicalGraph) -> LogicalGraph:
 
 
 def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
-    """Compute once what is computed twice from the same values."""
+    """Compute once a value that is computed twice from the same values."""
     writers = writers_of(graph)
     shown = {operand.buffer for operand in graph.outputs}
     version: dict[Buffer, int] = {}
@@ -212,7 +214,7 @@ def eliminate_common_subexpressions(graph: LogicalGraph) -> LogicalGraph:
 
 
 def fold_constants(graph: LogicalGraph) -> LogicalGraph:
-    """Compute now what depends on nothing: the results become variables of the graph."""
+    """Compute now the values that depend on nothing: they become variables of the graph."""
     writers = writers_of(graph)
     shown = {operand.buffer for operand in graph.outputs}
     constant: set[Buffer] = set()

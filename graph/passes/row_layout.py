@@ -1,4 +1,4 @@
-"""How a program on rows is cut into blocks, and its invocation.
+"""The cut of a program on rows into blocks, and its invocation.
 
 A row is a length of each operand: `n` elements of the longest ones, fewer of others (a row's mean
 is one).  `arrange` finds an n such that every kernel's units are whole rows, and every operand of
@@ -57,14 +57,14 @@ class RowParts:
 
     @property
     def blocks(self) -> str:
-        """How it is cut, for a reader."""
+        """The cut into blocks, for a reader."""
         arrangement = arrange(self)
         assert arrangement is not None
         return f"{arrangement.cut.blocks} blocks of {arrangement.cut.height} x {arrangement.length}"
 
 
 class Arrangement(NamedTuple):
-    """How a program is cut; `rows_of` has the elements of a row of what the program makes."""
+    """The cut of a program; `rows_of` has the number of elements in a row of each result."""
 
     cut: Rows
     length: int
@@ -85,7 +85,7 @@ class _Spread(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def arrange(program: RowParts) -> Arrangement | None:
-    """The arrangement of a program, None if there is none."""
+    """Return the arrangement of a program, None if there is none."""
     lowered = {k: p.lower() for k, p in enumerate(program.parts) if not is_program(p.operator)}
     each: dict[int, int] = {}  # elements of a unit's longest operand
     totals = set()
@@ -154,7 +154,7 @@ def _arranged(
 def _cut_fits(
     program: RowParts, part: Part, blocks: Sequence[int], height: int, rows_of: dict[int, int]
 ) -> bool:
-    """Whether a kernel with units may take part; notes the rows of what it makes."""
+    """Return True if a kernel with units may take part; store the rows of its results."""
     for i, (place, meta) in enumerate(part.refs):
         if blocks[i] % height or (place < 0 and not blocks[i]):
             return False
@@ -199,7 +199,7 @@ def _spread(part: Part, rows: int, rows_of: dict[int, int], outputs: int) -> lis
 
 
 def merged_dims(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """One operand's dimensions, those that it runs through in one made one."""
+    """Merge the dimensions of an operand that it runs through in one."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if size == 1:

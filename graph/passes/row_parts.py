@@ -1,8 +1,8 @@
-"""What the parts of a program on rows have to be, where a saved graph says them.
+"""The checks of the parts of a program on rows that comes from a saved graph.
 
-A program's parts are a small graph: its operands are places, each as large as the largest view of
-it.  So it is held against what a graph is held against, and the operands that a node gives it
-against the places that it was made for.
+A program's parts are a small graph.  Its operands are places, each as large as the largest view of
+it.  So it must pass the checks of a graph.  A node's operands are checked against the places for
+which they were made.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PARTS: tuple[Check, ...] = (
 
 
 def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) -> None:
-    """ArgumentError unless the parts are a graph with so many outputs, inputs and numbers."""
+    """Raise ArgumentError unless the parts are a graph of so many outputs, inputs and scalars."""
     buffers: dict[int, Buffer] = {}
     for _, _, refs, _ in parts:
         for place, meta in refs:
@@ -80,7 +80,7 @@ def check_parts(name: str, parts: Any, outputs: int, inputs: int, scalars: int) 
 def check_places(
     program: RowParts, outs: Sequence[TensorMeta], metas: Sequence[TensorMeta]
 ) -> None:
-    """ArgumentError unless a node's operands are what the program's parts take for them."""
+    """Raise ArgumentError unless a node's operands fit the places of the program's parts."""
     operands = (*outs, *metas)
     made = {place: meta for part in program.parts for place, meta in part.outs}
     for part in program.parts:

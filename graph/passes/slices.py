@@ -35,7 +35,7 @@ Box = tuple[tuple[int, int], ...]  # start and size in each dimension
 
 
 class _Part(NamedTuple):
-    """A rectangle of a tensor, what is copied there, and where the node stood that did."""
+    """A rectangle of a tensor, the source copied there, and the copying node's place."""
 
     box: Box
     source: Operand  # as read: of the box's shape, perhaps broadcast
@@ -124,8 +124,9 @@ def _read_as(source: Operand, shape: tuple[int, ...], box: Box) -> Operand:
 
 
 def _box(base: TensorMeta, to: Operand) -> Box | None:
-    """What a slice is of a dense tensor, dimension by dimension; None if it is no rectangle whose
-    dimensions are the tensor's, in their order.
+    """Return the box of a slice of a dense tensor: (start, count) for each dimension.
+
+    Return None if the slice is no rectangle whose dimensions are the tensor's, in their order.
     """
     if not base.contiguous or to.meta.dtype is not base.dtype or to.meta.numel == 0:
         return None
@@ -200,9 +201,9 @@ def _turned(accesses: Accesses, wholes: dict[Buffer, _Whole], place: int) -> _Wh
 
 
 def _order(base: TensorMeta, seen: TensorMeta) -> list[int | None] | None:
-    """Which dimension of `base` each one of a view of all of it is; None stands for one of size 1.
+    """Return the dimension of `base` for each dimension of a view of all of it, None for size 1.
 
-    No list at all if the view is no reordering.
+    Return no list at all if the view is no reordering.
     """
     if seen.numel != base.numel:
         return None
@@ -223,7 +224,7 @@ def _order(base: TensorMeta, seen: TensorMeta) -> list[int | None] | None:
 
 
 def _node(accesses: Accesses, buffer: Buffer, whole: _Whole) -> OpNode | None:
-    """The node in place of the last of those that are gone; None if a source changes before."""
+    """Return the node that replaces the last removed one; None if a source changes before."""
     at = max(whole.gone)
     if not all(accesses.unchanged(p.source.buffer, p.place + 1, at) for p in whole.parts):
         return None
@@ -253,7 +254,7 @@ def _piece(operand: int, meta: TensorMeta, box: Box, stride: tuple[int, ...]) ->
 
 
 def _gaps(whole: Box, boxes: Sequence[Box]) -> list[Box]:
-    """What no box covers, as rectangles."""
+    """Return the rest that no box covers, as rectangles."""
     left = [whole]
     for box in boxes:
         left = list(itertools.chain.from_iterable(_without(piece, box) for piece in left))

@@ -1,5 +1,6 @@
-"""The kernels of merged updates: those of the members, called for their pieces; on a device, one
-launch for all of them (`flowvm.ops.updates.cuda.merging`).
+"""The kernels of merged updates: they call the members' kernels for pieces of the tensors.
+
+On a device there is one launch for all of them (`flowvm.ops.updates.cuda.merging`).
 
 Invariant: the layout of a merged kernel holds the layouts of its members, and nothing else is
 pointed to.

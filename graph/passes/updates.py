@@ -47,7 +47,7 @@ MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars 
 
 
 def merge_updates(graph: LogicalGraph) -> LogicalGraph:
-    """Make one node of those that run one operator in place on tensors apart from each other."""
+    """Merge nodes that run one operator in place on separate tensors."""
     slots: list[_Slot] = []
     for node in graph.nodes:
         key = _key(node)
@@ -61,7 +61,7 @@ def merge_updates(graph: LogicalGraph) -> LogicalGraph:
 
 
 def _key(node: OpNode) -> Any:
-    """What nodes that may be merged have in common; None if this one may not."""
+    """Return the properties that nodes to be merged share; None if this node may not be merged."""
     if node.operator.unsized or isinstance(node.operator, Merged):
         return None
     if is_pure(node) and node.phase != "optimizer":  # its result would have to wait for others
@@ -84,7 +84,7 @@ def _merges_on_cpu(node: OpNode) -> bool:
 
 
 def _merges_on_device(node: OpNode) -> bool:
-    """Of any size: there, a launch is what costs."""
+    """Return True if a device can merge the node, of any size: there, the launch is the cost."""
     return merging.merges(lowering.launch_of(node.operator, _metas(node), node.attrs))
 
 
@@ -118,7 +118,7 @@ class _Slot:
         self.words += _words(node)
 
     def conflicts(self, reads: set[Buffer], writes: set[Buffer]) -> bool:
-        """Whether these accesses must stay behind those of the slot."""
+        """Return True if these accesses must stay behind the accesses of the slot."""
         return not (
             self.writes.isdisjoint(reads)
             and self.writes.isdisjoint(writes)
@@ -193,8 +193,9 @@ def _scalar_kinds(node: OpNode) -> str:
 
 @functools.cache
 def merged_operator(base: Operator, into: bool, count: int, kinds: str) -> Operator:
-    """The operator of `count` nodes of `base` (its outputs given, if `into`) as one; `kinds` are
-    those of its scalars.
+    """Return one operator for `count` nodes of `base` (its outputs given, if `into`).
+
+    `kinds` are the kinds of its scalars.
     """
     outs = base.outputs if into else ()
     own = (*outs, *base.inputs)
@@ -230,7 +231,7 @@ def merged_again(base: tuple[Any, ...], into: bool, count: int, kinds: str) -> O
 
 
 def _reference(operator: Operator) -> tuple[Any, ...]:
-    """The recipe of an operator, or what tells it from others that are declared."""
+    """Return the recipe of an operator, or a declared operator's distinguishing mark."""
     if operator.recipe is not None:
         return ("recipe", *operator.recipe)
     pattern = operator.form[1] if operator.form is not None else ""

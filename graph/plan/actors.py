@@ -1,4 +1,4 @@
-"""Actors of a Plan on several streams: which tasks make a chain, and who waits for whom.
+"""The actors of a Plan on several streams: chains of tasks, and the waits between them.
 
 A stream runs in order, so its tasks are cut only where it talks to another one: a chain begins
 with a task that waits for something more of another stream than the one in front of it did, and
@@ -57,7 +57,7 @@ class ActorDesc:
     copies: int = 1
 
     def tells(self, others: Sequence[ActorDesc]) -> list[int]:
-        """Whom its acting may let act: those that wait for it or for its credit."""
+        """Return the actors that its acting may let act: they wait for it or for its credit."""
         return [
             other.number
             for other in others
@@ -165,8 +165,9 @@ def _handed_on(graph: LogicalGraph, section: Sequence[ActorDesc]) -> set[tuple[i
 
 
 def conflicts(nodes: Sequence[OpNode]) -> list[tuple[int, int]]:
-    """(earlier, later) places of nodes that must keep their order; not those that follow from
-    others on the same buffer.
+    """Return the (earlier, later) places of nodes that must keep their order.
+
+    Pairs that follow from others on the same buffer are left out.
     """
     found: dict[tuple[int, int], None] = {}
     writer: dict[Buffer, int] = {}
@@ -217,9 +218,10 @@ def _chains(nodes: Sequence[OpNode]) -> tuple[list[list[int]], list[set[int]]]:
 
 
 def _carried(graph: LogicalGraph, actors: Sequence[ActorDesc]) -> set[tuple[int, int]]:
-    """(before, after): actor `after` must not act for the next launch, or repetition, until
-    `before`, which comes behind it, has acted for this one: they share what stays, and one of them
-    writes it.
+    """Return (before, after) pairs: actor `after` must wait with the next launch or repetition.
+
+    It waits until `before`, which comes behind it, has acted for this one.  They share lasting
+    memory, and one of them writes it.
     """
     found = set()
     uses: dict[Buffer, dict[int, bool]] = {}

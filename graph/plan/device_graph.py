@@ -1,4 +1,4 @@
-"""The Python side of a Plan's CUDA graph: its memory, its words, and what became of it.
+"""The Python side of a Plan's CUDA graph: its memory, its words, and its state.
 
 `flowvm.vm.workers.device_graph` captures and launches it.
 """
@@ -51,8 +51,9 @@ _APART = (
 
 
 class ChunkEnd:
-    """What a chunk on a device has behind its temporaries: a line for each task that may report,
-    then the numbers that a launch brings.
+    """The layout of a device chunk behind its temporaries.
+
+    It has a line for each task that may report, then the numbers that a launch brings.
     """
 
     def __init__(self, plan: PlanParts) -> None:
@@ -62,12 +63,12 @@ class ChunkEnd:
         self.numbers_at = self.lines_at + LINE_BYTES * len(self.reporters)
 
     def line_of(self, task: int) -> int:
-        """The offset of a task's line; of one that has none, nothing is asked."""
+        """Return the offset of a task's line; a task without one never uses the answer."""
         place = self.reporters.index(task) if task in self.reporters else 0
         return self.lines_at + LINE_BYTES * place
 
     def number_at(self, place: int) -> int:
-        """The offset of a launch's number."""
+        """Return the offset of a launch's number."""
         return self.numbers_at + 8 * place
 
     def nbytes(self, numbers: int) -> int:
@@ -76,8 +77,10 @@ class ChunkEnd:
 
 
 class DeviceGraph:
-    """Of one Plan: `words` (GRAPH) are its worker's, `memory` is the graph's own; `kept` is what
-    the words point to, and they themselves.
+    """The CUDA graph of one Plan.
+
+    `words` (GRAPH) are its worker's, `memory` is the graph's own; `kept` holds the words and the
+    objects to which they point.
     """
 
     def __init__(
@@ -115,13 +118,13 @@ class DeviceGraph:
             weakref.finalize(self, _drop, self.words, self.memory, driver).atexit = False
 
     def place(self, tasks: Sequence[int]) -> None:
-        """Where the words of the tasks are."""
+        """Store the addresses of the tasks' words."""
         for at, task in self._starts:
             self.words[at] = tasks[task]
 
     @property
     def text(self) -> str:
-        """How launches are made, and why."""
+        """The way in which launches are made, and the reason."""
         mode, launches = int(self.words[GRAPH.MODE]), int(self.words[GRAPH.LAUNCHES])
         if mode == GRAPH.READY:
             beside = f" of {self.branches} branches" if self.words[GRAPH.LANES] else ""
@@ -136,13 +139,13 @@ class DeviceGraph:
 
     @property
     def lines(self) -> list[str]:
-        """What `explain` says: how launches are made, and what has kernels of its own in them."""
+        """The lines for `explain`: the way of launching, and the parts with their own kernels."""
         return [self.text, *_APART]
 
     # --- words ------------------------------------------------------------------------------------
 
     def _around(self, words: list[int], plan: PlanParts, end: ChunkEnd, numbers: int) -> None:
-        """What goes before the tasks and behind them."""
+        """Add the steps before the tasks and behind them."""
         lines = len(end.reporters)
         words[GRAPH.LINES], words[GRAPH.LINES_AT], words[GRAPH.NUMBERS_AT] = (
             lines, end.lines_at, end.numbers_at,
@@ -162,7 +165,7 @@ class DeviceGraph:
                 words[place] = int(layout.ctypes.data)
 
     def _reporters(self, words: list[int], plan: PlanParts, end: ChunkEnd) -> None:
-        """Of each line: its task, and the operands of a launch that depend on what that makes."""
+        """Add, for each line, its task and the launch's operands that depend on its results."""
         words[GRAPH.REPORTERS_AT] = len(words)
         found = [_dependents(plan, task) for task in end.reporters]
         at = len(words) + REPORTER.WORDS * len(found)
@@ -172,8 +175,9 @@ class DeviceGraph:
         words += [operand for operands in found for operand in operands]
 
     def _branches(self, words: list[int], plan: PlanParts) -> list[tuple[int, int]]:
-        """The branches, on the twin of the Plan's stream and the device's lanes: where the address
-        of which task is to be written.
+        """Add the branches, on the twin of the Plan's stream and the device's lanes.
+
+        Return the places of the words to which the address of a task is to be written.
         """
         index, of = self.device.index or 0, plan.branches
         numbers = dict.fromkeys(branch.stream for branch in of)  # the first one's is the twin
@@ -202,8 +206,9 @@ class DeviceGraph:
 
 
 def _dependents(plan: PlanParts, task: int) -> list[int]:
-    """The operands of a launch, but for its outputs, that hold what a task made or what was
-    computed of it, when the launch is over.
+    """Return the operands of a launch that depend on a task's results when the launch is over.
+
+    The launch's outputs are not among them.
     """
     nodes, tainted = plan.graph.nodes, set[Buffer]()
     section = [n.number for n in nodes if n.repeat > 1]  # these come round again
@@ -240,7 +245,7 @@ def _drop(words: Words, memory: Any, device: Any) -> None:
 
 
 def _destroy_unused() -> None:
-    """Let go of what no launch in flight can use any more."""
+    """Destroy graphs that no launch in flight can use any more."""
     while _dropped and _dropped[0][0] <= engine.control[CTL.HEAD]:
         _, words, _, device = _dropped.pop(0)
         if words[GRAPH.EXEC]:

@@ -39,9 +39,9 @@ MOST_BLOCKS = 128  # in a ring; further launches in flight bring blocks of their
 
 
 class Launching:
-    """How a Plan is launched; `function` does it.
+    """The launch of a Plan; `function` carries it out.
 
-    `lines` are the same for who writes a larger function, with `own` for what they name.
+    `lines` are the same for a caller that writes a larger function, with `own` for their names.
     """
 
     def __init__(self, plan: PlanParts, info: Any) -> None:
@@ -169,7 +169,7 @@ def _forget_released() -> None:
 
 
 class _Entry:
-    """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 while there is none."""
+    """The VM's entry of a Plan, made at its first launch; `number[0]` is -1 before."""
 
     def __init__(self, plan: PlanParts, info: Any) -> None:
         self.number = [-1]
@@ -208,8 +208,9 @@ engine.on_entries_full.append(_forget_entries)
 
 
 def _departing(name: str, home: int) -> Callable[..., int]:
-    """What is done while some thread captures or issues to another stream; and always for a Plan
-    on several streams, whose launches have `home` for theirs.
+    """Return the function to call while some thread captures or issues to another stream.
+
+    It is always called for a Plan on several streams, whose launches have `home` for their stream.
     """
 
     def departing(word: int, storages: tuple[int, ...]) -> int:
@@ -303,7 +304,7 @@ class _Source:
         return lines
 
     def _storage(self, buffer: Buffer, k: int, alone: bool) -> tuple[str, str]:
-        """What an output's storage is called, and the line that makes it."""
+        """Return the name of an output's storage, and the line of code that makes it."""
         if buffer.kind is BufferKind.VARIABLE:
             self.own[f"ot{k}"] = buffer.held
             return f"ot{k}", ""

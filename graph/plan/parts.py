@@ -1,4 +1,4 @@
-"""What a Plan consists of, for those that make its words and tell about it: see `plan`."""
+"""The parts of a Plan, for the modules that make its words and describe it: see `plan`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowvm.graph.plan.actors import ActorDesc
 
 @dataclass(eq=False)
 class RegstDesc:
-    """Where a buffer is during a launch: `operand` of the launch, or `block` in its chunk.
+    """The position of a buffer during a launch: `operand` of the launch, or `block` in its chunk.
 
     Repetitions that are in flight together have `copies` of it, `apart` bytes from one to the next.
     """
@@ -29,7 +29,7 @@ class RegstDesc:
 
     @property
     def text(self) -> str:
-        """Such as chunk+128, or operand 3."""
+        """The position in words, such as chunk+128 or operand 3."""
         if self.block is None:
             return f"operand {self.operand}"
         return f"chunk+{self.block.offset}" + (f" x{self.copies}" if self.copies > 1 else "")
@@ -37,8 +37,9 @@ class RegstDesc:
 
 @dataclass(eq=False)
 class TaskDesc:
-    """A node with what runs it; `scratch` is its part of the chunk.  On a device it may `report`
-    bad data, and have steps that are taken before each launch, `begins`.
+    """A node with the code that runs it; `scratch` is its part of the chunk.
+
+    On a device it may `report` bad data, and have steps before each launch, `begins`.
     """
 
     number: int
@@ -51,7 +52,7 @@ class TaskDesc:
 
 
 class PlanParts(Protocol):
-    """A Plan; those that are called while it is made find what they read there already."""
+    """A Plan, as its makers see it: they find the fields that are set already."""
 
     name: str
     graph: LogicalGraph

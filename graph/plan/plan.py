@@ -104,14 +104,15 @@ class Plan:
 
     @property
     def passes(self) -> PassesView:
-        """What the passes made of the captured graph, side by side; see
-        `flowvm.graph.passes.changes`.
+        """The changes of the passes to the captured graph, side by side.
+
+        See `flowvm.graph.passes.changes`.
         """
         return changes_view.passes_view(changes(self.graph))
 
     @functools.cached_property
     def uses(self) -> Uses:
-        """What launches do with memory that they do not own."""
+        """The use that launches make of memory that they do not own."""
         return self.graph.uses()
 
     # --- compiling ----------------------------------------------------------------------------
@@ -148,16 +149,18 @@ class Plan:
         return found
 
     def _section(self, step: int) -> tuple[int, int]:
-        """The first and last step of those that are repeated together with `step`."""
+        """Return the first and last step of the section that is repeated together with `step`."""
         repeat, last = self.graph.nodes[step].repeat, step
         while last + 1 < len(self.graph.nodes) and self.graph.nodes[last + 1].repeat == repeat > 1:
             last += 1
         return step, last
 
     def _memory(self) -> MemoryPlan:
-        """Offsets for all blocks.  Those of different streams have none in common, since nothing
-        says in which order they live; what several streams use shares with nobody, nor does what
-        actors of a section hand on.
+        """Give all blocks offsets.
+
+        Blocks of different streams share no memory, since nothing orders their lives.  Memory of
+        several streams is shared with no other block, nor is memory that actors of a section hand
+        on.
         """
         streams: dict[Any, set[int]] = {}
         for task in self.tasks:
@@ -234,7 +237,7 @@ class Plan:
         return showing.live(hz, self.table)
 
     def memory_report(self) -> MemoryReport:
-        """What a launch allocates, and what eager code would."""
+        """Return the memory that a launch allocates, and the memory that eager code allocates."""
         return MemoryReport(
             self.chunk_bytes,
             sum(buffer.nbytes for buffer in self.made),
@@ -270,7 +273,7 @@ class Plan:
 
 
 def _lowered(node: OpNode, metas: tuple[TensorMeta, ...]) -> tuple[Invocation, bool, Any]:
-    """What runs a node, whether it reports, and the steps that begin it."""
+    """Lower a node: return its Invocation, True if it reports, and the steps that begin it."""
     operator, attrs = node.operator, node.attrs
     if operator.everywhere or device_of(metas, attrs) is cpu:
         return lowered(operator, metas, attrs), False, ()
@@ -284,7 +287,7 @@ def _made(graph: LogicalGraph) -> list[Buffer]:
 
 
 def _operand_text(access: str, operand: Operand) -> str:
-    """Such as const %3 fc.weight; an operand that moves with each repetition says so."""
+    """Return an operand's text, such as const %3 fc.weight; it says if each repetition moves it."""
     step = f" (+{operand.step} each)" if operand.step else ""
     return f"{access} {operand_text(operand)}{step}"
 

@@ -1,4 +1,4 @@
-"""What is known of a Plan when it is gone: for messages, traces and the profiler."""
+"""Facts about a Plan that outlive it: for messages, traces and the profiler."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MOST_NODES = 3000  # of a graph whose passes are run again unasked: a node takes
 
 
 class PlanInfo:
-    """What messages and traces say of a Plan's entry, and what its words point to.
+    """The text of messages and traces about a Plan's entry, and the objects its words point to.
 
-    `writers`: which task writes an operand of the launch last.
+    `writers`: the task that writes an operand of the launch last.
 
     An entry lives as long as the VM, so this holds no tensor and keeps no Plan alive.
     """
@@ -54,9 +54,10 @@ class PlanInfo:
         }
 
     def passes(self) -> dict[str, Any] | None:
-        """What the passes did to its graph, as plain values, found when it is first asked for; None
-        where the Plan was gone by then, was not optimized here, or is too large, and while
-        FLOWVM_DEBUG_PASS prints what passes do.
+        """Return the changes of the passes to the graph, as plain values.
+
+        The first call finds them.  Return None if the Plan was gone by then, was not optimized
+        here, or is too large; and while FLOWVM_DEBUG_PASS prints the changes.
         """
         plan = self._plan()
         if self._passes is None and plan is not None and not config.debug_pass:  # which prints
@@ -82,6 +83,6 @@ def _shared(task: TaskDesc) -> tuple[tuple[int, bool], ...]:
 
 
 def _recorded(node: OpNode) -> tuple[str, str, str, tuple[Any, ...]]:
-    """What the profiler says of a task: operator, module, phase, metas (outputs first)."""
+    """Return a task's facts for the profiler: operator, module, phase, metas (outputs first)."""
     metas = tuple(o.meta for o in (*node.outputs, *node.inputs))
     return node.operator.name, node.scope, node.phase, metas

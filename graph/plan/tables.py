@@ -1,4 +1,4 @@
-"""A Plan as the profiler's screen: what it is made of, and what its actors do at this moment.
+"""A Plan as the profiler's screen: its parts, and the present state of its actors.
 
 The actors' words are read while workers write them; each is one word and only grows, so what is
 shown was true at some moment, though not all of it at the same one.
@@ -96,7 +96,7 @@ def _actors(plan: PlanParts, words: ActorWords) -> tuple[ActorRow, ...]:
 
 
 def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], opened: int) -> str:
-    """What an actor does, from how often each has acted."""
+    """Return an actor's state, from the number of times each actor has acted."""
     mine = acted[actor.number]
     if mine >= opened * actor.times:
         return "IDLE"
@@ -119,7 +119,7 @@ def _state(actors: Sequence[ActorDesc], actor: ActorDesc, acted: list[int], open
 
 
 def plan_html(plan: PlanParts, dump: str) -> str:
-    """What `plan.dump()` says as a tree: registers and tasks under a head of their own."""
+    """Return `plan.dump()` as a tree: registers and tasks under a head of their own."""
     rows: list[str] = []
     heads = {"regst": f"  {len(plan.registers)} registers", "task": f"  {len(plan.tasks)} tasks"}
     heads["actor"] = heads["task"]

@@ -1,4 +1,4 @@
-"""The words of a Plan: what `flowvm.vm.workers.launch` and `flowvm.vm.workers.actors` read.
+"""The words of a Plan, which `flowvm.vm.workers.launch` and `flowvm.vm.workers.actors` read.
 
 A Plan's words are a head, the sizes of its outputs and its tasks, one behind the other; the actors
 of a Plan on several streams have an array of their own, which their workers write.
@@ -34,7 +34,7 @@ def bits(kind: str, value: Any) -> int:
 
 
 class PlanWords:
-    """The words of `plan`, and what they need.
+    """The words of `plan`, and the objects that they need.
 
     words       the array that an entry of the VM names
     live        numbers that each launch brings, in its order, with their kinds; one that is drawn
@@ -86,9 +86,7 @@ class PlanWords:
         return int(made.ctypes.data)
 
     def _place_of(self, value: Live, kind: str, times: int) -> tuple[int, int]:
-        """The number of a live scalar among those of a launch, and how far that moves from one
-        repetition to the next.
-        """
+        """Return a live scalar's position among a launch's numbers, and its step per repetition."""
         place = self._places.setdefault((id(value), kind, times), len(self.live))
         if place == len(self.live):
             self.live += [value] * times
@@ -200,7 +198,7 @@ class ActorWords:
         self.address = int(self.words.ctypes.data)
 
     def place(self, tasks: Sequence[int]) -> None:
-        """Where the tasks' words are; the actors' own point to them from now on."""
+        """Store the addresses of the tasks' words, to which the actors' words point from now on."""
         for k, actor in enumerate(self.actors):
             at = int(self.words[RUNTIME.FIRST]) + k * ACTOR.WORDS
             self.words[at + ACTOR.PLAN] = self.address
@@ -219,12 +217,12 @@ class ActorWords:
 
     @property
     def is_left(self) -> bool:
-        """Whether Eord has passed every actor and no worker will look at the words any more.
+        """True if Eord has passed every actor and no worker will look at the words any more.
 
-        An actor that ends tells those in front of it, too, which ended long ago: their messages lie
-        in mailboxes when all have ended, and whoever takes one writes here.  So the order of the
-        questions counts: who has ended and is not looking sends nothing more, and then a message
-        that does not lie in a mailbox is being answered or was.
+        An actor that ends sends a message to the actors in front of it, too, which ended long ago.
+        The messages lie in mailboxes when all have ended, and a worker that takes one writes here.
+        So the order of the questions counts.  An actor that has ended and is not looking sends
+        nothing more; then a message outside the mailboxes is being answered or was.
         """
         return (
             all(self.ended)

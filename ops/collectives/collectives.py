@@ -172,7 +172,7 @@ def all_to_all(
     split_sizes: Sequence[int] | None = None,
     concat_sizes: Sequence[int] | None = None,
 ) -> Tensor:
-    """Part i of `x`, along `split_dim`, goes to rank i; what comes is joined along `concat_dim`.
+    """Send part i of `x`, along `split_dim`, to rank i; join the received parts along `concat_dim`.
 
     split_sizes   how long the part for each rank is; equal parts where it is not given
     concat_sizes  how long `concat_dim` is of what comes from each rank; where it is not given, as
@@ -217,7 +217,7 @@ def _resplit(
     taken: tuple[int, ...],
     members: Group,
 ) -> Tensor:
-    """What is sent has another shape than what comes: all parts go as rows of one element."""
+    """Exchange parts whose shape changes: send all parts as rows of one element."""
     shape = x._meta.shape
     rest = math.prod(d for i, d in enumerate(shape) if i not in (split, concat))
     parts = x.split(list(given), split)
@@ -237,7 +237,7 @@ def _resplit(
 def broadcast(
     x: Tensor | None, src: int, group: Any = None, meta: TensorMeta | None = None
 ) -> Tensor:
-    """What rank `src` has in `x`, on all ranks of the group; ranks that have no `x` say its `meta`.
+    """Return the `x` of rank `src` on all ranks of the group; a rank without it passes its `meta`.
 
     ArgumentError for a rank that is not in the group, and on `src` without `x`.
     """
@@ -266,7 +266,7 @@ def send(x: Tensor, dst: int, group: Any = None, tag: int = 0) -> None:
 
 
 def recv(meta: TensorMeta, src: int, group: Any = None, tag: int = 0) -> Tensor:
-    """What rank `src` sends: a tensor like `meta`."""
+    """Receive a tensor like `meta` from rank `src`."""
     if not isinstance(meta, TensorMeta):
         raise ArgumentTypeError(f"recv: meta is a TensorMeta, got {type(meta).__name__}")
     members = Group.of(group)
@@ -324,9 +324,7 @@ def all_reduce_(x: Tensor, op: str = "sum", group: Any = None) -> Tensor:
 
 
 def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
-    """The reduction of the ranks' `x` in the place of that of rank `dst`; the others' are as they
-    were.
-    """
+    """Put the reduction of the ranks' `x` into the `x` of rank `dst`; the others keep theirs."""
     members, x = Group.of(group), _tensor("reduce", x)
     op = checked_op("reduce", op, x._meta)
     members.rank_of(dst, "reduce")
@@ -339,7 +337,7 @@ def reduce_(x: Tensor, dst: int, op: str = "sum", group: Any = None) -> Tensor:
 
 
 def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
-    """What rank `src` has in `x`, in the place of every rank's."""
+    """Replace every rank's `x` with the `x` of rank `src`."""
     members, x = Group.of(group), _tensor("broadcast", x)
     members.rank_of(src, "broadcast")
     if members.size > 1:
@@ -348,7 +346,7 @@ def broadcast_(x: Tensor, src: int, group: Any = None) -> Tensor:
 
 
 def recv_(x: Tensor, src: int, group: Any = None, tag: int = 0) -> Tensor:
-    """What rank `src` sends, in the place of `x`."""
+    """Receive the tensor that rank `src` sends, in `x`."""
     members, x = Group.of(group), _tensor("recv", x)
     _peer("recv", src, members)
     changed(recv_into, x, src, tag, members.ranks, at=lane_for("recv", src, x._meta.device))

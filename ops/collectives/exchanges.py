@@ -1,4 +1,4 @@
-"""What a collective does, whatever carries it: an `Exchange`.
+"""The description of a collective, whatever transport carries it out: an `Exchange`.
 
 Each device type has a *transport*, a table with a line for each kind of exchange: MPI's for tensors
 of the CPU (`cpu/mpi.py`), NCCL's for those of CUDA devices (`cuda/nccl.py`).  Groups, lanes and the
@@ -58,7 +58,7 @@ class Exchange(NamedTuple):
 
     @property
     def message(self) -> bool:
-        """Whether it is between two ranks, of which each shows its own standing."""
+        """True if the exchange is between two ranks: each shows its own standing."""
         return self.kind in ("send", "recv")
 
     @property
@@ -89,8 +89,9 @@ def exchange(
     kind: str, meta: TensorMeta, ranks: tuple[int, ...], lane: Lane, said: Sequence[object] = (),
     peer: int | None = None,
 ) -> Exchange:  # fmt: skip
-    """An exchange of `meta` among `ranks`, with rank `peer` alone if it is a message; `said` is
-    what else they must agree on.
+    """Return an exchange of `meta` among `ranks`; a message has only the rank `peer`.
+
+    `said` has the other values on which ranks must agree.
     """
     if meta.numel >= MOST:
         raise ShapeError(f"{kind}: at most {MOST - 1} elements at a time, got {meta.numel}")
@@ -103,5 +104,5 @@ def exchange(
 
 
 def places(counts: Sequence[int]) -> list[int]:
-    """Where each rank's part begins."""
+    """Return the position at which each rank's part begins."""
     return [0, *accumulate(counts)][:-1]

@@ -28,8 +28,10 @@ from flowvm.vm.engine.engine import engine
 
 
 def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
-    """Issue one of the instructions below to its lane, by default that of collectives on the device
-    of the tensor: at most one tensor first, then attributes.
+    """Issue one of the instructions below to its lane.
+
+    By default it is the lane of collectives on the tensor's device.  Arguments are at most one
+    tensor, then attributes.
     """
     x = args[0]
     if at is None:
@@ -52,12 +54,12 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
 
 
 def _unequal(rows: tuple[int, ...]) -> list[object]:
-    """What ranks must agree on of their parts: nothing where all are equal."""
+    """Return the sizes of the parts if they differ, since ranks must agree on them."""
     return [rows] if len({*rows}) > 1 else []
 
 
 def _elements(rows: tuple[int, ...], meta: TensorMeta) -> tuple[int, ...]:
-    """So many rows of a tensor as elements."""
+    """Convert numbers of rows of a tensor to numbers of elements."""
     each = math.prod(meta.shape[1:])
     return tuple(r * each for r in rows)
 
@@ -66,7 +68,7 @@ CUDA = "exchange:steps"
 
 
 def _answered(e: Exchange, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]) -> Launch:
-    """What an infer function answers; `seen` are all operands but the order, outputs first."""
+    """Return the Launch of an exchange; `seen` are all operands except `order`, outputs first."""
     if e.lane.device is not cpu:
         return elsewhere(tuple(outputs), e)
     return mpi.launched(e, (none, one, both)[len(seen)], outputs, seen)
@@ -94,7 +96,7 @@ def all_reduce_into(x: TensorMeta, order: TensorMeta, how: str, ranks: tuple[int
 def reduce_into(
     x: TensorMeta, order: TensorMeta, how: str, dst: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """The reduction of `x` over the ranks, in the place of that of rank `dst`."""
+    """Reduce `x` over the ranks into the `x` of rank `dst`."""
     e = exchange("reduce", x, ranks, lane(device=x.device), [how, dst])
     root = Group.of(ranks).rank_of(dst, "reduce")
     return _answered(e._replace(how=how, same=True, root=root), (), (x,))
@@ -154,21 +156,21 @@ def all_to_all_of(
     grad=lambda c, g: (_to_source(c.attrs, g), None), letters=unsplit,
 )  # fmt: skip
 def broadcast_from(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has in `x`."""
+    """Broadcast the `x` of rank `src`."""
     out = x.dense()
     return _answered(_broadcasting(out, src, ranks, same=False), (out,), (out, x))
 
 
 @declare("order! -> out", name="broadcast", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def broadcast_to(order: TensorMeta, meta: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has, on a rank that has no `x`."""
+    """Receive the broadcast of rank `src` on a rank that has no `x`."""
     out = meta.dense()
     return _answered(_broadcasting(out, src, ranks), (out,), (out,))
 
 
 @declare("x!, order! ->", name="broadcast_", half="bits", complex=True, cuda=CUDA, letters=unsplit)
 def broadcast_into(x: TensorMeta, order: TensorMeta, src: int, ranks: tuple[int, ...]) -> Launch:
-    """What rank `src` has in `x`, in all ranks' `x`."""
+    """Broadcast the `x` of rank `src` into the `x` of all ranks."""
     return _answered(_broadcasting(x.dense(), src, ranks), (), (x,))
 
 
@@ -192,7 +194,7 @@ def send_from(
 def recv_of(
     order: TensorMeta, meta: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """What rank `src` sends: a tensor like `meta`."""
+    """Receive a tensor like `meta` from rank `src`."""
     out = meta.dense()
     return _answered(_message("recv", out, src, tag, ranks), (out,), (out,))
 
@@ -201,7 +203,7 @@ def recv_of(
 def recv_into(
     x: TensorMeta, order: TensorMeta, src: int, tag: int, ranks: tuple[int, ...]
 ) -> Launch:
-    """What rank `src` sends, in `x`."""
+    """Receive the tensor that rank `src` sends, in `x`."""
     return _answered(_message("recv", x, src, tag, ranks), (), (x,))
 
 

@@ -1,4 +1,4 @@
-"""What an op is: how it is declared, recorded and lowered for each device.
+"""The definition of an op: its declaration, its recording and its lowering for each device.
 
 Here: the registry (`op`), elementwise declarations, assemblies of pieces, views and changes in
 place, and the few ops that all others are written with (`core`).

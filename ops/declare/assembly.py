@@ -1,4 +1,4 @@
-"""Tensors put together by one instruction: what `cat`, `stack`, `roll` and `pad` run.
+"""Tensors put together by one instruction, as `cat`, `stack`, `roll` and `pad` do.
 
 An output is made of *pieces*, each a rectangle of it with the source that it is copied from: some
 elements of an operand, in any order that strides can say, or one number.  The kernel goes through
@@ -31,7 +31,7 @@ NUMBER = -1  # the operand of a piece that is one number
 
 
 class Piece(NamedTuple):
-    """A rectangle of the output and what goes there; offsets and strides in elements."""
+    """A rectangle of the output and its contents; offsets and strides in elements."""
 
     operand: int  # its place among all operands, the output being 0; or NUMBER
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 
 class Planes(NamedTuple):
-    """How often the pieces are repeated, and how far apart in the output and in the operands.
+    """The repetition of the pieces: how often, and the distances in the output and in the operands.
 
     One plane after the other: pieces that share cache lines are written at one time.
     """
@@ -108,7 +108,7 @@ def _kernel() -> int:
 
 @dataclass(frozen=True)
 class Assembly:
-    """`pieces`, of which some may have no elements, go into every plane of `out`."""
+    """An op that puts `pieces`, some perhaps without elements, into every plane of `out`."""
 
     out: TensorMeta
     pieces: tuple[Piece, ...]
@@ -117,7 +117,7 @@ class Assembly:
 
     @property
     def outputs(self) -> tuple[TensorMeta, ...]:
-        """What comes out."""
+        """The output, as a tuple."""
         return (self.out,)
 
     def on_cpu(self) -> Invocation:
@@ -143,7 +143,7 @@ def _assembled(out: TensorMeta, pieces: Sequence[Piece], number: Any, planes: Pl
 
 
 def check_pieces(out: TensorMeta, sources: Sequence[TensorMeta], pieces: Sequence[Piece]) -> None:
-    """ArgumentError unless the pieces lie in `out` and its `sources`, and are as many elements."""
+    """Raise ArgumentError unless the pieces lie in `out` and its `sources`, with equal sizes."""
     for piece in pieces:
         operand, shape, *strides = piece.operand, piece.shape, piece.stride, piece.source_stride
         if not NUMBER <= operand <= len(sources) or operand == 0:
@@ -181,8 +181,9 @@ Cut = tuple[int, int, int, int]  # start in the output, length, start in the sou
 def rectangles(
     out: TensorMeta, x: TensorMeta, cuts: Sequence[Sequence[Cut]]
 ) -> tuple[list[Piece], Planes, int]:
-    """A piece of operand 1, which is `x`, for every choice of one cut a dimension; the planes they
-    are for, and how many dimensions those are.
+    """Return a piece of operand 1, which is `x`, for every choice of one cut in each dimension.
+
+    Also return the planes of the pieces, and the number of dimensions of planes.
     """
     lead = _planes(out, x, cuts)
     planes = Planes()

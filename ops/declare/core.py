@@ -165,8 +165,9 @@ def arranged(x: Tensor, dtype: DType, stride: tuple[int, ...] | None) -> Tensor:
 
 @method()
 def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
-    """Return a copy of `x`, whose elements lie in the order of `x`'s, or in that of
-    `memory_format`, without gaps; gradients flow through it.
+    """Return a copy of `x` without gaps; gradients flow through it.
+
+    Its elements have the order of `x`'s, or of `memory_format`.
 
     >>> x = flow.zeros(2)
     >>> y = x.clone()
@@ -185,8 +186,7 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
 
 @method()
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
-    """`x` itself if its elements lie in C order, or that of `memory_format`, else a copy in which
-    they do.
+    """Return `x` if its elements are in C order, or in that of `memory_format`; else return a copy.
 
     >>> x = flow.ones(2, 3).t()
     >>> x.is_contiguous(), x.contiguous().is_contiguous()

@@ -269,7 +269,7 @@ class Elementwise(Unique):
     # --- complex numbers ------------------------------------------------------------------------
 
     def _is_complex(self, args: Sequence[Any]) -> bool:
-        """Whether the call is the twin's."""
+        """Return True if an argument is complex, so that the call is the complex twin's."""
         for a in args:
             if isinstance(a, Tensor):
                 if a._meta.dtype.is_complex:
@@ -385,7 +385,7 @@ class Elementwise(Unique):
         return operator
 
     def _kept(self, tensors: Sequence[str]) -> tuple[str, ...]:
-        """What is saved when only `tensors` are tensors: nothing for the gradient of a number."""
+        """Return the names of the values to save if only `tensors` are tensors, and not numbers."""
         return tuple(
             s
             for s in self.saves
@@ -600,7 +600,7 @@ def fronts_over(f: Elementwise) -> Callable[[Function], Function]:
 
 
 def _may_not_fit(number: Any) -> bool:
-    """Whether a number is an int that a tensor's dtype may not hold."""
+    """Return True if a number is an int that a tensor's dtype may not hold."""
     return (type(number) is int and not 0 <= number <= 127) or type(number) is FrozenInt
 
 
@@ -677,7 +677,7 @@ def elementwise(
 
 
 def _named(name: str) -> list[Elementwise]:
-    """Those of this name, in the order in which they were declared."""
+    """Return the elementwise ops of this name, in the order of their declaration."""
     forms = [op.form for op in _operators.values() if op.name == name and op.form]
     return [form[0] for form in forms]
 

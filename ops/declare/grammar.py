@@ -1,4 +1,4 @@
-"""What a scalar program may consist of, where its text comes from a file.
+"""The grammar of a scalar program whose text comes from a file.
 
 A program is what `codegen` compiles: assignments `t0 = ...`, `t1 = ...`, then the result, or
 several in parentheses.  It is compiled as Python, so a text that was read is code: it is held
@@ -35,7 +35,7 @@ _OPERATORS = (
 
 
 def check_program(text: str, arguments: Collection[str], results: int, where: str) -> None:
-    """ArgumentError unless `text` is a program of `arguments` that gives so many results."""
+    """Raise ArgumentError unless `text` is a program of `arguments` with `results` results."""
     try:
         _check(text, set(arguments), results)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -38,7 +38,7 @@ def _halves_in(values: Iterable[Any]) -> bool:
 
 
 def wide(value: Any) -> Any:
-    """Return `value`, tensors of 16 bits as float32, also those in a tuple or a list.
+    """Return `value` with 16-bit tensors as float32, also inside a tuple or a list.
 
     >>> flow.ops.declare.halves.wide(flow.tensor([1.0], dtype=flow.float16)).dtype
     flow.float32
@@ -99,7 +99,7 @@ def in_float32(function: Function) -> Function:
 
 
 class _Wide:
-    """`c` of a gradient function, with what was saved in float32."""
+    """The `c` of a gradient function, with saved values in float32."""
 
     def __init__(self, c: Any, saved: tuple[Any, ...]) -> None:
         self.saved = tuple(map(wide, saved))
@@ -108,8 +108,9 @@ class _Wide:
 
 
 def gradient_in_float32(grad: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the gradient function that computes in float32 what is of 16 bits, and rounds each
-    gradient once, to its input's dtype.
+    """Return the gradient function that computes 16-bit values in float32.
+
+    Each gradient is rounded once, to its input's dtype.
     """
 
     @functools.wraps(grad)

@@ -42,7 +42,7 @@ def become(tensor: Tensor, data: Tensor) -> Tensor:
 
 
 def need_out(name: str, out: Any) -> Tensor:
-    """`out`, which a result can go into; errors if it is no Tensor, or wants a gradient."""
+    """Return `out` if it can take a result; raise if it is no Tensor, or wants a gradient."""
     if not isinstance(out, Tensor):
         raise ArgumentTypeError(f"{name}: out must be a Tensor, got {type(out).__name__}")
     if out._node is not None and grad_enabled():

@@ -97,8 +97,9 @@ def _living(base: Tensor, out: Tensor) -> list[Tensor]:
 
 
 def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
-    """What a view shows of its base: sizes, strides, and the elements before the first; of a global
-    one these of each view on the way.
+    """Return the geometry of a view on its base: sizes, strides, and the offset in elements.
+
+    For a global tensor, return the geometry of each view between the base and this one.
     """
     if base._meta.__class__ is not TensorMeta:  # a global tensor's: of its parts refs say nothing
         return (view.extra()["links"],)
@@ -112,7 +113,7 @@ def _show(view: Tensor, base: Tensor) -> None:
 
 
 def _memory(size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
-    """Where each element of such a geometry lies, in elements: int64, flat, in C order."""
+    """Return the position of each element of a geometry, in elements: int64, flat, in C order."""
     places = np.full(tuple(size), offset, np.int64)
     for d, (length, step) in enumerate(zip(size, stride, strict=True)):
         places += (np.arange(length) * step).reshape(-1, *(1 for _ in size[d + 1 :]))
@@ -120,7 +121,7 @@ def _memory(size: Sequence[int], stride: Sequence[int], offset: int) -> Any:
 
 
 def _overlaps(meta: TensorMeta) -> bool:
-    """Whether elements lie on each other."""
+    """Return True if some elements share memory."""
     if meta.contiguous:
         return False
     at = _memory(meta.shape, meta.stride, 0)
@@ -128,7 +129,7 @@ def _overlaps(meta: TensorMeta) -> bool:
 
 
 def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
-    """Which element of the base each of the view's is, -1 for one that lies beside them."""
+    """Return, for each element of the view, its index in the base, or -1 if it lies outside."""
     if len(attrs) == 1:  # a global tensor's: one view behind the other, each of a tensor in C order
         found = np.arange(meta.numel)
         for link in attrs[0]:
@@ -144,7 +145,7 @@ def _elements(meta: TensorMeta, attrs: tuple[Any, ...]) -> Any:
 
 
 def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """The gradient of what `as_strided` shows memory of: the view's, at its elements.
+    """Return the gradient of the base of an `as_strided` view: the view's, at its elements.
 
     `c.attrs` are the view's sizes, strides, and the elements before its first, counted from the
     first of the base.  What the view shows of memory beside the base's elements has no gradient;

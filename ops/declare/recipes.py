@@ -1,4 +1,4 @@
-"""How an operator that was made at run time is made again: the table of makers.
+"""The table of makers: how to make an operator again that was made at run time.
 
     @maker("cat", integer(1, MOST))
     def _cat_of(count): ...
@@ -49,8 +49,9 @@ def maker(
 
 
 def made_by(name: Any, arguments: Any) -> Operator:
-    """The operator that the maker of this name makes; ArgumentError for what is none, or for
-    arguments that it does not take.
+    """Return the operator that the maker of this name makes.
+
+    ArgumentError if there is no such maker, or if it does not take these arguments.
     """
     entry = _makers.get(name) if isinstance(name, str) else None
     if entry is None:

@@ -1,4 +1,4 @@
-"""What ops made of several instructions, or of none, are written with.
+"""The means to write ops that are several instructions, or none.
 
 A view issues nothing and `cat` issues one copy a tensor: no `Operator` stands for them, but
 backward wants one node.  A `Recorded` is that node's operator; `record` gives a finished tensor its

@@ -1,4 +1,4 @@
-"""How an op is declared: once, in one place, with everything that is made from it.
+"""The declaration of an op: once, in one place, with everything that is made from it.
 
     @op("x -> out", saves="out", grad=...)    an op with a kernel body; the decorated function is
                                               its infer
@@ -280,7 +280,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class OpSamples:
-    """What the generated tests know of a public function."""
+    """The samples of a public function, for the generated tests."""
 
     name: str
     function: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""What an op of scalars comes down to, for every device: a `ScalarLaunch`.
+"""The lowered form of an op of scalars, for every device: a `ScalarLaunch`.
 
 Elementwise ops, casts, copies, fills and the fused programs of graphs answer one.  `on_cpu` makes
 the CPU's Invocation of it; `ops/declare/cuda/elementwise.py` makes CUDA kernels.
@@ -57,12 +57,12 @@ class ScalarLaunch:
 
     @property
     def shape(self) -> Size:
-        """Of what is computed."""
+        """The shape of the computation."""
         return (self.outputs or self.inputs)[0].shape
 
     @property
     def results(self) -> tuple[TensorMeta, ...]:
-        """What `expr` is stored in."""
+        """The metas in which the results of `expr` are stored."""
         return self.outputs or tuple(self.inputs[k] for k in self.into)
 
     @property
@@ -77,7 +77,7 @@ class ScalarLaunch:
 
     @property
     def strides(self) -> list[tuple[int, ...]]:
-        """Of every operand, outputs first, as tensors of the outputs' shape."""
+        """The strides of every operand, outputs first, as tensors of the outputs' shape."""
         shape = self.shape
         return [m.stride for m in self.outputs] + [broadcast_stride(m, shape) for m in self.inputs]
 

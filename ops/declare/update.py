@@ -1,4 +1,4 @@
-"""Ops that change tensors in place, each element by what lies at its place: steps of optimizers.
+"""Ops that change tensors in place, element by element, such as steps of optimizers.
 
     scale_ = update("scale_", "x!, y", "by: float", each="x = x * by + y")
 
@@ -100,10 +100,11 @@ def update(
 
 
 def each(function: Callable[..., Any], *names: str, counts: str = "") -> Callable[..., list[Any]]:
-    """`call(tensors, state, *numbers)` calls an update natively for each of a list of tensors that
-    have a gradient: with that, with `state[tensor][name]` for each of `names`, and with the
-    numbers.  It gives the tensors that are left, for which the caller is to do that: all of them
-    where calls are Python's, and those that have no such state yet.
+    """Return `call(tensors, state, *numbers)`, which updates tensors that have a gradient natively.
+
+    Each update gets the gradient, `state[tensor][name]` for each of `names`, and the numbers.  The
+    call returns the tensors that are left, for the caller to update: all of them where calls are
+    Python's, and tensors without such state.
 
     counts   the name of a number in `state[tensor]`, 1 more from this call on, which comes last
     """

@@ -27,12 +27,12 @@ def _kernel() -> int:
 
 
 def invocation(outputs: tuple[TensorMeta, ...], pack: str = "") -> Invocation:
-    """What computes nothing, and gives outputs of these metas."""
+    """Return an Invocation that computes nothing and has outputs of these metas."""
     return Invocation(outputs, _kernel(), _LAYOUT, scalar_pack=pack)
 
 
 def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    """What a call of `op` comes down to on the meta device.
+    """Lower a call of `op` on the meta device.
 
     ValuelessError where the shape of what comes out depends on values.
     """

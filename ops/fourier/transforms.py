@@ -143,8 +143,9 @@ def _beside(x: Tensor, table: Tensor) -> Tensor:
 
 @functools.lru_cache(64)
 def _chirps(n: int, way: int, single: bool) -> tuple[Tensor, Tensor, int]:
-    """Bluestein's factors exp(-pi i way j^2 / n), and the transform of what they are convolved
-    with, of a length that is a power of two.
+    """Return Bluestein's factors exp(-pi i way j^2 / n), their filter's transform and its length.
+
+    The filter is the sequence with which they are convolved; its length is a power of two.
     """
     size = 1 << (2 * n - 2).bit_length()
     turns = _turns(np.arange(n) ** 2 % (2 * n), 2 * n)
@@ -169,7 +170,7 @@ def _chirped(x: Tensor, way: int, scale: float) -> Tensor:
 
 
 def _scale(name: str, norm: str | None, n: int, forward: bool) -> float:
-    """What a transform over n points is multiplied by."""
+    """Return the factor of a transform over n points."""
     norm = "backward" if norm is None else norm
     if norm not in NORMS:
         raise ArgumentError(f"{name}: norm is 'backward', 'ortho' or 'forward', got {norm!r}")
@@ -232,7 +233,7 @@ def _to_half(name: str, x: Any, n: Any, dim: int, norm: Any) -> Any:
 
 
 def _from_half(name: str, x: Any, n: Any, dim: int, norm: Any) -> Any:
-    """The real tensor of which `x` is the half."""
+    """Return the real tensor from its half, `x`."""
     d = wrap_dim(name, dim, x.ndim)
     if x.ndim == 0:
         raise ShapeError(f"{name} needs at least one dimension, got a 0-d tensor")
@@ -348,8 +349,9 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 
 @with_out
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
-    """`fft` of a signal of which the half is given, the rest being its conjugate: n real numbers,
-    by default 2 (m - 1) for a dimension of m.
+    """Compute `fft` of a signal of which one half is given; the rest is its conjugate.
+
+    The result is n real numbers, by default 2 (m - 1) for a dimension of m.
 
     >>> flow.fft.hfft(flow.tensor([1.0, 2.0, 3.0]))
     tensor([ 8., -2.,  0., -2.])
@@ -419,7 +421,7 @@ def irfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = N
 
 @with_out
 def hfftn(input: Tensor, s: Dims = None, dim: Dims = None, norm: str | None = None) -> Tensor:
-    """`fftn` of a signal of which half of the last dimension is given.
+    """Compute `fftn` of a signal of which half of the last dimension is given.
 
     >>> flow.fft.hfftn(flow.ones(2, 2))
     tensor([[4., 0.],

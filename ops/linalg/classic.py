@@ -176,7 +176,7 @@ def lu(input: Tensor, pivot: bool = True, get_infos: bool = False) -> tuple[Tens
 def lu_unpack(
     LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
 ) -> return_types.lu_unpack:
-    """P, L and U of what `lu` gave; without elements what is not asked for.
+    """Return P, L and U from the result of `lu`; parts that are not asked for have no elements.
 
     >>> P, L, U = flow.lu_unpack(*flow.lu(flow.tensor([[1.0, 2.0], [2.0, 8.0]])))
     >>> P @ L @ U

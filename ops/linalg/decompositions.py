@@ -76,10 +76,10 @@ def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
 def cholesky_ex(
     A: Tensor, *, upper: bool = False, check_errors: bool = False
 ) -> return_types.linalg_cholesky_ex:
-    """`cholesky`, and in `info` (int32, of the batch's shape) the order of the first leading minor
-    that is not positive, 0 where there is none.
+    """Compute `cholesky`, and `info`: the order of the first leading minor that is not positive.
 
-    With `check_errors` LinAlgError at the call, which then waits.
+    `info` is int32 of the batch's shape, 0 where there is none.  With `check_errors` LinAlgError at
+    the call, which then waits.
 
     >>> factor = flow.linalg.cholesky_ex(flow.tensor([[4.0, 0.0], [0.0, -1.0]]))
     >>> factor.info  # the leading minor that is not positive
@@ -210,10 +210,10 @@ def lu_solve(
 def solve_triangular(
     A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """X with A @ X = B (or X @ A = B without `left`), for triangular A (*, n, n), of which the
-    other triangle is not read; with `unitriangular` its diagonal is taken as ones.
+    """Solve A @ X = B (or X @ A = B without `left`) for triangular A (*, n, n).
 
-    LinAlgError where the result is read, if an element of the diagonal is 0.
+    The other triangle is not read; with `unitriangular` the diagonal is taken as ones.  LinAlgError
+    where the result is read, if an element of the diagonal is 0.
 
     >>> A = flow.tensor([[1.0, 1.0], [0.0, 2.0]])
     >>> flow.linalg.solve_triangular(A, flow.tensor([[3.0], [4.0]]), upper=True)
@@ -329,7 +329,7 @@ def geqrf(input: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _hermitian(A: Tensor, asked: bool) -> bool:
-    """Whether a matrix is Hermitian in a way that symmetric ones are not."""
+    """Return True if a Hermitian matrix is `asked` for and complex numbers make a difference."""
     return bool(asked) and A._meta.dtype.is_complex
 
 

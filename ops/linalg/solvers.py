@@ -152,8 +152,9 @@ def solve_ex(
 
 
 def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
-    """X = A⁺ B: by B (A⁺)ᴴ g, by A what `pinv` has of the gradient g Bᴴ of A⁺ (Golub and Pereyra,
-    1973), in products with k columns.
+    """Return the gradient of X = A⁺ B in products with k columns (Golub and Pereyra, 1973).
+
+    By B it is (A⁺)ᴴ g; by A it is `pinv`'s gradient for g Bᴴ.
     """
     a, b, x = c.saved
     y = pinv(a)
@@ -167,8 +168,9 @@ def _lstsq_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 def _of_batch(t: Tensor, batch: tuple[int, ...], ndim: int) -> Tensor:
-    """Of numbers of each matrix, in `ndim` dimensions of a batch, those of matrices that were not
-    spread yet.
+    """Narrow `t` to the matrices of `batch`, before they were broadcast.
+
+    `t` has numbers for each matrix in its first `ndim` dimensions.
     """
     for dim, size in enumerate((1,) * (ndim - len(batch)) + batch):
         if size == 1:

@@ -1,4 +1,4 @@
-"""Singular values and eigenvalues, and what is made of them: pinv, rank, condition.
+"""Singular values and eigenvalues, and functions of them: pinv, rank, condition.
 
 A vector's sign, of complex ones its angle, is LAPACK's choice.  Gradients of vectors hold where no
 two values are equal; those of values alone hold everywhere.
@@ -146,9 +146,9 @@ def eigvals(A: Tensor) -> Tensor:
 
 
 def _limit(name: str, A: Tensor, top: Tensor, atol: Any, rtol: Any) -> Tensor:
-    """What a singular value must be above, of the largest of each matrix: max(atol, rtol * top).
+    """Return the limit above which a singular value counts: max(atol, rtol * top) for each matrix.
 
-    `rtol` is max(m, n) times the dtype's epsilon by default, or 0 where atol is given and not 0.
+    `rtol` is max(m, n) times the dtype's epsilon by default, or 0 if `atol` is given and not 0.
     """
     default = max(A.shape[-2:]) * finfo(A.dtype).eps
 
@@ -175,11 +175,10 @@ def _magnitudes(A: Tensor, hermitian: bool) -> Tensor:
 def matrix_rank(
     A: Tensor, tol: Any = None, hermitian: bool = False, *, atol: Any = None, rtol: Any = None
 ) -> Tensor:
-    """How many singular values of each matrix (*, m, n) are above max(atol, rtol * the largest):
-    int64 (*).
+    """Count the singular values of matrices (*, m, n) above max(atol, rtol * the largest).
 
-    `rtol` is max(m, n) * eps by default, 0 where `atol` is positive; `tol` is the older name of
-    `atol`.  With `hermitian` the magnitudes of eigenvalues.
+    The result is int64 (*).  `rtol` is max(m, n) * eps by default, 0 where `atol` is positive.
+    `tol` is the older name of `atol`.  With `hermitian` the magnitudes of eigenvalues count.
 
     >>> flow.linalg.matrix_rank(flow.ones(3, 2))
     tensor(1)

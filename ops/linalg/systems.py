@@ -192,7 +192,7 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 
 def _square(name: str, a: TensorMeta) -> int:
-    """The number of rows, once they are as many as columns."""
+    """Return the number of rows of square matrices; ShapeError for others."""
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ShapeError(f"{name}: expected square matrices (*, n, n), got shape {tuple(a.shape)}")
     if not a.dtype.inexact:

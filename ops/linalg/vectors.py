@@ -48,7 +48,7 @@ def cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
 @with_out
 @in_float32
 def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """The dot products of vectors in dimension `dim`, those of x conjugated; shapes broadcast.
+    """Return the dot products of vectors in dimension `dim`; x is conjugated, shapes broadcast.
 
     >>> flow.linalg.vecdot(flow.tensor([[1, 2], [3, 4]]), flow.tensor([10, 1]))
     tensor([12, 34])
@@ -60,7 +60,7 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 
 @in_float32
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
-    """The powers 0 to N - 1 (by default as many as x has elements) of x (*, n): (*, n, N).
+    """Return the powers 0 to N - 1 of x (*, n): (*, n, N); by default N = n.
 
     >>> flow.linalg.vander(flow.tensor([1, 2, 3]))
     tensor([[1, 1, 1],

@@ -1,4 +1,4 @@
-"""Agreement of ranks on what they give: the shape, dtype, placement and sbp of a global tensor.
+"""Agreement of ranks on their arguments: the shape, dtype, placement and sbp of a global tensor.
 
 Each rank runs the same program, so a line that makes a global tensor, or changes how it is held,
 gives the same on all ranks of the placement.  Where a rank gives something else nothing else
@@ -23,7 +23,7 @@ _compared: dict[Any, set[Any]] = {}  # by the rank, of which a process has one, 
 
 
 def agree(where: Any, text: str) -> None:
-    """Have the ranks of `where`, a placement, compare `text`, if this line has not given it before.
+    """Have the ranks of `where`, a placement, compare `text`, unless this line has done so before.
 
     The instruction that fails where they differ is the next reading's CommunicationError, on all
     of these ranks.

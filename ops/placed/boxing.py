@@ -142,12 +142,12 @@ def global_of(local: Tensor, meta: GlobalMeta) -> Tensor:
 
 
 def hollow(meta: GlobalMeta) -> Tensor:
-    """A global tensor of `meta` on a rank that its placement has not."""
+    """Return a global tensor of `meta` on a rank outside of its placement."""
     return global_of(filled_of(meta.local, 0), meta)
 
 
 def inside(meta: GlobalMeta, what: str) -> None:
-    """ArgumentError on a rank that the placement has not."""
+    """Raise ArgumentError on a rank outside of the placement."""
     if not meta.inside:
         raise ArgumentError(
             f"{what}: rank {meta.device.rank} holds nothing of a tensor placed on ranks "
@@ -259,7 +259,7 @@ def moved(x: Tensor, where: placement, sbp: Sbps) -> Tensor:
 
 
 def _to_counterparts(x: Tensor, where: placement) -> Tensor:
-    """Part k of `x` on rank k of `where`; in the order of the parts, which is that of all ranks."""
+    """Move part k of `x` to rank k of `where`, in the order of the parts, which all ranks share."""
     meta: Any = x._meta
     rank = meta.device.rank
     target = GlobalMeta.make(meta.shape, meta.dtype, where.device(rank), meta.sbp)
@@ -278,7 +278,7 @@ def _to_counterparts(x: Tensor, where: placement) -> Tensor:
 
 
 def bytes_of(count: float) -> str:
-    """As a person reads it."""
+    """Return a number of bytes as a person reads it."""
     if count < 1024:
         return f"{math.ceil(count)} B"
     return f"{count / 1024:.4g} KiB" if count < 1 << 20 else f"{count / (1 << 20):.4g} MiB"

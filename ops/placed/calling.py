@@ -44,7 +44,7 @@ def _local_attrs(op: Operator, attrs: Attrs, outs: tuple[GlobalMeta, ...]) -> At
 
 
 def _draws(op: Operator) -> bool:
-    """Whether it makes random numbers, by the places of elements."""
+    """Return True if the op draws random numbers by the places of elements."""
     return "seed" in op.scalars
 
 
@@ -105,7 +105,7 @@ def _can_keep(op: Operator, tensors: Any, attrs: Attrs, choice: Choice) -> bool:
 def _by_fallback(
     op: Operator, tensors: Any, attrs: Attrs, scalars: tuple[Any, ...], choice: Choice
 ) -> Any:
-    """Return what the op's fallback makes of the parts, None if it leaves the call to an entry.
+    """Return the result of the op's fallback on the parts, None if it leaves the call to an entry.
 
     A fallback that answers has also written where the op writes: it is asked once.
     """
@@ -160,8 +160,10 @@ def _laid(op: Operator, name: str, t: Tensor) -> Tensor:
 
 
 def _of_nothing(op: Operator, ready: Any, choice: Choice) -> Any:
-    """What a rank computes whose parts have no elements, though the tensors have: nothing, and
-    nothing is its summand; None where it has some, or summands of the others.
+    """Return the results of a rank whose parts have no elements, though the tensors have some.
+
+    The results are empty, or zeros as summands.  Return None if the op must run: a result has
+    elements here, or an input is a summand with elements.
     """
     metas = [t._meta for t in ready]
     if op.unsized or not any(m.local.numel == 0 < m.numel for m in metas):
@@ -192,7 +194,7 @@ def _assembled(op: Operator, parts: Any, outs: tuple[GlobalMeta, ...]) -> tuple[
 
 
 def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
-    """What an op makes of nothing: its part alone, or all of it where that is how it is made."""
+    """Run a creation op: create only this rank's part, or the full tensor if it has no parts."""
     wanted = [a for a in attrs if a.__class__ is GlobalMeta]
     device: Any = device_of((), attrs)
     device = device.placement.device(device.rank)

@@ -1,7 +1,8 @@
-"""Which signature a call is made by: the one whose operands cost the fewest bytes to box.
+"""The choice of a call's signature: the one whose operands cost the fewest bytes to box.
 
-Of those that cost as much, the one that changes the fewest operands; then the first, so that splits
-are kept before tensors are made whole.  Each dimension of the placement is chosen for itself.
+Among equal costs the signature that changes the fewest operands wins, then the first one.  So
+splits are kept before tensors are made whole.  Each dimension of the placement is chosen for
+itself.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from flowvm.ops.placed.signatures import Signature, signatures
 
 @dataclass(frozen=True)
 class Choice:
-    """How a call is made: sbp of each input and result, the results' metas; what led to it."""
+    """The signature of a call: the sbp of each input and result, the results' metas, the
+    reasons.
+    """
 
     inputs: tuple[Sbps, ...]
     outputs: tuple[GlobalMeta, ...]
@@ -35,7 +38,7 @@ class Choice:
 
 
 def whole_of(value: Any) -> Any:
-    """A meta, or what has one in it, as local ones of the logical shape."""
+    """Replace the metas in a value by local ones of the logical shape."""
     return with_metas(value, attrgetter("whole"))
 
 
@@ -48,7 +51,7 @@ watched: Mode[Any] = Mode(None)
 def results_of(
     op: Operator, metas: Sequence[TensorMeta], attrs: tuple[Any, ...]
 ) -> tuple[TensorMeta, ...]:
-    """The results of a call on local tensors of the logical shapes; raises what the call would."""
+    """Return a call's result metas for local tensors of the logical shapes; raise its error."""
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
     infer = op.infer.said if isinstance(op.infer, Inferred) else op.infer
@@ -92,7 +95,7 @@ def choose(
 def _price(
     s: Signature, metas: Sequence[GlobalMeta], fixed: Sequence[bool], into: Any, axis: int
 ) -> tuple[float, int]:
-    """Bytes, and operands that change: those that are written change twice."""
+    """Return the bytes to box, and the number of changed operands; written ones change twice."""
     total, changed = 0.0, 0
     for want, meta, written in zip(s.inputs, metas, fixed, strict=True):
         if want is not meta.sbp[axis]:

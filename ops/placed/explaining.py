@@ -14,7 +14,7 @@ from flowvm.profiler import markup
 
 @dataclass(frozen=True)
 class Line:
-    """One call: the op, how operands were held, how it was called, what moved, and what tied."""
+    """One call: the op, its operands' sbp, the chosen signatures, the boxing, and the ties."""
 
     op: str
     held: tuple[str, ...]
@@ -34,14 +34,14 @@ class Line:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `explain` gives; printed, it is a line a call."""
+    """The result of `explain`; printed, it is one line for each call."""
 
     lines: tuple[Line, ...]
     result: Any = field(repr=False)
 
     @property
     def bytes(self) -> float:
-        """All that a rank receives."""
+        """The bytes that a rank receives in all calls."""
         return sum(line.choice.bytes for line in self.lines)
 
     def __str__(self) -> str:
@@ -56,9 +56,11 @@ class Explanation:
 
 # public: sbp
 def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Call `function` and say of each call on global tensors inside: how its operands were held,
-    which signature was the cheapest, what boxing to it moves, in bytes that each rank receives, and
-    which others were as cheap.  All ranks call it together.
+    """Call `function` and explain each call on global tensors inside.
+
+    An explanation has the operands' sbp, the cheapest signature, the boxing to it, and the
+    signatures that are as cheap.  Boxing counts the bytes that each rank receives.  All ranks call
+    it together.
     """
     lines: list[Line] = []
 

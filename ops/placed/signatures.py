@@ -1,4 +1,4 @@
-"""SBP signatures: for one dimension of a placement, what an op makes of operands held so and so.
+"""SBP signatures: an op's results along one dimension of a placement, by its operands' sbp.
 
 A signature is legal if the op, run on what each rank holds, gives what the signature says of its
 results.  They follow from an op's *letters*, as an einsum's do: each dimension of each operand has
@@ -28,7 +28,7 @@ from flowvm.ops.declare.letters import Letters, Metas
 
 @dataclass(frozen=True)
 class Signature:
-    """What operands and results are, along one dimension of a placement."""
+    """The sbp of operands and results along one dimension of a placement."""
 
     inputs: tuple[sbp, ...]
     outputs: tuple[sbp, ...]
@@ -41,8 +41,10 @@ class Signature:
 def signatures(
     op: Operator, metas: Metas, attrs: tuple[Any, ...], outs: Metas, parts: int
 ) -> list[Signature]:
-    """The legal ones of a call, of local metas of the logical shapes, on `parts` ranks; the one
-    that always is, last.  What an op writes stands among its inputs.
+    """Return the legal signatures of a call on `parts` ranks.
+
+    The metas are local ones of the logical shapes.  The last one is legal for every op.  Operands
+    that an op writes are among its inputs.
     """
     whole = Signature((broadcast,) * len(metas), (broadcast,) * len(outs))
     letters = op.letters and op.letters(metas, attrs, outs)

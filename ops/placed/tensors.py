@@ -54,7 +54,7 @@ else:
 
 
 def _is_global(x: Tensor) -> bool:
-    """Whether the tensor lives on a placement.
+    """True if the tensor lives on a placement.
 
     >>> flow.ones(2).is_global
     False
@@ -63,7 +63,7 @@ def _is_global(x: Tensor) -> bool:
 
 
 def _is_local(x: Tensor) -> bool:
-    """Whether the tensor is this process's own.
+    """True if the tensor is this process's own.
 
     >>> flow.ones(2).is_local
     True
@@ -81,7 +81,7 @@ def _need_global(x: Tensor, what: str) -> GlobalMeta:
 
 
 def _placement(x: Tensor) -> Any:
-    """Which ranks hold the global tensor.
+    """The ranks that hold the global tensor.
 
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).placement
     flow.placement(type="cpu", ranks=[0])
@@ -90,7 +90,7 @@ def _placement(x: Tensor) -> Any:
 
 
 def _sbp(x: Tensor) -> Sbps:
-    """What each of them holds: a tuple of as many sbp as the placement has dimensions.
+    """The sbp of the global tensor: a tuple of one for each dimension of its placement.
 
     >>> flow.ones(2).to_global(flow.placement("cpu", [0]), flow.sbp.split(0)).sbp
     (flow.sbp.split(0),)
@@ -111,7 +111,7 @@ ASKED = 8  # dimensions that ranks tell each other of at least, so that a differ
 
 
 def _grad_sbp(sbp: Sbps) -> Sbps:
-    """How a gradient is held: each summand of a partial sum has all of it."""
+    """Return the sbp of a gradient: each summand of a partial sum has the whole gradient."""
     return tuple(broadcast if s is partial_sum else s for s in sbp)
 
 
@@ -130,7 +130,7 @@ def _from_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def _to_local_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """The local gradients are parts of the global one; of what is broadcast all have the same."""
+    """Return the local gradients as parts of the global one; broadcast parts all have the same."""
     (meta,), (wanted,) = c.metas, c.attrs
     held = meta.with_sbp(_grad_sbp(meta.sbp) if wanted is None else wanted)
     return (boxing.global_of(cast(g, g._meta.dtype) if not g._meta.contiguous else g, held),)
@@ -356,7 +356,7 @@ def _own_place() -> tuple[int, int]:
 
 @functools.cache
 def _own_device(type: str) -> Device:
-    """A device of each rank of a host, as far as there are so many."""
+    """Return this rank's device: each rank of a host has one, as far as there are enough."""
     if type == "cpu":
         return cpu
     return Device(type, world_of_ranks.world().local_rank % max(1, runtimes.count()))
@@ -371,8 +371,10 @@ world[0], own_device[0] = _own_place, _own_device
 def _made(
     function: Callable[..., Tensor], args: tuple[Any, ...], where: Any, sbp: Any, kwargs: Any
 ) -> Tensor:
-    """What a function that makes tensors gives with `placement` and `sbp`: all ranks call it with
-    the same arguments; the result is held as `sbp` says, and nothing is sent.
+    """Call a function that makes tensors with `placement` and `sbp`.
+
+    All ranks call it with the same arguments; the result is held as `sbp` says, and nothing is
+    sent.
     """
     name = getattr(function, "__name__", "a tensor")
     if not isinstance(where, placement):

@@ -25,8 +25,9 @@ from flowvm.vm.machine.words import OPERAND
 
 
 def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
-    """What `meta`'s shape and strides, `offset_bytes` further on, show of `x`, a global tensor of C
-    order; outside the autograd graph.
+    """Return a view of `x` with `meta`'s shape and strides that begins `offset_bytes` further on.
+
+    `x` is a global tensor of C order; the view is outside the autograd graph.
     """
     out = _view(x, meta, offset_bytes)
     boxes = _boxes(x, out, meta, offset_bytes)
@@ -38,8 +39,9 @@ def view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
 
 
 def _boxes(x: Tensor, out: Tensor, meta: Any, offset_bytes: int) -> Any:
-    """Of a view `out` that is a copy: itself, as another tensor, and what it was to be a view of;
-    None if it is a view.
+    """Return the origin of a copy `out`: an alias of it, and the view that it stands for.
+
+    If `out` is a view, return the entry of `x`; None if there is none.
     """
     if out.storage() is not x.storage():
         return alias(out, out._meta), x, meta, offset_bytes
@@ -77,8 +79,9 @@ def _view(x: Tensor, meta: Any, offset_bytes: int) -> Tensor:
 
 
 def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
-    """What a view `out` of `x` keeps: its geometry and those of the views between it and its base;
-    and, if it is a copy, of what, so that changes go back (`written_back`).
+    """Return the entries of a view `out` of `x`: its geometry, behind those of the views before it.
+
+    If `out` is a copy, its origin is there too, so that changes go back (`written_back`).
     """
     try:
         before = x._extra.get("links", ())
@@ -90,14 +93,14 @@ def links(x: Tensor, out: Tensor, meta: Any, offset: int) -> dict[str, Any]:
 
 
 def share_base(x: Tensor, out: Tensor) -> None:
-    """Let writes to `out`, an alias of a copy in a view's place, reach what `x` is a view of."""
+    """Let writes to `out`, an alias of a copy in a view's place, reach the viewed tensor of `x`."""
     boxes = x.extra().get("boxed")
     if boxes is not None:
         out.extra()["boxed"] = boxes
 
 
 def written_back(out: Tensor) -> None:
-    """A tensor was changed in place: if it is a copy in a view's place, so is what it shows."""
+    """Write a change in place back to the viewed tensor, if `out` is a copy in a view's place."""
     boxes = out.extra().get("boxed")
     while boxes is not None:
         seen, x, meta, offset = boxes
@@ -122,7 +125,7 @@ def _all(own: GlobalMeta) -> Sbps:
 
 
 def _held(own: GlobalMeta) -> Sbps:
-    """`own` without splits; sums stay what they are."""
+    """Return the sbp of `own` without splits; sums stay."""
     return tuple(broadcast if s.is_split else s for s in own.sbp)
 
 
@@ -140,7 +143,7 @@ def _seen(x: Tensor, own: Any, meta: Any, sbp: Sbps, local: TensorMeta, at: int)
 
 
 class _Dim(NamedTuple):
-    """A dimension: its logical size and stride, those of the part, and its place."""
+    """A dimension: its logical size and stride, the part's size and stride, and its place."""
 
     size: int
     stride: int
@@ -150,7 +153,7 @@ class _Dim(NamedTuple):
 
 
 def _dims(own: GlobalMeta) -> list[_Dim]:
-    """Those that have steps."""
+    """Return the dimensions of more than one element."""
     local: TensorMeta = own.local if own.inside else own  # a rank outside has no part
     known = zip(own.shape, own.stride, local.shape, local.stride, strict=True)
     return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
@@ -158,7 +161,7 @@ def _dims(own: GlobalMeta) -> list[_Dim]:
 
 @remembered("views")
 def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
-    """How the view is held, where each rank has all that it shows of its part; else None.
+    """Return the sbp of the view if each rank has all that the view shows of its part; else None.
 
     It follows from logical shapes alone, so all ranks find the same.
     """
@@ -205,7 +208,7 @@ def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
 def _on_part(
     own: GlobalMeta, meta: GlobalMeta, offset: int, shape: Sequence[int]
 ) -> tuple[TensorMeta, int] | None:
-    """The meta of the view of what is here, of `shape`, and where it begins."""
+    """Return the meta of the view of this rank's part, of `shape`, and its begin."""
     if own.local.numel == 0 or 0 in shape:
         return TensorMeta.of(tuple(shape), meta.dtype, own.device.local), 0
     dims = _dims(own)
@@ -247,8 +250,9 @@ def _digits(steps: int, dims: Sequence[_Dim]) -> list[int] | None:
 def _walked(
     step: int, size: int, dims: Sequence[_Dim], starts: Sequence[int], here: bool
 ) -> tuple[list[int], int] | None:
-    """The dimensions that `size` steps of `step` go along, and the part's stride of one; None if
-    there is no such stride, or, if `here` asks for that, the part does not lie so.
+    """Return the dimensions along which `size` steps of `step` go, and the part's stride of a step.
+
+    Return None if there is no such stride or, with `here`, if the part does not lie so.
     """
     digits = _digits(step, dims)
     if digits is None:
@@ -278,8 +282,9 @@ def _walked(
 
 
 def _leads(own: GlobalMeta, meta: GlobalMeta, d: int, j: int) -> bool:
-    """Whether dimension `d` is the slowest of those that dimension `j` of the view is made of, or
-    `j` the slowest that it becomes: equal parts of one are equal parts of the other.
+    """Return True if `d` and dimension `j` of the view span the same memory.
+
+    Then equal parts of one are equal parts of the other.
     """
     n, step = own.shape[d], own.stride[d]
     return meta.shape[j] * meta.stride[j] == n * step

@@ -53,10 +53,10 @@ def gather_nd(input: Tensor, index: Tensor) -> Tensor:
 
 
 def scatter_nd(index: Tensor, update: Tensor, shape: Sequence[int]) -> Tensor:
-    """Zeros of `shape`, with the slices of `update`, (..., *shape[k:]), added at the positions
-    `index`, (..., k).  What comes to one position adds up.
+    """Add slices of `update` to zeros of `shape`, at the positions `index`.
 
-    Errors are those of `gather_nd`, and ShapeError where `update` has another shape.
+    `index` is (..., k) and `update` (..., *shape[k:]).  Slices for one position add up.  Errors are
+    the same as for `gather_nd`, and ShapeError where `update` has another shape.
 
     >>> flow.scatter_nd(flow.tensor([[1], [3], [1]]), flow.tensor([5.0, 6.0, 7.0]), [4])
     tensor([ 0., 12.,  0.,  6.])
@@ -115,10 +115,12 @@ def batch_gather(input: Tensor, indices: Tensor) -> Tensor:
 
 
 def in_top_k(targets: Tensor, predictions: Tensor, k: int) -> Tensor:
-    """Whether fewer than `k` predictions, (n, classes), are greater than that of the class
-    `targets`, (n,): bool, (n,).  False for rows with an infinity or NaN.
+    """Test whether fewer than `k` predictions of a row are greater than its target's prediction.
 
-    ShapeError, DTypeError where targets are no integers, OutOfRangeError for a class that is not
+    `targets` are classes, (n,), and `predictions` (n, classes); the result is bool, (n,).  It is
+    False for rows with an infinity or NaN.
+
+    ShapeError; DTypeError where targets are no integers; OutOfRangeError for a class that is not
     there.
 
     >>> scores = flow.tensor([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]])

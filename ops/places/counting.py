@@ -1,4 +1,4 @@
-"""Where, how often and how many: results whose size depends on the data.
+"""Positions and counts: results whose size depends on the data.
 
 Each is a mut2 op: its kernel is called once to count and once to write.  The tensors can be passed
 on at once; asking for a shape waits.
@@ -53,7 +53,7 @@ def _true_positions(mask: TensorMeta) -> Launch:
 
 
 def true_positions(mask: Tensor) -> Tensor:
-    """Where the flattened bool tensor `mask` is true: int64, 1-d."""
+    """Return the positions at which the flattened bool tensor `mask` is true: int64, 1-d."""
     out: Tensor = _true_positions(mask)
     return out
 
@@ -115,7 +115,7 @@ def argwhere(input: Tensor) -> Tensor:
 
 
 def where_nonzero(condition: Tensor) -> tuple[Tensor, ...]:
-    """`nonzero(condition, as_tuple=True)`: what `where` with one argument gives."""
+    """Return `nonzero(condition, as_tuple=True)`, for `where` with one argument."""
     x = need_tensor("where", "condition", condition)
     if x._meta.ndim == 0:
         x = unsqueeze(x, 0)
@@ -166,8 +166,7 @@ def _bincount(x: TensorMeta, weights: TensorMeta, weighted: bool, least: Count) 
 # public: flow
 @method()
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each of 0, 1, 2, ... occurs in a 1-d tensor of integers, or the sum of the
-    `weights` of each.
+    """Count each of 0, 1, 2, ... in a 1-d tensor of integers, or sum the `weights` of each.
 
     int64, or the weights' dtype (float64 unless they are float32).  The result has at least
     `minlength` elements. InvalidValueError, when it is read, for a negative element.

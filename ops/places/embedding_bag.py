@@ -33,7 +33,7 @@ Array = Any
 
 
 class Bags(NamedTuple):
-    """The table, and which of its rows take part in what."""
+    """The table's rows, and the indices that take part in a bag."""
 
     rows: int  # of the table
     skip: int  # the index that takes no part, or NONE
@@ -41,7 +41,7 @@ class Bags(NamedTuple):
 
 
 def _outside(index: Array, bounds: Array, bag: int, bags: int, rows: int, details: Array) -> bool:
-    """Whether a bag's bounds or indices are outside; `details` then say which."""
+    """Return True if a bag's bounds or indices are out of range, and write the details."""
     begin, end = bounds[bag], bounds[bag + 1]
     low = 0 if bag == 0 else begin
     high = len(index) if bag == bags - 1 else end
@@ -181,7 +181,7 @@ def _max(weight: TensorMeta, index: TensorMeta, bounds: TensorMeta, skip: int) -
 
 
 def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
-    """Where each bag begins, and the end of the last."""
+    """Return the begin of each bag, and the end of the last."""
     shape = index._meta.shape
     if len(shape) == 2:
         if offsets is not None:

@@ -88,7 +88,7 @@ def take_slices(
     zero: int,
     skip: int,
 ) -> Launch:
-    """`x` with dimension `dim` replaced by those of `index`, which picks slices of it.
+    """Replace dimension `dim` of `x` by the dimensions of `index`, which picks slices of it.
 
     Indices from `low` on are valid, negative ones count from the end; `shown` is the dimension that
     an error names.  Slices for the index `zero` are zeros; the gradient leaves out the index
@@ -204,7 +204,7 @@ def combine_slices(
     skip: int,
     mode: Annotated[int, between(0, 15)],
 ) -> Launch:
-    """The same, combining what is there with what comes: ADD, MULTIPLY, AMAX or AMIN."""
+    """Combine slices of `x` with slices of `source` at `index`: ADD, MULTIPLY, AMAX or AMIN."""
     return _put(x, index, source, dim, low, shown, skip, mode)
 
 
@@ -267,7 +267,7 @@ def combine_elements(
     dim: Dim,
     mode: Annotated[int, between(0, 15)],
 ) -> Launch:
-    """The same, combining what is there with what comes."""
+    """Combine elements of `x` with elements of `source` at `index`, by `mode`."""
     return _scattered(x, index, source, dim, mode)
 
 

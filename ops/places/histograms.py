@@ -108,7 +108,7 @@ def histogram(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> return_types.histogram:
-    """How many elements of `input` lie between each two edges, as (hist, bin_edges).
+    """Count the elements of `input` between each two edges, as (hist, bin_edges).
 
     bins      a number of bins of one width from the smallest element, or `range[0]`, to the
               largest, or `range[1]`; or their edges, an ascending vector.  An element on an edge
@@ -135,8 +135,9 @@ def histogramdd(
     weight: Tensor | None = None,
     density: bool = False,
 ) -> return_types.histogramdd:
-    """How many points, the rows of `input` (*, n), lie in each of the boxes between edges, as
-    (hist of n dimensions, the edges of each).
+    """Count the points, the rows of `input` (*, n), in each box between edges.
+
+    Return (hist of n dimensions, the edges of each).
 
     bins    a number of bins for all dimensions, a list of one for each, or of vectors of edges
     range   the lowest and the highest edge of each dimension, one behind the other

@@ -61,8 +61,9 @@ Array = Any
 
 
 def keys_of(key: Any) -> tuple[Any, ...]:
-    """The keys that a subscript is made of: a tuple's, and as in PyTorch those of a list that has
-    more in it than numbers and bools.
+    """Return the keys of a subscript: the items of a tuple, or the whole.
+
+    As in PyTorch, a short list with more than numbers and bools is taken for a tuple.
     """
     if isinstance(key, tuple):
         return key
@@ -91,10 +92,10 @@ def _sliced(key: slice, size: int) -> tuple[int, int, int]:
 
 
 def _forwards(x: Tensor, key: Any) -> tuple[Any, tuple[int, ...]]:
-    """A key whose slices with negative steps go the other way over the same elements, and the
-    dimensions of what it shows that are then to be reversed.
+    """Return a key without negative steps, and the dimensions of its result to reverse.
 
-    Steps like these are the array API's; PyTorch has none.
+    Slices with negative steps go the other way over the same elements.  Steps like these are the
+    array API's; PyTorch has none.
     """
     keys = keys_of(key)
     for k in keys:  # no comprehension: most keys come here, and none of their steps is negative
@@ -183,7 +184,7 @@ def _as_index(key: Any) -> Any:
 
 
 def _beside(key: Tensor, meta: TensorMeta) -> Tensor:
-    """An index where the tensor is: those on the CPU index every device's tensors."""
+    """Return an index on the tensor's device; an index on the CPU may index any device's tensor."""
     if key._meta.device is not cpu and key._meta.device is not meta.device:
         raise DeviceError(
             f"an index is on the CPU or beside what it indexes: this one is on {key.device}, and "

@@ -30,8 +30,10 @@ from flowvm.ops.shapes.ranges import arange
 
 @method()
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """A copy of `input` with the elements of `source` at the places `index` of its elements in C
-    order, counted from the end if negative; added to what is there with `accumulate`.
+    """Return a copy of `input` with the elements of `source` at the places `index`.
+
+    Places count elements in C order, negative ones from the end.  With `accumulate` elements are
+    added.
 
     >>> flow.put(flow.zeros(2, 2), flow.tensor([3, 0]), flow.tensor([1.0, 2.0]))
     tensor([[2., 0.],

@@ -1,4 +1,4 @@
-"""Elements repeated where they are: `repeat_interleave`, so many times each as data may say."""
+"""Repeated elements: `repeat_interleave`, with counts that may be data."""
 
 from __future__ import annotations
 

@@ -211,8 +211,7 @@ def _index_copy(apply: Any, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 @method()
 @with_out
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """A copy of `input` with the slices at `index` of dimension `dim` replaced by those of
-    `source`.
+    """Return a copy of `input` with the slices at `index` of dimension `dim` from `source`.
 
     >>> flow.index_copy(flow.zeros(3), 0, flow.tensor([2, 0]), flow.tensor([1.0, 2.0]))
     tensor([2., 0., 1.])

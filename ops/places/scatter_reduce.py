@@ -45,7 +45,7 @@ def _reduce_into(
 
 
 def _counts(x: Tensor, dim: int, index: Tensor, include_self: bool) -> Tensor:
-    """How many elements each place of a mean has."""
+    """Return the number of elements of which each place is the mean."""
     count = filled_of(x._meta, 1)
     one = number_tensor(x, 1)
     if not include_self:
@@ -96,7 +96,7 @@ def _scatter_reduce_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 def _prod_grads(
     g: Tensor, x: Tensor, dim: int, index: Tensor, src: Tensor, include_self: bool
 ) -> tuple[Tensor, Tensor]:
-    """Of each factor: the product of the others, through the product of those that are not zero."""
+    """Return the gradients of factors: the product of the others, by way of the non-zero ones."""
     own_zero, src_zero = eq(x, 0), eq(src, 0)
     if not include_self:
         own_zero = scatter(own_zero, dim, index, 0)

@@ -36,8 +36,9 @@ TOGETHER = 256  # searches that go on at the same time
 
 
 def _find(places: Array, row: Array, values: Array, right: bool) -> None:
-    """How many of the sorted `row` come before each value (`right`: or are equal); NaN is larger
-    than any number.
+    """Count the elements of the sorted `row` before each value (`right`: or equal to it).
+
+    NaN is larger than any number.
 
     All searches take the same steps, one step of all after another: there is nothing to predict,
     and no search waits for the memory that another one asks for.
@@ -108,8 +109,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value would go in the sorted last dimension of `sorted_sequence`, keeping it
-    sorted.
+    """Return where to insert each value to keep the last dimension of `sorted_sequence` sorted.
 
     The sequence is 1-d, or has the leading dimensions of `input`.  `side` "left" (the default) is
     the first such place, "right" (or `right=True`) the last.  `sorter` is the argsort of a sequence
@@ -184,8 +184,9 @@ def isin(
     assume_unique: bool = False,
     invert: bool = False,
 ) -> Tensor:
-    """Whether each element is among `test_elements` (`invert`: is not); one of the two may be a
-    number.
+    """Test whether each element is among `test_elements` (`invert`: is not).
+
+    One of the two may be a number.
 
     >>> flow.isin(flow.tensor([1, 2, 3]), flow.tensor([3, 1]))
     tensor([ True, False,  True])
@@ -205,8 +206,9 @@ def isin(
 
 # not public
 def bounds_of(low: float, high: float, least: float, most: float) -> tuple[float, float]:
-    """The range of the bins: as asked for, or that of the data, `least` to `most` (none: these are
-    infinities the other way round).
+    """Return the range of the bins: as asked for, or the data's range, `least` to `most`.
+
+    Without data, `least` is greater than `most`.
     """
     if low == high:
         low, high = (least, most) if least <= most else (0.0, 0.0)
@@ -244,8 +246,7 @@ def _histc(x: TensorMeta, bins: Count, low: float, high: float) -> Launch:
 @method()
 @with_out
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements fall into each of `bins` equal intervals from `min` to `max`, in the
-    input's dtype.
+    """Count the elements in `bins` equal intervals from `min` to `max`, in the input's dtype.
 
     Elements outside are left out, and so is NaN.  With `min` equal to `max` the data's own range is
     taken; InvalidValueError when the result is read, if that is infinite.

@@ -42,7 +42,7 @@ STRIDE = 256  # elements that are compared with the worst of the heap at once
 
 
 def _linked(x: Tensor, values: Tensor, indices: Tensor) -> Tensor:
-    """`values`, recorded as what gathering at `indices` of the last dimension gives."""
+    """Record `values` as the result of gathering at `indices` of the last dimension."""
     gathering = operator_of(gather_elements)
     dim = max(x._meta.ndim - 1, 0)
     return record(gathering, (x, indices), values, (dim,), (indices,))  # type: ignore[arg-type]
@@ -111,7 +111,7 @@ def msort(input: Tensor) -> Tensor:
 
 
 def _before(a: Any, b: Any, descending: bool) -> bool:
-    """Whether `a` comes strictly before `b`."""
+    """Return True if `a` comes strictly before `b`."""
     if descending:
         return bool(a > b or (a != a and b == b))
     return bool(a < b or (b != b and a == a))
@@ -175,7 +175,7 @@ def row_order(x: Tensor) -> Tensor:
 
 
 def _worse(values: Array, indices: Array, r: int, a: int, b: int, largest: bool) -> bool:
-    """Whether element a of the heap comes behind element b: equal values, the later position."""
+    """Return True if element a of the heap comes behind b: of equal values, the later one."""
     if _before(values[r, b], values[r, a], largest):
         return True
     return not _before(values[r, a], values[r, b], largest) and indices[r, a] > indices[r, b]
@@ -202,7 +202,7 @@ def _exchange(values: Array, indices: Array, r: int, i: int, j: int) -> None:
 
 
 def _any_before(x: Array, worst: Any, largest: bool) -> bool:
-    """Whether there may be an element that comes before `worst`: vectors at a time."""
+    """Return True if an element may come before `worst`; it looks at vectors at a time."""
     hits = 0
     if largest:
         for i in range(len(x)):

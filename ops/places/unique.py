@@ -203,7 +203,7 @@ def unique(
 def unique_consecutive(
     input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
-    """The elements (or slices of `dim`) without those equal to the one before; see `unique`.
+    """Return the elements (or slices of `dim`) that differ from the one before; see `unique`.
 
     >>> flow.unique_consecutive(flow.tensor([1, 1, 2, 1]))
     tensor([1, 2, 1])

@@ -69,7 +69,7 @@ def _columns_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     takes=plane_checks.deform_columns,
 )
 def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windows) -> Launch:
-    """What the windows read: (N, channels * taps, windows)."""
+    """Gather the elements that the windows read: (N, channels * taps, windows)."""
     t = windows
     seen, columns, places, factors = _views(x.shape, offset, t)
     n, channels, taps, count = columns.shape
@@ -82,7 +82,7 @@ def _columns(x: TensorMeta, offset: TensorMeta, mask: TensorMeta, windows: Windo
 
 
 def _columns_back_grad(c: Any, v: Tensor) -> tuple[Tensor | None, ...]:
-    """What columns are to x, they are to v, the gradient by the gradient by x."""
+    """Return the gradients of `_columns_back` by v, the gradient by the gradient by x."""
     g, offset, mask = c.saved
     windows = c.attrs[1]
     by_g = by_offset = by_mask = None
@@ -150,20 +150,22 @@ def deform_conv2d(
     dilation: int | Sequence[int] = 1,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """A convolution each tap of which reads where it lies plus an offset, between four elements,
-    those outside of the plane being 0 (Dai et al., Deformable Convolutional Networks, 2017; with a
-    mask: Zhu et al., 2019): (N, O, H', W').
+    """Convolve with taps that read at an offset from their place, between four elements.
+
+    Elements outside of the plane are 0 (Dai et al., Deformable Convolutional Networks, 2017; with a
+    mask: Zhu et al., 2019).  The result is (N, O, H', W').
 
     input    (N, C, H, W), floats, as all of them
     offset   (N, groups * taps * 2, H', W'), taps = kh * kw: in y and in x, of each tap of each
              group of C / groups channels, in elements
     weight   (O, C / g, kh, kw): g groups of channels are convolved apart, as in conv2d
     bias     (O)
-    mask     (N, groups * taps, H', W'): factors of what is read
+    mask     (N, groups * taps, H', W'): factors of the elements that are read
     stride, padding, dilation  a number, or two
 
-    Gradients are those by all five tensors; where an offset leads to an element itself, as 0 does,
-    those of what lies behind it.  Gradients by offset and mask have no derivative: AutogradError.
+    All five tensors have gradients; where an offset leads to an element itself, as 0 does, the
+    gradient is from the side behind it.  Gradients by offset and mask have no derivative:
+    AutogradError.
 
     >>> x = flow.tensor([[[[1.0, 2.0, 4.0]]]])
     >>> offset = flow.zeros(1, 2, 1, 3)
@@ -287,7 +289,9 @@ def _reference(
 
 
 def _offsets(rng: np.random.Generator, *shape: int) -> Any:
-    """Of sixteenths, exact in every dtype, none of them whole: there the gradient has steps."""
+    """Return random offsets in sixteenths: exact in every dtype; none whole: the gradient jumps
+    there.
+    """
     return rng.integers(-2, 2, shape) + rng.integers(2, 15, shape) / 16
 
 

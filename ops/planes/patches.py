@@ -169,8 +169,9 @@ def fold(
     padding: int | Sequence[int] = 0,
     stride: int | Sequence[int] = 1,
 ) -> Tensor:
-    """Columns of patches, as `unfold` makes them, added up to images of `output_size`: (N, C, H,
-    W), or (C, H, W) of a matrix; what lies in the padding is dropped.
+    """Add columns of patches, as `unfold` makes them, to images of `output_size`.
+
+    The result is (N, C, H, W), or (C, H, W) for a matrix; elements in the padding are dropped.
 
     >>> columns = F.unfold(flow.ones(1, 1, 3, 3), 2)
     >>> F.fold(columns, (3, 3), 2)  # in how many patches each pixel is
@@ -204,7 +205,9 @@ def fold(
 
 
 def _places(t: Windows) -> Any:
-    """Where each tap (rows) of each patch (columns) lies in the padded plane: rows, columns."""
+    """Return the rows and columns of each tap (rows) of each patch (columns) in the padded
+    plane.
+    """
     b, e = np.arange(t.kh) * t.dh, np.arange(t.kw) * t.dw
     y, x = np.arange(t.oh) * t.sh, np.arange(t.ow) * t.sw
     rows, columns = b[:, None] + y, e[:, None] + x

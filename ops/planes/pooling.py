@@ -46,7 +46,7 @@ def window_sizes(
     name: str, n: int, input: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
     ceil_mode: bool,
 ) -> Sizes:  # fmt: skip
-    """Of input, output, kernel, stride, padding and dilation, when they fit."""
+    """Return the sizes of input, output, kernel, stride, padding and dilation, if they fit."""
     space = _check(name, n, input)
     if 0 in input._meta.shape[-n - 1 :]:
         raise ShapeError(
@@ -88,7 +88,7 @@ def _windows(name: str, n: int, input: Tensor, *numbers: Any) -> Windows:
 
 
 def adaptive_sizes(name: str, n: int, input: Tensor, output_size: Any) -> Sizes:
-    """Of input and output, when they fit."""
+    """Return the sizes of input and output, if they fit."""
     space = _check(name, n, input)
     if not isinstance(output_size, (tuple, list)):
         output_size = (output_size,) * n

@@ -1,4 +1,4 @@
-"""Regions of images, all averaged over as many bins: `roi_align`.
+"""Regions of images, averaged over an equal number of bins each: `roi_align`.
 
 One instruction forward and one backward (`region_kernels`).  Which image a region is of is data:
 what lies outside is found by the kernel.
@@ -181,7 +181,7 @@ def _reference(x: Any, rois: Any, scale: float, ph: int, pw: int, ratio: int, al
 
 
 def _regions(rng: np.random.Generator, n: int, images: int, size: float) -> Any:
-    """Of eighths of a unit, exact in every dtype; some reach outside."""
+    """Return random regions in eighths of a unit: exact in every dtype, some partly outside."""
     low = rng.integers(-16, int(size * 8), (n, 2)) / 8 + 1 / 16
     ends = low + rng.integers(1, int(size * 8), (n, 2)) / 8
     return np.concatenate([rng.integers(0, images, (n, 1)), low, ends], 1)

@@ -121,7 +121,7 @@ Tap = tuple[Tensor, Tensor | None]  # whole places along a dimension, and their 
 
 
 def _taps(x: Tensor, size: int, mode: str, padding: str, corners: bool) -> list[Tap]:
-    """What is read along one dimension for the places x, in elements."""
+    """Return the taps to read along one dimension for the places x, in elements."""
     if mode == "nearest":
         return [(rounded(_moved(x, size, padding, corners)), None)]
     if mode == "bilinear":
@@ -268,7 +268,7 @@ def _sample_reference(
     x: Any, grid: Any, mode: str = "bilinear", padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Any:  # fmt: skip
-    """By definition, place by place, in one loop for all modes."""
+    """Sample by definition, place by place, in one loop for all modes."""
     space = x.shape[2:]
     kernel, reach = {
         "nearest": (None, (0,)),

@@ -130,7 +130,7 @@ remainder = elementwise(
     types="number",
     saves="x, y",
     grad=_remainder_grad,
-    doc="""What is left of x / y rounded down: the sign of y, as Python's %.
+    doc="""The remainder of x / y rounded down: it has the sign of y, as Python's %.
 
     >>> flow.remainder(flow.tensor([7, -7]), 3)
     tensor([1, 2])
@@ -143,7 +143,7 @@ fmod = elementwise(
     types="number",
     saves="x, y",
     grad=_fmod_grad,
-    doc="""What is left of x / y rounded towards 0: the sign of x, as C's fmod.
+    doc="""The remainder of x / y rounded towards 0: it has the sign of x, as C's fmod.
 
     >>> flow.fmod(flow.tensor([7, -7]), 3)
     tensor([ 1, -1])

@@ -31,7 +31,7 @@ def _predicate(
 eq = _predicate(
     "eq",
     "x == y",
-    """Whether x equals y.
+    """Test whether x equals y, element by element.
 
     >>> flow.eq(flow.tensor([1, 2]), flow.tensor([1, 3]))
     tensor([ True, False])
@@ -42,7 +42,7 @@ eq = _predicate(
 ne = _predicate(
     "ne",
     "x != y",
-    """Whether x differs from y.
+    """Test whether x differs from y, element by element.
 
     >>> flow.ne(flow.tensor([1, 2]), flow.tensor([1, 3]))
     tensor([False,  True])
@@ -53,7 +53,7 @@ ne = _predicate(
 lt = _predicate(
     "lt",
     "x < y",
-    """Whether x is less than y.
+    """Test whether x is less than y, element by element.
 
     >>> flow.less(flow.tensor([1, 2, 3]), 2)
     tensor([ True, False, False])
@@ -62,7 +62,7 @@ lt = _predicate(
 le = _predicate(
     "le",
     "x <= y",
-    """Whether x is at most y.
+    """Test whether x is at most y, element by element.
 
     >>> flow.le(flow.tensor([1, 2, 3]), 2)
     tensor([ True,  True, False])
@@ -71,7 +71,7 @@ le = _predicate(
 gt = _predicate(
     "gt",
     "x > y",
-    """Whether x is greater than y.
+    """Test whether x is greater than y, element by element.
 
     >>> flow.greater(flow.tensor([1, 2, 3]), 2)
     tensor([False, False,  True])
@@ -80,7 +80,7 @@ gt = _predicate(
 ge = _predicate(
     "ge",
     "x >= y",
-    """Whether x is at least y.
+    """Test whether x is at least y, element by element.
 
     >>> flow.ge(flow.tensor([1, 2, 3]), 2)
     tensor([False,  True,  True])
@@ -89,7 +89,7 @@ ge = _predicate(
 isnan = _predicate(
     "isnan",
     "x != x",
-    """Whether x is NaN.
+    """Test whether each element is NaN.
 
     >>> flow.isnan(flow.tensor([1.0, flow.inf, flow.nan]))
     tensor([False, False,  True])
@@ -100,7 +100,7 @@ isnan = _predicate(
 isinf = _predicate(
     "isinf",
     "isinf(x)",
-    """Whether x is infinite, of either sign.
+    """Test whether each element is infinite, of either sign.
 
     >>> flow.isinf(flow.tensor([1.0, -flow.inf, flow.nan]))
     tensor([False,  True, False])
@@ -110,7 +110,7 @@ isinf = _predicate(
 isfinite = _predicate(
     "isfinite",
     "isfinite(x)",
-    """Whether x is neither infinite nor NaN.
+    """Test whether each element is neither infinite nor NaN.
 
     >>> flow.isfinite(flow.tensor([1.0, flow.inf, flow.nan]))
     tensor([ True, False, False])
@@ -120,7 +120,7 @@ isfinite = _predicate(
 isposinf = _predicate(
     "isposinf",
     "isinf(x) and x > 0",
-    """Whether x is positive infinity.
+    """Test whether each element is positive infinity.
 
     >>> flow.isposinf(flow.tensor([flow.inf, -flow.inf]))
     tensor([ True, False])
@@ -129,7 +129,7 @@ isposinf = _predicate(
 isneginf = _predicate(
     "isneginf",
     "isinf(x) and x < 0",
-    """Whether x is negative infinity.
+    """Test whether each element is negative infinity.
 
     >>> flow.isneginf(flow.tensor([flow.inf, -flow.inf]))
     tensor([False,  True])
@@ -142,7 +142,7 @@ logical_and = elementwise(
     "x and y",
     types="logical",
     complex=True,
-    doc="""Whether both are true.
+    doc="""Test whether both elements are true.
 
     >>> flow.logical_and(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([ True, False, False])
@@ -153,7 +153,7 @@ logical_or = elementwise(
     "x or y",
     types="logical",
     complex=True,
-    doc="""Whether one is true.
+    doc="""Test whether at least one of both elements is true.
 
     >>> flow.logical_or(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([ True,  True, False])
@@ -164,7 +164,7 @@ logical_xor = elementwise(
     "x != y",
     types="logical",
     complex=True,
-    doc="""Whether just one is true.
+    doc="""Test whether just one of both elements is true.
 
     >>> flow.logical_xor(flow.tensor([1, 1, 0]), flow.tensor([5, 0, 0]))
     tensor([False,  True, False])
@@ -175,7 +175,7 @@ logical_not = elementwise(
     "not x",
     types="logical",
     complex=True,
-    doc="""Whether x is false.
+    doc="""Test whether each element is false.
 
     >>> flow.logical_not(flow.tensor([0, 2]))
     tensor([ True, False])
@@ -249,7 +249,7 @@ def bitwise_not(input: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def signbit(input: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Whether the sign bit is set: x < 0, and also -0.0.
+    """Test whether the sign bit is set: x < 0, and also -0.0.
 
     >>> flow.signbit(flow.tensor([-1.0, -0.0, 0.0]))
     tensor([ True,  True, False])
@@ -283,8 +283,9 @@ _isclose_nan = elementwise(
 def isclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Tensor:
-    """Whether abs(input - other) <= atol + rtol * abs(other); equal infinities are close, NaN only
-    with `equal_nan`.
+    """Test whether abs(input - other) <= atol + rtol * abs(other), element by element.
+
+    Equal infinities are close, NaN only with `equal_nan`.
 
     >>> flow.isclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.1]))
     tensor([ True, False])
@@ -303,7 +304,7 @@ def isclose(
 def allclose(
     input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
-    """Whether `isclose` holds everywhere, as a Python bool.  Waits for the tensors.
+    """Return True if `isclose` holds everywhere, as a Python bool.  Waits for the tensors.
 
     >>> flow.allclose(flow.tensor([1.0, 2.0]), flow.tensor([1.0, 2.000001]))
     True
@@ -312,7 +313,7 @@ def allclose(
 
 
 def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether the two have one shape and equal elements, as a Python bool; waits for them.
+    """Return True if the two have one shape and equal elements.  Waits for the tensors.
 
     >>> flow.equal(flow.tensor([1, 2]), flow.tensor([1, 2]))
     True
@@ -384,7 +385,7 @@ def _where_method(x: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 
 def _comparison(f: Elementwise) -> Any:
-    """`==` and `!=`, which Python answers itself for what is neither a tensor nor a number."""
+    """Return `==` or `!=`; Python itself answers for other objects than tensors and numbers."""
     call = f.call
 
     def operator(x: Tensor, other: Any) -> Any:

@@ -80,7 +80,7 @@ def cpu(x: Tensor, memory_format: object = None) -> Tensor:
 def cuda(
     x: Tensor, device: object = None, non_blocking: bool = False, memory_format: object = None
 ) -> Tensor:
-    """`x.to("cuda")`; DeviceError where there is none.  No copy blocks, whatever is asked for.
+    """Return `x.to("cuda")`; DeviceError if there is no such device.  No copy blocks.
 
     >>> x = flow.ones(2)
     >>> x.cuda().is_cuda if flow.cuda.is_available() else False
@@ -163,7 +163,7 @@ def ndimension(x: Tensor) -> int:
 
 @method()
 def is_signed(x: Tensor) -> bool:
-    """Whether the dtype has negative values.
+    """Return True if the dtype has negative values.
 
     >>> flow.tensor(1).is_signed(), flow.tensor(1, dtype=flow.uint8).is_signed()
     (True, False)
@@ -173,7 +173,7 @@ def is_signed(x: Tensor) -> bool:
 
 @method()
 def is_complex(x: Tensor) -> bool:
-    """Whether the dtype is a complex one.
+    """Return True if the dtype is a complex one.
 
     >>> flow.tensor(1j).is_complex()
     True
@@ -183,7 +183,7 @@ def is_complex(x: Tensor) -> bool:
 
 @method()
 def is_nonzero(x: Tensor) -> bool:
-    """Whether the value of a one-element tensor is not zero.  Waits for the tensor.
+    """Return True if the value of a one-element tensor is not zero.  Waits for the tensor.
 
     >>> flow.tensor([0.0]).is_nonzero()
     False
@@ -244,7 +244,7 @@ def sparse_dim(x: Tensor) -> int:
 
 @method()
 def is_same_size(x: Tensor, other: Tensor) -> bool:
-    """Whether `other` has `x`'s shape.
+    """Return True if `other` has `x`'s shape.
 
     >>> flow.ones(2, 3).is_same_size(flow.zeros(2, 3))
     True
@@ -254,7 +254,7 @@ def is_same_size(x: Tensor, other: Tensor) -> bool:
 
 @method()
 def is_inference(x: Tensor) -> bool:
-    """False: what `inference_mode` makes is not told apart from other tensors without a graph.
+    """Return False: tensors of `inference_mode` are like other tensors without a graph.
 
     >>> flow.ones(2).is_inference()
     False
@@ -334,8 +334,7 @@ for _name in (
 
 @method()
 def apply_(x: Tensor, callable: Any) -> Tensor:
-    """Each element of `x`, on the CPU, replaced by what `callable` answers for it; slow.  Waits for
-    the tensor.
+    """Replace each element of `x`, on the CPU, by `callable` of it; slow.  Waits for the tensor.
 
     >>> flow.tensor([1.0, 2.0]).apply_(lambda v: v + 10)
     tensor([11., 12.])
@@ -417,7 +416,7 @@ Tensor.name = property(  # type: ignore[attr-defined]
 )
 Tensor.output_nr = property(  # type: ignore[attr-defined]
     lambda x: getattr(x._node, "index", 0),
-    doc="""Which of its node's results it is.
+    doc="""The tensor's position among the results of its node.
 
     >>> flow.ones(2).output_nr
     0
@@ -426,8 +425,9 @@ Tensor.output_nr = property(  # type: ignore[attr-defined]
 
 
 def _data(x: Tensor) -> Tensor:
-    """The same memory outside the autograd graph, as `detach()`; an assigned tensor's memory,
-    shape and dtype become the tensor's own.
+    """The tensor's memory outside the autograd graph, as `detach()`.
+
+    Assignment gives the tensor the memory, shape and dtype of another one.
 
     >>> x = flow.ones(2, requires_grad=True)
     >>> x.data.requires_grad
@@ -447,7 +447,7 @@ def _set_data(x: Tensor, value: Tensor) -> None:
 Tensor.data = property(_data, _set_data)  # type: ignore[attr-defined]
 Tensor.is_cpu = property(  # type: ignore[attr-defined]
     lambda x: x._meta.device is _cpu,
-    doc="""Whether it lives in the computer's memory.
+    doc="""True if the tensor is in the computer's memory.
 
     >>> flow.ones(2).is_cpu
     True
@@ -457,7 +457,7 @@ Tensor.is_cpu = property(  # type: ignore[attr-defined]
 
 @method("__contains__")
 def _contains(x: Tensor, element: object) -> bool:
-    """Whether any element equals `element`.  Waits for the tensor."""
+    """Return True if any element equals `element`.  Waits for the tensor."""
     same: Any = x == element
     return bool(same.any().item())
 

@@ -201,7 +201,7 @@ sign: Elementwise = unary(
 
 
 def _sgn_grad(c: Any, g: Tensor) -> tuple[Any]:
-    """What of g is across x turns x / |x|, and by less the larger x is."""
+    """Return the part of g across x, divided by |x|: this part turns x / |x|."""
     x, way = c.saved
     along: Any = (g * way.conj()).real
     size: Any = abs.call(x)

@@ -305,7 +305,7 @@ attach(sinc, "sinc")
 
 @method()
 def isreal(input: Tensor) -> Tensor:
-    """Whether each element has no imaginary part.
+    """Test whether each element has no imaginary part.
 
     >>> flow.isreal(flow.tensor([1 + 0j, 1j]))
     tensor([ True, False])

@@ -71,7 +71,7 @@ def _highest(name: str, n: Any, degree: Tensor) -> int:
 
 
 def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
-    """`value` is what degree 2 has at 2 (1.5 where shifted): the example."""
+    """Return a polynomial's function; the example's `value` is degree 2 at 2 (shifted: 1.5)."""
     first, following = _RULES[name.removeprefix("shifted_")]
 
     def call(input: Any, n: Any) -> Tensor:
@@ -125,7 +125,7 @@ shifted_chebyshev_polynomial_w = _polynomial("shifted_chebyshev_polynomial_w", 1
 
 
 def _angle(k: Callable[[Any, Any], Any], moved: bool) -> Any:
-    """By the cosine: Chebyshev's polynomials for |x| < 1 (DLMF 18.5)."""
+    """Return a reference by the cosine: Chebyshev's polynomials for |x| < 1 (DLMF 18.5)."""
 
     def reference(x: Any, n: Any) -> Any:
         return k(np.arccos(2 * x - 1 if moved else x), n)

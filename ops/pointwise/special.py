@@ -296,7 +296,7 @@ _FAR = 12.0  # from where on the slope of erfcx is its asymptotic series
 
 
 def _erfcx_slope(x: Any) -> Tensor:
-    """2 x erfcx(x) - 2 / sqrt(pi), of which far out little is left."""
+    """Return 2 x erfcx(x) - 2 / sqrt(pi); far out, where it is small, by a series."""
     far = lt.call(_FAR if x._meta.dtype is not float64 else 4 * _FAR, x)
     near: Any = where(far, 0.0, x)
     inverse = 1 / where(far, x, 1.0)

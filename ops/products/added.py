@@ -100,8 +100,9 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """beta * input + alpha * (the sum of the products of as many pairs of matrices), (b, m, k) and
-    (b, k, n): (m, n), to which `input` broadcasts.
+    """Return beta * input + alpha * the sum of the products of pairs of matrices: (m, n).
+
+    The pairs are (b, m, k) and (b, k, n); `input` broadcasts.
 
     >>> flow.addbmm(flow.zeros(2, 2), flow.ones(3, 2, 4), flow.ones(3, 4, 2))
     tensor([[12., 12.],
@@ -126,7 +127,7 @@ def addbmm(
 @with_out
 @in_float32
 def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """The sum of the products of two vectors' elements, those of the first conjugated.
+    """Return the sum of the products of two vectors' elements; the first vector is conjugated.
 
     >>> flow.vdot(flow.tensor([1j]), flow.tensor([2j]))
     tensor(2.+0.j)

@@ -1,4 +1,4 @@
-"""How variables vary together: `cov`, `corrcoef`."""
+"""Covariance and correlation of variables: `cov`, `corrcoef`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def mm(input: Tensor, mat2: Tensor) -> Tensor:
 @method()
 @with_out
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The products of as many pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast.
+    """Return the products of pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast.
 
     >>> flow.bmm(flow.ones(2, 1, 3), flow.ones(2, 3, 1)).flatten()
     tensor([3., 3.])

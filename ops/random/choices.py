@@ -46,8 +46,10 @@ def _check_p(name: str, p: Any) -> float:
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Generator | None = None
 ) -> Tensor:
-    """1 with the probability that each element of `input` (or `p` for all) gives, else 0; in
-    `input`'s dtype.  InvalidValueError where it is none, at the next sync.
+    """Draw 1 with the probability that each element of `input` (or `p` for all) gives, else 0.
+
+    The result has `input`'s dtype.  InvalidValueError for an element that is no probability, at the
+    next sync.
 
     >>> flow.bernoulli(flow.tensor([0.0, 1.0]))
     tensor([0., 1.])
@@ -124,8 +126,10 @@ def dropout(
     *,
     generator: Generator | None = None,
 ) -> Tensor:
-    """`input` with each element 0 with probability `p`, else divided by 1 - p; `input` itself
-    unless `training`.  Its random words are those of `generator`, or of all.
+    """Set elements of `input` to 0 with probability `p`, and divide the others by 1 - p.
+
+    Unless `training`, return `input` itself.  Random words come from `generator`, or from the
+    default one.
 
     No mask is kept: the gradient makes the same random words again.
 
@@ -148,8 +152,9 @@ def dropout(
 
 
 def dropout_mask(shape: Sequence[int], p: float, dtype: DType) -> Tensor:
-    """What dropout multiplies with: 0 with probability `p`, else 1 / (1 - p); for dropout of whole
-    channels.
+    """Return the factors of dropout: 0 with probability `p`, else 1 / (1 - p).
+
+    They are for dropout of whole channels.
     """
     return dropout(ones(tuple(shape), dtype=dtype), p)
 
@@ -192,11 +197,11 @@ _MOST = 1 << 10  # trials whose numbers are there at once, for each element
 # public: flow
 @with_out
 def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """How many of `count` trials that succeed with probability `prob` did, broadcast, in their
-    dtype, which is a float.
+    """Draw how many of `count` trials succeed with probability `prob`.
 
-    One number is drawn for each trial.  ArgumentError for a count that is negative, and for what
-    is no probability.
+    The arguments are broadcast; the result has their dtype, which is a float.  One number is drawn
+    for each trial.  ArgumentError for a count that is negative, and for a `prob` that is no
+    probability.
 
     >>> flow.binomial(flow.tensor([10.0, 10.0]), flow.tensor([0.0, 1.0]))
     tensor([ 0., 10.])

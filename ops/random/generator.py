@@ -1,7 +1,7 @@
-"""Where random numbers start from: a seed, and a count of calls.
+"""The source of random numbers: a seed, and a count of calls.
 
-While a graph is captured, no generator moves.  What code does to one (draws, seeds it, keeps its
-state and goes back to it) is told to the capture, and each replay does it in that order.
+While a graph is captured, no generator moves.  The capture records what code does to one: it draws,
+seeds it, keeps its state and goes back to it.  Each replay does this in the same order.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Generator:
         return self
 
     def position(self) -> Any:
-        """The state, for `go_to`: seed, and calls since; what stands for it inside a capture."""
+        """Return the state for `go_to`: seed and number of calls; in a capture, a stand-in."""
         if (recorder := current_recorder()) is not None:
             kept = Kept(self)
             recorder.redo(kept)
@@ -108,8 +108,9 @@ class Generator:
             self._seed, self._calls = position
 
     def reserve(self, calls: int) -> Generator:
-        """Return a generator with the numbers of this one's next `calls` calls, which this one
-        leaves out: who draws them later draws the same, whatever is drawn meanwhile.
+        """Return a generator for this one's next `calls` calls, which this one skips.
+
+        Later draws from it are the same, whatever is drawn meanwhile.
 
         >>> a, b = flow.Generator().manual_seed(1), flow.Generator().manual_seed(1)
         >>> later = a.reserve(1)
@@ -132,7 +133,7 @@ class Generator:
         return self.draw_now() if recorder is None else recorder.draw(self)
 
     def draw_now(self) -> tuple[int, int]:
-        """The same, captured or not."""
+        """Return the seed and the number of a new call, also while a graph is captured."""
         with self._lock:
             call = self._calls
             self._calls += 1

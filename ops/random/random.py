@@ -427,7 +427,7 @@ def random_(
 def _transformed(
     name: str, x: Tensor, generator: Generator | None, make: Callable[[Any], Tensor]
 ) -> Tensor:
-    """`x`, filled with what `make` makes of uniform numbers of float64, in (0, 1]."""
+    """Fill `x` with the result of `make` on uniform numbers of float64, in (0, 1]."""
     meta = need_tensor(name, "input", x)._meta
     drawn = make(1.0 - uniform_of(meta.dense(float64), generator))
     return changed(DRAWN, x, (), (), lambda out: out.copy_(drawn))

@@ -98,8 +98,9 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """The negative log likelihood of sequences of labels, of which steps without one, and repeated
-    ones, are left out (Graves et al., 2006).
+    """Return the negative log likelihood of sequences of labels (Graves et al., 2006).
+
+    A sequence leaves out steps without a label, and repeated labels.
 
     log_probs       (T, N, C), or (T, C) for one sample: the logarithms of probabilities, as of
                     log_softmax; gradients are those of PyTorch, which take them for such

@@ -81,7 +81,7 @@ def _smallest(x: TensorMeta, dim: Dim, keepdim: bool) -> Launch:
 
 
 def _copied(search: Any) -> Any:
-    """What `search` does with an input that has no walk."""
+    """Return a fallback of `search` for an input that has no walk."""
 
     def fallback(x: Tensor, dim: int, keepdim: bool) -> Any:
         return None if walk_of(x._meta, (dim,)) else search(x.contiguous(), dim, keepdim)
@@ -205,8 +205,9 @@ def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool
 
 @with_out
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Where the largest element is along `dim` (None: in the flattened tensor), as int64; the first
-    of equals.
+    """Return the index of the largest element along `dim`, int64; the first of equals.
+
+    With `dim` None, the tensor is flattened.
 
     >>> x = flow.tensor([[1, 5, 3], [9, 2, 4]])
     >>> flow.argmax(x), flow.argmax(x, dim=1)
@@ -217,8 +218,9 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
 
 @with_out
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """Where the smallest element is along `dim` (None: in the flattened tensor), as int64; the
-    first of equals.
+    """Return the index of the smallest element along `dim`, int64; the first of equals.
+
+    With `dim` None, the tensor is flattened.
 
     >>> x = flow.tensor([[1, 5, 3], [9, 2, 4]])
     >>> flow.argmin(x), flow.argmin(x, dim=1)

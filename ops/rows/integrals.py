@@ -18,7 +18,7 @@ from flowvm.ops.shapes.join import cat
 
 
 def _widths(name: str, y: Any, x: Any, dx: Any, at: int) -> Any:
-    """What each pair of neighbours is apart: a number, or a tensor that broadcasts with them."""
+    """Return the distances of neighbours: a number, or a tensor that broadcasts with the pairs."""
     if x is None:
         if isinstance(dx, bool):
             raise ArgumentTypeError(f"{name}: dx is a number, got {dx}")

@@ -38,8 +38,9 @@ from flowvm.vm.callers.hot import hot
 def _loss_op(
     name: str, value: str, dx: str, dy: str, dxx: str, dxy: str, dyy: str, params: str = ""
 ) -> Elementwise:
-    """An op for `value` of x, y and `params` with its derivatives; "0" for those that vanish
-    everywhere.
+    """Declare an op for `value` of x, y and `params` with its derivatives.
+
+    "0" stands for a derivative that vanishes everywhere.
     """
     names = [n for n in params.replace(" ", "").split(",") if n]
     rest = (None,) * len(names)

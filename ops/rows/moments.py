@@ -115,7 +115,7 @@ def _variance_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 
 def _deviation_grad(c: Any, g: Tensor) -> tuple[Tensor]:
-    """As in PyTorch, 0 where there is no deviation."""
+    """Return the gradient of a deviation: as in PyTorch, 0 where there is no deviation."""
     x, center, out = c.saved
     dims, freedom = c.attrs
     none = out == 0

@@ -87,7 +87,7 @@ def rms_norm(
 def _complex_rms_norm(
     x: Tensor, shape: tuple[int, ...], weight: Tensor | None, eps: float
 ) -> Tensor:
-    """As PyTorch has it: by the mean of the squares, which are complex numbers themselves."""
+    """Normalise complex numbers as PyTorch does: by the mean of their complex squares."""
     if not shape or tuple(x._meta.shape[-len(shape) :]) != shape:
         raise ShapeError(
             f"rms_norm: normalized_shape {shape} is not the end of shape {tuple(x._meta.shape)}"

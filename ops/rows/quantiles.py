@@ -126,7 +126,7 @@ def nanquantile(
     *,
     interpolation: str = "linear",
 ) -> Tensor:
-    """`quantile` of the elements that are not NaN; NaN where there are none.
+    """Return `quantile` of the elements that are not NaN; NaN if all are.
 
     >>> flow.nanquantile(flow.tensor([1.0, flow.nan, 3.0]), 0.5)
     tensor(2.)
@@ -138,7 +138,7 @@ def nanquantile(
 @with_out
 @in_float32
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of the elements over `dim` that are not NaN; NaN where there are none.
+    """Return the mean of the elements over `dim` that are not NaN; NaN if all are.
 
     >>> flow.nanmean(flow.tensor([1.0, flow.nan, 3.0]))
     tensor(2.)
@@ -154,8 +154,9 @@ def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any
 @method()
 @with_out
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The median of the elements that are not NaN, the lower of two: of all of them, or along
-    `dim` as (values, indices).  NaN where there are none.
+    """Return the median of the elements that are not NaN, the lower of two; NaN if all are.
+
+    With `dim`, return (values, indices) along it.
 
     >>> flow.nanmedian(flow.tensor([1.0, flow.nan, 3.0, 2.0]))
     tensor(2.)

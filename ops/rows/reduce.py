@@ -145,7 +145,7 @@ def sum(
 
 
 def _is_complex(name: str, input: Tensor, dtype: Any) -> bool:
-    """Whether complex numbers are to be reduced; DTypeError where they are to become others."""
+    """Return True if the numbers to reduce are complex; DTypeError if they would become real."""
     given = need_tensor(name, "input", input)._meta.dtype
     if dtype is None or not (given.is_complex or as_dtype(dtype).is_complex):
         return given.is_complex
@@ -162,7 +162,7 @@ def _in_dtype(input: Tensor, dtype: Any) -> Tensor:
 
 
 def _summand(input: Tensor, dtype: Any) -> tuple[Tensor, DType | None]:
-    """What to sum so that elements count as `dtype`, and the dtype that the kernel converts to."""
+    """Return the tensor to sum so that elements count as `dtype`, and the dtype for the kernel."""
     if dtype is None:
         return input, None
     kind = as_dtype(dtype)
@@ -378,7 +378,7 @@ def _truth(x: Any) -> Any:
 # public: flow
 @with_out
 def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether any element over `dim` (one or several; None: all) is not 0; of uint8, in uint8.
+    """Test whether any element over `dim` (one or several; None: all) is not 0; of uint8, in uint8.
 
     >>> flow.any(flow.tensor([[0, 0], [0, 3]]), dim=1)
     tensor([False,  True])
@@ -389,8 +389,8 @@ def any(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
 # public: flow
 @with_out
 def all(input: Tensor, dim: Dims = None, keepdim: bool = False) -> Tensor:
-    """Whether all elements over `dim` (one or several; None: all) are not 0; True of none.  Of
-    uint8, in uint8.
+    """Test whether all elements over `dim` (one or several; None: all) are not 0; True for no
+    elements.  Of uint8, in uint8.
 
     >>> flow.all(flow.tensor([[True, False], [True, True]]), dim=1)
     tensor([False,  True])
@@ -407,7 +407,7 @@ def _as_told(input: Tensor, truth: Tensor) -> Tensor:
 # public: flow
 @steady
 def count_nonzero(input: Tensor, dim: Dims = None) -> Tensor:
-    """How many elements over `dim` (one or several; None: all) are not 0, as int64.
+    """Count the elements over `dim` (one or several; None: all) that are not 0, as int64.
 
     >>> flow.count_nonzero(flow.tensor([[0, 1], [2, 3]]), dim=1)
     tensor([1, 2])

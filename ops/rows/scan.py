@@ -59,8 +59,9 @@ def _ready(name: str, input: Tensor, dim: Any, dtype: Any) -> tuple[Tensor, int]
 
 # not public
 def as_asked(out: Tensor, dtype: Any) -> Tensor:
-    """`out` of `dtype`, if one is given: integers are folded in int64, whose lower bits are those
-    of every smaller one.
+    """Convert `out` to `dtype`, if one is given.
+
+    Integers are folded in int64, whose lower bits are right for every smaller type.
     """
     if dtype is None or out._meta.dtype is as_dtype(dtype):
         return out

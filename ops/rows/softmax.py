@@ -137,7 +137,7 @@ def _softmax_backward_data(
 def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
-    """The same of log_softmax."""
+    """Return the gradient of log_softmax by its input, in `input_dtype`, from its output."""
     found: Tensor = _log_softmax_backward(grad_output, output, dim).to(input_dtype)
     return found
 

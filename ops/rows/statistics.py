@@ -161,7 +161,7 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 
 
 def _away(x: Tensor, dims: tuple[int, ...]) -> tuple[Any, Any, Any]:
-    """The largest numbers, those that are taken away, and the exponentials of what is left."""
+    """Return the largest numbers, the numbers to subtract, the exponentials of the differences."""
     top = amax(real(x.detach()), dims, True)
     shift = where(isinf.call(top), 0, top)  # an infinity would become NaN
     return top, shift, exp.call(x - shift)
@@ -260,8 +260,9 @@ samples(
 
 
 def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode: int = 0) -> Tensor:
-    """The exclusive or of the bits of all elements, or of those along `dim`, as uint64: of floats
-    as float64, of all else as int64.  `mode` is 0, as there is no other.
+    """Return the exclusive or of the bits of all elements, or along `dim`, as uint64.
+
+    Floats count as float64, other numbers as int64; `mode` must be 0.
 
     ShapeError for no elements without `dim`, DTypeError for complex numbers.
 

@@ -1,4 +1,4 @@
-"""Scalar functions: what one element becomes, and the constants that it takes.
+"""Scalar functions of one element, and the constants that they need.
 
 Here: functions of numbers (`functions` has the table), the parts of numbers they are made of, the
 16-bit floats as LLVM code. Each is plain Python that any kernel, on any device, may call.

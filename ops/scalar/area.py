@@ -35,7 +35,7 @@ def _area_functions(dtype: Float) -> tuple[Unary, Unary, Unary]:
     huge = dtype(2.0 ** (13 if dtype is F32 else 28))  # whose square has no use for 1
 
     def lost(u: Number, high: Number) -> Number:
-        """What rounding took from `high` = 1 + u."""
+        """Return the rounding error of `high` = 1 + u."""
         return u - (high - one) if u < one else one - (high - u)
 
     def area_sine(x: Number) -> Number:

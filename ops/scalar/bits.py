@@ -1,4 +1,4 @@
-"""What trigonometry, powers and the gamma functions are made of: parts of numbers, polynomials, a
+"""Parts of trigonometry, powers and the gamma functions: parts of numbers, polynomials, a
 logarithm, and functions with a rare case.
 
 A scalar function is one stream of arithmetic without branches, calls or tables, or LLVM could not
@@ -35,7 +35,7 @@ _SQRT_HALF = {32: 0x3F3504F3, 64: 0x3FE6A09E667F3BCD}
 
 
 def odd(t: Number) -> Any:
-    """Whether n is odd."""
+    """Return True if n is odd."""
     return bits(t) & 1 != 0
 
 
@@ -115,7 +115,7 @@ def _reduced(builder: Any, x: Any, bits: int) -> tuple[Any, Any]:
 
 
 def _exponent_ir(builder: Any, values: list[Any], bits: int) -> Any:
-    """By way of the low bits of a float: AVX2 has no conversion from 64-bit integers."""
+    """Emit the exponent by the low bits of a float: AVX2 has no conversion from 64-bit integers."""
     word, reduced = _reduced(builder, values[0], bits)
     kind = values[0].type
     biased = builder.lshr(reduced, word(MANTISSA[bits]))

@@ -85,7 +85,7 @@ def cexp(x: Complex) -> Complex:
 
 
 def cexpm1(x: Complex) -> Complex:
-    """exp(x) - 1: expm1(a) cos(b) - 2 sin(b / 2)^2 keeps what is small."""
+    """Return exp(x) - 1: expm1(a) cos(b) - 2 sin(b / 2)^2 keeps small results exact."""
     a, b = x.real, x.imag
     if b == 0:
         return complex(expm1(a) + 0.0, b)
@@ -96,7 +96,7 @@ def cexpm1(x: Complex) -> Complex:
 
 
 def clog(x: Complex) -> Complex:
-    """Near the unit circle the logarithm of the size is that of 1 + (a - 1)(a + 1) + b^2."""
+    """Return log(x): near the unit circle log |x| is log1p((a - 1)(a + 1) + b^2) / 2."""
     a, b = _fabs(x.real), _fabs(x.imag)
     if a < b:
         a, b = b, a

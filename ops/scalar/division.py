@@ -139,7 +139,7 @@ def _floor_divide_int(x: int, y: int) -> int:
 
 
 def _floor_divide_narrow(x: int, y: int) -> int:
-    """Of at most 32 bits: the quotient in float64 never rounds up to a whole number."""
+    """Divide numbers of at most 32 bits: a quotient in float64 never rounds up to a whole one."""
     if y == 0:
         raise ZeroDivisionError
     return math.floor(float(x) / float(y))

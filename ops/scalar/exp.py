@@ -1,4 +1,4 @@
-"""exp and what is made of it: exp2, expm1, sinh, cosh, tanh, sigmoid, softplus, mish.
+"""exp and functions of it: exp2, expm1, sinh, cosh, tanh, sigmoid, softplus, mish.
 
 All of them write x as n * ln 2 + r with |r| <= ln(2) / 2.  n comes out of adding a number so large
 that its last bit is a one: t = x / ln 2 + MAGIC, whose low bits are then n plus what was put into
@@ -85,7 +85,7 @@ def exp_of_product32(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def exp_of_product64(a: Number, b: Number) -> tuple[Number, Number]:
-    """The same for 0 <= a * b <= 752."""
+    """Return p, t as `exp_of_product32` does, for 0 <= a * b <= 752."""
     t = _TWO_POWERS - a * b * _LOG2E
     n = t - _TWO_POWERS
     return _polynomial64(-fma(a, b, n * _HIGH) - n * _LOW), t
@@ -162,7 +162,7 @@ _FLAT32 = F32(-20.0)
 
 
 def _expm1_parts32(x: Number) -> tuple[Number, Number]:
-    """p = 2 * (e**r - 1) and s = 2**(n - 1), which is no infinity where 2**n * e**r is none."""
+    """Return p = 2 * (e**r - 1) and s = 2**(n - 1), which is finite if 2**n * e**r is."""
     t = x * _LOG2E32 + _HALF_POWER32
     n = t - _HALF_POWER32
     r = (x - n * _HIGH32) - n * _LOW32

@@ -1,4 +1,4 @@
-"""The 16-bit floats as LLVM code: what they are in memory, and how kernels read and write them.
+"""The 16-bit floats as LLVM code: their form in memory, and their reading and writing by kernels.
 
 Kernels compute in float32: `widened` is exact, `narrowed` rounds once, to nearest even; a NaN stays
 one and is quiet.  float16 is LLVM's half, for which processors have instructions.  bfloat16 is the
@@ -26,7 +26,7 @@ def stored_type(dtype: str) -> Any:
 
 
 def _like(value: Any, kind: Any) -> Any:
-    """`kind`, or a vector of as many as `value` has."""
+    """Return `kind`, or a vector of it with as many lanes as `value`."""
     from llvmlite import ir
 
     known = isinstance(value.type, ir.VectorType)

@@ -1,5 +1,4 @@
-"""What kernels do to floating point numbers that Python has no word for: LLVM's own functions,
-and the bits of a number.
+"""Operations on floats that Python cannot express: LLVM's own functions, and a number's bits.
 
 Each is an `Intrinsic` and has a Python twin.  All vectorize.  `bits` and `from_bits`
 give and take integers of Python's kind; what is done to them in between is narrowed to 32 bits
@@ -94,7 +93,7 @@ def llvm_intrinsic(
 
 
 def _copysign_bits(builder: Any, values: list[Any], bits: int) -> Any:
-    """By integers: NVVM has no such function."""
+    """Emit copysign by integers: NVVM has no such function."""
     from llvmlite import ir
 
     word, sign = ir.IntType(bits), 1 << (bits - 1)

@@ -43,7 +43,7 @@ _TINY, _UP = 2.2250738585072014e-308, 4503599627370496.0
 
 
 def _shifted32(x: Number) -> int:
-    """bits(x) + _SHIFT32 in 32 bits, which keeps what follows there."""
+    """Return bits(x) + _SHIFT32 in 32 bits; later steps then stay in 32 bits."""
     word: int = bits(from_bits(bits(x) + _SHIFT32, x))
     return word
 

@@ -263,7 +263,7 @@ def _zeta(s: Number, q: Number) -> Number:
 
 
 def _zeta_anywhere(s: Number, q: Number) -> Number:
-    """The same for any q and whole s: the terms below 0 are those of two sums above it."""
+    """Return `_zeta` for any q and whole s: the terms below 0 are those of two sums above it."""
     if q > 0.0:
         return _zeta(s, q) if q < _INF else 0.0
     if q == floor(q):

@@ -1,4 +1,4 @@
-"""Incomplete gamma functions, Hurwitz' zeta function, and what the error function's tails are.
+"""Incomplete gamma functions, Hurwitz' zeta function, and the error function's tails.
 
 float32 arguments are computed in float64.  Loops, and so not vectorized.  Sources: the incomplete
 gamma functions are the series and the continued fraction of DLMF 8.7.1 and 8.9.2, the latter by

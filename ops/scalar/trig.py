@@ -262,7 +262,7 @@ _ATAN: dict[Float, tuple[float, ...]] = {
 
 
 def _arc_sine(dtype: Float) -> tuple[Unary, Unary]:
-    """From 1/2 on by asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
+    """Return arc sine and arc cosine; from 1/2 on asin(x) = pi/2 - 2 asin(sqrt((1 - x) / 2))."""
     p = polynomial(dtype, *_ASIN[dtype])
     half_pi, half_low = (dtype(part / 2) for part in _PI[dtype][:2])
     zero, half, two = dtype(0), dtype(0.5), dtype(2)

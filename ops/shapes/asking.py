@@ -1,4 +1,4 @@
-"""What tensors and shapes are, asked by functions: `is_tensor`, `numel`, `broadcast_shapes`.
+"""Questions about tensors and shapes: `is_tensor`, `numel`, `broadcast_shapes`.
 
 Most are methods too; they stand here under `flow`'s names.  Each answer is a plain Python value.
 """
@@ -19,7 +19,7 @@ from flowvm.ops.shapes.inplace_views import UntypedStorage
 
 
 def is_tensor(obj: Any, /) -> bool:
-    """Whether `obj` is a Tensor.
+    """Return True if `obj` is a Tensor.
 
     >>> flow.is_tensor(flow.ones(2)), flow.is_tensor([1.0, 1.0])
     (True, False)
@@ -28,7 +28,7 @@ def is_tensor(obj: Any, /) -> bool:
 
 
 def is_storage(obj: Any, /) -> bool:
-    """Whether `obj` is a tensor's storage, of numbers or of bytes.
+    """Return True if `obj` is a tensor's storage, of numbers or of bytes.
 
     >>> flow.is_storage(flow.ones(2).untyped_storage()), flow.is_storage(flow.ones(2))
     (True, False)
@@ -46,7 +46,7 @@ def numel(input: Tensor) -> int:
 
 
 def is_floating_point(input: Tensor) -> bool:
-    """Whether the dtype is a floating point one.
+    """Return True if the dtype is a floating point one.
 
     >>> flow.is_floating_point(flow.tensor(1.0)), flow.is_floating_point(flow.tensor(1))
     (True, False)
@@ -55,7 +55,7 @@ def is_floating_point(input: Tensor) -> bool:
 
 
 def is_complex(input: Tensor) -> bool:
-    """Whether the dtype is a complex one.
+    """Return True if the dtype is a complex one.
 
     >>> flow.is_complex(flow.tensor(1j))
     True
@@ -64,7 +64,7 @@ def is_complex(input: Tensor) -> bool:
 
 
 def is_signed(input: Tensor) -> bool:
-    """Whether the dtype has negative values.
+    """Return True if the dtype has negative values.
 
     >>> flow.is_signed(flow.tensor(1)), flow.is_signed(flow.tensor(1, dtype=flow.uint8))
     (True, False)
@@ -73,7 +73,7 @@ def is_signed(input: Tensor) -> bool:
 
 
 def is_nonzero(input: Tensor) -> bool:
-    """Whether the value of a one-element tensor is not zero.  Waits for the tensor.
+    """Return True if the value of a one-element tensor is not zero.  Waits for the tensor.
 
     >>> flow.is_nonzero(flow.tensor([0.0])), flow.is_nonzero(flow.tensor(2))
     (False, True)
@@ -82,7 +82,7 @@ def is_nonzero(input: Tensor) -> bool:
 
 
 def is_same_size(input: Tensor, other: Tensor) -> bool:
-    """Whether both tensors have one shape.
+    """Return True if both tensors have one shape.
 
     >>> flow.is_same_size(flow.ones(2, 3), flow.zeros(2, 3))
     True

@@ -89,7 +89,7 @@ def view_as_real(input: Tensor) -> Tensor:
 
 
 def _paired(x: Tensor) -> bool:
-    """Whether pairs along the last dimension lie as complex numbers do."""
+    """Return True if pairs along the last dimension lie as complex numbers do."""
     offset = (x._ref >> OPERAND.STORAGE_BITS) // x._meta.dtype.itemsize
     *outer, step = x._meta.stride
     return step == 1 and offset % 2 == 0 and all(s % 2 == 0 for s in outer)

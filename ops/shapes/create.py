@@ -73,7 +73,7 @@ def tensor(
 
 
 def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
-    """`data` as a fresh C-contiguous array of what stores `dtype`, or the dtype that it means."""
+    """Return `data` as a fresh C-contiguous array in the stored form of `dtype`, and its dtype."""
     if isinstance(data, (np.ndarray, np.generic)):
         kind = dtype_of(data.dtype) if dtype is None else dtype
         return kind.stored(np.asarray(data)), kind
@@ -270,7 +270,7 @@ def from_file(
 
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:
-    """Return a tensor on the memory of `ndarray`: what is written to one is seen by the other.
+    """Return a tensor on the memory of `ndarray`: writes to one change the other, too.
 
     As long as somebody else has the array, calls that access its memory are done when they return,
     as all of PyTorch's are.

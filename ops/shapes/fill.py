@@ -102,7 +102,7 @@ def number_for(value: Any, dtype: DType) -> Scalar:
 
 
 def filled_with(meta: TensorMeta, number: Scalar) -> Tensor:
-    """A new dense tensor of `meta`'s shape, every element what `number_for` answered."""
+    """Return a new dense tensor of `meta`'s shape; every element is `number`, from `number_for`."""
     if isinstance(number, complex):  # no instruction has a word for it
         whole: Any = filled_of(meta, 0)
         return whole.fill_(number)  # type: ignore[no-any-return]

@@ -62,8 +62,9 @@ def _no_grad_wanted(name: str, x: Tensor) -> None:
 
 @method()
 def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
-    """`x` with another shape: its first elements in C order where there are as many, and memory
-    with whatever values behind them where there are more.
+    """Give `x` another shape, in place.
+
+    It keeps its first elements in C order; further elements have any values.
 
     AutogradError if it requires grad.
 
@@ -140,11 +141,11 @@ class UntypedStorage:
 
     @property
     def device(self) -> Any:
-        """Where it lives."""
+        """The device of the memory."""
         return self.tensor._meta.device
 
     def data_ptr(self) -> int:
-        """The address of its first byte.  Waits for the tensor."""
+        """Return the address of the first byte.  Waits for the tensor."""
         wait_for(self.tensor)
         return engine.pointer(self.tensor._ref & ((1 << OPERAND.STORAGE_BITS) - 1))
 
@@ -176,7 +177,7 @@ def untyped_storage(x: Tensor) -> UntypedStorage:
 
 @method()
 def is_set_to(x: Tensor, tensor: Tensor) -> bool:
-    """Whether both show the same memory in the same way.
+    """Return True if both tensors show the same memory in the same way.
 
     >>> x = flow.ones(2)
     >>> x.is_set_to(x.view(2)), x.is_set_to(x.clone())
@@ -217,7 +218,7 @@ def fill_diagonal_(x: Tensor, fill_value: Any, wrap: bool = False) -> Tensor:
 
 @method()
 def record_stream(x: Tensor, stream: Any) -> None:
-    """Nothing: the VM knows which instructions read the memory, on whatever stream.
+    """Do nothing: the VM knows which instructions read the memory, on all streams.
 
     >>> flow.ones(2).record_stream(flow.current_stream())
     """

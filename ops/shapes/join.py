@@ -64,7 +64,7 @@ def _cat_grad(c: Any, g: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _skipped(meta: TensorMeta, out: TensorMeta) -> bool:
-    """Whether `cat` passes over it: it is 1-d and without elements, and the others are not 1-d."""
+    """Return True if `cat` skips the tensor: it is 1-d and empty, and the others are not 1-d."""
     return meta.shape == (0,) and out.ndim != 1
 
 

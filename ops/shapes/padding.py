@@ -131,7 +131,7 @@ _roll = _put_together("roll", _roll_infer, ("cuts",), _roll_grad)
 def roll(
     input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None
 ) -> Tensor:
-    """A copy shifted by `shifts` along `dims`; what leaves at one end comes in at the other.
+    """Return a copy shifted by `shifts` along `dims`; elements leave one end and enter the other.
 
     Without `dims` the flattened tensor is rolled, and has its shape again.
 
@@ -294,7 +294,7 @@ def _folded(g: Tensor, sides: _Sides, mode: str) -> Tensor:
 
 
 def _shrunk(x: Tensor, sides: dict[int, tuple[int, int]]) -> Tensor:
-    """`x` without what negative padding takes away."""
+    """Return `x` without the elements that negative padding takes away."""
     for d, (before, after) in sides.items():
         if before < 0 or after < 0:
             start, end = max(0, -before), x._meta.shape[d] + min(0, after)
@@ -383,14 +383,14 @@ def pad(
 
 
 def _edge_kept(n: int, before: int, after: int) -> tuple[int, int]:
-    """Where one side takes away all `n` elements, the last of them is the first of the other's."""
+    """Adjust padding if one side removes all `n` elements: the other side keeps the last one."""
     if n and before == -n and after > 0:
         return before + 1, after - 1
     return (before - 1, after + 1) if n and after == -n and before > 0 else (before, after)
 
 
 def _around(x: Tensor, sides: dict[int, tuple[int, int]]) -> _Sides:
-    """What is added before and after each dimension of `x`."""
+    """Return the elements to add before and after each dimension of `x`."""
     pairs = (sides.get(d, (0, 0)) for d in range(x._meta.ndim))
     return tuple((max(0, a), max(0, b)) for a, b in pairs)
 

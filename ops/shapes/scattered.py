@@ -108,7 +108,7 @@ def as_strided_scatter(
 
 
 def _copied(view: str, of: str = "") -> Any:
-    """The function `<view>_copy`: what the method `view` shows, copied."""
+    """Return the function `<view>_copy`: a copy of the result of the method `view`."""
     name = f"{view}_copy"
 
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ _sent_as: list[Any] = []  # the picklers of multiprocessing that know of shared 
 
 
 class Shared:
-    """A mapping of memory that other processes may have; it keeps `file` open for those to come."""
+    """A mapping of memory that other processes may have; it keeps `file` open for later ones."""
 
     def __init__(self, file: int, nbytes: int) -> None:
         self.file, self.nbytes = file, nbytes
@@ -87,7 +87,7 @@ def share_memory_(x: Tensor) -> Tensor:
 
 @method()
 def is_shared(x: Tensor) -> bool:
-    """Whether other processes may have the memory: that of `share_memory_`.
+    """Return True if other processes may have the memory, as after `share_memory_`.
 
     >>> flow.ones(2).is_shared()
     False
@@ -110,7 +110,7 @@ def _subclasses(kind: type) -> set[type]:
 
 
 def _sent(t: Tensor) -> Any:
-    """What multiprocessing's pickles make of a tensor."""
+    """Return the pickled form of a tensor for multiprocessing."""
     memory = _shared_by(t)
     if memory is None or (t.requires_grad and not t.is_leaf):
         return t.__reduce_ex__(4)

@@ -55,7 +55,7 @@ def _pieces(x: Tensor, at: int, sizes: Sequence[int]) -> tuple[Tensor, ...]:
 
 
 def _plain(x: Tensor) -> Tensor:
-    """What pieces are views of: of a tensor in the graph they get their Node later, all one."""
+    """Return `x`, detached if it is in the graph: its pieces get one Node later."""
     return x.detach() if x._node is not None and grad_enabled() else x
 
 
@@ -121,7 +121,7 @@ def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) ->
 @method()
 @steady
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` pieces of equal size, the last maybe smaller: ceil(size / chunks) each.
+    """Split a tensor into at most `chunks` pieces: ceil(size / chunks) each, the last maybe less.
 
     >>> flow.chunk(flow.arange(5), 2)
     (tensor([0, 1, 2]), tensor([3, 4]))

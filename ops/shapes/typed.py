@@ -53,7 +53,7 @@ _WORDS |= {  # names without a class
 
 
 class TensorType(type):
-    """What `flow.FloatTensor` and its kin are: a dtype and a device type, to call and to ask."""
+    """The class of `flow.FloatTensor` and its kin: a dtype and a device type."""
 
     dtype: DType
     place: str
@@ -102,8 +102,10 @@ on_cuda = {f"{word}Tensor": _typed(word, "cuda") for word in _KINDS}
 def made_of(
     name: str, args: tuple[Any, ...], dtype: DType, device: Any = None, size: Any = None
 ) -> Tensor:
-    """What a call of a class means: nothing, sizes, a Size, numbers in a sequence or an array, or a
-    tensor of that dtype, whose memory is shared.
+    """Make a tensor from the arguments of a class's call.
+
+    They are nothing, sizes, a Size, numbers in a sequence or an array, or a tensor of that dtype,
+    whose memory is shared.
     """
     if size is not None:
         if args:
@@ -166,7 +168,7 @@ def as_subclass(x: Tensor, cls: type[Tensor]) -> Tensor:
 
 @method()
 def new(x: Tensor, *args: Any, device: Any = None, size: Any = None) -> Tensor:
-    """What `x`'s typed class would make of the arguments: sizes, numbers, a tensor, or nothing.
+    """Call `x`'s typed class with the arguments: sizes, numbers, a tensor, or nothing.
 
     >>> flow.ones(2).new([1, 2]), flow.ones(2).new(2, 3).shape
     (tensor([1., 2.]), flow.Size([2, 3]))
@@ -235,8 +237,9 @@ def set_default_tensor_type(t: Any, /) -> None:
 
 # public: flow
 def typename(obj: Any, /) -> str:
-    """The name of a tensor's type, as `obj.type()`; of any other object, that of its class or of
-    itself with its module.
+    """Return the name of a tensor's type, as `obj.type()` does.
+
+    For other objects, return the name of the class, or of the object itself, with its module.
 
     >>> flow.typename(flow.ones(2)), flow.typename(1)
     ('flowvm.FloatTensor', 'int')
@@ -250,7 +253,7 @@ def typename(obj: Any, /) -> str:
 
 
 def no_sparse(name: str) -> NoReturn:
-    """What is asked of sparse tensors."""
+    """Raise ArgumentTypeError, since there are no sparse tensors."""
     raise ArgumentTypeError(f"{name}: there are no sparse tensors here, all are flow.strided")
 
 

@@ -48,7 +48,7 @@ def _dims_of(dims: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def _inferred(name: str, meta: TensorMeta, shape: tuple[int, ...]) -> Size:
-    """`shape` with its -1 worked out; ShapeError unless it has as many elements as `meta`."""
+    """Return `shape` without -1; ShapeError unless it has as many elements as `meta`."""
     if -1 in shape:
         product = math.prod(d for d in shape if d != -1)
         if shape.count(-1) > 1:
@@ -112,8 +112,7 @@ def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 @method("reshape")
 @steady
 def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
-    """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`; see
-    `flow.reshape`.
+    """Return the elements in another shape, `x.reshape(2, -1)`; see `flow.reshape`.
 
     >>> flow.arange(6).reshape(2, -1)
     tensor([[0, 1, 2],
@@ -146,8 +145,9 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
 
 @remembered("views")
 def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
-    """`meta` as of `dtype`, where bytes lie so; `offset` is that of its first byte, or 0 if the
-    dtype may begin there.
+    """Return `meta` seen as `dtype`, if its bytes lie so.
+
+    `offset` is the position of its first byte, or 0 if the dtype may begin there.
     """
     old, new = meta.dtype.itemsize, dtype.itemsize
     shape, stride = tuple(meta.shape), meta.stride
@@ -249,7 +249,7 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 @method()
 @steady
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """Dimension `dim` as dimensions `sizes`, one of which may be -1.
+    """Return a view in which dimension `dim` is split into `sizes`, one of which may be -1.
 
     >>> flow.unflatten(flow.ones(6), 0, (2, -1)).shape
     flow.Size([2, 3])
@@ -535,7 +535,7 @@ def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
 @method()
 @steady
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """A view without the dimensions of size 1: all, or those among `dim`.
+    """Return a view without the dimensions of size 1: all, or only the ones among `dim`.
 
     >>> flow.squeeze(flow.ones(1, 3, 1)).shape
     flow.Size([3])

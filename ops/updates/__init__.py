@@ -1,4 +1,4 @@
-"""What training does to parameters and gradients in place.
+"""Changes of parameters and gradients in place, for training.
 
 Here: optimizer steps, the accumulation of gradients, the scaling of losses. None is public:
 `optim`, `amp` and `autograd` issue them. `cuda` has the kernels.

@@ -1,4 +1,4 @@
-"""What a gradient scaler computes: gradients divided by the scale, and the scale's next value.
+"""The computations of a gradient scaler: gradients divided by the scale, and its next value.
 
 Scale, growth count and "was there an infinity" are tensors: nothing waits for them but the decision
 whether to step.

@@ -279,7 +279,7 @@ def test_as_numpy_has_it(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*NUMBERS, "complex", "truth"])
 def test_what_is_there_once(kind: str) -> None:
-    """The order is left open by the standard; ours is that of `numpy.unique`."""
+    """The standard leaves the order open; flowvm has the order of `numpy.unique`."""
     a = KINDS[kind]
     values, places, inverse, counts = np.unique(a, True, True, True)
     x = flow.tensor(a)

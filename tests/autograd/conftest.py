@@ -67,7 +67,7 @@ def lib(request):
 
 @pytest.fixture
 def flow():
-    """flowvm alone, for what PyTorch does otherwise or not at all."""
+    """Give flowvm alone, for cases that PyTorch does otherwise or not at all."""
     return _flow()
 
 

@@ -1,4 +1,4 @@
-"""What is lowered here can be lowered for aarch64: `tools.check_aarch64`, on a few kernels."""
+"""Kernels lowered for this machine can be lowered for aarch64: `tools.check_aarch64`, on a few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of compiled code: nobody but its owner may have put there what is run from it."""
+"""The folder of compiled code: only its owner may have put code there that is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native code: what may be compiled, and the cache that a warm start reads without Numba."""
+"""Native code: functions that may be compiled, and the cache of a warm start without Numba."""
 
 import ctypes
 import gc
@@ -287,7 +287,7 @@ def test_reading_an_entry_marks_it_as_used(cache):
 
 
 class Heap(ctypes.Structure):
-    """What glibc's mallinfo2 answers: sizes in bytes."""
+    """The answer of glibc's mallinfo2: sizes in bytes."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)

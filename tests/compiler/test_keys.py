@@ -34,7 +34,7 @@ FLOAT = "float32"
 
 
 class Made:
-    """What would be compiled: by name, the roots of its key."""
+    """A stand-in for compilation that notes, by name, the roots of each key."""
 
     def __init__(self):
         self.roots = {}
@@ -277,8 +277,10 @@ def test_what_is_known_to_matter_is_covered(kind):
 
 
 class Watched:
-    """What is seen while something is made: modules of flowvm whose code runs, functions that are
-    lowered, and the names and values of the constants in them.
+    """A tracer of code that makes kernels.
+
+    It notes the modules of flowvm whose code runs, the functions that are lowered, and the names
+    and values of the constants in them.
     """
 
     def __init__(self):
@@ -476,7 +478,7 @@ def test_a_module_that_is_reloaded_counts_as_it_is_now(tmp_path):
 
 @pytest.mark.parametrize("kind", ALL)
 def test_no_key_is_given_an_object_that_it_cannot_tell(kind):
-    """What is in a closure, in a default or in a `partial`, and could hold anything."""
+    """Check closures, defaults and arguments of `partial`, which could hold any object."""
     for name, roots in all_roots(kind).items():
         for fact in reach.reach(*roots):
             if fact.kind == "given" and "an object of flowvm" in fact.text:
@@ -510,7 +512,7 @@ assert {bool(prepare)} or "numba" not in sys.modules
 
 
 def test_keys_are_the_same_in_every_process():
-    """Whatever the hashes of strings, the order, and what is imported; and without Numba."""
+    """Keys do not depend on string hashes, the order, other imports, or Numba."""
     cold = "import numba, flowvm.vm.machine.intrinsics, flowvm.ops.products.cpu.tile_code"
     programs = [
         (keys_program(list(KINDS)), "1"),

@@ -1,4 +1,4 @@
-"""What stands in for Numba's own ways with arrays and ranges means what Python means."""
+"""Replacements of Numba's handling of arrays and ranges mean the same as in Python."""
 
 import ctypes
 

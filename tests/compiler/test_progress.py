@@ -1,4 +1,4 @@
-"""What a terminal shows while kernels are compiled, and what is remembered of the time."""
+"""The progress line of a terminal while kernels are compiled, and the remembered times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def open_terminal(monkeypatch, *, prompt=False):
-    """What stderr is from now on; the test is begun, for before it pytest changes stderr itself."""
+    """Replace stderr by a terminal during a test; before it pytest changes stderr itself."""
     made = Terminal()
     monkeypatch.setattr(sys, "stderr", made)
     monkeypatch.setattr(sys, "__stderr__", made)

@@ -39,7 +39,7 @@ class Compiler:
         self.missing = pickle.load(self.process.stdout)
 
     def __call__(self, kernel, signature, capabilities=CAPABILITIES):
-        """The PTX of `kernel` for each capability; what cannot be compiled raises."""
+        """Return the PTX of `kernel` for each capability; raise if it cannot be compiled."""
         return [self._ask(_ticket(kernel), signature, cc) for cc in capabilities]
 
     def launch(self, launch, capabilities=CAPABILITIES):

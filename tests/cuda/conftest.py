@@ -43,8 +43,10 @@ def _missing():
 
 
 def pytest_collection_modifyitems(config, items):
-    """On a GPU: the tests that use one, without what only simulated devices have; of those, the
-    part that FLOWVM_TEST_PART=k/n names, behind the tests that FLOWVM_TEST_TAKEN (a file) has.
+    """Select the tests for a GPU, without those for simulated devices only.
+
+    FLOWVM_TEST_PART=k/n names a part of them, and the file FLOWVM_TEST_TAKEN the tests to leave
+    out.
     """
     if not REAL:
         return
@@ -73,7 +75,7 @@ def _taken():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item):
-    """Note what is begun, so that a test that ends the process is known."""
+    """Note the test that begins, so that a test that ends the process is known."""
     if "FLOWVM_TEST_TAKEN" in os.environ:
         with _taken().open("a") as file:
             print(item.nodeid, file=file)
@@ -109,7 +111,7 @@ def recording_driver():
 
 @pytest.fixture
 def recorder(recording_driver, seed):
-    """What was called of the driver that is in use."""
+    """Record the calls of the driver in use."""
     import flowvm as flow
     from flowvm.cuda.driver import driver
 

@@ -56,7 +56,7 @@ def answer(function, arrays, attrs=(), order=""):
 
 
 def like_cpu(function, arrays, attrs=(), exact=False):
-    """Assert that CUDA answers what the CPU does, and give that."""
+    """Assert that CUDA gives the CPU's result, and return it."""
     tensors = [flow.tensor(a) for a in arrays]
     result = function(*tensors, *attrs)
     results = result if isinstance(result, tuple) else (result,)

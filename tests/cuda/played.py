@@ -73,7 +73,7 @@ def _poisoned(meta, rows):
 
 
 def on_cpu(op, arrays, attrs=(), scalars=()):
-    """What the CPU answers: its outputs, and the inputs afterwards."""
+    """Return the CPU's answer: its outputs, and the inputs afterwards."""
     op = _operator(op)
     tensors = [flow.tensor(a) for a in arrays]
     result = op.call(*tensors, *attrs, *scalars)
@@ -83,7 +83,7 @@ def on_cpu(op, arrays, attrs=(), scalars=()):
 
 
 def same(got, wanted):
-    """Whether two arrays have the same bits."""
+    """Check that two arrays have the same bits."""
     assert got.dtype == wanted.dtype, (got.dtype, wanted.dtype)
     assert got.shape == wanted.shape, (got.shape, wanted.shape)
     bits = f"u{got.itemsize}"
@@ -92,7 +92,7 @@ def same(got, wanted):
 
 
 def agree(op, arrays, attrs=(), scalars=(), order="", outputs=None):
-    """Assert that CUDA answers what the CPU does (of the first `outputs` outputs)."""
+    """Assert that CUDA gives the CPU's result (of the first `outputs` outputs)."""
     wanted, changed = on_cpu(op, arrays, attrs, scalars)
     copies = [a.copy() for a in arrays]
     got, details = play(op, copies, attrs, scalars, order)

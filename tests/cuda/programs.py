@@ -1,4 +1,4 @@
-"""Programs of their own, for what ends a device, a process or both."""
+"""Programs in processes of their own, for faults that end a device, a process or both."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ __all__ = ["run"]
 
 
 def run(program, *, quiet=False, **settings):
-    """What a Python of its own prints; `quiet`: and it complains of nothing."""
+    """Return the output of a program in a new process; `quiet`: check that stderr is empty."""
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)],
         env=os.environ | settings,

@@ -163,7 +163,7 @@ def test_numbers_are_drawn_for_each_micro_batch(device):
 
 
 def test_a_scaler_follows_to_the_device_and_skips_steps(device, rng):
-    """What it decides by ends a segment; each is a graph of its own."""
+    """The value by which a scaler decides ends a segment; each segment is a graph of its own."""
     xs = rng.standard_normal((6, 4, 5)).astype(np.float32)
     xs[3, 0, 0] = np.inf  # a step that is skipped
     found = []
@@ -433,7 +433,7 @@ def test_dropped_graphs_give_their_memory_back(device):
 
 
 def test_the_kernels_compile(ptx_of, monkeypatch):
-    """What graphs have kernels for besides those of their nodes."""
+    """Compile the kernels that graphs have besides the kernels of their nodes."""
 
     def part(name, count):
         step = operator_of(getattr(flow.ops, name))

@@ -1,5 +1,7 @@
-"""What goes wrong for good on a simulated device, each in a program of its own: a lost context, a
-driver that refuses, forks, Ctrl-C, and the end of Python with work in flight.
+"""Permanent faults on a simulated device, each in a program of its own.
+
+They are a lost context, a driver that refuses, forks, Ctrl-C, and the end of Python with work in
+flight.
 """
 
 from programs import run

@@ -195,7 +195,7 @@ def test_a_look_from_outside_knows_devices(work):
 
 
 def _asked(recorder, level):
-    """What the driver is asked for by ten instructions, and how many of it."""
+    """Return the driver's calls for ten instructions."""
     with engine.flight.at_least(level):
         x = flow.ones(8, device="cuda")
         flow.cuda.synchronize()

@@ -1,5 +1,6 @@
-"""Tensors of a device as PyTorch's users handle them: where new ones are made, what mixes with the
-CPU, printing, pickling, and memory shared with other libraries.
+"""Tensors of a device as PyTorch's users handle them.
+
+They are made, mixed with the CPU's, printed, pickled, and shared with other libraries.
 """
 
 import copy

@@ -82,7 +82,7 @@ def batch(seed, *shape):
 
 
 def arrays(model, grads=False):
-    """What is in a model: parameters and buffers, and gradients on request."""
+    """Return the arrays of a model: parameters and buffers, and gradients on request."""
     found = {k: v.numpy() for k, v in model.state_dict().items()}
     if grads:
         found |= {f"{k}.grad": p.grad.numpy() for k, p in model.named_parameters()}

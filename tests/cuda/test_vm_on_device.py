@@ -1,5 +1,6 @@
-"""The VM on devices: whatever the order in which a simulated GPU runs what its events allow, values
-are those of the CPU; memory is reused and given back; what fails poisons what depends on it.
+"""The VM on devices: values are the CPU's, in every order that events allow a simulated GPU.
+
+Memory is reused and given back; a failed instruction poisons the results that depend on it.
 """
 
 import random
@@ -139,8 +140,10 @@ def test_more_memory_than_there_is(device):
 
 @pytest.mark.parametrize("how", ["memory", "index"])
 def test_what_a_failed_step_leaves_of_parameters(device, how):
-    """Memory that there is not: they are as they were.  An index that only the device sees: what
-    was updated on the device before the error was known is named, and everything else is as it was.
+    """Without memory, parameters stay as they were.
+
+    An index error that only the device sees comes late: updates before it are named, everything
+    else stays.
     """
     model = flow.nn.Sequential(flow.nn.Linear(3, 4), flow.nn.Linear(4, 2)).to(device)
     sgd = flow.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

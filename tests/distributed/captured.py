@@ -1,5 +1,7 @@
-"""Checks that graphs of global tensors are what eager code is: beside local ones, with parts that
-have no elements, written by the graph.  `checks.py` runs them.
+"""Checks that graphs of global tensors give the results of eager code.
+
+They are beside local ones, have parts without elements, or are written by the graph. `checks.py`
+runs them.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ def held(shape: tuple[int, ...], sbp: Any) -> Any:
 
 
 def outcome(call: Any, *given: Any) -> Any:
-    """What a call gives here, how it is held, and what it leaves in its arguments; or its error."""
+    """Return the outcome of a call: its values and sbp, and its arguments afterwards; or its error.
+
+    The outcome is this rank's.
+    """
     try:
         made = call(*given)
     except FlowError as error:

@@ -1,7 +1,7 @@
-"""What ranks check together: run by `flowvm launch -n N checks.py FOLDER`, all of it in one launch.
+"""The checks that ranks run together: `flowvm launch -n N checks.py FOLDER`, all in one launch.
 
-Each function `check_*` runs on every rank, in this order; what came of it is left in FOLDER, a file
-a rank.  References are NumPy's, of numbers that every rank can make for all.
+Each function `check_*` runs on every rank, in this order; its outcome is left in FOLDER, a file for
+each rank.  References are NumPy's, of numbers that every rank can make for all.
 """
 
 import json
@@ -43,7 +43,7 @@ def own(shape: tuple[int, ...] = (3, 4), dtype: flow.dtype = flow.float32, seed:
 
 
 def combined(op: str, shape: tuple[int, ...] = (3, 4), seed: int = 0) -> np.ndarray:
-    """What the ranks' data are together."""
+    """Return the ranks' data combined."""
     return NUMPY[op].reduce([data(r, shape, seed) for r in ALL])
 
 

@@ -9,7 +9,7 @@ FILES = ("checks.py", "meshes.py", "sharded.py", "captured.py", "checkpoints.py"
 
 
 def names(program: str = "checks.py") -> list[str]:
-    """In their order."""
+    """Return the checks in their order."""
     names = FILES if program == FILES[0] else (program,)
     files = [(Path(__file__).parent / name).read_text() for name in names]
     bodies = [node for text in files for node in ast.parse(text).body]

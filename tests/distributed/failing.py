@@ -169,7 +169,7 @@ def not_joined():
 
 
 class Pipeline(flow.nn.Graph):
-    """Two stages, of which the second looks words up; as many micro-batches as there are rows."""
+    """Two stages, the second of which looks words up; a micro-batch for each row."""
 
     def __init__(self):
         super().__init__()
@@ -203,7 +203,7 @@ def begun():
 
 
 def stage_fails():
-    """In the fourth micro-batch; the other stage has its own in flight then."""
+    """Fail in the fourth micro-batch, while the other stage has its own in flight."""
     pipeline = begun()
     if RANK == 0:
         pipeline.step(0, 1, 2, 0, 1, 2)

@@ -1,4 +1,4 @@
-"""Checks of what ranks compute under PyTorch's names of global tensors: `checks.py` runs them."""
+"""Checks of ranks under PyTorch's names of global tensors: `checks.py` runs them."""
 
 import copy
 
@@ -69,7 +69,7 @@ def check_tensors_on_a_mesh():
 
 
 def check_gradients_of_parts():
-    """Of local parts, as PyTorch says: `grad_placements` is what the ranks' gradients are."""
+    """Check gradients of local parts, with the `grad_placements` of PyTorch."""
     mesh = dt.init_device_mesh("cpu", (SIZE,))
     for grads, factor in (([Replicate()], 1), ([Partial()], SIZE)):
         w = dt.distribute_tensor(flow.tensor(numbers(4, 3)), mesh, [Shard(0)]).requires_grad_()

@@ -1,5 +1,6 @@
-"""What NCCL is asked for, by a driver that notes each call: run by `flowvm launch -n N
-nccl_calls.py FOLDER`; each rank leaves a file when all of it was right.
+"""The calls of NCCL, noted by a driver: run by `flowvm launch -n N nccl_calls.py FOLDER`.
+
+Each rank leaves a file if all calls were right.
 """
 
 import sys

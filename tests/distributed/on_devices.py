@@ -1,5 +1,6 @@
-"""What ranks exchange of CUDA tensors by a simulated NCCL: run by `flowvm launch -n N on_devices.py
-FOLDER`, as `checks.py` is; each function `check_*` runs on every rank.
+"""Exchanges of CUDA tensors by a simulated NCCL: run by `flowvm launch -n N on_devices.py FOLDER`.
+
+As in `checks.py`, each function `check_*` runs on every rank.
 """
 
 import json
@@ -100,7 +101,7 @@ def check_messages_go_round_and_back():
 
 
 def losses(where, as_graph):
-    """Of some steps of an MLP, whose parameters all ranks have."""
+    """Return the losses of some steps of an MLP, whose parameters all ranks have."""
     flow.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2)).to_global(where, B)
     optimizer = flow.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Ranks that record what they do: run by `flowvm launch -n 2 recorded.py FOLDER`."""
+"""Ranks that record their work: run by `flowvm launch -n 2 recorded.py FOLDER`."""
 
 import json
 import sys

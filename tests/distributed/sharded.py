@@ -1,4 +1,4 @@
-"""Checks of what ranks train with parameters that are cut among them: `checks.py` runs them."""
+"""Checks of training with parameters that are cut among ranks: `checks.py` runs them."""
 
 import copy
 import functools
@@ -224,7 +224,7 @@ def check_captures_gather_for_themselves():
 
 
 def check_weights_are_not_kept_for_backward():
-    """What is saved for backward is where they lie, and they are those of forward."""
+    """Check that backward saves the place of weights, and that they are the weights of forward."""
     net = fully_shard(nn.Sequential(nn.Linear(8, 8 * SIZE, bias=False)), reshard_after_forward=True)
     x = flow.ones(2, 8, requires_grad=True)
     y = net(x)

@@ -1,4 +1,4 @@
-"""Files of checkpoints and PyTorch's: each reads what the other wrote."""
+"""Files of checkpoints and PyTorch's: each library reads the other's."""
 
 import warnings
 

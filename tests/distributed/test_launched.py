@@ -1,4 +1,4 @@
-"""What a process finds of a launcher, and what it says where there is no MPI."""
+"""The facts that a process finds about its launcher, and its messages where there is no MPI."""
 
 import os
 import subprocess

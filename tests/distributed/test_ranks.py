@@ -1,4 +1,4 @@
-"""Several ranks on this machine: what they compute together, and how they end when one fails.
+"""Several ranks on this machine: their common results, and their end when one fails.
 
 Each launch checks much, for starting processes is what takes the time.
 """
@@ -38,7 +38,7 @@ needs_mpi = pytest.mark.skipif(bool(why_not()), reason=why_not() or "MPI is ther
 def launch(
     ranks: int, program: str, *args: str, driver: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program of this folder on so many ranks, with a CUDA driver that needs no GPU."""
+    """Run a program of this folder on `ranks` ranks, with a CUDA driver that needs no GPU."""
     simulated = {"FLOWVM_CUDA_DRIVER": driver, "NUMBA_ENABLE_CUDASIM": "1"} if driver else {}
     return subprocess.run(
         [sys.executable, "-m", "flowvm", "launch", "-n", str(ranks), str(HERE / program), *args],
@@ -49,7 +49,7 @@ def launch(
 
 @functools.cache
 def outcomes(ranks: int) -> list[dict[str, str]]:
-    """What each rank says of each check."""
+    """Return each rank's outcome of each check."""
     with TemporaryDirectory() as folder:
         done = launch(ranks, "checks.py", folder)
         found = [Path(folder, f"{rank}.json") for rank in range(ranks)]
@@ -68,7 +68,7 @@ def test_ranks_agree_with_numpy(ranks, name):
 
 @functools.cache
 def on_devices(ranks: int) -> list[dict[str, str]]:
-    """What each rank says of each check of CUDA tensors."""
+    """Return each rank's outcome of each check of CUDA tensors."""
     pytest.importorskip("numba_cuda")
     with TemporaryDirectory() as folder:
         done = launch(ranks, "on_devices.py", folder, driver=f"simulator:late,seed={ranks}")

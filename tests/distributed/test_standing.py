@@ -1,4 +1,4 @@
-"""What a waiting rank reads of the others' rows on the board, without other ranks."""
+"""The reading of other ranks' rows on the board by a rank that waits, without other ranks."""
 
 import numpy as np
 

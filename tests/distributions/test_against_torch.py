@@ -94,7 +94,7 @@ def both(name: str, args: tuple[Any, ...] | None = None) -> tuple[Any, Any]:
 
 
 def alike(name: str, what: str, ask: Callable[[Any, Any], Any], pair: tuple[Any, Any]) -> None:
-    """The same of both, where PyTorch has it."""
+    """Check that both libraries give the same, where PyTorch has it."""
     try:
         expected = ask(pair[1], torch)
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""What distributions turn down, and what they say."""
+"""Arguments that distributions refuse, and their messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What copies and pickles are of things that there is one of, and of what holds them."""
+"""Copies and pickles of single objects, and of objects that hold them."""
 
 import copy
 import pickle
@@ -26,7 +26,7 @@ def functions(room):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_functions_are_copied_and_pickled_as_pythons_are(room):
-    """A copy of an op had tables that named memory of the first: who used it crashed."""
+    """A copied op once had tables that named the first one's memory, and crashed."""
     for f in functions(ROOMS[room]):
         assert copy.copy(f) is copy.deepcopy(f) is f
         assert pickle.loads(pickle.dumps(f)) is f

@@ -1,4 +1,4 @@
-"""First uses by two threads at once: what is made when it is first wanted is made once.
+"""First uses by two threads at once: an object made at its first use is made once.
 
 Each is driven with all of the other thread's use at every boundary between two bytecodes of this
 thread's (`tests.boundaries.meet`).  Calls are made by Python functions, in which there are such.
@@ -452,7 +452,7 @@ def test_numbers_of_one_generator():
 
 
 def test_what_autocast_keeps():
-    """What one capture converts is no other's, nor eager code's, whoever came between."""
+    """Conversions of one capture are invisible to other captures and to eager code."""
     kept, capture = _Kept(), object()
     captured = kept.of(capture)
     eager = kept.of(None)

@@ -1,4 +1,4 @@
-"""Methods, properties and operators of Tensor called on what is no tensor say so."""
+"""Methods, properties and operators of Tensor, called on other objects, raise."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Dual tensors: tangents are those of `jvp`, and PyTorch's."""
+"""Dual tensors: tangents equal the results of `jvp`, and PyTorch's tangents."""
 
 from __future__ import annotations
 

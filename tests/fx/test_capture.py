@@ -1,4 +1,4 @@
-"""flow.fx.make_fx: the nodes of a captured call, and what they give when they run."""
+"""flow.fx.make_fx: the nodes of a captured call, and their results when they run."""
 
 import re
 from typing import Any
@@ -135,7 +135,7 @@ def test_keywords_and_numbers_are_arguments() -> None:
 
 
 class Counting(flow.fx.Interpreter):
-    """Counts the functions, and gives twice what relu does."""
+    """A library that counts the functions, and returns twice relu's result."""
 
     def __init__(self, module: Any) -> None:
         super().__init__(module)

@@ -237,7 +237,7 @@ def test_concrete_args_fix_parameters() -> None:
 
 
 class Loud(flow.fx.Interpreter):
-    """Notes what it runs."""
+    """An interpreter that notes the nodes it runs."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Patterns found in graphs and put otherwise, and what nodes give."""
+"""Patterns found and replaced in graphs, and the results of nodes."""
 
 import pytest
 

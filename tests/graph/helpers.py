@@ -122,7 +122,7 @@ class Trained:
         return self._found(losses, model, optimizer)
 
     def by_graph(self, change: Callable[[Any], Any] = lambda graph: graph) -> list[np.ndarray]:
-        """The same by a graph, which `change` may configure first."""
+        """Train by a graph, which `change` may configure first."""
         flow.manual_seed(self.seed)
         model, optimizer = self.make()
         loss_of = self.loss
@@ -162,7 +162,7 @@ def raised_in_capture(function: Callable[[], Any]) -> str:
 
 
 def captured(function: Callable[..., Any], *inputs: Tensor) -> LogicalGraph:
-    """What `function` issues for these inputs; its results are the outputs."""
+    """Return the graph of the operations that `function` issues; its results are the outputs."""
     with capturing("f", [(t, f"x{i}") for i, t in enumerate(inputs)]) as capture:
         result = function(*inputs)
         for t in result if isinstance(result, tuple) else (result,):

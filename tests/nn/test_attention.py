@@ -1,4 +1,4 @@
-"""Attention and Transformer layers: what PyTorch's samples do not show."""
+"""Attention and Transformer layers: cases that PyTorch's samples do not have."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_graph_trains_a_transformer_as_eager_code_does():
 )
 @pytest.mark.filterwarnings("ignore")
 def test_an_encoder_skips_padding_where_torch_does(options, rng):
-    """In evaluation, without gradients: what is behind a sample's end is zero, or not."""
+    """In evaluation without gradients, the outputs behind a sample's end are zero, or not."""
     torch = pytest.importorskip("torch")
     made = []
     for lib in (flow, torch):

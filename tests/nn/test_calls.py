@@ -1,4 +1,4 @@
-"""Which module issued what: paths of modules, joined to instructions by their numbers."""
+"""The issuing modules of instructions: paths of modules, joined by instruction numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flowvm.vm.engine.engine import engine
 
 @pytest.fixture(params=["native", "python"], autouse=True)
 def calls(request: Any, monkeypatch: Any) -> str:
-    """Calls that are noted by compiled code, and by the function that says what they mean."""
+    """Have calls noted by compiled code, or by the function that defines them."""
     kind: str = request.param
     if kind == "native":
         if not install.wanted():
@@ -133,7 +133,7 @@ def test_a_module_that_raises_is_left() -> None:
 
 
 def test_modules_of_two_threads_are_told_apart_or_nobodys() -> None:
-    """While both run, what is issued may be either's."""
+    """While both run, an instruction may be either's."""
     one, two, x = Stack(), Block(), flow.ones(4, 8)
     entered, go = threading.Event(), threading.Event()
 
@@ -287,7 +287,7 @@ def test_a_call_in_flight_when_the_level_falls_is_as_any_other() -> None:
 
 
 def test_what_native_calls_note() -> None:
-    """More of them than are remembered, some in others and of no length; what runs; a fork."""
+    """There are more calls than are remembered, nested, empty and running ones, and a fork."""
     scopes, me = Scopes(), threading.get_ident()
     scopes.names = {0: "outer", 1: "inner"}
     words = scopes.take_notes()

@@ -92,7 +92,7 @@ def same(a, b):
 
 
 def test_numbers_are_those_of_pytorchs_flex_attention():
-    """By what it calls on the CPU, without the compiler around it."""
+    """Compare with the function that PyTorch calls on the CPU, without the compiler around it."""
     torch = pytest.importorskip("torch")
     theirs = pytest.importorskip("torch.nn.attention.flex_attention")
     peer = sys.modules["torch._higher_order_ops.flex_attention"].math_attention
@@ -220,7 +220,7 @@ def test_it_is_captured_like_any_call():
 
 
 def test_parts_of_a_mask_decode():
-    """As programs decode: one row of blocks, with a mask_mod that knows where it is."""
+    """Decode as programs do: one row of blocks, with a mask_mod that knows its position."""
     q = flow.tensor(RNG.standard_normal((1, 1, 8, 4)))
     mask = ours.create_block_mask(_causal, None, None, 8, 8, BLOCK_SIZE=2)
     part = mask[:, :, 2]

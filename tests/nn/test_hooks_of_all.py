@@ -1,4 +1,4 @@
-"""Hooks of all modules, of state dicts, and those that are called always."""
+"""Hooks of all modules, of state dicts, and hooks that are always called."""
 
 from collections import OrderedDict
 from typing import Any

@@ -1,4 +1,4 @@
-"""linear_cross_entropy: as PyTorch's, whole and in chunks, and what it turns down."""
+"""linear_cross_entropy: PyTorch's results, whole and in chunks, and the calls that it refuses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Layers and functions that OneFlow has and PyTorch has not, against their formulas."""
+"""Layers and functions of OneFlow that PyTorch lacks, against their formulas."""
 
 import numpy as np
 import pytest

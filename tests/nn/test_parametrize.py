@@ -1,5 +1,6 @@
-"""nn.utils: parametrizations, the older norms of weights, pruning, calls with other parameters,
-fused layers.  Against torch where it is installed, else by what they mean.
+"""nn.utils: parametrizations, older norms of weights, pruning, other parameters, fused layers.
+
+The reference is torch where it is installed, else the definition.
 """
 
 import copy

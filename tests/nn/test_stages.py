@@ -1,4 +1,4 @@
-"""`module.config.set_stage`: what it moves, what it refuses, and what a graph makes of it.
+"""`module.config.set_stage`: the moves it makes, the calls it refuses, and its effect on a graph.
 
 Losses on several ranks, and the order of forward and backward: tests/ops/placed/test_processes.py.
 """

@@ -1,4 +1,4 @@
-"""Dicts of the program in the place of a module's tables: what PyTorch makes of them."""
+"""Dicts of the program in the place of a module's tables, as PyTorch treats them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is exported, run by onnxruntime, beside what flowvm computes."""
+"""Exported models, run by onnxruntime, beside flowvm's results."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""`flow.onnx.export` as a call: its arguments, its file, what it turns down."""
+"""`flow.onnx.export` as a call: its arguments, its file, the calls that it refuses."""
 
 import io
 from pathlib import Path

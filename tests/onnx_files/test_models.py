@@ -1,4 +1,4 @@
-"""The model scripts, exported: onnxruntime gives what flowvm gives."""
+"""The model scripts, exported: onnxruntime gives flowvm's results."""
 
 import ast
 import sys
@@ -20,7 +20,7 @@ MODELS = Path(__file__).parents[2] / "tutorials" / "models"
 
 
 def script(name: str) -> dict[str, Any]:
-    """What a script has before it trains: up to the end of `make`."""
+    """Return the names of a script before it trains: run it up to the end of `make`."""
     path = MODELS / f"{name}.py"
     tree = ast.parse(path.read_text())
     ends = [
@@ -46,7 +46,7 @@ def tokens(rows: int, length: int, below: int) -> flow.Tensor:
 
 
 def settled(model: Any) -> Any:
-    """Statistics of batches that are not those of a new model."""
+    """Set batch statistics that differ from a new model's; return the model."""
     for k, module in enumerate(model.modules()):
         if isinstance(module, nn.BatchNorm2d):
             with flow.no_grad():

@@ -1,4 +1,4 @@
-"""Each translation: onnxruntime gives what flowvm gives."""
+"""Each translation: onnxruntime gives flowvm's results."""
 
 import math
 from typing import Any

@@ -1,6 +1,4 @@
-"""Every public op that has samples: onnxruntime gives what flowvm gives, or the op is one of those
-that are known to have no translation.
-"""
+"""Every public op with samples: onnxruntime gives flowvm's result, or no translation is known."""
 
 from typing import Any
 

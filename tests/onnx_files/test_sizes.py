@@ -1,4 +1,4 @@
-"""Files for inputs of any size: run by onnxruntime at other sizes than those of the examples."""
+"""Files for inputs of any size: onnxruntime runs them at other sizes than the examples."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

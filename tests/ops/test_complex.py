@@ -1,4 +1,4 @@
-"""Complex tensors against PyTorch: values, dtypes and shapes, gradients, and what is refused.
+"""Complex tensors against PyTorch: values, dtypes and shapes, gradients, and refused calls.
 
 A case is a function of a library (flowvm or PyTorch) and tensors.  Each is called with complex64
 and complex128, and where it gives floats its gradients are compared too: the vector-Jacobian
@@ -317,7 +317,7 @@ def test_values_are_pytorchs(name, dtype):
 
 
 def backward(library, results):
-    """From a weighted sum of all results, with one choice of weights for both libraries."""
+    """Run backward from a weighted sum of all results; both libraries have the same weights."""
     outs = [out for out in results if out.requires_grad]
     if not outs:
         pytest.skip("nothing to differentiate")

@@ -35,7 +35,7 @@ def test_as_pytorch_has_them(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [flow.complex64, flow.complex128], ids=str)
 def test_where_pytorch_has_none(dtype: flow.DType) -> None:
-    """expm1 and log1p, whose infinities are those of exp and log."""
+    """expm1 and log1p have the infinities of exp and log."""
     x = flow.tensor(
         [complex(math.inf, 0), complex(-math.inf, math.inf), complex(-math.inf, 1)], dtype=dtype
     )

@@ -44,7 +44,7 @@ def torch_function(name):
 
 
 def is_pointwise(reference, arrays):
-    """Return whether each number of the result depends on those at its place alone."""
+    """Return True if each number of the result depends only on the numbers at its place."""
     changed = [a.copy() for a in arrays]
     for a in changed:
         a.flat[-1] *= 0.97
@@ -55,7 +55,7 @@ def is_pointwise(reference, arrays):
 
 
 def pointwise(count):
-    """(name, flowvm's function, PyTorch's) of the ops of so many tensors, each of their shape."""
+    """Return (name, flowvm's function, PyTorch's) of the ops of `count` tensors of one shape."""
     found = {}
     for _, op in op_calls.all_samples():
         theirs = torch_function(op.name)

@@ -1,8 +1,8 @@
-"""Where an int belongs, all that may stand for one: the right result or an error, at once.
+"""Every object that may stand for an int argument: the right result or an error, at once.
 
-Every public function with samples is called with its sample's integers, each in turn replaced by
-tensors of one element, NumPy's integers, objects with an `__index__` that computes or raises, and
-by what is no integer at all.
+Every public function with samples is called with its sample's integers, one replaced at a time.
+The replacements are tensors of one element, NumPy's integers, objects with an `__index__` that
+computes or raises, and objects that are no integers.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def arrays(result):
 
 
 def calls(samples):
-    """(what is replaced, its int, the call with another thing there) of an op's samples."""
+    """Yield (replaced argument, its int, the call with another value there) of an op's samples."""
     names = list(inspect.signature(samples.function).parameters)
     seen = set()
     for sample in samples.generate(np.random.default_rng(0)):
@@ -151,7 +151,7 @@ def test_what_may_stand_for_an_int(samples):
 
 
 def test_most_ops_take_what_stands_for_an_int():
-    """An error is allowed above; here are those that PyTorch takes."""
+    """An error is allowed above; these calls are the ones that PyTorch takes."""
     x, one = flow.arange(12).reshape(3, 4), flow.tensor(1)
     calls_ = [
         lambda n: x.narrow(1, n, 2),

@@ -1,4 +1,4 @@
-"""The meta device: ops say what comes out, without values; what needs them is an error."""
+"""The meta device: ops give results without values; an op that needs values is an error."""
 
 import copy
 import pickle
@@ -30,7 +30,7 @@ def metas(tensors):
 
 
 def called(op, sample, device):
-    """The metas of what comes out, and of the gradients of what goes in."""
+    """Return the metas of the results, and of the inputs' gradients."""
     made = []
 
     def tensor(array):

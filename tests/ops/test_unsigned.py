@@ -1,4 +1,4 @@
-"""uint16, uint32 and uint64, whose numbers reach beyond those of signed integers, against NumPy."""
+"""uint16, uint32 and uint64, whose numbers go beyond signed integers, against NumPy."""
 
 from __future__ import annotations
 

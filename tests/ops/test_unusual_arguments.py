@@ -1,4 +1,4 @@
-"""Arguments that few pass: the answers are those of PyTorch 2.13, written down."""
+"""Arguments that few pass: the answers are PyTorch 2.13's, written down."""
 
 from __future__ import annotations
 

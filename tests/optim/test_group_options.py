@@ -1,5 +1,6 @@
-"""Options of parameter groups that are OneFlow's: gradients that a graph clips, rates that it
-scales, what eager code does of them, and names that are no option.
+"""OneFlow's options of parameter groups: gradients that a graph clips, rates that it scales.
+
+Eager code has a rule for them, and unknown names are errors.
 """
 
 from __future__ import annotations

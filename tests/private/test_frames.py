@@ -1,4 +1,4 @@
-"""Where CPython keeps what a thread is doing is found, and nothing that is looked at can fault."""
+"""CPython's record of a thread's work is found, and no look at it can fault."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_memory_that_is_not_there_is_no_error():
 @needs_layout
 @pytest.mark.parametrize("wrong", [{"current": 0}, {"before": 0}, {"shift": 10**6}, {"code": 8}])
 def test_places_that_are_others_are_not_taken(wrong):
-    """What a later CPython may have there."""
+    """A later CPython may have other things at these places."""
     found = frames.layout()._replace(**wrong)
     assert frames._differs(found)("x") != ""
 

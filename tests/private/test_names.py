@@ -52,8 +52,9 @@ TABLES = [CPYTHON, LLVMLITE, NUMBA, NUMBA_CUDA, SCIPY]
 
 
 def ours(written=""):
-    """The modules that may name nothing private, with their syntax trees; of those in which this
-    expression is found.
+    """Yield the modules that may name nothing private, with their syntax trees.
+
+    With `written`, yield only modules whose text matches this expression.
     """
     for module, path in FILES.items():
         text = path.read_text()

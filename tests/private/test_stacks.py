@@ -14,7 +14,7 @@ from flowvm.private.stacks import NULL, Stack, ends, places, traced_by
 
 
 def traced(function, *args):
-    """(name of an instruction, the two operands on top) of each, and what the function gives."""
+    """Return (instruction's name, two operands on top) of each, and the function's result."""
     seen, own, before = [], sys._getframe(), sys.gettrace()
     code = function.__code__
     names = {i.offset: i.opname for i in dis.get_instructions(code)}

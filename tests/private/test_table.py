@@ -1,4 +1,4 @@
-"""What is gone is said, and what is only for speed is done without."""
+"""A private name that is gone is reported; flowvm does without one that is only for speed."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ except flow.errors.DeviceError as error:
 
 
 def test_a_numba_cuda_without_cuda_is_told_of_in_a_line():
-    """Its import raises what it likes where CUDA's runtime is not found, in the simulator too."""
+    """The import may raise anything where CUDA's runtime is missing, in the simulator too."""
     environment = {**os.environ, "FLOWVM_CUDA_DRIVER": "simulator"}
     said = subprocess.run(
         [sys.executable, "-c", UNFOUND],

@@ -123,7 +123,7 @@ def meeting(late: list[int], own: int) -> Run:
 
 
 def three_ranks(seed: int) -> Ranks:
-    """Ranks whose clocks differ, that meet five times; between that each does what it likes."""
+    """Return ranks whose clocks differ, that meet five times, with random work between."""
     rng = random.Random(seed)
     shifts = [0, 10_000, 3000]
     found = []

@@ -1,4 +1,4 @@
-"""flow.signal.windows against PyTorch, and what they turn down."""
+"""flow.signal.windows against PyTorch, and refused calls."""
 
 from typing import Any
 

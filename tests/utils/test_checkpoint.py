@@ -458,7 +458,7 @@ def test_checkpoint_sequential():
 
 
 def test_hooks_of_saved_tensors_inside_a_checkpoint():
-    """What they pack is forgotten with the rest, and packed and unpacked when it is made again."""
+    """Packed tensors are forgotten with the rest, and packed again when they are recomputed."""
     seen = []
     x = flow.tensor([1.0, 2.0, 3.0], requires_grad=True)
 

@@ -195,7 +195,7 @@ def shown(made: Any) -> Any:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=repr)
 def test_collating_and_converting_as_pytorch_does(sample: Any) -> None:
-    """The same classes and dtypes, and errors where it has them."""
+    """Results have PyTorch's classes and dtypes, and errors come where PyTorch has them."""
     theirs = pytest.importorskip("torch.utils.data")
     for name, argument in (("default_collate", [sample, sample]), ("default_convert", sample)):
         try:

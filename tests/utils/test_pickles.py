@@ -19,7 +19,7 @@ from flowvm import serialization
 
 
 class Bomb:
-    """What a pickle can do."""
+    """A pickle that runs a command."""
 
     def __reduce__(self) -> Any:
         return os.system, ("touch /tmp/flowvm-was-run",)

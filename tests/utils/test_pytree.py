@@ -1,4 +1,4 @@
-"""`flow.utils._pytree` beside what its containers do, and beside PyTorch's."""
+"""`flow.utils._pytree` against Python's containers, and against PyTorch's."""
 
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass

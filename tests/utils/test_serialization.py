@@ -1,4 +1,4 @@
-"""save and load: what goes in comes out, in a file that other readers of safetensors open."""
+"""save and load: objects come out as they went in, in a file that other readers open."""
 
 import io
 import json
@@ -15,7 +15,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 
 
 def same(a: Any, b: Any) -> None:
-    """The same structure, types and values."""
+    """Check that two objects have the same structure, types and values."""
     if isinstance(a, flow.Tensor):
         assert isinstance(b, flow.Tensor)
         assert a.dtype == b.dtype

@@ -171,7 +171,7 @@ def test_tensors_in_other_storages_stay_apart() -> None:
 
 
 def test_global_tensors(tmp_path: Path) -> None:
-    """Those that are the same memory, seen in the same way; local ones as in a file."""
+    """Global tensors share memory again if they saw it in the same way; local ones as in a file."""
     where = flow.placement.all("cpu")
     whole = flow.ones(4, 2, placement=where, sbp=flow.sbp.split(0))
     x = flow.arange(4.0)

@@ -1,4 +1,4 @@
-"""A bench for the scheduler's pure state machine, and what its runs must fulfil.
+"""A bench for the scheduler's pure state machine, and the invariants of its runs.
 
 `Bench` holds a VM's memory without threads: it writes records as an issuing thread does, and the
 test decides what happens next (receive, dispatch, run, complete).  The functions of
@@ -95,7 +95,7 @@ def op(*operands: Operand, stream: int = 0) -> Instruction:
 
 
 def conflict(a: Instruction, b: Instruction) -> bool:
-    """Whether the two share a storage that one of them writes."""
+    """Return True if the two share a storage that one of them writes."""
     mine, others = a.touches(), b.touches()
     return any(s in others and (mine[s] or others[s]) for s in mine)
 
@@ -181,7 +181,7 @@ programs = st.lists(
 
 @dataclass
 class Bench:
-    """A VM's memory, and the record of what happened in it."""
+    """A VM's memory, and the record of its events."""
 
     first: int = 0  # sequence number of the first instruction
     mutant: int = 0  # what the machine forgets (see `tests.vm.mutants`)
@@ -207,7 +207,7 @@ class Bench:
         return (self.first + index) & RING.SLOT_MASK
 
     def index(self, slot: int) -> int:
-        """Which instruction of the program is in `slot`."""
+        """Return the index in the program of the instruction in `slot`."""
         return self.ins(slot, INS.SEQ) - self.first
 
     def ins(self, slot: int, word: int) -> int:

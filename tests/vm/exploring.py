@@ -76,16 +76,18 @@ MOST = 6  # instructions
 
 @dataclass(frozen=True)
 class Explored:
-    """How many states were seen, and steps taken."""
+    """The number of states seen, and of steps taken."""
 
     states: int
     steps: int
 
 
 def instructions() -> list[Instruction]:
-    """What programs are made of: ops that write one storage, and may read the other, on either
-    stream; waiters, releases, restores of one storage (of the other, where the first instruction
-    has poisoned it), and a barrier.
+    """Return the instructions of programs.
+
+    There are ops that write one storage, and may read the other, on either stream; and waiters,
+    releases, restores and a barrier.  A restore is of one storage, or of the other if the first
+    instruction has poisoned it.
     """
     ops = [
         Instruction(KIND.OP_CALL, stream, (*mut(a), *const(*reads)))
@@ -128,7 +130,7 @@ def random_case(rng: random.Random, length: int) -> tuple[Program, int]:
 
 
 class Expected:
-    """What program order says: for each instruction the values and the poison that it finds."""
+    """The results of program order: the values and the poison that each instruction finds."""
 
     def __init__(self, program: Program, failing: int) -> None:
         values, poison, torn = list(range(STORAGES)), [0] * STORAGES, [False] * STORAGES
@@ -160,12 +162,12 @@ GARBAGE = -1  # what an instruction leaves that fails while it writes
 
 
 def fails_late(ins: Instruction) -> bool:
-    """Whether an instruction fails, if it does, when it has begun to write: if it reads another."""
+    """Return True if a failing instruction has begun to write: it reads another storage."""
     return len(ins.operands) > 1
 
 
 def computed(k: int, ins: Instruction, values: list[int]) -> int:
-    """What instruction `k` writes: another number for all that it is made of."""
+    """Return the value that instruction `k` writes: another number for all that it is made of."""
     return hash((k, *(values[o.storage] for o in ins.operands))) & 0xFFFFFFFF
 
 
@@ -173,7 +175,7 @@ VALUES_AT = CTL.RECEIVED + 1  # where the values are kept: the rest of a line, w
 
 
 def _indices() -> np.ndarray:
-    """Where what the machine knows of small programs is."""
+    """Return the indices of the words that the machine uses for small programs."""
     nodes = 4 * MOST * STORAGES
     places = [*range(CTL.AT, CTL.AT + CTL.WORDS, LINE), *range(VALUES_AT, VALUES_AT + STORAGES)]
     for region, count in (
@@ -256,7 +258,7 @@ class World:
             steps += 1
 
     def dispatches_alone(self) -> bool:
-        """Whether something is to be dispatched, and nothing else gets ready by that."""
+        """Return True if an instruction is to be dispatched, and this makes no other one ready."""
         slot = self.m[CTL.READY_FIRST]
         if slot < 0 or self.program[slot].kind == KIND.TOUCH:
             return False
@@ -270,7 +272,7 @@ class World:
         return -1
 
     def meaning(self) -> Any:
-        """What the words say, but for which nodes the lists are made of, and what is over."""
+        """Return the meaning of the words, without node numbers and finished instructions."""
         m = self.m
         lively: list[Any] = []
         for slot in range(m[CTL.HEAD], m[CTL.RECEIVED]):
@@ -317,11 +319,11 @@ class World:
             self.wait(slot)
 
     def is_over(self, slot: int) -> bool:
-        """Whether an instruction is released."""
+        """Return True if an instruction is released."""
         return bool(self.m[INS.AT + slot * INS.WORDS + INS.STATE] == STATE.RELEASED)
 
     def is_in_front(self, other: int, slot: int) -> bool:
-        """Whether one is on the stream already to which the other goes."""
+        """Return True if one instruction is already on the stream to which the other goes."""
         a, b = self.program[other], self.program[slot]
         queued = a.kind != KIND.TOUCH and b.kind != KIND.TOUCH and a.stream == b.stream
         return queued and bool(self.m[INS.AT + other * INS.WORDS + INS.STATE] == STATE.DISPATCHED)
@@ -332,7 +334,7 @@ class World:
         self.wait(slot)
 
     def wait(self, slot: int) -> None:
-        """What the scheduler does of a waiter: `shell.finish_wait` without its cell."""
+        """Finish a waiter as the scheduler does: `shell.finish_wait` without its cell."""
         outcome = shell.outcome_of(self.m, slot)
         causes = {self.expected.poison[slot][o.storage] for o in self.program[slot].operands}
         assert -outcome in causes - {0} or (outcome == 1 and not causes - {0}), (
@@ -405,7 +407,7 @@ def explore(world: World) -> Explored:
 
 
 def reached(world: World, states: Iterable[bytes]) -> tuple[list[bytes], int]:
-    """These states and all that they lead to, and how many steps were taken."""
+    """Return these states and all states reachable from them, and the number of steps."""
     seen, todo, found, steps = set(), list(states), [], 0
     while todo:
         state = todo.pop()

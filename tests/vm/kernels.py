@@ -260,7 +260,7 @@ class Gate:
 
     @property
     def is_reached(self) -> bool:
-        """Whether a kernel is waiting."""
+        """True if a kernel is waiting."""
         return bool(self.words[1])
 
     def __enter__(self) -> Gate:

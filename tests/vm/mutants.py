@@ -31,7 +31,7 @@ _copies = itertools.count()
 
 
 def copy_of(module: ModuleType) -> ModuleType:
-    """The same file once more, as another module."""
+    """Load the module's file once more, as another module."""
     name = f"tests.vm.forgetful_{module.__name__.rpartition('.')[2]}_{next(_copies)}"
     spec = importlib.util.spec_from_file_location(name, module.__file__)
     assert spec is not None

@@ -59,7 +59,7 @@ STEPS_A_ROUND = 50
 
 
 def nothing(self: int, args: int, count: int, names: int) -> int:
-    """None."""
+    """Do nothing."""
     none = word(word(load_word(self + SITE_AT), SITE.SHARED), SHARED.NONE)
     incref(none)
     return none
@@ -135,7 +135,7 @@ def repeated(call: Callable[..., Any], *args: Any) -> Callable[[], None]:
 
 
 def step_rows(rounds: int) -> list[tuple[str, float]]:
-    """What each step adds."""
+    """Return the nanoseconds that each step adds."""
     provide_api()
     apart, op = Apart(), callee("x y")
     meta = ("meta",)
@@ -262,8 +262,9 @@ def step_runs(name: str) -> list[Run]:
 def times_in_turn(
     runs_of: Callable[[str], list[Run]], packages: list[str], calls: int, rounds: int
 ) -> list[dict[str, float]]:
-    """Nanoseconds of each run, which makes so many calls, of each package; the same run of all in
-    turn.
+    """Return the nanoseconds of each run of each package; the packages take turns at a run.
+
+    A run makes `calls` calls.
     """
     for name in packages:
         module: Any = importlib.import_module(name)
@@ -281,8 +282,9 @@ def times_in_turn(
 
 
 def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list[float | None]]]:
-    """What this program measures of `what` by the Python functions, and by compiled code and the
-    peers that have it, in a process each.
+    """Measure `what` by the Python functions, and by compiled code and the peers that have it.
+
+    Each measurement runs in a process of its own.
     """
     theirs = [name for name in peers if name == "torch"]
     columns = [*apart(what, "python", [], rounds), *apart(what, "native", theirs, rounds)]
@@ -294,7 +296,7 @@ def rows_apart(what: str, peers: list[str], rounds: int) -> list[tuple[str, list
 
 
 def apart(what: str, calls: str, peers: list[str], rounds: int) -> list[dict[str, float]]:
-    """What this program says of `what` in a process of its own."""
+    """Measure `what` with this program in a process of its own."""
     packages = ",".join(["flowvm", *peers])
     done = subprocess.run(
         [sys.executable, "-m", "tools.bench.call", what, packages, "--rounds", str(rounds)],

@@ -1,4 +1,4 @@
-"""What is timed of every op: expressions that mean the same in flowvm, PyTorch, JAX and NumPy.
+"""The timed expressions of every op; they mean the same in flowvm, PyTorch, JAX and NumPy.
 
 An expression is evaluated with `l` as the library and x, y, z as its arrays.  `l.softmax` is found
 in whichever of a library's modules has it; a library that has it nowhere has no figure.
@@ -355,7 +355,7 @@ _WHOLE = ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 
 
 def all_cases() -> list[Case]:
-    """Those above, and one for each elementwise op of floats that is declared."""
+    """Return CASES, and one case for each declared elementwise op of floats."""
     import flowvm as flow
     import flowvm.linalg  # which declares more
     from flowvm.ops.declare.registry import SAMPLES

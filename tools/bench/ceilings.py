@@ -1,4 +1,4 @@
-"""What the machine can do: bytes a second moved, and float32 operations a second, of one core.
+"""The limits of the machine for one core: bytes moved and float32 operations a second.
 
 A kernel's share of these says how much there is left to gain.  Memory is measured as a copy of the
 same number of bytes, which for a small one is a copy in cache.

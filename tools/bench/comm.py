@@ -1,4 +1,4 @@
-"""`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: what ranks exchange.
+"""`flowvm launch -n 2 -m tools.bench.comm [--rounds 9] [--only step]`: exchanges of ranks.
 
 All-reduce of 4 MB, 64 KB and 64 B against nonblocking MPI by mpi4py and PyTorch's gloo; a training
 step of an MLP, a CNN and a transformer with DistributedDataParallel against PyTorch's DDP with
@@ -218,8 +218,9 @@ def steps(torch: Any, rounds: int) -> None:
 
 
 def hidden(rounds: int) -> None:
-    """The share of exchanges in which a rank computed as well, of a graph whose backward makes
-    eight buckets of gradients; with what reads sums put late and without.
+    """Print the share of exchanges during which a rank computed, with and without the pass `late`.
+
+    The backward of the graph makes eight buckets of gradients.
     """
     layers = [m for _ in range(8) for m in (nn.Linear(512, 512), nn.ReLU())]
     x, y = flow.randn(512, 512), flow.randint(0, 10, (512,))
@@ -287,7 +288,7 @@ def placed(rounds: int) -> None:
 
 
 def main() -> None:
-    """Run, print; what is promised is in docs/distributed.md."""
+    """Run and print the benchmarks; the promised figures are in docs/distributed.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=("allreduce", "step", "hidden", "placed"), default=None)

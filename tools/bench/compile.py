@@ -1,4 +1,4 @@
-"""What capturing and compiling a graph costs, each in a process of its own.
+"""The cost of capturing and compiling a graph, each in a process of its own.
 
 "Warm" finds every kernel in the cache of another process; "cold" starts with a cache in which only
 the VM's own code is.  A graph that trains makes its optimizer's state in a first, eager step; the

@@ -47,7 +47,7 @@ def _repeat(function: Callable[[], Any], sync: Callable[[], Any]) -> Call:
 
 
 def parts(sizes: Sizes) -> list[Iterator[Result]]:
-    """All rows, by what they are about: one part may fail, and the others are measured."""
+    """Return all rows by subject: if one part fails, the others are measured."""
     torch, cupy = _peer("torch"), _peer("cupy")
     return [
         _issue(sizes, torch),
@@ -101,7 +101,7 @@ def _replay(sizes: Sizes, torch: Any) -> Iterator[Result]:
 
 
 class _Chain(flow.nn.Graph):
-    """A chain whose kernels stay apart, as those of the peer's graph do."""
+    """A chain whose kernels stay separate, as in the peer's graph."""
 
     def __init__(self, chain: Callable[[Any], Any]) -> None:
         super().__init__()

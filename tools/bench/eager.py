@@ -1,4 +1,4 @@
-"""Eager dispatch: small tensors, where the framework is what takes the time."""
+"""Eager dispatch: small tensors, for which the framework takes the time."""
 
 from __future__ import annotations
 

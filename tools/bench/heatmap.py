@@ -23,7 +23,7 @@ COLUMNS = 3
 
 
 def colour(ratio: float) -> str:
-    """From green (4x faster) through grey (equal) to red (4x slower), on a scale of powers."""
+    """Return a colour from green (4x faster) through grey (equal) to red (4x slower), by powers."""
     at = max(-1.0, min(1.0, math.log2(ratio) / 2))
     far = (46, 160, 67) if at < 0 else (218, 54, 51)
     red, green, blue = (round(200 + (c - 200) * abs(at)) for c in far)

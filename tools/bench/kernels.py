@@ -64,7 +64,7 @@ class Timing:
 
 
 class Library:
-    """Names looked up in one module after another; `aliases` for what is called otherwise."""
+    """Names looked up in one module after another; `aliases` are names that differ."""
 
     def __init__(self, *modules: Any, **aliases: str) -> None:
         self.modules, self.aliases = modules, aliases
@@ -170,7 +170,7 @@ class Checkout:
         )  # fmt: skip
 
     def ask(self, *question: Any) -> Any:
-        """What the process answers."""
+        """Ask the process a question; return its answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         pickle.dump(question, self.process.stdin)
@@ -194,7 +194,7 @@ def checkout(folder: str) -> Runner:
 
 
 def serve() -> None:
-    """What the process of a Checkout does: `bind` a function, then `time` it."""
+    """Run as the process of a Checkout: `bind` a function, then `time` it."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what is printed is not an answer
     flow.set_num_threads(1)
@@ -329,7 +329,7 @@ def time_functions(row: Timing, ready: list[tuple[Runner, Callable[[], Any]]], r
 
 
 def _share(row: Timing, case: Case) -> None:
-    """How much of the roofline is reached: the time the machine needs at least, over ours."""
+    """Store the share of the roofline: the machine's least time, over the measured time."""
     needed = {"bytes": row.bytes / bytes_per_second(row.bytes)}
     if case.flops is not None:
         needed["operations"] = case.flops(row.size) / flops_per_second()

@@ -1,4 +1,4 @@
-"""Issuing from native code: what scheduler and worker can take when Python is not the limit."""
+"""Issuing from native code: the rate of scheduler and worker when Python is not the limit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def random_dag(count: int, live: int, seed: int) -> np.ndarray:
 
 
 def sliding_dag(count: int, live: int, seed: int) -> np.ndarray:
-    """As `random_dag`, but each instruction draws from 100 neighbours, which slide over all `live`.
+    """Return a DAG whose instructions draw from 100 neighbours, which slide over all `live`.
 
     The hazards are the same for every `live`, so what is left is the cost of having many.
     """

@@ -55,7 +55,7 @@ def _stage(name: str, milliseconds: float) -> Any:
 
 
 def _seconds(regst_num: int) -> float:
-    """Seconds a batch, with so many copies of every register."""
+    """Return the seconds for a batch, with `regst_num` copies of every register."""
     streams = [flow.Stream("loader"), flow.Stream("copy"), None]
     batch = flow.zeros(256)
     with capturing("pipeline", [(batch, "batch")]) as capture:

@@ -1,4 +1,4 @@
-"""What the flight recorder costs, and how long it takes to analyse what it has.
+"""The cost of the flight recorder, and the time to analyse its records.
 
 Costs are ratios of one run: the levels take turns, and the median of paired ratios counts.
 """

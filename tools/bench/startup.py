@@ -73,7 +73,7 @@ RESIDENT = "print(open('/proc/self/statm').read().split()[1])"
 
 
 class Row(NamedTuple):
-    """A program of ours, the same of PyTorch's if there is one, and what is to be reached."""
+    """A program of ours, PyTorch's if there is one, and the targets."""
 
     name: str
     ours: str
@@ -98,7 +98,7 @@ ROWS = (
 
 
 class Taken(NamedTuple):
-    """Seconds that passed, and those of a processor that the process took, without its helpers."""
+    """Seconds that passed, and processor seconds of the process, without its helpers."""
 
     passed: float
     busy: float

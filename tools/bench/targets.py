@@ -1,4 +1,4 @@
-"""What is promised of kernels and training steps, each row with what it is to reach.
+"""The targets of kernels and training steps, each row with the figure to reach.
 
 Rows are ratios of one run, on one thread, against the fastest of the peers that a row names; the
 rows "two workers" compare flowvm with itself.
@@ -31,7 +31,7 @@ Shapes = tuple[tuple[int, ...] | str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """`expr` on arrays of these shapes ("name:shape" for what is not normal floats)."""
+    """`expr` on arrays of these shapes ("name:shape" for numbers other than normal floats)."""
 
     name: str
     shapes: Shapes
@@ -120,7 +120,7 @@ def _result(row: Timing, reach: float) -> Result:
 
 
 class Training(NamedTuple):
-    """What a training step is made of; the loss is cross entropy."""
+    """The parts of a training step; the loss is cross entropy."""
 
     model: Any
     optimizer: Any
@@ -229,7 +229,7 @@ SHARED = (
 
 
 def two_workers(rounds: int) -> Iterator[Result]:
-    """How many times faster two workers are than one, both in turn in one run."""
+    """Yield how many times faster two workers are than one, both in turn in one run."""
     before = flow.get_num_threads()
     rng = np.random.default_rng(0)
     for name, shapes, expr in SHARED:

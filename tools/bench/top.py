@@ -1,7 +1,7 @@
-"""What it costs a training loop that `flowvm top` watches it, as the ratio to not being watched.
+"""The cost of `flowvm top` for the training loop that it watches, as a ratio to the unwatched loop.
 
-The watcher is one process for the whole measurement, stopped and continued in turn, so that what
-it costs to start is not counted; the median of paired ratios counts.
+The watcher is one process for the whole measurement, stopped and continued in turn, so that its
+start does not count.  The median of paired ratios counts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Campaigns: tests that go on for as long as there is time, with seeds that repeat what they found.
+"""Campaigns: tests that run as long as there is time; a seed repeats what it found.
 
     python -m tools.campaign files --minutes 5
     python -m tools.campaign files --seed 1234        the one case again

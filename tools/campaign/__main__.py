@@ -79,7 +79,7 @@ def batch(name: str, first: int, count: int) -> int:
 
 
 def checked(module: Any, case: Any) -> dict[str, Any]:
-    """What comes out of one case: {"outcome": ..., "problem": ..., "amounts": {...}}."""
+    """Run one case; return {"outcome": ..., "problem": ..., "amounts": {...}}."""
     faulthandler.dump_traceback_later(getattr(module, "PATIENCE", PATIENCE), exit=True)
     amounts = getattr(module, "AMOUNTS", Counter())
     amounts.clear()
@@ -94,7 +94,7 @@ def checked(module: Any, case: Any) -> dict[str, Any]:
 
 
 def check_one(name: str, case: Any) -> int:
-    """Check one case, and say what is wrong."""
+    """Check one case, and print its problem."""
     found = checked(campaign(name), case)
     print(found["problem"] or found["outcome"])
     return 1 if found["problem"] else 0

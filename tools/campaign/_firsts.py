@@ -53,7 +53,7 @@ def often() -> Iterator[None]:
 
 
 def run(name: str, threads: int, wait_s: float = 60.0) -> None:
-    """Let `threads` threads use fresh objects of a kind at once; AssertionError says what broke."""
+    """Let `threads` threads use fresh objects of a kind at once; AssertionError names the fault."""
     kind = KINDS[name]
     objects = [kind.make() for _ in range(kind.objects)]
     answers: list[list[Any]] = [[None] * threads for _ in objects]
@@ -83,7 +83,7 @@ def run(name: str, threads: int, wait_s: float = 60.0) -> None:
 
 
 def _check_memory(name: str, objects: list[Any], answers: list[list[Any]]) -> None:
-    """What the threads made goes, its memory is somebody else's, and shared values stay."""
+    """Check that the threads' objects go, their memory is reused, and shared values stay."""
     shared = [(x, x.detach().tolist()) for x in objects if isinstance(x, flow.Tensor)]
     for got in answers:
         got.clear()

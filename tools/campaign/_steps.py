@@ -1,4 +1,4 @@
-"""Lists of steps, made shorter: by what campaigns of programs shrink their cases."""
+"""Lists of steps made shorter, for campaigns of programs that shrink their cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def ranges(length: int) -> list[tuple[int, int]]:
-    """Halves, quarters, ... and single places of a list: what to leave out, in this order."""
+    """Return the ranges to leave out of a list, in order: halves, quarters, ..., single places."""
     found, size = [], (length + 1) // 2
     while size:
         found += [(first, min(first + size, length)) for first in range(0, length, size)]

@@ -91,12 +91,12 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return "second" if case["second"] else "first"
 
 
 def parts(case: Case) -> list[Any]:
-    """What may be left out: steps, and the second gradient."""
+    """Return the parts that a case may leave out: steps, and the second gradient."""
     return [*case["steps"], *case["after"], *(["second"] if case["second"] else [])]
 
 
@@ -137,7 +137,7 @@ def _mapped(value: Any, f: Callable[[Array], Any]) -> Any:
 
 
 class Library:
-    """What steps are written with: flowvm's, or PyTorch's of the same names."""
+    """The library with which steps are written: flowvm, or PyTorch under the same names."""
 
     def __init__(self, lib: Any, checkpoint: Callable[..., Any]) -> None:
         self.lib, self.checkpoint = lib, checkpoint
@@ -148,7 +148,7 @@ class Library:
 
 
 class Program:
-    """A case on numbers: what its op is called with, and the numbers that are inputs."""
+    """A case with its numbers: the arguments of its op, and the numbers that are inputs."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -200,7 +200,7 @@ def _results(value: Any) -> list[Any]:
 
 
 def _step(library: Library, name: str, number: int, x: Any, factor: Any) -> Any:
-    """What is done to an input: near to nothing in numbers, so that it stays where it may be."""
+    """Apply a step to an input; it hardly changes the numbers, so they stay valid."""
     lib = library.lib
     match name:
         case "factor":
@@ -337,7 +337,7 @@ def _value(program: Program, numbers: list[Array]) -> float:
 
 
 def _slope(program: Program, numbers: list[Array]) -> float:
-    """What `_gradients` differentiates for the second time."""
+    """Return the number that `_gradients` differentiates for the second time."""
     leaves = _leaves(FLOWVM, numbers)
     return float(_of_gradients(FLOWVM, program, program.op.function, leaves).item())
 
@@ -358,7 +358,7 @@ def _of_gradients(library: Library, program: Program, function: Any, leaves: lis
 
 
 def _gradients(library: Library, program: Program, function: Any, second: bool) -> list[Array]:
-    """The gradients of the loss, or those of a function of them; zeros where there is none."""
+    """Return the gradients of the loss, or of a function of them; zeros where there are none."""
     leaves = _leaves(library, program.numbers)
     if second:
         loss = _of_gradients(library, program, function, leaves)
@@ -423,7 +423,7 @@ OTHER_GRADIENTS = {
 
 
 def _against_torch(program: Program, gradients: list[Array]) -> None:
-    """The same by PyTorch, where it has the op and gives the same number."""
+    """Check the gradients against PyTorch, if it has the op and gives the same number."""
     library, function = _torch(), _twin(program.op.name)
     if library is None or function is None or program.op.name in OTHER_GRADIENTS:
         return
@@ -455,7 +455,10 @@ def _against_torch(program: Program, gradients: list[Array]) -> None:
 
 
 def _at_a_kink(program: Program, place: int) -> bool:
-    """Whether an input's differences to both sides are others: either gradient will do."""
+    """Return True if an input's differences to both sides differ.
+
+    Then either gradient is right.
+    """
     value = functools.partial(_value, program)
     base, own = program.numbers, np.random.default_rng(program.case["seed"])
     at = value(base)

@@ -120,7 +120,7 @@ def trained(model: str, workers: int, by: str) -> list[bytes]:
 
 @functools.cache
 def reference(model: str) -> list[bytes]:
-    """What every run must give."""
+    """Return the result that every run must give."""
     return trained(model, 1, "eager")
 
 
@@ -136,7 +136,7 @@ def kind(case: Any) -> str:
 
 
 def parts(case: Any) -> list[Any]:
-    """Nothing can be left out."""
+    """Return no parts: nothing can be left out."""
     return []
 
 

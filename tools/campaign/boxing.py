@@ -1,4 +1,4 @@
-"""Boxing between random placements: what each rank holds is what the sbp say.
+"""Boxing between random placements: each rank holds the part that the sbp say.
 
 A case is a tensor's shape, and a walk of up to eight placements, each an array of one to three
 dimensions of some of the ranks in any order, with an sbp for each dimension.  Ranks are threads

@@ -66,17 +66,17 @@ print(json.dumps([wrong, [str(w.message) for w in said]]))
 
 
 def tripled(x: int) -> int:
-    """What is compiled."""
+    """Return three times `x`: a function to compile."""
     return 3 * x
 
 
 def curve(x: float) -> float:
-    """The same, with something of the system's library."""
+    """Compute a function to compile that calls the system's library."""
     return math.exp(x) + math.sin(x)
 
 
 def triangle(n: int) -> int:
-    """The same, with a loop."""
+    """Compute a function to compile that has a loop."""
     total = 0
     for k in range(n):
         total += k
@@ -91,7 +91,7 @@ FUNCTIONS: tuple[tuple[Callable[..., Any], str, Any, Any], ...] = (
 
 
 def kernels() -> str:
-    """Compile or load three functions, and call them: what is wrong."""
+    """Compile or load three functions, and call them; return the problem."""
     for function, signature, result, argument in FUNCTIONS:
         address = jit.native(function, signature, facts="campaign")
         got = ctypes.CFUNCTYPE(result, result)(address)(argument)
@@ -102,7 +102,7 @@ def kernels() -> str:
 
 
 def tensors() -> str:
-    """Compute with tensors, on a VM of which nothing is compiled yet, and what may be damaged."""
+    """Compute with tensors on a VM that is not compiled yet, and with code that may be damaged."""
     with flow.vm.sequential():
         got = (flow.ones(3) * 2 + 1).tolist()
     return kernels() if got == [3.0, 3.0, 3.0] else f"ones * 2 + 1 is {got}"
@@ -128,12 +128,12 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return ("fresh " if case["fresh"] else "") + " and ".join(sorted(case["plagues"]))
 
 
 def parts(case: Case) -> list[str]:
-    """What may be left out."""
+    """Return the plagues that a case may leave out."""
     plagues: list[str] = case["plagues"]
     return plagues if len(plagues) > 1 else []
 
@@ -203,7 +203,7 @@ def _names(folder: Path) -> set[str]:
 
 
 def _forked(folder: Path, plagues: set[str], rng: random.Random) -> Callable[[], dict[str, Any]]:
-    """Begin a fork that computes; what waits for its answer."""
+    """Begin a fork that computes; return a function that waits for its answer."""
     limit = rng.randrange(3000)
     reading, writing = os.pipe()
     process = os.fork()
@@ -253,7 +253,7 @@ def _computed(folder: Path, plagues: set[str], limit: int) -> dict[str, Any]:
 
 
 def _make_read_only() -> None:
-    """Let the system say that the file system is read-only, whoever asks."""
+    """Let the system answer every request that the file system is read-only."""
     opened = os.open
 
     def refused(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -282,7 +282,7 @@ def _victim(folder: Path, rng: random.Random) -> int:
 def _fresh(
     folder: Path, plagues: set[str], rng: random.Random, work: str = "kernels"
 ) -> Callable[[], dict[str, Any]]:
-    """Begin a Python that computes; what waits for its answer."""
+    """Begin a Python that computes; return a function that waits for its answer."""
     own = subprocess.Popen(
         [sys.executable, "-c", CHILD, work],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -333,7 +333,7 @@ def _flipped(data: bytes, rng: random.Random) -> bytes:
 
 
 def _zeroed(data: bytes, rng: random.Random) -> bytes:
-    """As after a crash of the system: the length is there, some pages are not."""
+    """Damage data as a crash of the system does: the length is there, some pages are not."""
     at = rng.randrange(len(data))
     return data[:at] + bytes(len(data) - at)
 

@@ -1,4 +1,4 @@
-"""Files of every format that flowvm reads, changed in ways that somebody who means harm would.
+"""Files of every format that flowvm reads, changed as an attacker would.
 
 A case is a kind of file and mutations of it, all plain data; a mutation is some changes at once.  A
 changed file is read: either it is refused, by an ArgumentError or the like that says why, or it is
@@ -86,7 +86,7 @@ def case(seed: int) -> Case:
 
 
 def _mutations(rng: random.Random, change: Callable[[int], Iterator[list[Any]]]) -> list[Any]:
-    """As many as a case has: each is [whether it goes all the way, change, ...]."""
+    """Return a case's mutations: each is [whether it goes all the way, change, ...]."""
     return [
         [rng.randrange(WHOLE) == 0, *change(1 + min(3, int(rng.expovariate(1.0))))]
         for _ in range(MUTATIONS)
@@ -94,13 +94,15 @@ def _mutations(rng: random.Random, change: Callable[[int], Iterator[list[Any]]])
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     name: str = case["kind"]
     return name
 
 
 def parts(case: Case) -> list[Any]:
-    """What may be left out of a case: half of its mutations; of a single one, each change."""
+    """Return the parts that a case may leave out: half of its mutations, or a single one's
+    changes.
+    """
     mutations: list[Any] = case["mutations"]
     if len(mutations) > 1:
         half = len(mutations) // 2
@@ -157,7 +159,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def at(tree: Any, path: Any) -> Any:
-    """What is at a place."""
+    """Return the value at a path of a tree."""
     for key in path:
         tree = tree[key]
     return tree
@@ -213,7 +215,7 @@ def _text_of(rng: random.Random, value: str) -> str:
 
 
 def changed_tree(text: str, changes: list[Any]) -> Any:
-    """The tree of a JSON text with the changes, as far as there still is what they change."""
+    """Return the tree of a JSON text with the changes, as far as their targets still exist."""
     root = [json.loads(text)]
     for name, path, *rest in changes:
         try:
@@ -240,7 +242,7 @@ def changed_tree(text: str, changes: list[Any]) -> Any:
 
 
 def copied(tree: Any) -> Any:
-    """The same JSON once more."""
+    """Return a copy of a JSON value."""
     return json.loads(json.dumps(tree))
 
 
@@ -345,7 +347,7 @@ class _ReadOnly(BaseException):
 
 
 def _read(graph: Any, state: Any, text: str) -> str:
-    """Whether a saved graph with this text is refused, before its Plan is compiled."""
+    """Return "refused" if a saved graph with this text is refused before its Plan is compiled."""
     changed = {**state, "plans": text, "sha256": checksum(text, state["constants"])}
     compiled = loading.compile_plan
     loading.compile_plan = _stop
@@ -565,7 +567,7 @@ class TensorFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, and look at what came out."""
+        """Load, and look at the result."""
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(self._data, changes)
         else:
@@ -626,7 +628,7 @@ class TorchFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, go through what came out, and write to it."""
+        """Load, go through the result, and write to it."""
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(self.form(b"".join(self.code)), changes)
         else:
@@ -681,7 +683,7 @@ class ShardFiles:
         return {"mutations": _mutations(rng, lambda count: self._index[1].changes(rng, count))}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Load, and look at what came out."""
+        """Load, and look at the result."""
         text = text_of(changed_tree(self._index[0], changes))
         (self._folder / "index.json").write_text(text)
         try:
@@ -804,7 +806,7 @@ def _change_column(columns: dict[str, Any], name: str, how: str, place: int, val
 
 
 def triple(x: int) -> int:
-    """What is compiled."""
+    """Return three times `x`: a function to compile."""
     return 3 * x
 
 
@@ -837,7 +839,7 @@ class CacheFiles:
         return {"mutations": _mutations(rng, change)}
 
     def check(self, case: Case, changes: list[Any], whole: bool) -> str:
-        """Read the entry: it is none, or what it was."""
+        """Read the entry: it is missing, or unchanged."""
         folder, digest, good = self._entry
         if changes and changes[0][0] in BYTES:
             data = changed_bytes(good, changes)

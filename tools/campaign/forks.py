@@ -46,7 +46,7 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return "beside " + (" ".join(sorted(set(case["threads"]))) or "nothing")
 
 
@@ -89,7 +89,7 @@ def check(case: Case) -> str:
 
 @functools.cache
 def _warm() -> None:
-    """Compile what all cases need, for a child has little time."""
+    """Compile the kernels that all cases need, for a child has little time."""
     for pending in PENDING:
         value, expected = _pending(pending, 3)
         _compute(value, expected, 3)
@@ -193,7 +193,7 @@ def _child(pending: str, end: str, number: int) -> None:
 
 
 def _leave() -> None:
-    """What leaving Python does of flowvm, without what the frame registered."""
+    """Leave flowvm as the end of Python does, without the functions that the frame registered."""
     from flowvm.vm.engine.engine import engine
 
     engine.exit()
@@ -212,7 +212,7 @@ def _compute(value: Any, expected: float, number: int) -> None:
 
 
 def _said(reader: int, pid: int) -> tuple[str, bool]:
-    """What a child printed, and whether it did not end in time."""
+    """Return the text that a child printed, and True if the child did not end in time."""
     said, until = b"", time.monotonic() + PATIENCE_S
     with os.fdopen(reader, "rb", buffering=0) as pipe:
         while True:

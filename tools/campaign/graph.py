@@ -82,7 +82,7 @@ def _step(rng: random.Random, streams: int, writes: bool) -> list[Any]:
 
 
 def _call(rng: random.Random, last: bool) -> list[Any]:
-    """[its stream, slow or bad or not, what eager code does behind it, on which stream]."""
+    """Return [stream, slow or bad or not, the eager code behind the call, its stream]."""
     how = rng.choice(["", "", "", "slow", "slow", "bad", "inside" if last else ""])
     return [rng.randrange(3), how, rng.choice(BETWEEN), rng.randrange(3)]
 
@@ -100,7 +100,7 @@ def parts(case: Any) -> list[Any]:
 
 
 def without(case: Any, k: int) -> Any:
-    """The case without one of them.  It is tried often: what fails may fail by chance."""
+    """Return the case without one of its parts.  It is tried often: failures may come by chance."""
     what, first, last = parts(case)[k]
     return {**case, what: left_out(case[what], first, last), "times": 20}
 
@@ -137,7 +137,7 @@ class Program:
 
 
 class Run:
-    """All calls of a case, by eager code or by replays; afterwards what came of it."""
+    """All calls of a case, by eager code or by replays, and their results."""
 
     def __init__(self, case: Any, replays: bool) -> None:
         self.case, self.streams = case, _streams_for()
@@ -194,8 +194,10 @@ class Run:
         return [_value(t) for t in (*self.program.variables, *self.inputs, *self.kept)]
 
     def check_restored(self) -> None:
-        """Raise all errors; then variables of the graph are readable, unless they are half written;
-        and so is what else is whole, when it is restored.
+        """Raise all errors; then check that the graph's variables are readable, unless half
+        written.
+
+        Other whole values are readable when they are restored.
         """
         for t in (*self.program.variables, *self.kept):
             with contextlib.suppress(OutOfRangeError):

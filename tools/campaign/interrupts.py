@@ -64,7 +64,7 @@ _fresh = itertools.count()
 
 
 def triple(x: int) -> int:
-    """What is compiled."""
+    """Return three times `x`: a function to compile."""
     return 3 * x
 
 
@@ -84,7 +84,7 @@ class _Part:
 
 
 class _Parts:
-    """What programs are made of, and what must be as it was behind all of them."""
+    """The parts of programs, and the values that must be the same behind all of them."""
 
     def __init__(self) -> None:
         functions, self.train, self.step = known.calls()
@@ -207,12 +207,12 @@ class _Parts:
         self.live, self.failed = self.live_bytes(), -1
 
     def begin(self) -> None:
-        """What was before is no matter of the steps from now on."""
+        """Begin the steps: memory and errors from before do not count from now on."""
         self.live = self.live_bytes()
         self.failed = max((error.seq for error in flow.vm.errors()), default=-1)
 
     def live_bytes(self) -> int:
-        """What stays when everything is done."""
+        """Return the bytes that stay alive when everything is done."""
         for part in (self.train, self.step.train):
             part.adam.zero_grad()
         gc.collect()
@@ -220,7 +220,7 @@ class _Parts:
         return flow.vm.stats()["live_bytes"]
 
     def wrong(self, may_lose: bool) -> str:
-        """What is not as it was, of what takes a while to see."""
+        """Return the difference from the state before, in words; this check takes a while."""
         for made in (self.train, self.step.train):
             loss = made.loss(made.x).item()
             if abs(loss - self.loss) > 1e-6:
@@ -289,7 +289,7 @@ def kind(case: dict[str, Any]) -> str:
 
 
 def _may_lose(case: dict[str, Any]) -> bool:
-    """Whether exceptions come where only Ctrl-C is put off: memory may be lost (reliability.md)."""
+    """Return True if exceptions may lose memory: only Ctrl-C is put off (reliability.md)."""
     return any(how[0] not in ("ctrl-c", "kill") for _, how in case["steps"])
 
 
@@ -321,7 +321,7 @@ def check(case: dict[str, Any]) -> str:
 
 
 def _left_taken(way: str) -> str:
-    """What this thread has left taken of the libraries' locks, in words."""
+    """Return the libraries' locks that this thread has left taken, in words."""
     here = threading.get_ident()
     left = [one.name for one in locks.taken() if one.owner in (0, here)]
     if way in ("ctrl-c", "kill"):  # which are put off there
@@ -425,7 +425,7 @@ def _signalled(
     *,
     is_ctrl_c: bool = False,
 ) -> tuple[str, str]:
-    """Run with a signal meanwhile: where it came, and what is wrong."""
+    """Run with a signal meanwhile; return its place, and the problem."""
     handled: list[str] = []
     ignored = len(_ignored)
 
@@ -465,7 +465,7 @@ def _signalled(
 
 
 def _late(signum: int, frame: Any) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def _is_ours(error: BaseException) -> bool:

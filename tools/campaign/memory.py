@@ -46,7 +46,7 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     name: str = case["how"]
     return name
 
@@ -63,7 +63,7 @@ def without(case: Case, k: int) -> Case:
 
 
 def check(case: Case) -> str:
-    """Run out of memory, and look at what is left."""
+    """Run out of memory, and check the state that is left."""
     if not engine.running:
         _counting()
     for name, n in case["programs"]:
@@ -144,7 +144,7 @@ def _limited(case: Case) -> int:
 
 
 def _huge(case: Case) -> int:
-    """What no machine has, between the programs."""
+    """Allocate more memory than any machine has, between the programs."""
     failed = 0
     for name, n in case["programs"]:
         try:
@@ -260,8 +260,9 @@ def _python(case: Case) -> int:
 
 
 def _called(name: str, n: int, fails_at: int) -> tuple[int, bool]:
-    """How many functions of flowvm a program called until the one that failed, and whether one
-    did.
+    """Run a program until one of its calls of flowvm's functions fails.
+
+    Return the number of calls, and True if one failed.
     """
     called = 0
 

@@ -40,7 +40,7 @@ def case(seed: int) -> Case:
 
 
 def kind(case: Case) -> str:
-    """What a case is of."""
+    """Return the kind of a case."""
     return f"{len(case['threads'])} threads"
 
 
@@ -65,7 +65,7 @@ def without(case: Case, k: int) -> Case:
 
 
 def check(case: Case) -> str:
-    """Run the threads; what one raises is raised."""
+    """Run the threads, and raise the error of one that fails."""
     shared = flow.zeros(16, dtype=flow.int64)
     issued = flow.vm.stats()["issued"]
     errors: list[BaseException] = []

@@ -118,7 +118,7 @@ def parts(case: Any) -> list[Any]:
 
 
 def without(case: Any, k: int) -> Any:
-    """The case without a run of steps.  It is tried often: what fails may fail by chance."""
+    """Return the case without a run of steps.  It is tried often: failures may come by chance."""
     t, first, last = parts(case)[k]
     programs = list(case["programs"])
     programs[t] = left_out(programs[t], first, last)
@@ -129,8 +129,10 @@ def without(case: Any, k: int) -> Any:
 
 
 class Memory:
-    """What views share: who poisoned it.  Several, if a step had several poisoned operands: which
-    of them is named is nobody's promise.
+    """The memory that views share, with the steps that poisoned it.
+
+    If a step had several poisoned operands there are several causes; nobody promises which one is
+    named.
     """
 
     def __init__(self, causes: frozenset[int] = frozenset()) -> None:
@@ -146,7 +148,7 @@ class Model:
         self.seen: set[int] = set()
 
     def causes(self, *names: int) -> frozenset[int]:
-        """Who has poisoned one of these tensors."""
+        """Return the steps that poisoned one of these tensors."""
         return frozenset().union(*(self.values[n][0].causes for n in names))
 
     def make(self, out: int, value: Array, causes: frozenset[int]) -> None:
@@ -154,7 +156,7 @@ class Model:
         self.values[out] = (Memory(causes), np.array(value))
 
     def fail(self, number: int, causes: frozenset[int]) -> frozenset[int]:
-        """A step that fails unless it is skipped: what it poisons with."""
+        """Note a step that fails unless it is skipped; return the steps that poison its result."""
         if causes:
             return causes
         self.failed.add(number)
@@ -211,7 +213,7 @@ class Program:
         self.model.make(out, v[q][1] + k, self.model.causes(p, q))
 
     def _odd(self, number: int, which: str, out: int, p: int, q: int, k: int) -> None:
-        """A shape that only the kernel knows: whoever asks for it waits, and hears of an error."""
+        """Use a shape that only the kernel knows: a reader waits for it, and hears of an error."""
         v, causes = self.model.values, self.model.causes(p)
         found = flow.masked_select(self.tensors[p], self.tensors[p] % 3 == 0)
         try:
@@ -274,7 +276,7 @@ class Program:
 
 
 def cause_of(error: BaseException) -> int:
-    """Which step's error it is."""
+    """Return the number of the step whose error it is."""
     found = re.search(r"index (\d+) is out", str(error))
     assert found is not None, error
     return int(found.group(1)) - WRONG
@@ -345,7 +347,7 @@ def _scheduling(case: Any, streams: list[Any]) -> Any:
 
 
 def settle() -> None:
-    """Nothing is lively, all that nobody keeps is released, and all errors are seen."""
+    """Check that nothing is in flight, free storages are released, and errors are seen."""
     for _ in range(2):
         with contextlib.suppress(flow.errors.FlowError):
             flow.vm.sync()

@@ -1,5 +1,6 @@
-"""The VM's array as it is drawn: regions as `flowvm.vm.machine.words` declares them, and who writes
-them.
+"""The VM's array as it is drawn: its regions, and their writers.
+
+`flowvm.vm.machine.words` declares the regions.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def regions() -> list[Region]:
 
 
 def total_bytes() -> int:
-    """Of the whole array."""
+    """Return the bytes of the whole array."""
     return ARRAY.WORDS * 8
 
 

@@ -33,13 +33,13 @@ HEAD = 7  # of an arrow
 
 
 def width_of(text: str, size: str = "text") -> float:
-    """How wide a text may be, in the drawing's units."""
+    """Return the largest width of a text, in the drawing's units."""
     em = math.fsum(0.36 if c in "il.,:;|' " else 0.9 if c in "mwMW@" else 0.66 for c in text)
     return em * SIZES[size]
 
 
 class Canvas:
-    """What is drawn, in order; `svg()` is the file."""
+    """The drawing's shapes, in order; `svg()` is the file."""
 
     def __init__(self, width: float, height: float, about: str) -> None:
         self.width = width

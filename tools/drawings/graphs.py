@@ -1,4 +1,4 @@
-"""From Python code to a Plan on the workers: what each form is, and the passes by name."""
+"""The way from Python code to a Plan on the workers: each form, and the passes by name."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def _bytes(count: int) -> str:
 
 
 def threads() -> Canvas:
-    """The regions of the array in their order, and who writes each."""
+    """Draw the regions of the array in their order, and the writers of each."""
     rows = array.regions()
     top, left, right = 72, 300, 760
     canvas = Canvas(
@@ -131,7 +131,7 @@ def record() -> Canvas:
 def _grid(
     canvas: Canvas, y: float, title: str, of: str, names: dict[int, str], words: int
 ) -> float:
-    """Named words in rows of eight; what is longer than a row is one row.  Where it ends."""
+    """Draw named words in rows of eight; a longer one has a row of its own.  Return the end."""
     canvas.text(20, y, title, bold=True)
     canvas.text(20 + 420, y, f"{of}: {words} words", size="small", colour="dim")
     y += 10

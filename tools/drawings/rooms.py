@@ -1,4 +1,4 @@
-"""The rooms in layers, and what imports what: computed from the files' imports.
+"""The rooms in layers, and their imports: computed from the files' imports.
 
 Rooms stand in groups; a group stands above those that it imports. An arrow says that files of one
 import files of the other when they are loaded; it is left out where a longer way of arrows says so
@@ -56,7 +56,7 @@ def imported(path: Path, known: Iterable[str]) -> Iterator[str]:
 
 
 def grounded(files: dict[str, Path]) -> set[str]:
-    """The files in no room that import no room either: what everything stands on."""
+    """Return the files in no room that import no room either: the base of all rooms."""
     base = {m for m in files if place_of(m)[0] == BASE}
     while higher := {m for m in base if any(
         t in files and t not in base for t in imported(files[m], files)
@@ -88,7 +88,7 @@ def arrows_between() -> tuple[Arrows, dict[str, Arrows], dict[str, set[str]]]:
 
 
 def settled(arrows: Arrows) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """Arrows that make layers, and those against them: of each circle the rarest."""
+    """Return the arrows that make layers, and the ones against them: the rarest of each circle."""
     kept = set(arrows)
     against: set[tuple[str, str]] = set()
     while circle := _circle(kept):
@@ -121,12 +121,12 @@ def _way(arrows: set[tuple[str, str]], start: str, end: str) -> list[tuple[str, 
 
 
 def reduced(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Without those that a longer way says."""
+    """Return the arrows without the ones that a longer way implies."""
     return {p for p in arrows if not _way(arrows - {p}, *p)}
 
 
 def ranks(names: Iterable[str], arrows: set[tuple[str, str]]) -> dict[str, int]:
-    """How many layers stand below each."""
+    """Count the layers below each name."""
     found: dict[str, int] = {}
 
     def rank(name: str) -> int:
@@ -140,7 +140,7 @@ def ranks(names: Iterable[str], arrows: set[tuple[str, str]]) -> dict[str, int]:
 
 
 class _Group:
-    """A group's rooms in columns, those that import left of those that they import."""
+    """A group's rooms in columns; a room is left of the rooms that it imports."""
 
     def __init__(self, name: str, rooms: set[str], arrows: Arrows) -> None:
         self.name = name
@@ -168,7 +168,7 @@ class _Group:
         self.x = self.y = 0.0
 
     def places(self) -> dict[str, tuple[float, float]]:
-        """Where each room's box begins."""
+        """Return the position at which each room's box begins."""
         places, x = {}, self.x + 14
         inside = self.height - 36
         for column in self.columns:
@@ -207,7 +207,7 @@ GAP, BOX, STEP, WIDTH = 44, 28, 42, 1180
 
 
 def rooms() -> Canvas:
-    """All rooms, each group above those that it imports."""
+    """Draw all rooms; each group is above the groups that it imports."""
     outer, inner, members = arrows_between()
     kept, against = settled(outer)
     arrows, levels = reduced(kept), ranks(members, kept)
@@ -253,7 +253,7 @@ def rooms() -> Canvas:
 
 
 def _way_down(one: _Group, two: _Group, groups: list[_Group]) -> list[tuple[float, float]]:
-    """The points of an arrow down: straight past what stands between if it can, else around it."""
+    """Return the points of an arrow down: straight past the groups between, or else around."""
     top, bottom = one.y + one.height, two.y
     between = [g for g in groups if one.y + one.height < g.y and g.y + g.height < two.y]
     middles = one.x + one.width / 2, two.x + two.width / 2

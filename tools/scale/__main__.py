@@ -38,7 +38,7 @@ HEAD = ("ranks", "mix", "step ms", "compute", "exchange", "idle", "efficiency", 
 
 
 def mixes(ranks: int, forward: int, weak: bool) -> list[Mix]:
-    """Mixes of so many ranks that are worth a look; `forward`: tasks that stages are made of."""
+    """Return the mixes of `ranks` ranks that are worth a look; `forward` tasks can make stages."""
     few = next(k for k in range(min(MOST, ranks), 0, -1) if ranks % k == 0)
     staged = next(k for k in range(min(few, forward), 0, -1) if ranks % k == 0)
     both = next(k for k in range(min(staged, ranks // few), 0, -1) if ranks // few % k == 0)
@@ -53,7 +53,7 @@ def mixes(ranks: int, forward: int, weak: bool) -> list[Mix]:
 
 
 def asked(text: str, ranks: int, weak: bool) -> Mix:
-    """The mix of `data=2,tensor=4`; data-parallel ranks are what is left of `ranks`."""
+    """Return the mix of `data=2,tensor=4`; data-parallel ranks are the rest of `ranks`."""
     said: dict[str, int] = {}
     for word in text.split(","):
         name, _, value = word.partition("=")
@@ -128,7 +128,7 @@ def simulated(args: argparse.Namespace) -> int:
 
 
 def said_of(work: Work, network: Network, weak: bool) -> str:
-    """What the table is made of."""
+    """Return a description of the table's data."""
     batch = "each data-parallel rank has the recorded batch" if weak else "the batch is cut"
     links = _link(network.between)
     if network.host_ranks:
@@ -176,7 +176,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of the command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(
         "python -m tools.scale", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

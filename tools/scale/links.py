@@ -1,4 +1,4 @@
-"""What an exchange costs: a latency for each message, and bytes over a bandwidth.
+"""The cost of an exchange: a latency for each message, and bytes over a bandwidth.
 
 A collective of n ranks is as quick as the quickest of the usual algorithms:
 
@@ -52,7 +52,7 @@ class Network:
             raise ArgumentError(f"ranks of a host are 0 or more, got {self.host_ranks}")
 
     def link(self, ranks: int, stride: int = 1) -> Link:
-        """The slowest link among so many ranks, of which each `stride`-th takes part."""
+        """Return the slowest link among `ranks` ranks, of which each `stride`-th takes part."""
         alone = self.host_ranks == 0 or ranks * stride <= self.host_ranks
         return self.inside if alone else self.between
 
@@ -81,7 +81,7 @@ class Network:
         })  # fmt: skip
 
     def send(self, nbytes: float, distance: int) -> float:
-        """Seconds of a message to a rank so many numbers away."""
+        """Return the seconds of a message to a rank `distance` numbers away."""
         link = self.link(2, distance)
         return link.latency + nbytes / link.bandwidth
 
@@ -95,7 +95,7 @@ def _rounds(ranks: int) -> int:
 
 
 def fitted(few: float, many: float, nbytes: int, ranks: int) -> Link:
-    """The link of which all-reduces of next to no bytes, and of `nbytes`, take so many seconds.
+    """Return the link on which all-reduces of no and of `nbytes` bytes take `few` and `many` s.
 
     ArgumentError: more bytes took no longer.
     """

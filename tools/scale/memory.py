@@ -1,7 +1,7 @@
-"""What a rank holds: its variables, and the most that is alive at once of what a launch makes.
+"""The memory of a rank: its variables, and the most that is alive at once of a launch's results.
 
-On one rank that is what the Plan's memory is bounded by from below: `MemoryPlan.lower_bound` and
-the variables.
+On one rank this is the lower bound of the Plan's memory: `MemoryPlan.lower_bound` and the
+variables.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from tools.scale.splitting import Split, split
 
 @dataclass(frozen=True)
 class Held:
-    """Bytes on one rank of a stage.  `activations` are all that a launch makes but gradients, its
-    inputs with them; `buckets` what is exchanged: two of gradients, one that fills and one that is
-    on its way, and with ZeRO 3 two of parameters.
+    """Bytes on one rank of a stage.
+
+    `activations` are all results of a launch but gradients, and its inputs.  `buckets` are
+    exchanged: two of gradients, one that fills and one on its way, and with ZeRO 3 two of
+    parameters.
     """
 
     stage: int
@@ -35,7 +37,7 @@ class Held:
 
 
 def held(work: Work, mix: Mix, bucket: int = BUCKET) -> tuple[Held, ...]:
-    """What a rank of each stage holds."""
+    """Return the memory that a rank of each stage holds."""
     cut = split(work, mix.stages, mix.tensor > 1)
     return tuple(_Stage(work, mix, cut, stage).held(bucket) for stage in range(mix.stages))
 

@@ -41,7 +41,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Any) -> Any:
-        """As in a transformer that looks back."""
+        """Apply the block as in a transformer that looks back."""
         h = self.norm1(x)
         q, k, v = (
             f(h).unflatten(-1, (self.heads, -1)).transpose(1, 2)
@@ -75,7 +75,7 @@ MODELS = ("transformer", "mlp")
 
 
 def made(name: str, width: int, layers: int, size: int) -> tuple[Any, tuple[Any, ...]]:
-    """A graph that trains, and its inputs.  ArgumentError: there is no such model."""
+    """Return a graph that trains, and its inputs.  ArgumentError: there is no such model."""
     if name in MODELS:
         return Step(network(name, width, layers)), batch(name, width, size)
     module, _, function = name.partition(":")

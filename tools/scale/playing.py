@@ -41,8 +41,10 @@ class Played:
 
 
 def play(actors: Sequence[Acting], launches: int, handover: float = 0.0) -> Played:
-    """Play so many launches to their end; a worker that has nothing to do sleeps, and wakes so
-    many seconds after another one's message.  CaptureError if actors wait for each other for ever.
+    """Play `launches` launches to their end.
+
+    An idle worker sleeps, and wakes `handover` seconds after another one's message. CaptureError if
+    actors wait for each other for ever.
     """
     return _Play(actors, launches, handover).run()
 
@@ -121,7 +123,7 @@ class _Play:
         return len(self.ends[k]) < self.launches // self.actors[k].every and not self.missing(k)
 
     def missing(self, k: int) -> list[int]:
-        """For whom the actor's next act must wait."""
+        """Return the actors for which the actor's next act must wait."""
         actor, number = self.actors[k], len(self.ends[k])
         first, behind = number * actor.every, (number + 1) * actor.every  # its launches
         return [

@@ -1,4 +1,4 @@
-"""The actors of a rank of each stage, and what playing them gives: a `Prediction`.
+"""The actors of a rank of each stage, and the result of playing them: a `Prediction`.
 
 A launch is a micro-batch.  Ranks of a stage do the same at the same times, so one of each is
 played; its exchanges cost what they do among all that take part.  A rank has a stream that
@@ -33,7 +33,7 @@ COMPUTE, COLLECTIVES, ON, BACK, STREAMS = range(5)  # streams of a rank
 
 @dataclass(frozen=True)
 class Mix:
-    """How ranks share a step: `data` x `tensor` x `stages` of them; `micro` batches a step.
+    """The division of a step among `data` x `tensor` x `stages` ranks; `micro` batches a step.
 
     weak: each data-parallel rank has the recorded batch; else it is cut among them
     """
@@ -54,12 +54,12 @@ class Mix:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return self.data * self.tensor * self.stages
 
     @property
     def share(self) -> float:
-        """Of the recorded batch, what a rank has in one micro-batch."""
+        """A rank's share of the recorded batch in one micro-batch."""
         return 1 / self.micro / (1 if self.weak else self.data)
 
     def ahead(self, stage: int) -> int:
@@ -76,9 +76,11 @@ class Mix:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds of a step; of them a rank computes and exchanges so long (the busiest of each), and
-    `idle` is the share in which ranks do not compute.  `efficiency` is how much of the batch a rank
-    does, of what one alone would do in that time: above 1 where the update is divided.
+    """The seconds of a step, and of computing and exchanging on the busiest rank of each.
+
+    `idle` is the share in which ranks do not compute.  `efficiency` is a rank's part of the batch,
+    divided by the part that one rank alone would do in that time.  It is above 1 where the update
+    is divided.
     """
 
     mix: Mix
@@ -92,7 +94,7 @@ class Prediction:
 
 @dataclass
 class _Built:
-    """Actors so far, and what those to come need to know."""
+    """The actors so far, and the facts that later actors need."""
 
     actors: list[Acting] = field(default_factory=list)
 
@@ -222,7 +224,7 @@ class _Builder:
         return {k for k in part.task.reads if self.work.places[k].role == "parameter"}
 
     def next_bucket(self, parts: Sequence[Part], known: set[int]) -> set[int]:
-        """The next parameters that tasks need: as many as make a bucket, and one at least."""
+        """Return the next parameters that tasks need: enough for a bucket, and one at least."""
         found: dict[int, None] = {}
         for part in parts:
             found.update(dict.fromkeys(sorted(self.parameters(part) - known)))
@@ -246,7 +248,9 @@ class _Builder:
         return whole / (self.mix.tensor if part.divided else 1)
 
     def gather(self, stage: int, places: set[int], computing: list[int]) -> int:
-        """ZeRO 3: whole parameters for who needs them, while the one in front of it computes."""
+        """Add ZeRO 3's all-gather: whole parameters for a task, while the task in front
+        computes.
+        """
         nbytes = sum(self.held(k) for k in places)
         cost = self.network.all_gather(nbytes, self.mix.data, self.mix.tensor)
         ready = computing[-2:-1] or computing[:1]
@@ -262,7 +266,7 @@ class _Builder:
         self.exchanged.append((number, nbytes))
 
     def flight(self, stage: int, end: int) -> None:
-        """Forward may be so many micro-batches ahead of backward."""
+        """Let forward be ahead of backward by as many micro-batches as there are stages behind."""
         for source in self.sources[stage]:
             self.made.actors[source].desc.credits.append((end, self.mix.stages - stage))
 

@@ -1,10 +1,10 @@
-"""The same step on real ranks: what `python -m tools.scale --real 2` launches, and compares with.
+"""The step on real ranks, which `python -m tools.scale --real 2` launches and compares with.
 
-Each rank first records the step alone, all at the same time, so that what they take from each other
-by sharing a machine is in the times; then how long an all-reduce takes, of few bytes and of many,
-and how long what computes and what exchanges need to hand over to each other;
-then the step data parallel.  The prediction is made of the first two.  Of all times the least is
-taken: what else runs on the machine only adds to them.
+Each rank first records the step alone, all at the same time: so the times contain what ranks take
+from each other by sharing a machine.  Then it measures an all-reduce, of few bytes and of many, and
+the handover between computation and exchange.  Then it runs the step data parallel.  The prediction
+is made of the first two.  The least of all times counts, since anything else that runs on the
+machine only adds to them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CHAINS = 20  # launches of it at least: they are short, and on a busy machine on
 
 
 class Compared(NamedTuple):
-    """What was predicted for so many ranks, of what, and the seconds that a step took on them."""
+    """A prediction for some ranks, its data, and the seconds that a step took on them."""
 
     predicted: Prediction
     work: Work
@@ -44,7 +44,7 @@ class Compared(NamedTuple):
 
 
 def compare(name: str, width: int, layers: int, size: int, ranks: int, launches: int) -> Compared:
-    """Launch the ranks, and predict what they measured.  CommunicationError if they fail."""
+    """Launch the ranks, and predict their measurements.  CommunicationError if they fail."""
     if name not in MODELS:
         raise ArgumentError(f"--real is for {' and '.join(MODELS)}, not {name!r}")
     if ranks < 2:
@@ -69,9 +69,7 @@ def compare(name: str, width: int, layers: int, size: int, ranks: int, launches:
 
 
 def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
-    """Seconds of an all-reduce in a graph, and of a hand-over between it and what computes; the
-    least of each.
-    """
+    """Return the least seconds of an all-reduce in a graph, and of a hand-over to computation."""
 
     @flow.compile
     def chain(x: Any) -> Any:
@@ -99,7 +97,7 @@ def exchanged(nbytes: int, launches: int) -> tuple[float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """On each rank: measure, and write what rank 0 found."""
+    """Run on each rank: measure, and write rank 0's results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("model", choices=MODELS)

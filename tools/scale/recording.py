@@ -1,4 +1,4 @@
-"""A `Work`: the tasks of a Plan, their times in one replay, and what they read and write.
+"""A `Work`: the tasks of a Plan, their times in one replay, their reads and writes.
 
 It is plain numbers and texts, so that it goes through JSON.
 """
@@ -32,9 +32,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer.  `role` is parameter, state (of an optimizer), constant (another variable), input,
-    gradient (what an optimizer reads of backward), activation (what backward reads of forward),
-    output (of the launch) or other; `dims` of the tensor in it.  It lives in tasks [first, last].
+    """A buffer in tasks [first, last]; `dims` are the dimensions of the tensor in it.
+
+    `role` is parameter, state (of an optimizer), constant (another variable), input, gradient (from
+    backward to the optimizer), activation (from forward to backward), output (of the launch) or
+    other.
     """
 
     name: str
@@ -56,7 +58,7 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of the whole step."""
+        """The seconds of the whole step."""
         return sum(task.seconds for task in self.tasks) + self.rest
 
     def nbytes(self, role: str) -> int:
@@ -69,7 +71,7 @@ class Work:
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Work:
-        """What `to_json` gave."""
+        """Return the Work from which `to_json` made `saved`."""
         tasks = tuple(
             Task(**{**t, "reads": tuple(t["reads"]), "writes": tuple(t["writes"])})
             for t in saved["tasks"]
@@ -105,8 +107,10 @@ def record(step: Callable[..., Any], *inputs: Any, launches: int = 20, least: bo
 
 
 def replays(step: Any, inputs: Sequence[Any], launches: int) -> tuple[Any, Any, Any]:
-    """Replay a graph that was called before so many times, one at a time: the profile's run, its
-    launches in there, and the seconds that each took.
+    """Replay a graph `launches` times, one at a time.
+
+    The graph was called before.  Return the profile's run, the launches in it, and the seconds of
+    each.
     """
     with flow.profiler.profile() as p:
         for _ in range(launches):
@@ -158,7 +162,7 @@ def of_plan(plan: Plan, seconds: list[float], whole: float) -> Work:
 
 
 def _role(k: int, kind: BufferKind, kept: bool, tasks: Sequence[Task]) -> str:
-    """What a place is for; `kept` if it is there beside the launch."""
+    """Return the purpose of a place; `kept` if it exists beside the launch."""
     reading = {task.phase for task in tasks if k in task.reads}
     writing = {task.phase for task in tasks if k in task.writes}
     if kind is BufferKind.INPUT:

@@ -1,15 +1,15 @@
-"""Which stage a task belongs to, and what tensor parallelism cuts: from what tasks read and write.
+"""The division of tasks into stages, and of layers by tensor parallelism, from reads and writes.
 
-Stages are runs of forward tasks that take about as long, each task's backward with it.  Of a
-backward task that reads a parameter the stage is the parameter's; of another it is that of the
-forward tasks that read the same activations, and no later one than that of the gradient it goes on
-from.
+Stages are runs of forward tasks that take about as long, each task's backward with it.  A backward
+task that reads a parameter belongs to the parameter's stage.  Another one belongs to the stage of
+the forward tasks that read the same activations.  It is in no later stage than the gradient that it
+reads.
 
-Layers are cut in turn, as by hand: a product whose input is whole is cut by outputs, which each
-rank then has a part of; one whose input is in parts is cut by inputs, and its summands are added
-up by an all-reduce.  In backward it is the other way round, and summands that are added to each
-other are added up once.  What lies between works on its part:
-functions by element, attention by heads.  Embeddings, norms and biases are whole on each rank.
+Layers are cut in turn, as by hand.  A product whose input is whole is cut by outputs: each rank has
+a part of them.  A product whose input is in parts is cut by inputs: an all-reduce adds up its
+summands.  In backward it is the other way round, and summands that are added to each other are
+added up once.  Tasks in between work on their part: functions by element, attention by heads.
+Embeddings, norms and biases are whole on each rank.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Split:
-    """A Work in stages.  `homes`: the stage of each place; `cut`: the places of which each of the
-    tensor-parallel ranks has a part; `crossing[k]`: places that forward sends from stage k on.
+    """A Work in stages.
+
+    `homes` has the stage of each place.  `cut` has the places of which each tensor-parallel rank
+    has a part.  `crossing[k]` has the places that forward sends from stage k on.
     """
 
     parts: tuple[Part, ...]
@@ -151,7 +153,7 @@ def _backward(
 
 
 def _cut(work: Work) -> tuple[list[bool], list[int], set[int]]:
-    """Of each task whether it is divided and what is summed behind it; the places in parts."""
+    """Return each task's division, and the bytes summed behind it; and the places in parts."""
     divided, summed = [False] * len(work.tasks), [0] * len(work.tasks)
     cut: set[int] = set()
     by_inputs: dict[int, bool] = {}  # of weights
@@ -194,13 +196,13 @@ def _cut(work: Work) -> tuple[list[bool], list[int], set[int]]:
 
 
 def _only(work: Work, k: int, made: int, number: int) -> bool:
-    """Whether nobody but a task reads what another has made: then it is a summand of its result."""
+    """Return True if only one task reads another's result, which then is one of its summands."""
     behind = [n for n in range(made + 1, len(work.tasks)) if k in work.tasks[n].reads]
     return behind[:1] == [number] and (len(behind) == 1 or k in work.tasks[number].writes)
 
 
 def _is_weight(work: Work, task: Task, k: int, known: dict[int, bool]) -> bool:
-    """Whether a task multiplies by this parameter, which can be cut."""
+    """Return True if a task multiplies by this parameter, which can be cut."""
     place = work.places[k]
     if place.role != "parameter" or place.dims < 2 or not any(p in task.op for p in PRODUCTS):
         return False

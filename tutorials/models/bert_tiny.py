@@ -1,4 +1,4 @@
-"""A tiny BERT: characters that were masked are found from those around them.
+"""A tiny BERT: it finds masked characters from the ones around them.
 
 It is trained on the LICENSE, 20 steps, as eager code, as a graph and with PyTorch where that is
 installed: the losses agree.

@@ -1,4 +1,4 @@
-"""What the scripts beside this one share: batches of data, and loss curves side by side.
+"""The shared code of the scripts beside this one: batches of data, and loss curves side by side.
 
 A model and its training are written once, for a library that is given, which is flowvm or PyTorch:
 `make(lib)` gives the model, `training(lib, model, compiled)` a function that takes a step and gives
@@ -86,7 +86,7 @@ def next_character(lib: Any, model: Any, compiled: Callable[[Step], Step]) -> St
 
 
 def eager(step: Step) -> Step:
-    """What `compiled` is where code runs as it is written."""
+    """Return the step unchanged: the `compiled` of eager code."""
     return step
 
 

@@ -47,14 +47,14 @@ POLLS, NAP_US = 200, 30
 
 
 class Argument(NamedTuple):
-    """What a function is given: kind and word."""
+    """One argument of an MPI function: its kind and its word."""
 
     kind: int
     word: int
 
 
 class Sizes(NamedTuple):
-    """What all programs need to know besides their arguments."""
+    """The numbers that every program needs besides its arguments."""
 
     function: int
     test: int
@@ -91,13 +91,13 @@ class Program:
         return Argument(CONST, at)  # `launch` knows what comes before it
 
     def call(self, function: str, *arguments: Argument) -> None:
-        """The function, and what it is called with; the request comes last."""
+        """Set the function to call and its arguments; the request comes last."""
         self.function, self.arguments = address(function), [*arguments, REQUESTED]
 
     def launch(
         self, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
     ) -> Launch:
-        """What an infer function answers; `seen` are all operands but the order, outputs first."""
+        """Return the Launch; `seen` are all operands except `order`, outputs first."""
         said, rows = self.exchange, self.exchange.rows
         text = text_words(said.encoded)
         head = 2 * CALL.WORDS + len(rows) + len(text)
@@ -187,7 +187,7 @@ def both(
 def one(
     x: Array, order: Array, program: Array, t: Any, scratch: Array, lo: int, hi: int, details: Array
 ) -> int:
-    """One buffer: an output without an input, an input, or what is changed in place."""
+    """Exchange by one buffer: an output without an input, an input, or a changed tensor."""
     return _exchange(x.ctypes.data, x.ctypes.data, program, t, scratch.ctypes.data, details)
 
 

@@ -1,4 +1,4 @@
-"""Exchanges by MPI: which of its functions carries out which, and with what.
+"""Exchanges by MPI: the function and the arguments for each kind.
 
 `MPI` is the table.
 """
@@ -20,7 +20,7 @@ TO, FROM = Argument(OUT, 0), Argument(IN, 0)
 def launched(
     e: Exchange, body: Any, outputs: Sequence[TensorMeta], seen: Sequence[TensorMeta]
 ) -> Launch:
-    """What an infer function answers; `seen` are all operands but the order, outputs first."""
+    """Return the Launch of an exchange; `seen` are all operands except `order`, outputs first."""
     program = Program(e)
     MPI[e.kind](program, e)
     return program.launch(body, outputs, seen)

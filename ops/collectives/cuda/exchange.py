@@ -73,7 +73,7 @@ def _announcing() -> int:
 
 
 def announce(at: int) -> int:
-    """Show on the board what is begun, by the words at `at`: 0, or why it must not be."""
+    """Show an exchange's begin on the board, by the words at `at`; return 0, or why it must not."""
     said = words_at(at, MEMBERS_AT)
     handle = words_at(said[HANDLE_AT], 1)
     while load_word(said[ALERT_AT] + 8 * ALERT.RAISED) == 0 and load_word(said[HANDLE_AT]) == 0:
@@ -90,7 +90,7 @@ def announce(at: int) -> int:
 
 
 def _error_of(code: int) -> FlowError:
-    """What an announcement failed with."""
+    """Return the error of an announcement that failed with `code`."""
     place = world()
     unlike = place.watcher.difference() if code == DIFFERENT and place.watcher else None
     own = f"rank {place.rank}"

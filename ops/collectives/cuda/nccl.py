@@ -1,4 +1,4 @@
-"""Exchanges by NCCL: which of its functions carries out which, and with what.
+"""Exchanges by NCCL: the function and the arguments for each kind.
 
 `NCCL` is the table: from an Exchange to steps.  What parts differ in is done by several functions
 in a group, which NCCL makes one of.

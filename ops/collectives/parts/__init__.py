@@ -1,4 +1,4 @@
-"""What exchanges of all devices are made of.
+"""The parts of an exchange that all devices share.
 
 Not here: kernels and steps of one device (`cpu`, `cuda`).
 """

@@ -18,8 +18,9 @@ def text_words(encoded: bytes) -> tuple[int, ...]:
 
 
 def begin(at: int, sign: int, text: int) -> int:
-    """Show in the row at address `at` what is begun, by its sign and the address of its text: its
-    number.
+    """Show a begun exchange in the row at address `at`, by its sign and the address of its text.
+
+    Return its number.
     """
     row = words_at(at, ROW.WORDS)
     seq = row[ROW.SEQ] + 1

@@ -1,5 +1,7 @@
-"""Kernels run one behind the other on a block of rows, then on the next: what one makes the next
-finds in the cache, and what only they need is never stored.
+"""Kernels that run one behind the other on a block of rows, then on the next block.
+
+A kernel finds the results of the one before in the cache.  Results that no other code needs are
+never stored.
 
 All operands that are cut are seen as `rows` rows, each of its own length.  A *stage* is a kernel as
 it is launched by itself; here it is called for the part that belongs to a block.  An operand that
@@ -43,7 +45,7 @@ UNIT_MASK = (1 << ARG.PHASE_BITS) - 1
 
 
 class Rows(NamedTuple):
-    """How rows are cut."""
+    """The cut of rows into blocks."""
 
     outer: int
     rows: int
@@ -129,7 +131,7 @@ def _kernel() -> int:
 
 
 def fits_arena(stages: Sequence[Invocation], buffers: int) -> bool:
-    """Whether the arena holds `buffers` bytes besides what the stages need."""
+    """Return True if the arena holds `buffers` bytes besides the needs of the stages."""
     return 8 * ARGS + buffers + max((s.arena for s in stages), default=0) <= ARG.ARENA_BYTES
 
 

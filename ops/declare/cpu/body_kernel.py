@@ -45,7 +45,7 @@ Kind = str | tuple[tuple[str, str], ...]  # "i", "f", "b", ARRAY, or a record's 
 
 
 class Operand(NamedTuple):
-    """What a kernel knows of an array when it is compiled."""
+    """The properties of an array for which a kernel is compiled."""
 
     dtype: str
     ndim: int
@@ -58,7 +58,7 @@ class Operand(NamedTuple):
 
 
 def kind_of(const: Const) -> Kind:
-    """What a kernel knows of a const when it is compiled."""
+    """Return the properties of a const for which a kernel is compiled."""
     if isinstance(const, tuple):
         fields = getattr(const, "_fields", None)
         if fields is None:
@@ -105,7 +105,7 @@ def _word(value: float) -> int:
 
 
 class Body(NamedTuple):
-    """A body and what it is called with; `body_of` explains it."""
+    """A body and the properties of its arguments; `body_of` explains it."""
 
     function: Callable[..., Any]
     operands: tuple[Operand, ...]
@@ -116,7 +116,7 @@ class Body(NamedTuple):
 
     @property
     def scratch_at(self) -> int:
-        """Where in the layout the bytes of scratch are."""
+        """The index of the layout word that holds the bytes of scratch."""
         arrays = sum(2 * o.ndim + o.optional for o in self.operands)
         return arrays + sum(
             2 if k == ARRAY else 1 if isinstance(k, str) else len(k) for k in self.consts
@@ -127,7 +127,7 @@ class Body(NamedTuple):
         return list(inspect.signature(self.function).parameters)
 
     def takes(self, name: str) -> bool:
-        """Whether the body has this parameter: "scratch", "arena" or "details"."""
+        """Return True if the body has this parameter: "scratch", "arena" or "details"."""
         return name in self.names
 
 
@@ -140,7 +140,7 @@ def body_of(
     reassociate: bool = False,
     counts: bool = False,
 ) -> Body:
-    """What is compiled of `body`, to be called on arrays over the operands.
+    """Return the Body of a function that is called on arrays over the operands.
 
     `operands` are the outputs, then the inputs; `consts` say what `kind_of` does of each const in
     the layout, and `scalars` "i", "f" or "b" of each dynamic scalar.  `body_layout` makes the
@@ -154,7 +154,7 @@ def body_of(
 
 
 def body_kernel(*args: Any, **kwargs: Any) -> int:
-    """The address of a kernel of what `body_of` says of these arguments."""
+    """Return the address of the kernel for these arguments of `body_of`."""
     return kernel_of(body_of(*args, **kwargs))
 
 
@@ -165,7 +165,7 @@ def kernel_of(b: Body) -> int:
 
 
 def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
-    """What makes the kernel, and its name: for `jit.load`."""
+    """Return a function that makes the kernel, and the kernel's name, for `jit.load`."""
     _check(b)
 
     def make() -> jit.Lowered:
@@ -184,8 +184,10 @@ def maker(b: Body) -> tuple[Callable[[], jit.Lowered], str]:
 
 
 def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
-    """With the functions that were written apart.  Where there are some, the time goes there, and
-    the body is what leads to them: its functions stay calls if they are large.
+    """Add the functions that were compiled apart.
+
+    If there are some, they take the time, and the body only leads to them: its large functions stay
+    calls.
     """
     if not apart.functions:
         return lowered
@@ -229,7 +231,7 @@ def numba_kind(kind: Kind) -> Any:
 
 
 def _check(b: Body) -> None:
-    """An error where the parameters are not what the body will be given."""
+    """Raise an error if the parameters do not fit the body's arguments."""
     name = b.function.__name__
     for operand in b.operands:
         if operand.dtype in WIDENED or operand.dtype not in IN_MEMORY:

@@ -33,7 +33,7 @@ _PLAIN, _SCALAR, _FOURFOLD = 1, 2, 6  # kinds of loops
 
 
 class Program(NamedTuple):
-    """What a kernel computes: `expr`, for every element.
+    """The computation of a kernel: `expr`, for every element.
 
     `args`, `in_dtypes` and `compute` go together: the names in `expr`, the dtypes in memory, and
     the dtypes that the expression is computed in.  The names in `scalar_args` are dynamic scalars:
@@ -65,17 +65,17 @@ class Program(NamedTuple):
 
     @property
     def tensors(self) -> list[int]:
-        """Which arguments are operands."""
+        """The indices of the arguments that are operands."""
         return [k for k, name in enumerate(self.args[: self.late]) if name not in self.scalar_args]
 
     @property
     def scalars(self) -> list[int]:
-        """Which are dynamic scalars."""
+        """The indices of the arguments that are dynamic scalars."""
         return [k for k, name in enumerate(self.args[: self.late]) if name in self.scalar_args]
 
     @property
     def outs(self) -> int:
-        """How many operands are outputs only."""
+        """The number of operands that are outputs only."""
         return 0 if self.into else len(self.out_dtypes)
 
     @property
@@ -91,7 +91,7 @@ class Program(NamedTuple):
 
 
 def _vectorizes(inner: LoweredFunction) -> bool:
-    """Whether nothing in it forbids that, as a call into the C library does."""
+    """Return True if no function prevents vectors, as a call into the C library does."""
     functions = [f for module in inner.modules for f in module.functions]
     defined = {f.name for f in functions if not f.is_declaration}
     called = {f.name for f in functions} - defined
@@ -146,7 +146,7 @@ class Tiles:
         return f"{head} {{\nentry:\n{t}\n}}"
 
     def _scalars(self, t: Text) -> dict[int, str]:
-        """The values of the arguments that are dynamic scalars, and of what follows from these."""
+        """Emit the values of dynamic scalars, and of the numbers that follow from them."""
         p, values, words = self.p, dict[int, str](), ""
         for position, k in enumerate(p.scalars):
             kind, source = (
@@ -173,7 +173,7 @@ class Tiles:
 
     @property
     def _flat(self) -> list[tuple[str, ...]]:
-        """LLVM's types of what is passed for each argument: of a complex number both parts."""
+        """Return LLVM's types of the values passed for each argument: two for a complex number."""
         types = iter(self.inner.args_ir)
         return [tuple(next(types) for _ in range(1 + (c in PARTS))) for c in self.p.compute]
 

@@ -48,7 +48,7 @@ def elementwise_kernel(p: Program, pattern: int | None = None) -> int:
 
 
 def _lowered_once(p: Program, scope: dict[str, Any]) -> tuple[LoweredFunction, ...]:
-    """What is evaluated before a tile, if anything is."""
+    """Return the lowered program to evaluate before a tile, if there is one."""
     names = tuple(p.args[k] for k in p.scalars)
     kinds = tuple(p.in_dtypes[k] for k in p.scalars)
     return (lowered_expression(p.once, names, kinds, scope),) if p.once else ()

@@ -1,4 +1,4 @@
-"""Scalar expressions as functions for Numba: what they may call, and what their numbers are.
+"""Scalar expressions as functions for Numba: the calls in them, the types of their numbers.
 
 An expression's names are its arguments and the functions of `flowvm.ops.scalar`; a program of them
 is lines that name intermediate values, then the expression.
@@ -58,7 +58,7 @@ def _function_of(
 
 
 def scope_of(expr: str) -> dict[str, Any]:
-    """What `expr` calls, by name; of a `Guarded` also `<name>_fits` and `<name>_near`.
+    """Return the functions that `expr` calls; for a `Guarded` also `<name>_fits` and `<name>_near`.
 
     No other functions: the key of a kernel covers those here.
     """
@@ -78,9 +78,9 @@ def _functions() -> dict[str, Any]:
 
 
 class TypedLiterals(ast.NodeTransformer):
-    """Numbers become `float32(number)` where that is what the expression computes in.
+    """Turn numbers into `float32(number)` if the expression computes in float32.
 
-    And uint64's become that: of it and an int64 Numba makes a float64.
+    Numbers with uint64 become uint64, since Numba makes float64 of uint64 and int64.
     """
 
     def __init__(self, dtype: str) -> None:
@@ -98,7 +98,7 @@ class TypedLiterals(ast.NodeTransformer):
 
 
 def is_long(expr: str) -> bool:
-    """Whether one element is a chain of operations: a program, or a function's polynomials."""
+    """Return True if one element is a chain of operations: a program, or a polynomial."""
     return "\n" in expr or any(isinstance(n, ast.Call) for n in ast.walk(ast.parse(expr)))
 
 
@@ -112,8 +112,9 @@ def lowered_expression(
 def lowered_guarded(
     expr: str, args: tuple[str, ...], compute: tuple[str, ...], scope: dict[str, Any]
 ) -> tuple[LoweredFunction, ...]:
-    """For an expression that is one call of a `Guarded`: what raises where its rare case is, and
-    what may be called where it is not; else nothing.
+    """Lower an expression that is one call of a `Guarded`; return nothing for other expressions.
+
+    The first function raises where the rare case is; the second may be called where it is not.
     """
     *steps, last = ast.parse(expr).body
     call = last.value if isinstance(last, ast.Expr) and not steps else None

@@ -1,5 +1,4 @@
-"""Elements moved between two arrangements in memory: what copies, joins and the staging of
-elementwise kernels are made of.
+"""Elements moved between two arrangements in memory, for copies, joins and the staging of kernels.
 
 `move` writes `rows` by `columns` elements of 1, 2, 4, 8 or 16 bytes from anywhere to anywhere,
 strides in bytes, of either sign, or 0.  It picks the way that the strides allow: whole rows as
@@ -59,8 +58,9 @@ def _prefetch_define() -> Any:
 
 
 def _load_define(size: int, single: bool = False) -> Any:
-    """load(address, index): an element as an int64; `single`: never as part of a vector, since a
-    gather is slower than as many loads.
+    """load(address, index): load an element as an int64.
+
+    `single`: never as part of a vector, since a gather is slower than as many loads.
     """
     from llvmlite import ir
     from numba import types
@@ -175,13 +175,14 @@ def _turn_define(size: int) -> Any:
 
 
 def _picked(n: int, distance: int, half: int) -> list[int]:
-    """Lanes of two vectors: those whose number has the bit `distance` as `half` has it, in turn."""
+    """Return a shuffle of two vectors: alternating lanes whose bit `distance` is as in `half`."""
     return [(i & ~distance) + half + (n if i & distance else 0) for i in range(n)]
 
 
 def _pick_define(size: int, stride: int) -> Any:
-    """pick(to, source): SQUARE elements that lie `stride` apart, read with those in between; LLVM
-    would gather them one by one.
+    """pick(to, source): load SQUARE elements that lie `stride` apart, and the ones in between.
+
+    LLVM would gather them one by one.
     """
     from llvmlite import ir
     from numba import types
@@ -343,7 +344,7 @@ def _lines(
 
 
 def _bytes(to: int, source: int, count: int) -> None:
-    """64 bytes or more.  The C library's memcpy is slower for what is larger than a cache."""
+    """Copy 64 bytes or more.  The C library's memcpy is slower for blocks larger than a cache."""
     done = 0
     while count - done >= BLOCK:
         _block(to + done, source + done)

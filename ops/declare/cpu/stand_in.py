@@ -65,7 +65,7 @@ def compile_body(text: str) -> None:
 
 
 def _lowered(make: Callable[[], jit.Lowered], symbol: str, scratch_at: int) -> jit.Lowered:
-    """A kernel that calls that of `make`, unless there is one at `symbol`.
+    """Return a kernel that calls the kernel of `make`, unless there is one at `symbol`.
 
     Which of the two does an instruction is decided once: in its first phase, which is one chunk and
     leaves the address, or 0, in the last word of scratch for the others.  So neither finds in

@@ -116,8 +116,10 @@ def converted(text: Text, value: str, source: str, target: str) -> str:
 
 
 def _large(text: Text, value: str, kind: str) -> str:
-    """A float as uint64: those from 2**63 on less that, which is their highest bit; numbers below 0
-    as int64's bits, which is what C's compilers make of them.
+    """Convert a float to uint64.
+
+    From 2**63 on the highest bit is set apart.  Numbers below 0 get the bits of int64, as C
+    compilers do.
     """
     half = "0x43E0000000000000"  # 2**63
     above = text.new(f"fcmp oge {kind} {value}, {half}")

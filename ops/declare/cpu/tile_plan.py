@@ -1,5 +1,4 @@
-"""How an elementwise kernel goes through its operands: the plan that `ops/declare/cpu/walk.py`
-follows.
+"""The plan by which an elementwise kernel visits its operands, for `ops/declare/cpu/walk.py`.
 
 All elements are cut into *tiles* of `rows` by `columns`.  The columns run along the dimension in
 which the output is densest; the rows along the one in which an operand is denser than there, if
@@ -84,8 +83,9 @@ def plan_of(
 def plan_of_blocks(
     outer: Sequence[Dim], rows: Dim, columns: Dim, height: int, sizes: Sequence[int]
 ) -> Plan | None:
-    """The plan whose tiles are `height` whole rows, numbered as the dimensions are given; None if
-    what is to be staged of a tile is too much.
+    """Return the plan whose tiles are `height` whole rows, numbered as the dimensions are given.
+
+    Return None if a tile has too much to stage.
 
     Operands that all run through rows and columns in one are seen as one long row.
     """
@@ -180,7 +180,7 @@ def _modes(steps: tuple[int, ...], copy: bool) -> list[int]:
 
 
 def _flat_mode(k: int, mode: int, rows: Dim, inner: Dim) -> int:
-    """How an operand is read where the tile counts as one row."""
+    """Return the mode in which an operand is read where the tile counts as one row."""
     if mode == DIRECT and rows[1][k] == inner[0]:
         return DIRECT
     return SINGLE if mode == SINGLE and rows[1][k] == 0 else STAGED

@@ -144,7 +144,9 @@ class Emitter:
         b.call(store, [value, place, self.i32(size), mask])
 
     def _place(self, b: Any, pointer: Any, at: Any) -> tuple[Any, Any, str, int]:
-        """Where a vector is, its type as stored, LLVM's suffix of that, bytes of an element."""
+        """Return a vector's address, its stored type, LLVM's suffix of this type, an element's
+        bytes.
+        """
         element = pointer.type.pointee
         stored, suffix, size = self.vector, self.suffix, self.size
         if element != self.real:
@@ -181,7 +183,7 @@ class Emitter:
         return self.masks(b, count, 1)[0]
 
     def masks(self, b: Any, count: Any, vectors: int) -> list[Any]:
-        """Which lanes of each of so many vectors lie before place `count` of them all."""
+        """Return a mask for each of `vectors` vectors: the lanes before place `count` of all."""
         counts = self.ir.VectorType(self.i32, self.lanes)
         limit = self.splat(b, b.trunc(count, self.i32), counts)
         begins = range(0, vectors * self.lanes, self.lanes)
@@ -189,8 +191,9 @@ class Emitter:
         return [b.icmp_signed("<", self.ir.Constant(counts, numbers), limit) for numbers in lanes]
 
     def added(self, b: Any, sums: list[Any]) -> Any:
-        """A vector of the sums of the lanes of as many vectors as it has lanes: pairs of vectors
-        become one of sums of pairs of lanes, until one is left.
+        """Sum the lanes of as many vectors as a vector has lanes; return the vector of sums.
+
+        Pairs of vectors become one, of sums of pairs of lanes, until one is left.
         """
         size, i32 = self.lanes, self.ir.VectorType(self.i32, self.lanes)
         even = self.ir.Constant(i32, [self.i32(2 * k) for k in range(size)])
@@ -284,7 +287,7 @@ def numbers_in(context: Any, builder: Any, kind: Any, record: Any) -> list[Any]:
 
 
 def same_reals(*arrays: Any) -> bool:
-    """Whether arrays (as Numba's types) have one dtype, float32 or float64."""
+    """Return True if all arrays (as Numba's types) have one dtype, float32 or float64."""
     from numba import types
 
     kind = arrays[0].dtype
@@ -292,5 +295,5 @@ def same_reals(*arrays: Any) -> bool:
 
 
 def emitter(kind: type[Emitter], module: Any, dtype: str) -> Any:
-    """An emitter of this kind; a function, so that what depends on this file is known by it."""
+    """Return an emitter of this kind; a function, so that keys of code depend on this file."""
     return kind(module, dtype)

@@ -109,7 +109,9 @@ def copy_tiles(to: int, source: int, layout: int, lo: int, hi: int, index: int) 
 
 
 def _locate(layout: int, unit: int, index: int) -> tuple[int, int, int, int]:
-    """Where a tile begins and how large it is; the outer indices go to `index`."""
+    """Return a tile's first row and column, height and width; store the outer indices at
+    `index`.
+    """
     outer, height, width = load_word(layout, 0), load_word(layout, 3), load_word(layout, 4)
     rows, columns = load_word(layout, 1), load_word(layout, 2)
     row = column = 0

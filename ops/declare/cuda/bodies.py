@@ -92,16 +92,14 @@ def _operands(views: Sequence[View]) -> list[Param]:
 
 
 def _passed(const: Any) -> tuple[Callable[..., Any] | None, str]:
-    """What a const is made of in the kernel: the type of a NamedTuple, tuple, or None of a number;
-    and "b" or "n" for each number.
-    """
+    """Return a const's type in the kernel, None for a number; and "b" or "n" for each number."""
     numbers = const if isinstance(const, tuple) else (const,)
     kinds = "".join("b" if isinstance(c, bool) else "n" for c in numbers)
     return type(const) if isinstance(const, tuple) else None, kinds
 
 
 def is_body(kernel: Kernel) -> bool:
-    """Whether it is one of ours."""
+    """Return True if this module made the kernel."""
     return kernel.__module__ == __name__
 
 

@@ -65,7 +65,7 @@ Kernel = Callable[..., Any]
 
 
 class Scalars(NamedTuple):
-    """What a kernel is generated for, besides strides.  Everything is in the order of `args`."""
+    """The scalar program of a generated kernel, without strides; all is in the order of `args`."""
 
     expr: str
     args: tuple[str, ...]
@@ -81,13 +81,13 @@ class Scalars(NamedTuple):
 
     @property
     def copies(self) -> bool:
-        """Whether it moves one operand's elements to another as they are."""
+        """True if the kernel copies one operand's elements to another unchanged."""
         plain = self.expr == "x" and not self.numbers
         return plain and self.stored == self.outputs == self.compute
 
     @property
     def reports(self) -> bool:
-        """Whether evaluating the expression may raise."""
+        """True if the evaluation of the expression may raise."""
         return _may_raise(self.expr, self.args, self.compute)
 
 
@@ -181,7 +181,7 @@ def _flat_step(
 
 
 def _vectors(program: Scalars, many: int) -> int:
-    """How many vectors a thread moves at once.
+    """Return the number of vectors that a thread moves at once.
 
     A thread without a last vector evaluates another's again, while that may be written already; so
     it must not be able to fail.
@@ -255,7 +255,7 @@ def _may_raise(expr: str, args: tuple[str, ...], compute: tuple[str, ...]) -> bo
 
 
 def is_generated(kernel: Kernel) -> bool:
-    """Whether it is one of ours."""
+    """Return True if this module generated the kernel."""
     return kernel.__module__ == __name__
 
 
@@ -264,9 +264,10 @@ def is_generated(kernel: Kernel) -> bool:
 
 @functools.cache
 def flat_kernel(program: Scalars, single: tuple[bool, ...], many: int, vectors: int) -> Kernel:
-    """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays, of
-    which those that are `single` have one; `many` of the others are moved at once, and `vectors`
-    times as many before anything is written.
+    """kernel(arrays..., numbers..., n, [details]) over n elements of one-dimensional arrays.
+
+    Arrays that are `single` have one element.  `many` elements of the others are moved at once, and
+    `vectors` times as many before anything is written.
     """
     outs, ins = _names(program)
     moving = [n for n, one in zip((*outs, *ins), single, strict=True) if not one]
@@ -321,10 +322,11 @@ def _by_vectors(
 
 @functools.cache
 def row_kernel(program: Scalars, dims: int, single: tuple[bool, ...], many: int) -> Kernel:
-    """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays of `dims`
-    dimensions, the last of which is the columns; `sizes` are the dimensions from the second to the
-    last but one.  What is `single` is the same all along a row; of the others `many` are moved at
-    once, in rows where they lie so.
+    """kernel(arrays..., numbers..., sizes..., rows, columns, [details]) over arrays.
+
+    They have `dims` dimensions.  The last dimension is the columns; `sizes` are the dimensions from
+    the second to the last but one. An array that is `single` has one element for a whole row.
+    `many` elements of the others are moved at once, in rows where they lie so.
     """
     outs, ins = _names(program)
     arrays = list(zip((*outs, *ins), single, strict=True))
@@ -381,7 +383,7 @@ def _along_row(
 
 
 def _names(program: Scalars) -> tuple[list[str], list[str]]:
-    """What the arrays of outputs and inputs are called in a kernel."""
+    """Return the names of the output arrays and of the input arrays in a kernel."""
     return [f"out{k}" for k in range(len(program.outputs))], [f"in_{n}" for n in program.tensors]
 
 

@@ -1,4 +1,4 @@
-"""From an op and its metas to the VM's Invocation on a CUDA device.
+"""The lowering of an op and its metas to the VM's Invocation on a CUDA device.
 
 `launch_of` finds the op's CudaLaunch: by its rule (`cuda=` in its declaration), or from what its
 `infer` answers, for scalars, assemblies and bodies.  `lower` compiles and loads the kernels and
@@ -66,7 +66,7 @@ Patch = tuple[int, int, int]  # of a template: which word, its source, what is a
 
 
 def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -> Invocation:
-    """What a call of `op` comes down to on the device of its tensors."""
+    """Lower a call of `op` to an Invocation on the device of its tensors."""
     launch, pack = _launched(op, metas, attrs)
     steps = (*launch.begins, *launch.steps)
     return _invocation(op, device_of(metas, attrs), replace(launch, steps=steps), pack)
@@ -75,9 +75,10 @@ def lower(op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...]) -
 def lower_task(
     op: Operator, metas: tuple[TensorMeta, ...], attrs: tuple[Any, ...], live: Sequence[bool]
 ) -> tuple[Invocation, bool, tuple[LibraryStep, ...]]:
-    """What it comes down to as a task of a graph, with these of its scalars live; whether it
-    reports to a line; and the steps that begin it.  Its arguments are those of
-    `flowvm.ops.declare.cuda.placing`, and the graph says what stream it goes to.
+    """Lower a call to a task of a graph; `live` marks the scalars that are live.
+
+    Return the Invocation, True if the task reports to a line, and the steps that begin it.
+    `flowvm.ops.declare.cuda.placing` explains the arguments; the graph chooses the stream.
     """
     launch, pack = _launched(op, metas, attrs)
     task = replace(placed(launch, len(op.outputs) + len(op.inputs), live), stream=0)
@@ -147,7 +148,7 @@ def _kernel() -> int:
 
 
 class _Words:
-    """Layout words of the steps of an op with so many operands."""
+    """The layout words of an op's steps, for a number of operands."""
 
     def __init__(self, device: Runtime, operands: int, name: str) -> None:
         self.device = device
@@ -168,7 +169,7 @@ class _Words:
         return np.array([len(parts), *flat, *constants], np.int64)
 
     def _step(self, step: KernelStep | LibraryStep) -> tuple[list[int], list[Numbers]]:
-        """A step's words, and what among them is to be the address of which numbers."""
+        """Return a step's words, and the numbers whose addresses are to be written into them."""
         self.template, self.patches = [], []
         numbers: list[Numbers] = []
         if isinstance(step, KernelStep):

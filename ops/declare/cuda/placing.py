@@ -1,4 +1,4 @@
-"""Tasks of graphs: what changes from launch to launch is read from memory.
+"""Tasks of graphs: numbers that change from launch to launch are read from memory.
 
 A captured CUDA graph has its kernels' parameters in it.  So a number that each launch brings (a
 learning rate, a step count, a random seed) is not a parameter there but the address of one, and so
@@ -43,7 +43,7 @@ PUT = (8, 32, 128, 448)  # words that a put kernel writes; a launch has 4 KiB of
 
 
 def reports(launch: CudaLaunch) -> bool:
-    """Whether its kernels may find bad data."""
+    """Return True if a kernel of the launch may find bad data."""
     return any(isinstance(p, Details) for step in launch.steps for p in step.params)
 
 
@@ -103,7 +103,7 @@ def _pieces(count: int) -> list[int]:
 
 
 def put_capacity(count: int) -> int:
-    """How many words `put_steps` of `count` values writes: the last of them may be 0."""
+    """Return the number of words that `put_steps` writes for `count` values; the last may be 0."""
     return sum(_pieces(count))
 
 
@@ -139,8 +139,9 @@ def _collect(line: Any, lines: Any, count: int) -> None:
 
 
 def collect_step(lines: int, count: int) -> KernelStep:
-    """A step that leaves in the instruction's line what the first of `count` lines has that has
-    anything, with its number behind; they begin at operand `lines`.
+    """Return a step that copies the first line with a report into the instruction's line.
+
+    It looks at `count` lines, which begin at operand `lines`, and adds the line's number.
     """
     params = (Details(), Operand(lines, View(int64, (LINE * count,))), Const(count))
     return KernelStep(_collect, params, (1, 1, 1), (threads(WARP), 1, 1))

@@ -1,6 +1,7 @@
-"""How a kernel says that data cannot be used: details first, then the status.
+"""The report of a kernel that its data cannot be used: details first, then the status.
 
-Several threads may; any of them is right, and the instruction fails with what is there in the end.
+Several threads may report, and each of them is right.  The instruction fails with the details that
+are there in the end.
 """
 
 from __future__ import annotations

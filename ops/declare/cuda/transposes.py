@@ -35,7 +35,7 @@ class Turn(NamedTuple):
 
 
 def turned(dims: Sequence[Dim]) -> Turn | None:
-    """How a copy over merged dimensions (output, source) is one; None if it is none."""
+    """Return the Turn of a copy over merged dimensions (output, source); None if there is none."""
     if not 2 <= len(dims) <= 3 or dims[-1][1][0] != 1:
         return None
     dense = [k for k, (_, steps) in enumerate(dims[:-1]) if steps[1] == 1]

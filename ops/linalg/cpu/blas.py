@@ -70,7 +70,7 @@ call = Intrinsic(_call_python, _call_define)
 
 
 def enter(block: int) -> None:
-    """Let the library run on one thread, until all who entered have left."""
+    """Let the library run on one thread, until all threads that entered have left."""
     if block == 0:
         return
     words = words_at(block, WORDS)

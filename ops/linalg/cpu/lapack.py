@@ -53,14 +53,14 @@ PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
 class Argument(NamedTuple):
-    """What a routine is given: kind and word."""
+    """One argument of a LAPACK routine: its kind and its word."""
 
     kind: int
     word: int
 
 
 class Sizes(NamedTuple):
-    """What all programs need to know besides their steps."""
+    """The numbers that every program needs besides its steps."""
 
     library: int  # `threads` of the library that has the routines
     matrices: int
@@ -74,12 +74,12 @@ def Int(value: int) -> Argument:  # noqa: N802 - reads as the kind that it is
 
 
 def Char(letter: str) -> Argument:  # noqa: N802
-    """A character by reference; its length, 1, is no argument that anybody looks at."""
+    """Return a character by reference; nobody looks at the argument for its length, 1."""
     return Argument(CONSTANT, ord(letter))
 
 
 def Real(value: float, dtype: DType) -> Argument:  # noqa: N802
-    """A number by reference, of the real type that `dtype` computes with."""
+    """Return a number by reference, of the real type that `dtype` computes with."""
     single = dtype.name in ("float32", "complex64")
     packed = struct.pack("<f4x" if single else "<d", value)
     return Argument(CONSTANT, struct.unpack("<q", packed)[0])
@@ -101,43 +101,45 @@ class Program:
         self.top = WORK_AT
 
     def out(self, k: int) -> Argument:
-        """Output k's matrix."""
+        """Return the argument for output k's matrix."""
         return Argument(OPERAND, k)
 
     def given(self, k: int) -> Argument:
-        """Input k's matrix."""
+        """Return the argument for input k's matrix."""
         return Argument(OPERAND, len(self.outputs) + k)
 
     def work(self, size: int) -> Argument:
-        """So many bytes of the unit's memory."""
+        """Reserve `size` bytes of the unit's memory."""
         at, self.top = self.top, self.top + (max(size, 1) + 63) // 64 * 64
         return Argument(WORK, at)
 
     def copy(self, source: Argument, target: Argument, size: int | None = None) -> None:
-        """A step: the bytes of `source`, an operand, to `target`."""
+        """Add a step that copies the bytes of `source`, an operand, to `target`."""
         size = self.bytes[source.word] if size is None else size
         self._step(COPY, (source, target, Argument(VALUE, size)))
 
     def clear(self, target: Argument, words: int) -> None:
-        """A step: so many int64 words of the unit's memory are 0."""
+        """Add a step that sets int64 words of the unit's memory to 0."""
         self._step(CLEAR, (target, Argument(VALUE, words)))
 
     def finite(self, place: Argument, size: int, dtype: DType) -> None:
-        """A step: so many bytes of the unit's memory hold neither infinities nor NaN, or it fails:
-        routines for eigenvalues give wrong ones of these, and print lines.
+        """Add a step that fails if bytes of the unit's memory hold infinities or NaN.
+
+        Routines for eigenvalues give wrong values for these, and print lines.
         """
         exponent = EXPONENT[dtype.real.itemsize]
         self._step(FINITE, (place, Argument(VALUE, size), Argument(VALUE, exponent)))
 
     def blocks(self, pivots: Argument, n: int) -> None:
-        """A step: the exchanges of an n x n matrix's LDL factors are some, or it fails: a block of
-        one row has a row of 1 to n, one of two has twice the negative of such.  LAPACK goes where
-        they say.
+        """Add a step that fails if the exchanges of an n x n matrix's LDL factors are invalid.
+
+        A block of one row has a row of 1 to n; a block of two has twice the negative of such.
+        LAPACK goes where they say.
         """
         self._step(BLOCKS, (pivots, Argument(VALUE, n)))
 
     def call(self, routine: str, *arguments: Argument) -> None:
-        """A step: LAPACK's `routine`, with the letter of its dtype, on `arguments`."""
+        """Add a step that calls LAPACK's `routine`, with the letter of its dtype."""
         self._step(lapack_address(routine), arguments)
 
     def _step(self, what: int, arguments: Sequence[Argument]) -> None:
@@ -145,10 +147,10 @@ class Program:
         self.steps += [what, *words, *[0] * (STEP - 1 - len(words))]
 
     def launch(self, failure: Status = Status.NOT_CONVERGED, flags: int = -1) -> Launch:
-        """What an infer function answers.
+        """Return the Launch of this program.
 
-        failure   what it is when a routine's info is not 0
-        flags     or the output that info is left in, which ends the matrix's steps
+        failure   the Status of the instruction when a routine's info is not 0
+        flags     or the output that gets the info, which ends the matrix's steps
         """
         sizes = self.bytes + [0] * (OPERANDS - len(self.bytes))
         program = (*sizes, int(failure), flags, *self.steps)
@@ -165,14 +167,14 @@ class Program:
 
 @functools.cache
 def lapack_address(routine: str) -> int:
-    """The address of a routine, by its whole name."""
+    """Return the address of a routine, by its whole name."""
     return lapack_routine(routine)
 
 
 def named(name: str, meta: TensorMeta, routine: str, unitary: str = "") -> str:
-    """LAPACK's name of `routine` for the dtype of `meta`; DTypeError if it is none of its four.
+    """Return LAPACK's name of `routine` for the dtype of `meta`; DTypeError if it has none.
 
-    `unitary`: what it is called for complex numbers, if not the same.
+    `unitary`: its name for complex numbers, if it is another one.
     """
     letter = PREFIX.get(meta.dtype.name)
     if letter is None:
@@ -201,7 +203,9 @@ def _argument(own: int, at: int, item: int, program: Array, k: int) -> int:
 
 
 def _finite(at: int, size: int, exponent: int) -> bool:
-    """Whether all floats in `size` bytes have another exponent; they are 8 bytes, or pairs of 4."""
+    """Return True if no float in `size` bytes has this exponent: floats of 8 bytes, or pairs of
+    4.
+    """
     count, pairs = (size + 7) // 8, exponent >> 32 == 0
     words = words_at(at, count)
     for k in range(count):
@@ -213,7 +217,7 @@ def _finite(at: int, size: int, exponent: int) -> bool:
 
 
 def _wrong_pivot(at: int, n: int) -> int:
-    """Where, in n int32 words, the first exchange is that is none; n if all are some."""
+    """Return the index of the first invalid pivot among n int32 words; n if all are valid."""
     k = 0
     while k < n:
         pivot = _int32(at, k)

@@ -1,4 +1,4 @@
-"""What LAPACK computes is not there on CUDA: the call says so."""
+"""The answer to calls that need LAPACK on CUDA: a DeviceError."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flowvm.errors import DeviceError
 
 
 def absent(launch: Any, metas: tuple[Any, ...], attrs: tuple[Any, ...]) -> Any:
-    """DeviceError, whatever the call."""
+    """Raise DeviceError, whatever the call."""
     shapes = ", ".join(str(tuple(m.shape)) for m in metas)
     raise DeviceError(
         f"this factorization (of {shapes}) is LAPACK's, on the CPU alone, and has no CUDA kernel; "

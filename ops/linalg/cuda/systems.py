@@ -204,7 +204,7 @@ def _by_matrix(launch: Launch, kernel: Any, count: int, *params: Any, room: int 
 
 
 def _room(meta: TensorMeta, count: int) -> tuple[Scratch, int]:
-    """Scratch memory for `count` matrices like those of `meta`."""
+    """Return scratch memory for `count` matrices of `meta`'s shape, and its bytes."""
     n = meta.shape[-1]
     return Scratch(0, meta.dtype.name, (count, n, n)), count * n * n * meta.dtype.itemsize
 

@@ -1,5 +1,4 @@
-"""What the functions of linear algebra are made of: an op for each factorization by LAPACK, with
-its gradient, and what they share.
+"""The ops of linear algebra: each factorization by LAPACK, with its gradient; shared checks.
 
 Not here: what users call.
 """

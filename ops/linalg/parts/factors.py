@@ -140,8 +140,10 @@ def permutation_matrix(pivots: Tensor, m: int, like: Tensor) -> Tensor:
 
 
 def _lu_grad(c: Any, g: Any, *_: Any) -> tuple[Any, ...]:
-    """P L⁻ᴴ (tril(Lᴴ gL, -1) + triu(gU Uᴴ)) U⁻ᴴ of the leading square part; what stands below it
-    (A2 = L2 U) or beside it (A2 = L U2) is solved for first.
+    """Return the gradient of LU: P L⁻ᴴ (tril(Lᴴ gL, -1) + triu(gU Uᴴ)) U⁻ᴴ.
+
+    This is for the leading square part. The part below it (A2 = L2 U) or beside it (A2 = L U2) is
+    solved for first.
     """
     if g is None:
         return (None,)

@@ -1,4 +1,4 @@
-"""What all functions of linear algebra share: checks, transposes, batches, `out=`."""
+"""Checks, transposes, batches and `out=`, shared by all functions of linear algebra."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ def identity(like: Tensor, n: int) -> Tensor:
 
 
 def vector_side(a: Tensor, b: Tensor) -> bool:
-    """Whether `b` is a right side of vectors, by the rule that `solve` has in NumPy and PyTorch:
-    one vector, or as many as there are matrices.
+    """Return True if `b` is a right side of vectors: one vector, or as many as there are matrices.
+
+    This is the rule of `solve` in NumPy and PyTorch.
     """
     batch = a._meta.shape[:-1]
     return b._meta.ndim == 1 or (b._meta.ndim == a._meta.ndim - 1 and b._meta.shape == batch)

@@ -45,7 +45,7 @@ def _gaps(values: Tensor) -> Tensor:
 
 
 def _over(x: Tensor, divisor: Tensor) -> Tensor:
-    """x / divisor, 0 where x is: what was not used has gradient 0, whatever values are equal."""
+    """Return x / divisor, 0 where x is: an unused value has gradient 0, even of equal values."""
     quotient: Tensor = x / where(eq.call(x, 0), 1, divisor)
     return quotient
 
@@ -55,8 +55,9 @@ def _skew(x: Tensor) -> Tensor:
 
 
 def _svd_grad(c: Any, gu: Any, gs: Any, gvh: Any) -> tuple[Any, ...]:
-    """U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ, and what lies outside of the spaces that
-    U and V span, by 1/S.
+    """Return U (diag(gS) + skew(Uᴴ gU)/E S + S skew(Vᴴ gV)/E) Vᴴ.
+
+    The part outside of the spaces that U and V span counts by 1/S.
 
     Complex columns of U and V turn together, by any angle.  Of what does not depend on it the
     diagonals of both skew parts have the sum 0, and their difference is the gradient by the angle
@@ -138,7 +139,7 @@ def _gesdd(
 
 
 def _reals(p: Program, a: TensorMeta, count: int) -> list[Argument]:
-    """Work of so many real numbers, which routines for complex ones take besides."""
+    """Reserve memory for real numbers, which only routines for complex numbers take."""
     return [p.work(count * a.dtype.real.itemsize)] if a.dtype.is_complex else []
 
 
@@ -250,7 +251,10 @@ def complex_eig(a: TensorMeta, vectors: bool) -> Launch:
 
 
 def _real_eig_grad(c: Any, gwr: Any, gwi: Any, grows: Any) -> tuple[Any, ...]:
-    """Of a pair, the gradient by the real and the imaginary part of the first one's vector."""
+    """Return the gradient of a real matrix by its eigenvalues and eigenvectors.
+
+    The rows of a conjugate pair hold the real and the imaginary part of the first vector.
+    """
     wr, wi, rows = c.saved
     gw = None
     if gwr is not None or gwi is not None:

@@ -54,7 +54,7 @@ class Joined(NamedTuple):
 
 
 class Writing(NamedTuple):
-    """How a source is written, and how the destinations are shared among units."""
+    """The way in which a source is written, and the division of destinations into units."""
 
     mode: int  # SET, ADD, ...
     one: int  # whether the source is one element, for all
@@ -63,7 +63,7 @@ class Writing(NamedTuple):
 
 
 def _outside(index: Array, low: int, n: int, dim: int, details: Array) -> bool:
-    """Whether an index is not in [low, n); the details then say which."""
+    """Return True if an index is not in [low, n), and write it to the details."""
     wrong: Any = 0
     for i in range(len(index)):
         wrong |= np.int64(index[i] < low) | np.int64(index[i] >= n)

@@ -55,7 +55,7 @@ def key_view(meta: TensorMeta, shape: tuple[int, ...]) -> View:
 
 
 class Order(NamedTuple):
-    """What becomes keys: elements of one dtype, in ascending or descending order."""
+    """The order of the keys: elements of one dtype, ascending or descending."""
 
     flip: int  # the bits below the sign, of floats; 0 of integers
     infinity: int  # its bits; 0 of integers
@@ -86,7 +86,7 @@ def key_of(bits: Word, o: Order) -> Word:
 
 
 def _bits_of(key: Word, o: Order) -> Word:
-    """The bits that have this key; those of 0 and of NaN may have been others."""
+    """Return the bits that have this key; 0 and NaN have one key for several bits."""
     k = key ^ o.down
     return k ^ ((k >> 63) & o.flip)
 
@@ -97,7 +97,7 @@ def minus(a: Word, b: Word) -> Word:
 
 
 def width_of(span: Word) -> int:
-    """How many bits an unsigned number has."""
+    """Return the number of bits that an unsigned number has."""
     width = 0
     if span < 0:
         return 64
@@ -254,7 +254,7 @@ def _spread(
 
 
 def _counted(counts: Array, keys: Array, shift: int) -> bool:
-    """Where the elements of each digit begin; whether one digit is not that of all."""
+    """Store where the elements of each digit begin; return False if all elements have one digit."""
     mask = len(counts) - 1
     for d in range(len(counts)):
         counts[d] = 0
@@ -314,7 +314,7 @@ def _rows_body(
 
 
 def _starts(starts: Array, counts: Array, block: int) -> None:
-    """Where this block's elements of each digit go; `counts` are those of the row's blocks."""
+    """Store where this block's elements of each digit go, from the counts of the row's blocks."""
     size = len(starts)
     blocks = len(counts) // size
     for d in range(size):

@@ -54,7 +54,7 @@ def single(kernel: Any, *params: Any, counts: bool = False) -> KernelStep:
 
 
 def _true_in(mask: Array, first: int, end: int) -> Word:
-    """How many are true of a thread's part of a tile."""
+    """Count the true elements in a thread's part of a tile."""
     count = np.int64(0)
     if end - first == EACH and aligned(mask, EACH):
         for one in load_each(mask, first):
@@ -75,7 +75,7 @@ def _count_true(counts: Array, mask: Array) -> None:
 
 
 def _place_of(room: Array, counts: Array, mask: Array) -> Word:
-    """Where the first element goes that this thread's part of the tile keeps."""
+    """Return the place of the first element that this thread's part of the tile keeps."""
     first, end = own_range(len(mask), cuda.blockIdx.x)
     count = _true_in(mask, first, end)
     before, _ = before_in_block(room, count)
@@ -127,7 +127,7 @@ def _put_positions(out: Array, mask: Array, counts: Array) -> None:
 
 
 def true_positions(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """Where a mask is true."""
+    """Return the steps that find the positions at which a mask is true."""
     return _chosen(launch, _put_positions, 1)
 
 
@@ -218,7 +218,9 @@ def _clear(out: Array) -> None:
 
 
 def masked_collect(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """The elements at which a mask is true, as many as there is room for, then zeros."""
+    """Return the launch for the elements at which a mask is true, as far as they fit, then
+    zeros.
+    """
     out, g, mask = (Operand(k, view) for k, view in enumerate(launch.views))
     total, counts = out.view.shape[0], _mask_counts(mask.view.shape[0])
     made = _with_counts(launch, _collect, 2, out, g, mask, counts)

@@ -1,4 +1,4 @@
-"""How often each number occurs: `bincount`, `histc`, `repeated_positions`.
+"""Counts of numbers: `bincount`, `histc`, `repeated_positions`.
 
 Counts are added up as integers, in whatever order; sums of weights in the order of a stable sort,
 by one block for each bin.  So results do not depend on which block was first.
@@ -181,7 +181,7 @@ def _sum_bins(
 
 
 def bincount(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """How often each number occurs, or the sum of the weights at its places."""
+    """Return the steps that count each number, or sum the weights at its places."""
     weighted, least = attrs
     out = unsized(0, launch.views[0])
     x, weights = (Operand(k, launch.views[k]) for k in (1, 2))
@@ -216,7 +216,7 @@ def _copy(sums: Array, repeats: Array) -> None:
 
 
 def _put_repeated(out: Array, sums: Array) -> None:
-    """Position k is that of the last element that begins at or before it."""
+    """Set position k to the last element that begins at or before it."""
     n = len(sums) - 1
     for k in range(cuda.grid(1), sums[n], cuda.gridsize(1)):
         low, high = 0, n
@@ -288,8 +288,9 @@ def _extremes(limits: Array, x: Array) -> None:
 
 
 def _bin(counts: Array, limits: Array, x: Array, low: float, high: float, details: Array) -> None:
-    """Count the elements of each of equal intervals from low to high; where these are equal, from
-    the smallest element to the largest.
+    """Count the elements of each of equal intervals from low to high.
+
+    If these are equal, the range is from the smallest element to the largest.
     """
     bins, least, most = len(counts), math.inf, -math.inf
     if limits[LOW] <= limits[HIGH]:
@@ -312,7 +313,7 @@ def _convert(out: Array, counts: Array) -> None:
 
 
 def histc(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """How many elements fall into each of equal intervals."""
+    """Return the steps that count the elements of each of equal intervals."""
     bins, low, high = attrs
     out, x = (Operand(k, view) for k, view in enumerate(launch.views))
     n = x.view.shape[0]

@@ -50,7 +50,7 @@ def _check(index: Array, bounds: Array, details: Array, bags: int, rows: int) ->
 
 
 def _note(ids: Array, counts: Array, index: Array, bounds: Array, bags: int, skip: int) -> None:
-    """Whose each index is, and how many of a bag take part."""
+    """Store the bag of each index, and the number of indices of a bag that take part."""
     bag = cuda.grid(1)
     while bag < bags:
         begin, end = _bag(bounds, bag, bags, len(index))

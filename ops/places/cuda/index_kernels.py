@@ -31,7 +31,7 @@ EVERY_DIGIT = -1  # no digit of the keys is passed over
 
 
 class Grouping(NamedTuple):
-    """How the sources of one place are combined, once indices are sorted."""
+    """The combination of the sources of one place, once indices are sorted."""
 
     digits: int  # of the keys
     mode: int
@@ -50,12 +50,12 @@ def _place(index: Array, i: int, low: int, n: int, dim: int, skip: int, details:
 
 
 def _unit(threads: Any, lanes: int) -> Any:
-    """What so many threads are in teams of `lanes`, a power of two."""
+    """Return the number of teams of `lanes`, a power of two, in a number of threads."""
     return threads >> cuda.popc(lanes - 1)
 
 
 def _element(i: int, at: int, s: Elements) -> int:
-    """Where the element lies that index i names, which is `at`."""
+    """Return the position of the element that index i names; `at` is the value of the index."""
     return (i // (s.m * s.inner) * s.n + at) * s.inner + i % s.inner
 
 
@@ -64,8 +64,10 @@ def _element(i: int, at: int, s: Elements) -> int:
 
 @functools.cache
 def take(many: int) -> Any:
-    """out[o, r, :] = x[o, index[r], :] for rows o * m + r, `many` elements at once where they lie
-    so, of which a row is a multiple; zeros for the index `skip`.
+    """Return a kernel: out[o, r, :] = x[o, index[r], :] for rows o * m + r.
+
+    There are zeros for the index `skip`.  `many` elements are moved at once where they lie so; a
+    row is a multiple of `many`.
     """
     load, store = load_many[many], store_many[many]
 
@@ -182,7 +184,7 @@ def put_keys(
 
 
 def _stretch_end(key: Array, e: int, m: int) -> int:
-    """Where the keys that are equal to key e end: looked for in steps that double, then halve."""
+    """Return the end of the keys equal to key e; the steps of the search double, then halve."""
     last, step = e, 1
     while last + step < m and key[last + step] == key[e]:
         last += step

@@ -179,7 +179,9 @@ def bits_of(x: View) -> tuple[int, bool]:
 def sorted_rows(
     outputs: Metas, views: tuple[View, ...], x: TensorMeta, first: int, down: bool
 ) -> CudaLaunch:
-    """Elements from `first` on of each sorted row, as many as the outputs have."""
+    """Return the launch for elements from `first` on of each sorted row, as many as outputs
+    have.
+    """
     rows, n = views[2].shape
     if rows * views[0].shape[1] == 0:
         return CudaLaunch(outputs, ())
@@ -203,7 +205,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _run_begin(row: Array, last: int) -> int:
-    """Where the elements begin that are the same as the one at `last`, in a sorted row."""
+    """Return where the elements equal to the one at `last` begin, in a sorted row."""
     low, high = 0, last
     while low < high:
         middle = (low + high) // 2

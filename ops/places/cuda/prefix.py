@@ -1,4 +1,4 @@
-"""Sums of what comes before: inside a block, and over an array of counts in scratch memory.
+"""Prefix sums: inside a block, and over an array of counts in scratch memory.
 
 Ops that keep some elements (masks, distinct values, digits of keys) count them *tile* by tile, a
 tile being what a block goes through at once; the sums of the counts before a tile say where its
@@ -33,7 +33,7 @@ def tile_size() -> int:
 
 
 def tiles_of(n: int) -> int:
-    """How many tiles `n` elements are."""
+    """Return the number of tiles of `n` elements."""
     return -(-n // tile_size())
 
 
@@ -52,7 +52,7 @@ def own_range(n: int, tile: int) -> tuple[int, int]:
 
 
 def before_in_block(room: Array, value: Word) -> tuple[Word, Word]:
-    """The sum of the values of the threads before this one, and that of all.
+    """Return the sum of the values of the threads before this one, and the sum of all.
 
     All threads of the block call it; `room` is a shared int64 array of MOST_WARPS.
     """
@@ -90,7 +90,7 @@ def _sum_tiles(sums: Array, counts: Array, n: int) -> None:
 
 
 def _replace(room: Array, counts: Array, n: int, tile: int, start: Word) -> Word:
-    """A tile's counts become the sums of those before, from `start` on; the sum with them."""
+    """Replace a tile's counts by the sums of all before, from `start` on; return the total."""
     first, end = own_range(n, tile)
     total = np.int64(0)
     for i in range(first, end):
@@ -129,10 +129,9 @@ def prefix_room(n: int) -> int:
 
 
 def prefix_steps(at: int, n: int, spare: int, *, counts: bool = False) -> tuple[KernelStep, ...]:
-    """Make the n int64 counts in scratch memory at `at` the sums of those before; the sum of all
-    follows them.
+    """Return the steps that replace n int64 counts in scratch memory at `at` by their prefix sums.
 
-    spare   where `prefix_room(n)` bytes are free
+    The sum of all follows the counts. `prefix_room(n)` bytes are free at `spare`.
     """
     whole, tiles = Scratch(at, "int64", (n + 1,)), tiles_of(n)
     if tiles <= ALONE:

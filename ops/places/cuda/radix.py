@@ -40,7 +40,7 @@ SEEN, CELLS = VALUES * COPIES, VALUES * BLOCK
 
 
 class Sorting(NamedTuple):
-    """Where a sort has its memory, in bytes of the instruction's scratch.
+    """The memory of a sort, in bytes of the instruction's scratch.
 
     keys, places   [2, rows * n], of which `current_half` says which half is the one to read
     varying        two words: the bits in which keys differ, and the first key
@@ -73,7 +73,7 @@ class Sorting(NamedTuple):
 
 
 def sorting(rows: int, n: int, bits: int, signed: bool, at: int = 0) -> Sorting:
-    """The memory, from `at` on, to sort `rows` rows of n keys of so many bits."""
+    """Return the memory, from `at` on, to sort `rows` rows of n keys of `bits` bits."""
     wide, far = bits > 32, n > 1 << 31
     cells, total = rows * tiles_of(n) * VALUES, rows * n
     varying, counts = at, at + 16
@@ -89,7 +89,7 @@ def sorting(rows: int, n: int, bits: int, signed: bool, at: int = 0) -> Sorting:
 
 
 def digit_count(bits: int) -> int:
-    """How many digits a key of so many bits has."""
+    """Return the number of digits of a key of `bits` bits."""
     return -(-bits // DIGIT)
 
 

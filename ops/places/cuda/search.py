@@ -16,8 +16,9 @@ Metas = tuple[TensorMeta, ...]
 
 
 def _goes_before(v: Any, value: Any, right: int) -> bool:
-    """Whether a sorted element comes before the value (`right`: or is equal); NaN is larger than
-    any number.
+    """Return True if a sorted element comes before the value (`right`: or is equal).
+
+    NaN is larger than any number.
     """
     if right != 0:
         return bool(not (v > value or (v != v and value == value)))
@@ -43,7 +44,7 @@ def _search(out: Array, boundaries: Array, x: Array, right: int) -> None:
 
 
 def searchsorted(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """Where each value would go among sorted boundaries."""
+    """Return the steps that find the place of each value among sorted boundaries."""
     params, units = operands(*launch.views), metas[1].numel
     step = flat_step(_search, units, *params, Const(int(attrs[0])))
     return CudaLaunch(launch.outputs, (step,))
@@ -57,6 +58,6 @@ def _is_in(out: Array, x: Array, tests: Array, invert: int) -> None:
 
 
 def isin(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """Whether each value is among sorted ones."""
+    """Return the steps that test whether each value is among sorted ones."""
     params, units = operands(*launch.views), metas[0].numel
     return CudaLaunch(launch.outputs, (flat_step(_is_in, units, *params, Const(int(attrs[0]))),))

@@ -49,7 +49,7 @@ def _clear(words: Array, nth: int) -> None:
 def _count_digit(
     words: Array, x: Array, tiles: int, shift: int, top: int, above: int, order: Order
 ) -> None:
-    """Count the digits of the elements whose digits above are those found."""
+    """Count the digits of the elements whose higher digits are the ones found so far."""
     seen = cuda.shared.array(VALUES, np.int32)
     row, tile, n = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles, x.shape[1]
     own = words[row * WORDS : (row + 1) * WORDS]
@@ -91,7 +91,7 @@ def _choose_digit(words: Array, shift: int, top: int, negative: int) -> None:
 
 
 def _count_equal(counts: Array, words: Array, x: Array, tiles: int, order: Order) -> None:
-    """How many elements of each tile have the key that was found."""
+    """Count the elements of each tile whose key is the one that was found."""
     room = cuda.shared.array(MOST_WARPS, np.int64)
     row, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
     target, equal = words[row * WORDS + FOUND], np.int64(0)
@@ -134,7 +134,7 @@ def _collect(
 def _finish(
     values: Array, indices: Array, x: Array, keys: Array, places: Array, width: int
 ) -> None:
-    """Sort what was collected of a row."""
+    """Sort the elements that were collected of a row."""
     room = cuda.shared.array(SHORT, np.int64)
     order = cuda.shared.array(SHORT, np.int64)
     row, count = cuda.blockIdx.x, keys.shape[1]
@@ -152,7 +152,7 @@ def _finish(
 def _selected(
     outputs: Metas, views: tuple[View, ...], x: TensorMeta, count: int, last: int, down: bool
 ) -> CudaLaunch:
-    """The first `count` of each sorted row, the last of which is element `last` of it."""
+    """Return the launch of the first `count` of each sorted row; `last` is the last one's index."""
     values, indices, source = (Operand(k, view) for k, view in enumerate(views))
     (rows, n), (bits, signed) = views[2].shape, bits_of(views[2])
     tiles = tiles_of(n)

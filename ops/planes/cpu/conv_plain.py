@@ -1,4 +1,4 @@
-"""Convolution row by row, for shapes of which not even one channel fits into an arena.
+"""Convolution row by row, for shapes of which an arena cannot hold one channel.
 
 These are planes some 100,000 elements wide and kernels with strides of hundreds.  A row of the
 result stays in the cache while every tap adds its row to it; nothing is laid out.

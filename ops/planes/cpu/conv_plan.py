@@ -1,4 +1,4 @@
-"""How a convolution is cut up: its geometry, the sizes of blocks and chunks, the layout of memory.
+"""The plan of a convolution: its geometry, the sizes of blocks and chunks, the layout of memory.
 
 A convolution reads *planes* (the last two dimensions of space) and never builds the matrix of
 windows.  A plane is laid out as rows of `wide` elements, its padding included, so that every tap of
@@ -102,9 +102,7 @@ def shift_of(tap: int, phase: int, stride: int, pad: int, gap: int, back: int, b
 
 
 def takes_part(shift: int, stride: int, back: int) -> bool:
-    """Whether the tap of this shift counts: all do, but for those that a phase of the gradient
-    misses.
-    """
+    """Return True if the tap of this shift counts; a gradient's phase misses some of them."""
     return not back or shift % stride == 0
 
 
@@ -292,8 +290,10 @@ def strips_of(s: Shape, dtype: str, back: bool) -> Strips:
 
 
 def taps_of(t: Strips) -> tuple[int, ...]:
-    """How many taps take part in each phase of the result; then, phase after phase, their numbers
-    in the kernel's plane; then where their shifts begin, from a channel's first line.
+    """Return the taps of each phase of the result, in three lists one behind the other.
+
+    First the number of taps of each phase; then the taps' numbers in the kernel's plane, phase
+    after phase; then where their shifts begin, from a channel's first line.
     """
     counts: list[int] = []
     numbers: list[int] = []
@@ -441,7 +441,7 @@ def tiles_of(s: Shape, dtype: str) -> Tiles:
 
 
 def shifts_of(t: Tiles) -> tuple[int, ...]:
-    """Where the shift of each tap begins, from a channel's first line."""
+    """Return where the shift of each tap begins, from a channel's first line."""
     shifts = []
     for tap in range(t.kh * t.kw):
         down, right = tap // t.kw * t.gap_h, tap % t.kw * t.gap_w

@@ -69,7 +69,7 @@ def sums_body(
     out: Array, x: Array, weight: Array, bias: Array, t: Strips, taps: Array, scratch: Array,
     arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase, of which the first packs what nobody reads here."""
+    """Compute units [lo, hi) of either phase; this body does not need the first one's packing."""
     if lo >> PHASE_BITS == 0:
         return
     for unit in range(lo & PHASE_MASK, hi & PHASE_MASK):

@@ -70,7 +70,7 @@ def _write_table(table: Array, t: Strips, taps: Array) -> None:
 
 
 def _height(rest: int, tall: int) -> int:
-    """Rows of the panel when so many are left."""
+    """Return the rows of the panel when `rest` rows are left."""
     if rest > 4:
         return tall
     return 4 if rest > 1 else 1
@@ -133,7 +133,7 @@ def _write_out(out: Array, at: int, plus: Any, line: Array, t: Strips, q0: int, 
 
 
 def plane_of(t: Strips, z: int, a: int) -> int:
-    """The plane that tap a of depth reads for plane z of the result; -1 if there is none."""
+    """Return the plane that tap a of depth reads for plane z of the result; -1 if there is none."""
     i = shift_of(a, z, t.stride_d, t.pad_d, t.gap_d, t.back, 0)
     if t.back:
         if i % t.stride_d != 0:
@@ -186,7 +186,7 @@ def _masks(arena: Array, t: Strips) -> Array:
 
 
 def _laid(t: Strips) -> tuple[int, int, int]:
-    """In the arena: where lines begin, their elements, and those of results behind them."""
+    """Return the begin of lines in the arena, and the elements of lines and of results."""
     begin = (12 * (t.span // t.lanes) + 63) // 64 * 64
     laid = (t.channels * t.sources_h * t.sources_w * t.pitch + 63) // 64 * 64
     return begin, laid, (t.results_h * t.results_w * t.high * t.span + 63) // 64 * 64
@@ -283,7 +283,7 @@ def _write_rows(
 
 
 def _write_spots(spots: Array, masks: Array, t: Strips, block: int) -> None:
-    """Where each vector of a strip goes in a plane: its lanes are in two rows at most."""
+    """Store where each vector of a strip goes in a plane: its lanes are in two rows at most."""
     q0, count = positions_of(t, block)
     y, x = q0 // t.wide, q0 % t.wide
     every = (1 << t.lanes) - 1
@@ -304,7 +304,7 @@ def strips_body(
     out: Array, x: Array, weight: Array, bias: Array, t: Strips, taps: Array, scratch: Array,
     arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase; `taps` are what `taps_of` says."""
+    """Compute units [lo, hi) of either phase; `taps` come from `taps_of`."""
     if lo >> PHASE_BITS == 0:
         table, packed = _table(scratch, t), _packed(scratch, t, out)
         panels = (t.rows + t.tall - 1) // t.tall

@@ -46,7 +46,7 @@ def strip_rows() -> dict[int, tuple[int, ...]]:
 
 
 def tile_of(rows: int) -> tuple[int, int]:
-    """Rows and columns of the tile that `correlate_tile` has for a matrix of so many rows."""
+    """Return the rows and columns of `correlate_tile`'s tile for a matrix of `rows` rows."""
     if rows == 1:
         return (1, 9)
     return (4, 6) if _roomy() else (2, 4)
@@ -155,7 +155,7 @@ class _Tiles(Emitter):
         return self.shared(f"strip_{rows}", args, emit, long=True)
 
     def strip_sums(self, b: Any, rows: int, wide: int, args: tuple[Any, ...]) -> list[Any]:
-        """The products of a tile of so many rows and vectors."""
+        """Emit the products of a tile of `rows` rows and `wide` vectors."""
         depth, a, x, offsets = args
         n = self.i64
 
@@ -180,7 +180,7 @@ class _Tiles(Emitter):
     def strip_end(
         self, b: Any, rows: int, wide: int, sums: list[Any], args: tuple[Any, ...]
     ) -> None:
-        """Store a tile: in line, added to what is there, or under masks where it belongs."""
+        """Store a tile: in line, added to the sums in memory, or under masks at its place."""
         c, c_row, kind, plus, spots, masks = args
         n = self.i64
         done = b.append_basic_block()
@@ -263,8 +263,10 @@ class _Tiles(Emitter):
 
 
 def _define(arrays: int, reals: int, call: Any) -> Any:
-    """How a function of so many arrays, of which the first so many have one dtype, and a size is
-    typed: `call(emitter, builder, addresses, size)` writes what it does.
+    """Return the typing of a function of `arrays` arrays and a size.
+
+    The first `reals` arrays have one dtype. `call(emitter, builder, addresses, size)` writes its
+    code.
     """
     from numba import types
 

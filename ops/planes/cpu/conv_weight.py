@@ -23,7 +23,7 @@ PHASE_MASK = (1 << PHASE_BITS) - 1
 
 
 def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
-    """Where the shift of each tap of each channel begins; the last tile repeats the last one."""
+    """Store the begin of each channel's shift of each tap; the last tile repeats the last one."""
     channel = t.sources_h * t.sources_w * t.segments * t.pitch
     for k in range(len(table)):
         column = min(k, t.block_c * len(shifts) - 1)
@@ -31,7 +31,7 @@ def _write_table(table: Array, t: Tiles, shifts: Array) -> None:
 
 
 def _write_masks(masks: Array, t: Tiles, q0: int) -> None:
-    """Which lanes of each vector from position q0 on are outputs."""
+    """Store the lanes of each vector, from position q0 on, that are outputs."""
     fill_with(masks, np.uint16(0))
     end = min(q0 + t.span, t.places)
     for row in range(q0 // t.wide, (end - 1) // t.wide + 1):
@@ -141,7 +141,7 @@ def _place(t: Tiles, work: int) -> tuple[int, int, int, int]:
 
 
 def _tiles(t: Tiles, outputs: int, inputs: int) -> tuple[int, int]:
-    """Rows and columns of tiles for so many channels."""
+    """Return the rows and columns of tiles for numbers of channels."""
     columns = inputs * t.kh * t.kw
     return (outputs + t.rows - 1) // t.rows, (columns + t.columns - 1) // t.columns
 
@@ -202,7 +202,7 @@ def weight_body(
     out: Array, g: Array, x: Array, t: Tiles, shifts: Array, scratch: Array, arena: Array,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Units [lo, hi) of either phase; `shifts` are what `shifts_of` says."""
+    """Compute units [lo, hi) of either phase; `shifts` come from `shifts_of`."""
     partials = array_in(scratch, 0, len(scratch) // out.itemsize, out)
     if lo >> PHASE_BITS == 0:
         for unit in range(lo, hi):

@@ -26,8 +26,10 @@ CHANNELS = 8  # that the gradient by x takes at a time
 
 
 def _parts(arena: Array, like: Array) -> tuple[Array, Array, Array, Array]:
-    """What the arena holds of a block: the four elements around each place and their shares, how
-    far the place is from the first of them in y and x, and four sums.
+    """Return a block's arrays in the arena.
+
+    They are the four elements around each place, with their shares; the distance of the place from
+    the first element in y and x; four sums.
     """
     index = array_in(arena, 0, 4 * BLOCK, np.int64)
     numbers = array_in(arena, 32 * BLOCK, 10 * BLOCK, like)
@@ -98,8 +100,9 @@ def columns_body(
 def columns_back_body(
     out: Array, g: Array, offset: Array, mask: Array, t: Windows, arena: Array, lo: int, hi: int
 ) -> None:
-    """The gradient by x.  A unit is some channels of a group, all taps and windows of which it adds
-    up in their order.
+    """Compute the gradient by x.
+
+    A unit is some channels of a group; it adds up all their taps and windows in order.
     """
     groups, taps, windows = mask.shape[1], mask.shape[2], mask.shape[3]
     each = out.shape[1] // groups

@@ -47,10 +47,11 @@ class Windows(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """How planes are laid out: phases, row pitch, positions of a block, blocks, pitch of a phase,
-    what is outside a plane.
+    """The layout of planes: phases, row pitch, a block's positions, blocks, a phase's pitch,
+    outside.
 
-    No blocks: not at all, because windows are adaptive, or so large that they are few.
+    Planes have no blocks, and are not laid out, if windows are adaptive or so large that they are
+    few.
     """
 
     sources_h: int
@@ -63,14 +64,12 @@ class Lines(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Elements laid out."""
+        """The number of elements laid out."""
         return self.sources_h * self.sources_w * self.pitch
 
 
 class Spread(NamedTuple):
-    """How the gradient of averages is laid out: where positions begin, how many there are down and
-    across, then as `Lines`.
-    """
+    """The layout of the gradient of averages: first positions, height, width; then as `Lines`."""
 
     base_h: int
     base_w: int
@@ -83,8 +82,9 @@ class Spread(NamedTuple):
 
 
 class Divisor(NamedTuple):
-    """What averages divide by: the elements of a window, the padding among them if `padded`, or
-    `fixed` if that is not 0.
+    """The divisor of averages: the elements of a window, the padding among them if `padded`.
+
+    It is `fixed` if that is not 0.
     """
 
     padded: bool
@@ -104,8 +104,9 @@ def _lay_out_plane(lines: Array, x: Array, t: Windows, cut: Lines, plane: int, q
 
 
 def _shift(distance: int, step: int, phase: int, next_: int) -> int:
-    """What a tap's distance from its window's begin, down or across, adds to where its line begins:
-    phases are `phase` apart, their rows or columns `next_`.
+    """Return how far a tap moves the begin of its line, by its distance from its window's begin.
+
+    The distance is down or across; phases are `phase` apart, their rows or columns `next_`.
     """
     return distance % step * phase + distance // step * next_
 
@@ -127,7 +128,7 @@ def _first_taps(first: Array, t: Windows, wide: int, q0: int) -> None:
 
 
 def _larger(best: Array, where: Array, line: Array, place: int) -> None:
-    """Where line is larger than best, or NaN: it is best, and its place is `place`."""
+    """Replace `best` by `line` where line is larger or NaN; there `where` becomes `place`."""
     here = np.int32(place)
     for q in range(len(best)):
         v, old, was = line[q], best[q], where[q]
@@ -203,7 +204,7 @@ def any_max_body(out: Array, index: Array, x: Array, t: Windows, lo: int, hi: in
 
 
 def _outside(index: Array, size: int, details: Array) -> bool:
-    """Whether a place lies outside its plane, noted in `details`."""
+    """Return True if a place lies outside its plane, and write it to `details`."""
     wrong = 0
     for k in range(len(index)):
         wrong |= int(np.uint64(index[k]) >= np.uint64(size))
@@ -248,8 +249,9 @@ def gather_body(
 def _divisors(
     counts: Array, t: Windows, by: Divisor, wide: int, q0: int, base_h: int, base_w: int
 ) -> None:
-    """What the sum of each position's window is divided by; row 0, column 0 is window (base_h,
-    base_w).
+    """Store the divisor of each position's window.
+
+    Row 0, column 0 is the window (base_h, base_w).
     """
     h, w, kh, kw = t.h, t.w, t.kh, t.kw
     for row in range(q0 // wide, (q0 + len(counts) - 1) // wide + 1):

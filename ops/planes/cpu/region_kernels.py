@@ -25,7 +25,7 @@ NO_REGION = 72  # a status: `flowvm.ops.planes.regions` has its words
 
 
 class Regions(NamedTuple):
-    """How regions lie on planes."""
+    """The position of regions on planes."""
 
     scale: float  # elements of a plane for a unit of the regions' coordinates
     ratio: int  # points of a bin along a dimension; 0 or less: as many as it has elements
@@ -44,8 +44,10 @@ def _low(p: float, size: int) -> int:
 
 
 def _weigh(weights: Array, spans: Array, start: float, length: float, grid: int, size: int) -> None:
-    """Of bins of `length`, the first at `start`, the elements from spans[2 * k] to spans[2 * k + 1]
-    that bin k takes, and their weights, one bin's behind the other's.
+    """Store the elements of each bin, and their weights, one bin's behind the other's.
+
+    Bins have `length`, and the first begins at `start`.  Bin k takes the elements from spans[2 * k]
+    to spans[2 * k + 1].
     """
     bins, at = len(spans) // 2, 0
     step = length / max(grid, 1)
@@ -83,7 +85,9 @@ def _weigh(weights: Array, spans: Array, start: float, length: float, grid: int,
 def _parts(
     arena: Array, like: Array, h: int, w: int, ph: int, pw: int
 ) -> tuple[Array, Array, Array, Array, Array]:
-    """What the arena holds: spans and weights of rows, those of columns, and a row of elements."""
+    """Return the arena's arrays: spans and weights of rows, the same of columns, a row of
+    elements.
+    """
     spans = array_in(arena, 0, 2 * (ph + pw), np.int64)
     at, heights, widths = 16 * (ph + pw), h + 2 * ph, w + 2 * pw
     numbers = array_in(arena, at, heights + widths + w, like)
@@ -160,7 +164,7 @@ def align_body(
 
 
 def _reach(spans: Array, size: int) -> tuple[int, int]:
-    """From the first to behind the last element that any bin takes."""
+    """Return the first element that a bin takes, and the end of the last."""
     begin, end = size, 0
     for k in range(len(spans) // 2):
         if spans[2 * k] < spans[2 * k + 1]:
@@ -183,8 +187,9 @@ def align_back_body(
     out: Array, g: Array, rois: Array, s: Regions, block: int, arena: Array, lo: int, hi: int,
     details: Array,
 ) -> int:  # fmt: skip
-    """A unit is a block of channels of one of the planes' batch: it goes through all regions, so
-    that what they add to an element is added in their order.
+    """Compute the gradient of planes: a unit is a block of channels of one of the batch.
+
+    It goes through all regions, so summands of an element are added in the regions' order.
     """
     planes, channels, h, w = out.shape
     count, ph, pw = len(rois), g.shape[2], g.shape[3]

@@ -63,7 +63,7 @@ class Sizes(NamedTuple):
 
 
 def _source(i: int, step: float, t: Sizes) -> float:
-    """Where place i of the result lies in the input."""
+    """Return the position in the input of place i of the result."""
     kind, corners = t.kind, t.corners
     if t.single != 0:  # rounded where PyTorch rounds: the nearest place can hang on it
         if kind == NEAREST or (kind != EXACT and corners != 0):
@@ -124,7 +124,7 @@ def _turn(
     begins: Array, places: Array, weights: Array, to: Array, shares: Array, n: int, m: int,
     taps: int,
 ) -> None:  # fmt: skip
-    """From an axis' tables (to, shares), for each of its n places where it went, in order."""
+    """Invert an axis' tables (to, shares): store, for each of n places, its targets in order."""
     for j in range(n + 1):
         begins[j] = 0
     for k in range(taps * m):
@@ -261,9 +261,9 @@ def resize_body(
 def _fill_up(
     begins: Array, places: Array, weights: Array, even: Array, shares: Array, n: int, m: int
 ) -> int:
-    """The same entries, two or four for each place, missing ones with place m and weight 0.
+    """Store two or four entries for each place; missing ones have place m and weight 0.
 
-    How many; 0 if some place has more than four.
+    Return how many; 0 if some place has more than four.
     """
     most = 0
     for j in range(n):

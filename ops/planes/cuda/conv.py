@@ -37,7 +37,7 @@ WINDOWS = 256 << 20  # bytes of the matrix of windows
 
 
 class _Sizes:
-    """What the steps are made of: the shape's sizes, and the places of operands and scratch."""
+    """The sizes of a convolution, the places of its operands and scratch, and its steps."""
 
     def __init__(self, s: Shape, launch: Launch, metas: tuple[TensorMeta, ...]) -> None:
         self.s = s
@@ -56,13 +56,13 @@ class _Sizes:
 
     @property
     def pointwise(self) -> bool:
-        """Whether the input itself is the matrix of windows."""
+        """True if the input itself is the matrix of windows."""
         s = self.s
         return self.taps == 1 and set(s.stride) == {1} and set(s.padding) == {0}
 
     @property
     def single(self) -> bool:
-        """Whether there is one channel a group."""
+        """True if each of several groups has one channel."""
         return self.s.channels == 1 and self.s.groups > 1
 
     def array(self, k: int) -> Any:
@@ -71,11 +71,11 @@ class _Sizes:
 
     @property
     def bias(self) -> Any:
-        """The bias; an array of no elements if there is none."""
+        """Return the bias; an array of no elements if there is none."""
         return self.array(3) if len(self.sizes) > 3 else self.operands[0].array(0)
 
     def reserve(self, elements: int) -> Place:
-        """Scratch memory behind what there is."""
+        """Reserve scratch memory."""
         place = Place(self.dtype, None, self.scratch)
         self.scratch += -(-elements * self.dtype.itemsize // 256) * 256
         return place
@@ -95,7 +95,7 @@ def windows_step(s: Shape, to: Place, x: Place, samples: int, part: Columns) -> 
 
 
 def _begin(c: _Sizes, channels: int, length: int) -> float:
-    """Give the output its bias, if there is one: what to multiply it by when adding products."""
+    """Give the output its bias, if there is one; return the output's factor for added products."""
     if len(c.sizes) < 4:
         return 0.0
     rows = c.sizes[0] // max(1, length)

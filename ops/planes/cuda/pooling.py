@@ -1,5 +1,7 @@
-"""The rules and kernels of pooling: a thread for each window, or for each element of the input; a
-warp for each window of which the average of many is taken.
+"""The rules and kernels of pooling.
+
+There is a thread for each window, or for each element of the input; a warp for each window of many
+elements to average.
 
 The gradient of a maximum is added up by the elements of the input, each of which looks through the
 windows that it lies in, in their order; so nothing is added by two threads.
@@ -103,7 +105,7 @@ def _picked(out: Array, x: Array, index: Array, details: Array, size: int, place
 
 
 def _count(i: int, j: int, t: Windows, by: Divisor) -> int:
-    """What the sum of a window is divided by."""
+    """Return the divisor of a window's sum."""
     if by.fixed != 0:
         return by.fixed
     top, bottom = _bounds(i, t.h, t.oh, t.kh, t.sh, t.ph)
@@ -130,7 +132,7 @@ def _average(out: Array, x: Array, t: Windows, by: Divisor) -> None:
 
 
 def _average_warps(out: Array, x: Array, t: Windows, by: Divisor) -> None:
-    """As `_average`, with a warp for each window."""
+    """Average as `_average` does, with a warp for each window."""
     h, w, oh, ow = t.h, t.w, t.oh, t.ow
     lane, unit = cuda.threadIdx.x % WARP, cuda.grid(1) // WARP
     while unit < len(out):  # the same for all threads of a warp
@@ -178,7 +180,7 @@ def _each(launch: Launch, kernel: Any, *numbers: Any) -> CudaLaunch:
 
 
 def _area(t: Windows) -> int:
-    """How many elements a window has, about."""
+    """Return the approximate number of elements of a window."""
     return t.kh * t.kw or t.h * t.w // (t.oh * t.ow)
 
 

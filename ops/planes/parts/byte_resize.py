@@ -22,8 +22,9 @@ LARGEST = 1 << 15  # no weight reaches it
 
 
 def resized_bytes(x: Tensor, weights: Sequence[np.ndarray[Any, Any]]) -> Tensor:
-    """`x` (N, C, H, W) of uint8, whose H and W become those of `weights`, matrices (new, old) for
-    the height and the width; None: it stays.
+    """Resize `x` (N, C, H, W) of uint8 by `weights`.
+
+    They are matrices (new, old) for the height and the width; with None, the size stays.
     """
     for axis, matrix in ((3, weights[1]), (2, weights[0])):
         x = _along(x, axis, matrix)

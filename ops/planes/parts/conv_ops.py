@@ -1,4 +1,4 @@
-"""Three ops that are each other's gradients, of which all convolutions are made.
+"""The three ops of all convolutions; they are each other's gradients.
 
 _conv         output from input and weight
 _conv_input   input's gradient from output's and weight: the transposed convolution

@@ -28,7 +28,7 @@ def _sides(front: Ints, behind: Ints) -> list[int]:
 
 
 def _reached(tap: Ints, size: Ints, stride: Ints, dilation: Ints) -> tuple[Any, ...]:
-    """Where a tap of the kernel lies for each output, in the last dimensions."""
+    """Return the index of a kernel tap's elements for all outputs, in the last dimensions."""
     places = zip(tap, size, stride, dilation, strict=True)
     return (..., *[slice(t * d, t * d + (o - 1) * s + 1, s) for t, o, s, d in places])
 
@@ -81,9 +81,10 @@ def _with_bias(out: Any, bias: Tensor | None) -> Tensor:
 
 
 def averaged(x: Tensor, sizes: tuple[Ints, ...], padded: bool, divisor: int) -> Tensor:
-    """The averages of windows of the last dimensions, rounded towards zero; `sizes` are of input,
-    output, kernel, stride and padding.  `divisor` divides, if it is not 0, or else the number of
-    elements, with those of the padding if `padded`.
+    """Average windows of the last dimensions, rounded towards zero.
+
+    `sizes` are the sizes of input, output, kernel, stride and padding.  The divisor is `divisor` if
+    it is not 0, or else the number of elements, with the padding's if `padded`.
     """
     n = len(sizes[0])
     behind = [max(0, (o - 1) * s + k - i - p) for i, o, k, s, p, *_ in zip(*sizes, strict=True)]

@@ -99,8 +99,9 @@ def _axes(t: Windows) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _pools(t: Windows, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether windows are those that a pooling function finds for planes of `space` and `out`, the
-    last `n` dimensions.
+    """Return True if a pooling function finds these windows for planes of `space` and `out`.
+
+    Planes are the last `n` dimensions.
     """
     if n not in (1, 2) or len(space) != n or len(out) != n:
         return False
@@ -184,8 +185,9 @@ def fold(metas: Metas, values: Values) -> bool:
 
 
 def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequence[int]) -> bool:
-    """Whether `interpolate` resizes planes of `space` to `out`, the last `n` dimensions of tensors
-    like x, so.
+    """Return True if `interpolate` uses `t` to resize planes of `space` to `out`.
+
+    Planes are the last `n` dimensions of tensors like x.
     """
     weighs = t.kind in (LINEAR, CUBIC)
     if not 1 <= n <= 3 or t.kind not in TAPS or t.corners not in (0, int(weighs)):
@@ -201,8 +203,9 @@ def _resizes(t: Sizes, x: TensorMeta, n: int, space: Sequence[int], out: Sequenc
 
 
 def _is_step(size: int, count: int, step: float, corners: int) -> bool:
-    """Whether a dimension has such a step: the ratio of the sizes, or of what they would be if they
-    were no integers, rounded.
+    """Return True if a dimension may have such a step.
+
+    It is the ratio of the sizes, or of the sizes before they were rounded to integers.
     """
     if corners:
         return math.isclose(step, (size - 1) / (count - 1) if count > 1 else 0.0, rel_tol=1e-6)
@@ -235,7 +238,7 @@ def interpolate_backward(metas: Metas, values: Values) -> bool:
 
 
 def _aligns(whole: Sequence[int], metas: Metas, values: Values, bins: Sequence[int]) -> bool:
-    """Whether regions of a batch of planes of shape `whole` may be averaged over so many bins."""
+    """Return True if regions of planes of shape `whole` may be averaged over these bins."""
     first, rois = metas
     regions = values["regions"]
     fits = len(whole) == 4 and within(whole[2:], 1) and len(bins) == 2 and within(bins, 1)
@@ -258,7 +261,7 @@ def roi_align_backward(metas: Metas, values: Values) -> bool:
 
 
 def _deforms(shape: Sequence[int], offset: TensorMeta, mask: TensorMeta, t: Windows) -> bool:
-    """Whether windows of planes of that shape may read where the offset says."""
+    """Return True if windows of planes of that shape may read where the offset says."""
     if len(shape) != 4 or tuple(shape[2:]) != (t.h, t.w) or not within(shape[2:], 1):
         return False
     if not _patches(t) or mask.ndim != 4 or not computes(offset, mask):

@@ -1,5 +1,4 @@
-"""The ops of pooling: the maximum or the average of windows, of fixed size or adaptive, which are
-those that divide the input evenly.
+"""The ops of pooling: the maximum or the average of windows, of fixed size or adaptive.
 
 Inputs are planes (all leading dimensions together) of height and width; one dimension has height 1.
 Max pooling notes where each maximum is; its gradient adds to these places, and that one's gradient
@@ -47,7 +46,7 @@ def _flat(*metas: TensorMeta) -> tuple[View, ...]:
 
 
 def _planes(meta: TensorMeta, n: int) -> tuple[int, int]:
-    """How many planes of n dimensions, and their elements."""
+    """Return the number of planes of n dimensions, and of their elements."""
     space = math.prod(meta.shape[-n:])
     return math.prod(meta.shape[:-n]), space
 
@@ -57,7 +56,7 @@ def _grain(space: int) -> int:
 
 
 def _lowest(dtype: DType) -> int | float:
-    """What no element is below."""
+    """Return the lowest number of a dtype."""
     if dtype.is_floating_point:
         return -math.inf
     return 0 if dtype.name == "bool" else int(np.iinfo(dtype.name).min)

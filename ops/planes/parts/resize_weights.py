@@ -1,7 +1,7 @@
-"""How elements of an axis count for the places of a resized one, as matrices (new, old).
+"""The weights of an axis's elements for the places of a resized one, as matrices (new, old).
 
-With corners, the first and last places are those of the first and last elements; else `step`, the
-elements from one place to the next, is what a place stands for, around its middle.
+With corners, the first and last places are the first and last elements.  Otherwise a place stands
+for `step` elements around its middle; `step` is the distance from one place to the next.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def smoothing(n: int, m: int, step: float, cubic: bool, corners: bool) -> Array:
 
 
 def sampling(n: int, m: int, step: float, cubic: bool, corners: bool) -> Array:
-    """The kernel of two elements, or of four: those beyond an end count for the one there."""
+    """Return the kernel of two elements, or of four; an end counts for elements beyond it."""
     places = np.arange(m) * step if corners else (np.arange(m) + 0.5) * step - 0.5
     places = places if cubic else np.maximum(places, 0)
     low = np.minimum(np.floor(places).astype(int), n - 1)

@@ -1,4 +1,4 @@
-"""What the public ops of `flowvm.ops.pointwise` are made of, for every device.
+"""The parts of the public ops of `flowvm.ops.pointwise`, for every device.
 
 Not here: anything public, and kernels of one device.
 """

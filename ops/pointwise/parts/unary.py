@@ -1,4 +1,4 @@
-"""What the declarations of elementwise functions share: gradients, methods, samples."""
+"""Gradients, methods and samples that the declarations of elementwise functions share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ GIVES = {  # types of the declaration: of what the result is, for what there is 
 
 
 def _told(doc: str, types: str, complex: bool, real: bool) -> str:
-    """`doc` with what the declaration says of shape, dtype and errors, in front of the example."""
+    """Insert the declaration's facts on shape, dtype and errors into `doc`, before the example."""
     first, example, rest = inspect.cleandoc(doc).partition("\n\n>>> ")
     gives, wrong = GIVES[types]
     said = f"A tensor of x's shape, of {gives}{', real for complex numbers' if real else ''}."

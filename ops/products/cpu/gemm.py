@@ -1,4 +1,4 @@
-"""Matrix products planned: which operand is which, what is packed, how the product is cut.
+"""The planning of matrix products: the role of operands, the packing, the cut into blocks.
 
 `product` makes the Launch of out = act(alpha * A B + beta * addend) for every floating point dtype
 that has a tile and for integers; `matmul`, `linear`, `addmm` and `baddbmm` are infer functions
@@ -52,10 +52,11 @@ BATCH_DIMS = 3  # that the kernel walks; more are copied together first
 
 
 class Epilogue(NamedTuple):
-    """What happens to a product before it is stored: act(alpha * product + beta * addend).
+    """The step between a product and its storage: act(alpha * product + beta * addend).
 
     `act` is a scalar function, such as those of `ops/scalar/functions.py`; there is a kernel for
-    each. `joins`: it takes the product and the addend as two arguments, and alpha and beta are 1.
+    each. With `joins`, `act` takes the product and the addend as two arguments; alpha and beta are
+    1.
     """
 
     alpha: float = 1.0
@@ -65,7 +66,7 @@ class Epilogue(NamedTuple):
 
 
 class ProductPlan(NamedTuple):
-    """What a rule for another device needs to know of a product."""
+    """The properties of a product for the rule of another device."""
 
     ta: bool
     tb: bool
@@ -266,7 +267,7 @@ def _float_launch(
 def _epilogue(
     p: Product, way: int, extra: _Addend, added: bool, epilogue: Epilogue
 ) -> tuple[int, int]:
-    """(start, finish): what of the epilogue the sums begin with, and what is left to the end."""
+    """Return the part of the epilogue with which sums begin, and the part left for the end."""
     plain = epilogue.alpha == 1 and epilogue.beta == 1 and not epilogue.joins
     act = FINAL if epilogue.act is unchanged else ACTIVATED
     if not added:
@@ -347,8 +348,9 @@ def check_pair(name: str, a: TensorMeta, b: TensorMeta, ta: bool, tb: bool) -> N
 
 
 def walkable(a: TensorMeta, b: TensorMeta, ta: bool = False, tb: bool = False) -> bool:
-    """Whether the kernel can walk the batch of `a` and `b`: only many broadcast dimensions of
-    different orders are too many.
+    """Return True if the kernel can walk the batch of `a` and `b`.
+
+    It cannot only if the batch has many broadcast dimensions of different orders.
     """
     left, right = _side(a, ta, True), _side(b, tb, False)
     batch = broadcast_shapes(left.batch, right.batch)

@@ -1,4 +1,4 @@
-"""The end of a product's epilogue: what is left to do with sums that are in the first cache still.
+"""The end of a product's epilogue: the work on sums while they are in the first cache.
 
     act(sum)    act(alpha * sum)    act(alpha * sum + beta * addend)    act(sum, addend)
 

@@ -1,5 +1,6 @@
-"""The walk of products of which nothing is packed, staged or left to the end: operands are read,
-and results stored, where they lie.
+"""The walk of products without packing, staging or work at the end.
+
+Operands are read, and results stored, where they lie.
 
 `walk_blocks` does those, too, in the same order.  But small products and products of plain matrices
 up to a few hundred rows are such, and this takes a fifth of the time to compile, which is what a
@@ -18,7 +19,7 @@ Array = Any
 
 
 def is_in_place(p: Plan) -> bool:
-    """Whether a product is one of these."""
+    """Return True if nothing of a product is packed, staged or left to the end."""
     packed = p.pack_a or p.pack_b or p.shared or p.staged
     return p.way == TILES and p.finish == FINAL and not packed
 

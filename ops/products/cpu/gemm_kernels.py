@@ -202,7 +202,7 @@ def _block(p: Plan, at: Corner, packed: int, arena: int, rows: int, columns: int
 
 
 def _panel_done(p: Plan, at: Corner, c: int, j: int, rows: int, width: int) -> None:
-    """What is left to do with a panel of sums at `c`, while it is in the first cache."""
+    """Finish a panel of sums at `c` while it is in the first cache."""
     start, size = at.addend + j * p.s_column * p.size, p.size
     if p.staged and not p.swap:
         copy_panel(p.store, c, p.nr, 1, rows, width, at.out + j * p.stored, p.n, width)
@@ -224,7 +224,7 @@ def _panel_done(p: Plan, at: Corner, c: int, j: int, rows: int, width: int) -> N
 
 
 def _thin_block(p: Plan, at: Corner, rows: int, columns: int) -> None:
-    """One block of the result of a thin A, whose time is that of reading B."""
+    """Compute one block of the result of a thin A; reading B takes the time."""
     out, a, b = at.out, at.a, at.b
     c_row, c_column = (1, p.m) if p.swap else (p.n, 1)
     if p.way == STREAM:
@@ -282,7 +282,7 @@ def walk_blocks(
 
 
 def item_offsets(p: Plan, item: int) -> tuple[int, int, int]:
-    """Where an item of a batch begins in A, B and the addend: elements."""
+    """Return where an item of a batch begins in A, B and the addend, in elements."""
     i2, rest = item % p.d2, item // p.d2
     i1, i0 = rest % p.d1, rest // p.d1
     return (

@@ -1,4 +1,4 @@
-"""How a matrix product is computed: which way, what is packed, what the blocks are.
+"""The choice of a matrix product's plan: its way, the operands to pack, the blocks.
 
 All is decided from sizes and strides alone:
 - which operand lies along the vectors.  B does, unless it is cheaper to compute the transpose, out'
@@ -41,7 +41,7 @@ SCRATCH = 1 << 26  # bytes of packed panels at most; beyond, each block packs it
 
 @functools.cache
 def cache_bytes(level: int) -> int:
-    """The size of a core's data cache of level 1 or 2, or what most processors have at least."""
+    """Return the size of a core's data cache of level 1 or 2, or the least of most processors."""
     for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
             words = [(folder / name).read_text().strip() for name in ("level", "type", "size")]
@@ -122,7 +122,7 @@ class Cut(NamedTuple):
 def cut_up(
     p: Product, way: int, items: int, tile: TileShape, size: int, reduced: bool = False
 ) -> Cut:
-    """How a product is packed and cut into blocks; `size` is that of a panel's element."""
+    """Return how to pack a product and cut it into blocks; `size` is a panel element's size."""
     m, n, k = max(p.m, 1), max(p.n, 1), max(p.k, 1)
     if way == DOTS:
         return Cut(0, 0, 0, k, m, max(8, _up(CHUNK // 2 // (m * k), 8)))
@@ -162,7 +162,7 @@ def cut_up(
 
 
 def functions_of(way: int, swap: int, cut: Cut, reduced: bool) -> frozenset[str]:
-    """The names of those of a dtype's `TileFunctions` that a product calls."""
+    """Return the names of the `TileFunctions` that a product calls."""
     if way != TILES:
         return frozenset(("dots",) if way == DOTS else ("stream",))
     called = {

@@ -60,8 +60,9 @@ class TileFunctions(NamedTuple):
 
 
 def tile_functions(dtype: str, names: Container[str] = TileFunctions._fields) -> TileFunctions:
-    """The functions for "float32", "float64" or reduced floats, whose panels are float32: those in
-    `names`, which are compiled if the cache does not have them, and 0 for the others.
+    """Return the functions for "float32", "float64" or reduced floats, whose panels are float32.
+
+    The functions in `names` are compiled if the cache does not have them; the others are 0.
     """
     return TileFunctions(*(_address(n, dtype) if n in names else 0 for n in TileFunctions._fields))
 
@@ -203,7 +204,7 @@ computed with it does not change a dot product.
 
 
 def dot_columns(rows: int) -> int:
-    """The most columns that `multiply_dots` takes with so many rows, of which it takes 4."""
+    """Return the most columns that `multiply_dots` takes with `rows` rows, at most 4."""
     return 8 if rows == 1 else 4
 
 

@@ -78,7 +78,7 @@ class _Variant:
         return phis
 
     def either(self, full: Any, emit: Callable[[Any], list[Any]]) -> list[Any]:
-        """`emit` without masks where `full`, else with them; what it returns, merged."""
+        """Emit the code without masks if `full`, else with masks; return its values, merged."""
         b, ways = self.b, []
         whole, part, done = self.block(), self.block(), self.block()
         b.cbranch(full, whole, part)
@@ -90,7 +90,7 @@ class _Variant:
         return self.merged(ways)
 
     def clamped(self, i: int) -> Any:
-        """Row i, or the last row where there are fewer: what is computed for it is not stored."""
+        """Return row i, or the last row; results for rows beyond the last are not stored."""
         e, b = self.e, self.b
         if i <= self.height - GROUP:
             return e.i64(i)
@@ -98,7 +98,7 @@ class _Variant:
         return b.select(b.icmp_signed("<", end, e.i64(i)), end, e.i64(i))
 
     def started(self) -> list[Any]:
-        """What the sums begin with."""
+        """Return the values with which the sums begin."""
         e, b, arguments = self.e, self.b, self.arguments
         none, rows, column, done = (self.block(), self.block(), self.block(), self.block())
         switch = b.switch(arguments.kind, none)
@@ -161,7 +161,7 @@ class _Variant:
         return state[2 + self.groups :]
 
     def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
-        """`turn` steps at a time while there are as many: (steps left, B, A's groups, sums)."""
+        """Emit `turn` steps at a time while so many are left: (steps left, B, A's groups, sums)."""
         e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
         b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)

@@ -21,7 +21,7 @@ def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
 
 
 def emit_store(dtype: str, shape: TileShape) -> ir.Module:
-    """The same out of a panel, to memory of `dtype`."""
+    """Emit the copy of a panel to memory of `dtype`."""
     e = Emitter(ir.Module(), dtype, shape.lanes)
     return _copy(e, shape.vectors, e.pointer, e.memory)
 
@@ -33,13 +33,13 @@ def emit_transpose(dtype: str, shape: TileShape) -> ir.Module:
 
 
 def emit_store_transposed(dtype: str, shape: TileShape) -> ir.Module:
-    """The same out of a panel, to memory of `dtype`."""
+    """Emit the transposing copy of a panel to memory of `dtype`."""
     e = Emitter(ir.Module(), dtype, shape.lanes)
     return _transpose(e, e.pointer, e.memory)
 
 
 def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
-    """From memory to memory of these pointers' types."""
+    """Emit a copy from memory to memory of these pointers' types."""
     n = e.i64
     function = e.function("entry", [source, n, n, n, n, to, n, n])
     x, x_row, x_column, rows, columns, y, y_row, width = function.args
@@ -89,7 +89,7 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
 
 
 def _transpose(e: Emitter, source: Any, to: Any) -> ir.Module:
-    """From memory to memory of these pointers' types."""
+    """Emit a transposing copy from memory to memory of these pointers' types."""
     n, lanes = e.i64, e.lanes
     function = e.function("entry", [source, n, n, n, to, n, n])
     x, x_row, rows, columns, y, y_row, width = function.args
@@ -141,7 +141,7 @@ def _exchanged(e: Emitter, b: Any, rows: list[Any]) -> list[Any]:
 
 
 def _lanes(e: Emitter, distance: int, half: int) -> Any:
-    """Of two vectors: the lanes whose number has `distance` as `half` has it, alternating."""
+    """Return a shuffle of two vectors: alternating lanes whose bit `distance` is as in `half`."""
     lanes = e.lanes
     picked = [
         (lane & ~distance) + half + (lanes if lane & distance else 0) for lane in range(lanes)

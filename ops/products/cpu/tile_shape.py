@@ -1,4 +1,4 @@
-"""How large a register tile is: by the vector registers that the processor has."""
+"""The size of a register tile: it follows from the processor's vector registers."""
 
 from __future__ import annotations
 

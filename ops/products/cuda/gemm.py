@@ -26,14 +26,14 @@ DEFAULT = -1  # cublasGemmAlgo_t
 
 
 class Place(NamedTuple):
-    """Where an array begins: operand k or, with k None, the scratch; `at` bytes into it."""
+    """The begin of an array: `at` bytes into operand k or, with k None, into the scratch."""
 
     dtype: DType
     k: int | None
     at: int = 0
 
     def moved(self, elements: int) -> Place:
-        """The place so many elements further on."""
+        """Return the place `elements` elements further on."""
         return self._replace(at=self.at + elements * self.dtype.itemsize)
 
     def array(self, *shape: int) -> Operand | Scratch:
@@ -53,8 +53,9 @@ class Matrices(NamedTuple):
 
 
 def readable(rows: int, columns: int, row: int, column: int) -> tuple[int, int] | None:
-    """How cuBLAS reads a matrix of these sizes and strides for a product by rows: as it is stored
-    or transposed, and its leading dimension; None if it cannot.
+    """Return how cuBLAS reads a matrix of these sizes and strides for a product by rows.
+
+    The answer is PLAIN or TRANSPOSED, and the leading dimension; None if cuBLAS cannot read it.
     """
     if column == 1 or columns == 1:
         apart = row if rows > 1 else max(columns, 1)
@@ -68,7 +69,7 @@ def readable(rows: int, columns: int, row: int, column: int) -> tuple[int, int] 
 
 
 class Size(NamedTuple):
-    """Of a batch of products of (m, k) and (k, n)."""
+    """The size of a batch of products of (m, k) and (k, n)."""
 
     m: int
     n: int
@@ -116,7 +117,7 @@ def _compute(dtype: str, tf32: bool) -> int:
 
 
 def zeros(place: Place, elements: int) -> LibraryStep:
-    """Set so many elements to zero."""
+    """Return the step that sets `elements` elements to zero."""
     size = Const(elements * place.dtype.itemsize)
     return LibraryStep(
         "cuMemsetD8Async", (place.array(elements), Const(0), size, StreamWord("stream"))

@@ -1,5 +1,6 @@
-"""The kernels of matrix products beside cuBLAS: copies of what it cannot read, addends,
-activations, and products of integers.
+"""The kernels of matrix products beside cuBLAS.
+
+They are copies of matrices that it cannot read, addends, activations, and products of integers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ TILE, PITCH = 16, 17  # a column of a tile is in as many banks as it has element
 
 
 class Spread(NamedTuple):
-    """How a dense array of five dimensions lies in another: all sizes but the first, strides."""
+    """The position of a dense array of five dimensions in another: its inner sizes, the strides."""
 
     d1: int
     d2: int
@@ -32,7 +33,7 @@ class Spread(NamedTuple):
 
 
 def _place(i: int, t: Spread) -> int:
-    """Where element i of the dense array lies in the other."""
+    """Return the position in the other array of the dense array's element i."""
     rest, at = i // t.d4, i % t.d4 * t.s4
     at += rest % t.d3 * t.s3
     rest //= t.d3
@@ -50,7 +51,7 @@ def copied(out: Array, x: Array, t: Spread) -> None:
 
 
 def scaled(out: Array, x: Array, t: Spread, factor: float) -> None:
-    """As `copied`, times a factor."""
+    """Copy as `copied` does, times a factor."""
     i = cuda.grid(1)
     while i < len(out):
         out[i] = wide(x[_place(i, t)]) * wide(x.dtype.type(factor))

@@ -147,7 +147,7 @@ def _addend(
 
 
 def _merge(sizes: list[int], strides: list[int]) -> tuple[list[int], list[int]]:
-    """The same elements in the same order with as few dimensions as can be."""
+    """Merge dimensions: return sizes and strides of the same elements in the fewest dimensions."""
     dims: list[tuple[int, int]] = []
     for size, stride in zip(sizes, strides, strict=True):
         if dims and dims[-1][1] == stride * size:

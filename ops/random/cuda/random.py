@@ -1,4 +1,4 @@
-"""Random numbers on CUDA: those of `flowvm.ops.random.parts.philox`, word for word.
+"""Random numbers on CUDA, word for word as from `flowvm.ops.random.parts.philox`.
 
 A thread makes one counter, four words, at a time, and all numbers that are made of them.  The
 functions from words to numbers are the CPU's own, so one seed gives the same uniform numbers,
@@ -48,7 +48,7 @@ def _steps(
 
 
 def _put_two(out: Array, i: int, a: Any, b: Any) -> None:
-    """Elements i and i + 1, as far as there are so many."""
+    """Store elements i and i + 1, as far as they exist."""
     if i + 1 < len(out) and aligned(out, 2):
         store_2(out, i, (a, b))
     else:
@@ -58,7 +58,7 @@ def _put_two(out: Array, i: int, a: Any, b: Any) -> None:
 
 
 def _put_four(out: Array, i: int, a: Any, b: Any, c: Any, d: Any) -> None:
-    """Elements i to i + 3, as far as there are so many."""
+    """Store elements i to i + 3, as far as they exist."""
     if i + 3 < len(out) and aligned(out, 4):
         store_4(out, i, (a, b, c, d))
     else:
@@ -72,7 +72,7 @@ def _put_four(out: Array, i: int, a: Any, b: Any, c: Any, d: Any) -> None:
 
 
 def _get_four(x: Array, i: int) -> Any:
-    """Elements i to i + 3; for those that are not there, the last one."""
+    """Load elements i to i + 3; the last one stands for elements beyond it."""
     if i + 3 < len(x) and aligned(x, 4):
         return load_4(x, i)
     last = len(x) - 1
@@ -102,7 +102,7 @@ def _fraction_of(word: int, scale: Any) -> Any:
 def _uniform_32(
     out: Array, drop: int, unit: float, start: float, span: float, seed: int, call: int
 ) -> None:
-    """`unit` is what the lowest bit of a word counts that is not dropped."""
+    """Fill `out` with uniform numbers; a word's lowest bit that is not dropped counts `unit`."""
     n = len(out)
     first, size, scale = out.dtype.type(start), out.dtype.type(span), out.dtype.type(unit)
     for k in range(cuda.grid(1), (n + 3) // 4, cuda.gridsize(1)):
@@ -149,7 +149,7 @@ def _normal_32(out: Array, mean: float, std: float, seed: int, call: int) -> Non
 
 
 def _wide(launch: Launch, metas: Metas) -> bool:
-    """Whether numbers of 64 bits are made."""
+    """Return True if numbers of 64 bits are made."""
     return (launch.outputs or metas)[0].dtype.itemsize == 8
 
 
@@ -182,7 +182,7 @@ def _exponential_of_32(out: Array, rate: float, seed: int, call: int) -> None:
 
 
 def exponential(launch: Launch, metas: Metas, attrs: tuple[Any, ...]) -> CudaLaunch:
-    """`exponential_`, and what `multinomial` draws."""
+    """Return the steps of `exponential_`, and of the draws of `multinomial`."""
     if _wide(launch, metas):
         return _steps(launch, _exponential_of_64, 2, "fii")
     return _steps(launch, _exponential_of_32, 4, "fii")

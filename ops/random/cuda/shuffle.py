@@ -77,7 +77,7 @@ def _first_of(keys: Array, bucket: int) -> int:
 
 
 def _choose(swaps: Array, begin: int, first: int, size: int, n: int, seed: int, call: int) -> None:
-    """What the numbers from place `begin` of the bucket on are exchanged with."""
+    """Store the places with which the numbers from place `begin` of the bucket on are exchanged."""
     t = cuda.threadIdx.x
     at = begin + t
     if at < size:

@@ -1,5 +1,4 @@
-"""The regularized incomplete gamma function, and how a gamma-distributed number moves with its
-shape: what gamma, beta, Dirichlet and Student distributions are made of.
+"""The regularized incomplete gamma function, and the slope of gamma-distributed numbers by shape.
 
 P(a, x) by its series below a + 1 and by its continued fraction above (Numerical Recipes, 6.2).  A
 number x that was drawn at shape a follows a at constant P: dx/da = -(dP/da) / (dP/dx) (implicit

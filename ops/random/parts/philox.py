@@ -151,7 +151,7 @@ _COS_64 = (
 
 
 def _turned(s: Any, c: Any, quarter: int) -> tuple[Any, Any]:
-    """Cosine and sine of an angle that is `quarter` quarters of a turn beyond that of c and s."""
+    """Return cosine and sine of an angle that is `quarter` quarters of a turn beyond (s, c)'s."""
     x, y = (s, c) if quarter & 1 else (c, s)
     return (-x if (quarter + 1) & 2 else x), (-y if quarter & 2 else y)
 
@@ -234,8 +234,9 @@ def _normal_body(wide: bool) -> Callable[..., None]:
 
 
 def _exponential_32(word: int) -> Any:
-    """Minus the logarithm of the top 31 bits as a fraction u.  Above a half it is that of what is
-    missing to 1, which has all its digits.
+    """Return minus the logarithm of the top 31 bits as a fraction u.
+
+    Above a half, compute it from 1 - u, which has all its digits.
     """
     part = (_F(np.int32(word >> 1)) + _HALF) * _F(2.0**-31)
     missing = (_F(np.int32(0x7FFFFFFF - (word >> 1))) + _HALF) * _F(2.0**-31)
@@ -374,7 +375,7 @@ def _launch(
     fresh: bool = True,
     others: tuple[TensorMeta, ...] = (),
 ) -> Launch:
-    """`words` are those of one element."""
+    """Return the Launch of a body that uses `words` words for each element."""
     views = tuple(View(m.dtype, (m.numel,)) for m in (written, *others))
     units = -(-written.numel * words // STEP)
     outputs = (written,) if fresh else ()

@@ -28,12 +28,12 @@ NEXT = 1 << 40  # from one counter of an element to its next
 
 
 def _fraction(high: int, low: int) -> float:
-    """A number between 0 and 1, neither of which it is."""
+    """Return a number between 0 and 1, never one of them."""
     return (((high << 21) | (low >> 11)) + 0.5) * 2.0**-53
 
 
 def _counted(mean: float, u: float) -> float:
-    """How many terms of the distribution `u` exceeds."""
+    """Count the terms of the distribution that `u` exceeds."""
     term, k = float(scalar.exp(-mean)), 0.0
     while u > term and k < 1000.0:
         u -= term

@@ -81,7 +81,7 @@ def _shuffle_body(
 
 
 def _places(place: Array, counts: Array, block: int) -> None:
-    """Where this block's part of each bucket begins."""
+    """Store where this block's part of each bucket begins."""
     at = 0
     for b in range(len(place)):
         place[b] = at
@@ -105,7 +105,7 @@ def _shuffle(row: Array, first: int, n: int, words: Array, seed: int, call: int)
 
 
 def buckets_for(n: int) -> tuple[int, int]:
-    """How many buckets n numbers have, and how many low bits of a word do not choose one."""
+    """Return the number of buckets for n numbers, and of a word's bits that choose none."""
     buckets = 1
     while buckets < MOST and buckets * BUCKET < n // 2:
         buckets *= 2

@@ -47,8 +47,9 @@ NONE, MEAN, SUM = 0, 1, 2  # how losses are reduced
 
 
 class Kind(NamedTuple):
-    """What a kernel of cross entropy is for: rows side by side (`inner` is not 1), or short ones;
-    with weights, with label smoothing.
+    """The variant of a kernel of cross entropy.
+
+    Rows are side by side (`inner` is not 1), or short; with weights, with label smoothing.
     """
 
     stripes: bool

@@ -39,7 +39,7 @@ def _sum(a: float, b: float, c: float) -> float:
 
 
 def _first(targets: Array, lengths: Array, n: int, joined: int) -> int:
-    """Where in the flattened targets those of sample n begin."""
+    """Return where the targets of sample n begin in the flattened targets."""
     if not joined:
         return n * (len(targets) // len(lengths))
     first = 0
@@ -52,7 +52,7 @@ def _wrong(
     targets: Array, first: int, steps: int, count: int, most: tuple[int, int], classes: int,
     details: Array,
 ) -> bool:  # fmt: skip
-    """Whether a length or a label is out of range, noted in `details`."""
+    """Return True if a length or a label is out of range, and write it to `details`."""
     if steps < 0 or steps > most[0]:
         details[0], details[1], details[2] = steps, most[0] + 1, -1
         return True

@@ -1,4 +1,4 @@
-"""How the work of a reduction is cut on the CPU, whichever it is: sums, searches, moments."""
+"""The division of a reduction's work on the CPU: sums, searches, moments."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def fold_launch(
     numbers: int,
     extra: float = 1.0,
 ) -> Launch:
-    """`bodies` are those of `Runs` and of `Columns`, whose states have so many numbers; `extra` is
-    the call's own.
+    """Return the Launch of a reduction.
+
+    `bodies` are the ones of `Runs` and of `Columns`; their states have `numbers` numbers.  `extra`
+    is the call's own number.
     """
     rows, columns = bodies
     if walk.in_columns:
@@ -50,7 +52,7 @@ def fold_launch(
 
 
 def blocks_of(walk: Walk) -> tuple[int, ...]:
-    """What units of a launch touch of one output and one input, as `Launch.blocks`."""
+    """Return the blocks of one output and one input that units touch, as in `Launch.blocks`."""
     if walk.in_columns:
         c = Columns.of(walk)
         outers = walk.kept[0][0]

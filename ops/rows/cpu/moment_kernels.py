@@ -1,5 +1,7 @@
-"""What mean and variance do with segments (`fold_kernels`): they go through the elements twice, for
-their mean, and for the squares of the distances from it.  Both are kept in float64.
+"""The segments of mean and variance (`fold_kernels`): they go through the elements twice.
+
+The first time is for the mean, the second for the squares of the distances from it.  Both are kept
+in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _add = ADD[0].join
 
 
 def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Return the body of `Runs`; `p` says what is stored."""
+    """Return the body of `Runs`; `p` makes the stored numbers."""
 
     def sum_of(part: Array) -> float:
         total = 0.0
@@ -62,7 +64,7 @@ def rows_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
 
 
 def columns_body(p: Reduced, lift: Callable[[Any], Any]) -> Callable[..., None]:
-    """Return the body of `Columns`; `p` says what is stored."""
+    """Return the body of `Columns`; `p` makes the stored numbers."""
 
     def add_row(sums: Array, a: Array) -> None:
         for i in range(len(a)):

@@ -42,8 +42,9 @@ _factors, _lifts = begin_of(PLANE, "factor"), begin_of(PLANE_BACKWARD, "lift")
 
 
 class Columns(NamedTuple):
-    """`rows` rows of n columns, of which `space` are a channel; a block is `tall` rows of `width`
-    columns.
+    """The layout of columns: `rows` rows of n columns, `space` of which are a channel.
+
+    A block is `tall` rows of `width` columns.
     """
 
     rows: int
@@ -78,8 +79,9 @@ def _expand(columns: Array, channels: Array, space: int) -> None:
 
 
 def _expand_weights(columns: Array, weights: Array, first: int, space: int, absent: float) -> None:
-    """The same of the weights of channels from `first` on; `absent` is the weight if there are
-    none.
+    """Repeat the weights of channels from `first` on along columns, as `_expand` does.
+
+    Without weights, each one is `absent`.
     """
     if len(weights):
         _expand(columns, weights[first : first + len(columns) // space], space)
@@ -91,8 +93,9 @@ def _expand_weights(columns: Array, weights: Array, first: int, space: int, abse
 def _combine(
     middle: Array, spread: Array, parts: Array, t: Columns, first: int, width: int, arena: Array
 ) -> None:
-    """Mean and variance of a stripe's channels from the parts of their columns; the mean as x has
-    numbers, the variance wider where it is none of those.
+    """Combine the parts of a stripe's columns to the mean and variance of its channels.
+
+    The mean has x's dtype; the variance stays wider if x's dtype cannot hold it.
     """
     real = parts.dtype.type
     rows, n, tall, space = t.rows, t.n, t.tall, t.space
@@ -132,7 +135,7 @@ def _forward(
     t: Columns, use: int, eps: float, momentum: float, scratch: Array, arena: Array,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """`use` says what to do with `mean` and `var`."""
+    """Normalise by columns; `use` says what happens with `mean` and `var`."""
     phase, parts = lo >> PHASE_BITS, scratch.view(out.dtype)
     phase += 1 if use == FIXED else 0  # nothing is measured
     rows, n, tall, width, space = t.rows, t.n, t.tall, t.width, t.space
@@ -249,7 +252,7 @@ def backward_columns(
     out: Array, g: Array, x: Array, stats: Array, t: Columns, fixed: bool, eps: float,
     scratch: Array, arena: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """dx where there is no weight."""
+    """Compute dx without a weight."""
     _backward(out, g, g, g, x, stats, g[:0], t, fixed, eps, scratch, arena, lo, hi)
 
 

@@ -1,4 +1,4 @@
-"""Which kernel normalises a tensor, and in which pieces: one `Launch` for each call of `norm_ops`.
+"""The choice of the kernel that normalises a tensor, and of its pieces: a `Launch` for each call.
 
 `kind` says what is averaged together: "layer", the last dimensions, whose shape is `size`; "batch",
 each channel; "instance", each channel of each sample; "group", each of `size` groups of channels in
@@ -46,7 +46,7 @@ _COLUMNS = forward_columns, moving_columns, backward_columns, full_backward_colu
 
 
 def groups_of(x: TensorMeta, kind: str, size: Size) -> int:
-    """How many means and variances there are."""
+    """Return the number of means and variances."""
     if kind == "layer":
         return x.numel // max(1, _elements(size))
     channels = int(x.shape[1])
@@ -107,8 +107,9 @@ def forward_launch(
     center: bool,
     fixed: bool,
 ) -> Launch:
-    """out and stats of x, maybe weight and bias, maybe a mean and variance: those to move, or, if
-    `fixed`, those to use.
+    """Return the Launch for out and stats of x, maybe with weight and bias.
+
+    A mean and variance, if given, are moved or, with `fixed`, used.
     """
     x, family = inputs[0], _family(inputs[0], kind)
     groups = groups_of(x, kind, size)
@@ -178,7 +179,7 @@ def _plane_steps(planes: int, groups: int, t: Planes) -> tuple[tuple[int, int], 
 
 
 def _grain(n: int) -> int:
-    """How many units of n elements are a chunk of work."""
+    """Return the number of units of n elements in a chunk of work."""
     return max(1, CHUNK // max(1, n))
 
 

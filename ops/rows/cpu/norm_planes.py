@@ -30,8 +30,9 @@ _result, _result_back, _slopes = result_of(PLANE), result_of(PLANE_BACKWARD), ru
 
 
 class Planes(NamedTuple):
-    """`channels` planes a sample, of `space` elements each.  A group is what is averaged together:
-    `members` planes, group r's from r * step on, `jump` apart.
+    """The layout of planes: `channels` planes of `space` elements in a sample.
+
+    A group is averaged together: `members` planes, group r's from r * step on, `jump` apart.
     """
 
     channels: int
@@ -54,7 +55,7 @@ def _measure(parts: Array, x: Array, p: int, space: int) -> None:
 
 
 def _combine(stats: Array, parts: Array, x: Array, r: int, t: Planes) -> None:
-    """The mean of group r as x has numbers, and its variance, which may be none of those."""
+    """Combine the parts of group r to its mean, in x's dtype, and its variance, maybe wider."""
     real = x.dtype.type
     middle, squares, count, space = 0.0, 0.0, t.members, t.space
     for s in range(count):
@@ -69,7 +70,7 @@ def _combine(stats: Array, parts: Array, x: Array, r: int, t: Planes) -> None:
 
 
 def _move(mean: Array, var: Array, stats: Array, r: int, total: int, momentum: float) -> None:
-    """The running statistics of channel r towards those of its `total` elements."""
+    """Move the running statistics of channel r towards the ones of its `total` elements."""
     spread = stats[len(stats) // 2 + r] * unbiasing(total)
     middle = mean.dtype.type(stats[r])
     mean[r], var[r] = moved(mean[r], middle, momentum), moved(var[r], spread, momentum)
@@ -91,7 +92,7 @@ def _forward(
     out: Array, stats: Array, x: Array, weight: Array, bias: Array, mean: Array, var: Array,
     t: Planes, use: int, eps: float, momentum: float, scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """`use` says what to do with `mean` and `var`."""
+    """Normalise by planes; `use` says what happens with `mean` and `var`."""
     phase, parts = lo >> PHASE_BITS, scratch.view(np.float64)
     phase += 1 if use == FIXED else 0  # nothing is measured
     for unit in range(lo & UNIT_MASK, hi & UNIT_MASK):
@@ -205,7 +206,7 @@ def backward_planes(
     out: Array, g: Array, x: Array, stats: Array, t: Planes, fixed: bool, eps: float,
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """dx where there is no weight."""
+    """Compute dx without a weight."""
     _backward(out, g, g, g, x, stats, g[:0], t, fixed, eps, scratch, lo, hi)
 
 

@@ -40,7 +40,7 @@ STRIPE = 256  # weights of a unit of the phase that adds up
 
 
 def _row(p: RowProgram, scope: dict[str, Any]) -> Lines:
-    """What is done with row r."""
+    """Return the lines of code for row r."""
     lines = ["at = r * n", *(f"{name}_ = {name}[at : at + n]" for name in p.rows)]
     lines += ["out_ = out[at : at + n]"] * bool(p.result) + ["kept_ = out_"] * bool(p.kept)
     if p.weights:
@@ -79,7 +79,7 @@ def short_map(p: RowProgram) -> str:
 
 
 def _short_rows(p: RowProgram, scope: dict[str, Any]) -> Lines:
-    """What is done with the rows [lo, hi), as many together as SHORT elements are."""
+    """Return the lines of code for the rows [lo, hi), as many together as SHORT elements are."""
     x, top, (last, expr) = p.rows[0], p.sweeps[0].folds[0].name, p.sweeps[1].maps[1]
     total = p.sweeps[1].folds[0]
     assert total.of == last

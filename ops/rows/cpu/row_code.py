@@ -1,5 +1,4 @@
-"""What kernel bodies of row programs (`parts.row_program`) are written with: lines, and functions
-of runs.
+"""The code of kernel bodies of row programs (`parts.row_program`): lines, functions of runs.
 
 Bodies are Python that is written here and then compiled like any other.  An array of the program is
 called by its name, a run of it by the name and `_`.  Sums of runs are functions of their own, which
@@ -55,7 +54,10 @@ def each(size: str, lines: Iterable[str], index: str = "j") -> Lines:
 
 
 def elements(p: RowProgram, index: str = "j", **numbers: str) -> dict[str, str]:
-    """What a name is in a loop over runs: an element of its array; `numbers` are those of rows."""
+    """Return the expression of each name in a loop over runs: an element of its array.
+
+    `numbers` are the expressions of a row's numbers.
+    """
     return {name: f"{name}_[{index}]" for name in (*p.rows, *p.weights)} | numbers
 
 
@@ -117,7 +119,7 @@ def _sweep(p: RowProgram, which: int, keeps: bool) -> tuple[Callable[..., Any], 
 
 
 def run_of(p: RowProgram) -> Callable[..., Any]:
-    """The sums of a program that has no more than those: run(rows, weights, heads), of a run."""
+    """Return the sums of a program that has only sums: run(rows, weights, heads), of a run."""
     return _sweep(p, 0, False)[0]
 
 
@@ -135,8 +137,10 @@ def result_of(p: RowProgram) -> Callable[..., None]:
 
 @functools.cache
 def short_results_of(p: RowProgram) -> Callable[..., None]:
-    """The same of short rows from `first` on, together: result(out, rows, weights, arrays of heads,
-    first, n).  A function of one map is called for all elements of the output at once.
+    """Return a function of the results of short rows from `first` on, together.
+
+    Its arguments are (out, rows, weights, arrays of heads, first, n).  A function of one map is
+    called for all elements of the output at once.
     """
     (shift, apart), (called, call) = p.maps
     names = elements(p, **{head: f"{head}_[k]" for head in p.heads})
@@ -169,7 +173,7 @@ def _largest(x: Array) -> Any:
 
 
 def runs_of(p: RowProgram, scope: dict[str, Any]) -> list[Lines]:
-    """For each sweep lines that find what it does in the runs `x_`; `kept_` gets the kept map."""
+    """Return, for each sweep, its lines for the runs `x_`; `kept_` gets the kept map."""
     every = []
     for which, sweep in enumerate(p.sweeps):
         fold = sweep.folds[0]

@@ -1,4 +1,4 @@
-"""Which body a row program takes on the CPU, and in which pieces.
+"""The choice of a row program's body on the CPU, and of its pieces.
 
 A device's rule finds the program and its sizes in `Launch.plan` (`Rows`).
 """
@@ -80,7 +80,7 @@ def row_launch(
 
 
 def _weighted(rows: Rows, outputs: tuple[TensorMeta, ...], views: tuple[View, ...]) -> Launch:
-    """Of rows that have numbers and weights of their own."""
+    """Return the Launch of rows that have numbers and weights of their own."""
     p, outer, n, _, period, numbers = rows
     body, consts = rows_body(p), (n, *[period] * bool(p.weights))
     first = len(outputs)
@@ -108,7 +108,7 @@ def _weighted(rows: Rows, outputs: tuple[TensorMeta, ...], views: tuple[View, ..
 
 
 def _grain(n: int) -> int:
-    """How many units of n elements are a chunk of work."""
+    """Return the number of units of n elements in a chunk of work."""
     return max(1, CHUNK // max(1, n))
 
 

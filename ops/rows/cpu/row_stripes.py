@@ -53,7 +53,7 @@ def stripes_body(p: RowProgram) -> Callable[..., None]:
 
 
 def _joined_parts(p: RowProgram) -> Lines:
-    """Lines that join what the parts have found: `tops` of part k of these rows at `at`."""
+    """Return lines that join the results of the parts: `tops` of part k of these rows at `at`."""
     lines = ["width = len(" + row_arrays(p)[0] + ")"]
     for fold in p.folds:
         to, of = f"{fold.name}_", "p_[i]"
@@ -99,8 +99,10 @@ def _part_folds(p: RowProgram, scope: dict[str, Any]) -> Lines:
 
 
 def _part_result(p: RowProgram, scope: dict[str, Any]) -> Lines:
-    """Lines that store a part's results.  What is kept was made with the part's own largest number:
-    one factor, which joins the number it is multiplied by, corrects it.
+    """Return lines that store a part's results.
+
+    A kept map was computed with the part's own largest number.  A factor corrects it, together with
+    the number by which it is multiplied.
     """
     lines: Lines = []
     moved = [fold for fold in p.folds if fold.moved]

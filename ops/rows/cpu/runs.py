@@ -162,8 +162,9 @@ def _squares_apart(x: Array, mean: float) -> float:
 
 
 def kept(exact: float, near: Any) -> float:
-    """A variance in float64: `near`, which is `exact` rounded to the dtype of elements, unless that
-    has not all digits.
+    """Return a variance in float64.
+
+    It is `near`, which is `exact` rounded to the elements' dtype, unless `near` lacks digits.
     """
     wide = np.float64(near)
     return wide if wide > LEAST and wide < MOST else exact

@@ -1,4 +1,4 @@
-"""Running sums and products of eight elements at a time, which is what makes scans of rows fast.
+"""Running sums and products of eight elements at a time: they make scans of rows fast.
 
 Three steps of vectors give the running results of the eight alone; what came before is added to all
 of them at once, so only one addition in eight waits for the one before.  Rows shorter than eight go
@@ -49,7 +49,10 @@ def _lines_python(
 
 
 def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], Any]:
-    """`lines`: the eight are as many rows of n as they hold, and what is over is anything."""
+    """Return the definition of a block's intrinsic.
+
+    `lines`: the eight elements are as many whole rows of n as they hold; the rest is undefined.
+    """
 
     def define() -> Any:
         from llvmlite import ir
@@ -127,10 +130,10 @@ def _block_define(operation: str, reverse: bool, lines: bool) -> Callable[[], An
 
 
 class Blocks(NamedTuple):
-    """What scans are made of.
+    """The functions of a scan by blocks of eight elements.
 
-    forward   (out, x, at, carry): the running results of eight elements from `at` on, given that
-              of all before them; returns that of all up to their end
+    forward   (out, x, at, carry): the running results of eight elements from `at` on, where `carry`
+              is the result of all before them; returns the result of all up to their end
     backward  the same from the end to the front
     lines     (out, x, at, carry, n): the running results of the rows of n that eight elements hold
     """
@@ -143,7 +146,7 @@ class Blocks(NamedTuple):
 
 @functools.cache
 def blocks_of(rule: Rule) -> Blocks:
-    """Of sums and products."""
+    """Return the Blocks of sums or of products."""
     operation = "mul" if rule in MULTIPLY else "add"
     return Blocks(
         *(

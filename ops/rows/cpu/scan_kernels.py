@@ -44,8 +44,9 @@ class Rows(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """Matrices of n rows and `inner` columns, of which a tile has `tile`; `reverse` from the last
-    row.
+    """Matrices of n rows and `inner` columns; a tile has `tile` columns.
+
+    `reverse`: from the last row on.
     """
 
     n: int

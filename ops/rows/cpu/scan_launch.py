@@ -1,4 +1,4 @@
-"""How the work of a scan is cut on the CPU.
+"""The division of a scan's work on the CPU.
 
 A device's rule finds the scan in `Launch.plan` (`Scanned`).
 """

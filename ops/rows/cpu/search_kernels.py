@@ -1,5 +1,4 @@
-"""What the search for the largest or smallest element along a dimension does with segments
-(`fold_kernels`).
+"""The segments of a search for the largest or smallest element along a dimension (`fold_kernels`).
 
 The first of equals wins and a NaN beats every number.  A row goes block by block: the extreme of a
 block takes no index, and only the block that has the best is searched for it.

@@ -36,7 +36,7 @@ def cut_of(count: int) -> Callable[[Arrays, int, int], Arrays]:
 
 
 def memory_of(kinds: tuple[Any, ...]) -> Callable[[Array, int], Arrays]:
-    """(bytes, size) -> arrays of so many states of NumPy's types `kinds`, one behind the other."""
+    """Return (bytes, size) -> arrays of `size` states of types `kinds`, one behind the other."""
     a, b, c = (*kinds, *kinds[:1] * (3 - len(kinds)))
 
     def one(memory: Array, size: int) -> Arrays:

@@ -22,8 +22,9 @@ Array = Any
 
 @functools.cache
 def stripe_sweep(p: RowProgram, which: int) -> tuple[Callable[..., Any], str]:
-    """The function of a sweep over a stripe, and a call of it: folds have arrays `top_`, and what
-    maps keep is stored in the output.
+    """Return the function of a sweep over a stripe, and a call of it.
+
+    Folds have arrays `top_`; kept maps are stored in the output.
 
     A largest number is at least the lowest finite one: the exponentials of a part that is -inf
     alone are then 0 next to others that are not, and 0 / 0 in a row of nothing else.  NaN is passed
@@ -71,7 +72,7 @@ def _row_names(p: RowProgram) -> dict[str, str]:
 
 
 def after_of(p: RowProgram) -> Lines:
-    """Lines that compute what follows from the folds of rows that go together."""
+    """Return lines that compute the numbers behind the folds of rows that go together."""
     width, names = f"len({row_arrays(p)[0]})", _row_names(p)
     after = [f"{name}_[i] = {spelled(expr, names)}" for name, expr in p.after]
     return [line for one in after for line in each(width, [one], "i")]
@@ -104,8 +105,10 @@ def stripe_result(p: RowProgram) -> tuple[Callable[..., Any], str]:
 
 @functools.cache
 def stripe_of(p: RowProgram) -> Callable[..., None]:
-    """stripe(out, rows, weights, arrays of heads, of folds, of what is after them, at, n, inner):
-    what is done with n elements of neighbouring rows, `inner` apart, from `at` on.
+    """Return the function of a stripe.
+
+    Its arguments are (out, rows, weights, arrays of heads, of folds, of numbers behind them, at, n,
+    inner).  It processes n elements of neighbouring rows, `inner` apart, from `at` on.
     """
     scope: dict[str, Any] = {}
     heads = [f"{name}_" for name in p.heads]
@@ -155,7 +158,7 @@ def sums_by_four(p: RowProgram) -> Callable[..., None]:
 
 
 def _of_element(p: RowProgram, k: int, numbers: Iterable[str]) -> dict[str, str]:
-    """What names are in a loop over the lines of element j + k."""
+    """Return the expression of each name in a loop over the lines of element j + k."""
     rows = {name: f"{name}{k}_[i]" for name in p.rows}
     return rows | {number: f"{number}_[i]" for number in numbers}
 
@@ -173,8 +176,9 @@ def _lines_of(p: RowProgram, count: int) -> Lines:
 
 
 def spreads_apart(means: Array, squares: Array, x: Array, at: int, n: int, inner: int) -> None:
-    """Correct what `moments_by_four` found where squared distances have left the range of float32:
-    the mean, and in place of the sum minus its root, which has all digits.
+    """Correct `moments_by_four` where squared distances have left the range of float32.
+
+    Store the mean and, in place of the sum, minus its root, which has all digits.
     """
     for i in range(len(means) if x.itemsize == 4 else 0):
         flat = squares[i] == 0 and means[i] == x[at + i]

@@ -1,4 +1,4 @@
-"""What sums, products, extremes and truth do with segments (`fold_kernels`), and their third form:
+"""The segments of sums, products, extremes and truth (`fold_kernels`), and their third form:
 
     rows      2,048 elements of a row side by side, in as many parts as four vectors have lanes
     columns   eight rows at a time

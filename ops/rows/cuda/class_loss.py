@@ -92,7 +92,7 @@ class Logits(NamedTuple):
 
 
 class Shared(NamedTuple):
-    """How teams share the elements of rows; a row has `each` gradients, 0 or 1."""
+    """The division of rows among teams; a row has `each` gradients, 0 or 1."""
 
     each: int
     length: int

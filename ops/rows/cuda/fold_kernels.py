@@ -32,7 +32,7 @@ AHEAD = 4  # elements that a lane reads before it uses them
 
 
 class Reduction(NamedTuple):
-    """What a reduction is made of.  `extra` is the launch's one number.
+    """The functions of a reduction.  `extra` is the launch's one number.
 
     kinds   NumPy's types of the state's numbers
     fetch   (x, y, z, at, m, e) -> element e of result m, `at` being its place in memory
@@ -201,7 +201,7 @@ def power_above(number: int) -> int:
 
 
 def cut_of(results: int, count: int, side: bool, neighbours: int) -> Cut:
-    """The cut of `results` of `count` elements each, `neighbours` of which lie side by side."""
+    """Return the cut of `results` of `count` elements; `neighbours` of them lie side by side."""
     block = threads(MOST)
     lanes = power_above(-(-count // AHEAD))
     if side:
@@ -242,7 +242,7 @@ def state_arrays(kinds: tuple[Any, ...], size: int, at: int) -> tuple[Scratch, .
 
 
 def three(params: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The parameters, the first one again for those that a kernel does not look at."""
+    """Return three parameters: the first one stands for those that a kernel ignores."""
     return (*params, *params[:1] * (3 - len(params)))
 
 

@@ -161,8 +161,9 @@ def _plane_params(x: TensorMeta, groups: int, eps: float) -> tuple[tuple[Param, 
 
 
 def planes_forward(launch: Launch, metas: Metas, kind: str, eps: float, fixed: bool) -> CudaLaunch:
-    """out and stats of x, maybe weight and bias, maybe a mean and variance: those to move, or, if
-    `fixed`, those to use.
+    """Return the steps for out and stats of x, maybe with weight and bias.
+
+    A mean and variance, if given, are moved or, with `fixed`, used.
     """
     x, (out, stats) = metas[0], launch.outputs
     (means, variances), elements = halves(1, stats), flat(2, x)

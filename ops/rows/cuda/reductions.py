@@ -97,7 +97,7 @@ def _fold(
 
 
 def _stored(kind: DType) -> Any:
-    """NumPy's type of what is stored; bools are bytes."""
+    """Return NumPy's type for stored elements; bools are bytes."""
     return np.uint8 if kind is bool_ else np.dtype(kind.name).type
 
 
@@ -182,8 +182,9 @@ smallest: Rows = functools.partial(_search_launch, SMALLEST)
 
 @functools.cache
 def moments_of(source: DType, own: Any, stored: Any, p: Reduced = MOMENTS) -> Reduction:
-    """Mean, and variance = squared distances / `extra`, or what else `p` says of them; distances
-    are taken in the type `own`.
+    """Return the reduction to mean and variance, or to the numbers of `p`.
+
+    Variance is squared distances / `extra`; distances are taken in the type `own`.
 
     A lane sums distances from the segment's first element and their squares: that element is one of
     the set, so little cancels.

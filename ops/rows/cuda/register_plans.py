@@ -1,4 +1,4 @@
-"""A row program (`parts.row_program`) as a `Plan`: what threads do with the elements they hold."""
+"""A row program (`parts.row_program`) as a `Plan`: the work of threads on held elements."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Around(NamedTuple):
         return tuple(line for own in lines for line in ("if in# and inside:", own))
 
     def stores(self, result: str) -> tuple[str, ...]:
-        """Lines that store what becomes of an element."""
+        """Return lines that store the results of an element."""
         last = (f"last# = {_here(self.behind)}",) if self.behind else ()
         stored = (f"{name}[at + @] = {_here(expr)}" for name, expr in self.stored)
         return (f"result# = {result}", *last, *stored)
@@ -52,8 +52,9 @@ def _here(expr: str) -> str:
 
 @functools.cache
 def held_plan(p: RowProgram, grouped: bool, around: Around | None = None) -> Plan:
-    """What a thread does with the elements that it holds; `grouped`: several rows have a row of
-    weights.
+    """Return the Plan of a thread for the elements that it holds.
+
+    With `grouped`, several rows have one row of weights.
     """
     made = dict(around.made) if around else {}
 

@@ -53,15 +53,15 @@ class Round(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What is made of a row; `first` is its first element's place, `m` its number.
+    """The code for a row; `first` is the place of its first element, `m` its number.
 
     outputs, inputs   arrays; the first output is rows like those of the inputs
-    numbers           parameters behind them
+    numbers           parameters behind the arrays
     begin             lines before anything is read
-    load              lines that set what is held of an element; `in#` says whether there is one
-    rounds            what is found in all of the row, each with lines behind it
-    result            what an element of the first output is
-    stores            lines that store an element; without, its result is
+    load              lines that set the values held of an element; `in#` says whether it exists
+    rounds            the reductions over all of the row, each with lines behind it
+    result            an element of the first output
+    stores            lines that store an element; without them, its result is stored
     programs          (name, expression, arguments, their dtypes) of functions that lines call
     """
 
@@ -77,14 +77,14 @@ class Plan(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """How rows are held."""
+    """The way in which threads hold rows: lanes of a team, elements of each."""
 
     lanes: int
     each: int
 
 
 def hold_of(rows: int, n: int, itemsize: int, arrays: int) -> Hold | None:
-    """How rows of n elements of each of so many arrays are held; None where they are too long."""
+    """Return how to hold rows of n elements of `arrays` arrays; None if the rows are too long."""
     most = MOST_WORDS * 4 // (itemsize * arrays)
     if simulated():
         most = min(most, LEAST)  # so that tests see both ways

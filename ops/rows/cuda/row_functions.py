@@ -1,8 +1,8 @@
-"""What the kernels of a row program (`parts.row_program`) are put together from: functions of an
-element and of a row, what one visit finds, and the names of arrays.
+"""The functions of kernels for row programs (`parts.row_program`), and the names of arrays.
 
-A visit makes one state of all that is found: sums and squares, in float64; mean and squared
-distances; or the largest number and the sum that moves with it, in the kernel's own type.
+There are functions of an element and of a row, and of the results of one visit.  A visit makes one
+state of all results: sums and squares, in float64; mean and squared distances; or the largest
+number and the sum that moves with it, in the kernel's own type.
 """
 
 from __future__ import annotations
@@ -73,8 +73,10 @@ def tuple_of(values: Sequence[str]) -> str:
 
 
 class Visit(NamedTuple):
-    """How a visit finds all folds: `values` are what it takes of an element, `places` where in
-    the state the numbers of these names are.
+    """The visit of a row that computes all folds.
+
+    `values` are taken of each element; `places` are the positions in the state of the numbers of
+    these names.
     """
 
     reduction: Reduction
@@ -145,7 +147,7 @@ def _no_put(first: Array, second: Array, m: int, state: State, extra: float) -> 
 
 
 def row_lines(p: RowProgram, visit: Visit, count: str) -> Lines:
-    """Lines that compute what follows from what a visit finds, `state`."""
+    """Return lines that compute the numbers behind a visit's `state`."""
     numbers = [
         f"{name} = {f'state[{k}]' if name == 'squares' else f'kind(state[{k}])'}"
         for name, k in visit.places.items()
@@ -155,10 +157,11 @@ def row_lines(p: RowProgram, visit: Visit, count: str) -> Lines:
 
 @functools.cache
 def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1) -> Reduction:
-    """What is found in rows of neighbours or of columns: inputs are rows, heads and weights, three
-    at most; the outputs are the notes, or the two numbers that the result needs of a row; `extra`
-    is the number of its elements.  `wide`: the outputs are float64.  `share` results have the heads
-    of one.
+    """Return the reduction over rows of neighbours or of columns.
+
+    Inputs are rows, heads and weights, three at most.  The outputs are the notes, or the two
+    numbers that the result needs of a row; `extra` is the number of its elements.  `wide`: the
+    outputs are float64.  `share` results have the heads of one.
     """
     own, visit = number_type(dtype), visit_of(p, dtype)
     kind = np.float64 if wide else own
@@ -182,7 +185,7 @@ def reduction_of(p: RowProgram, dtype: DType, wide: bool = False, share: int = 1
 
 
 def wanted_of(p: RowProgram) -> tuple[str, str]:
-    """What a row leaves for its result, or as notes."""
+    """Return the two numbers that a row leaves for its result, or as notes."""
     wanted = p.notes or p.row_numbers(p.result)
     first, last = wanted[0], wanted[-1]
     assert {first, last} == set(wanted)

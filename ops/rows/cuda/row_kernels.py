@@ -187,7 +187,7 @@ def _walk(rows: Rows) -> Walk:
 
 
 def _numbers(rows: Rows, launch: Launch, metas: Metas) -> CudaLaunch:
-    """Of a program that has notes and no result: it is a reduction."""
+    """Lower a program that has notes and no result: it is a reduction."""
     p, (out,), results = rows.program, launch.outputs, rows.outer * rows.inner
     notes = [part(0, out, k * results, results) for k in range(len(p.notes))]
     inputs = tuple(flat(1 + k, meta) for k, meta in enumerate(metas))
@@ -232,7 +232,7 @@ def _in_segments(
 
 @functools.cache
 def _down(p: RowProgram, kind: Any, n: int, period: int) -> Reduction:
-    """The two sums over rows, of which `period` lie in a row of weights; n is 1 where that is 1."""
+    """Return two sums over rows, `period` of which lie in a row of weights; n is 1 if period is."""
     noted = noted_of(p)
     names = {name: f"a{k}[at]" for k, name in enumerate(p.rows)}
     names |= {name: f"noted[{len(noted)} * r + {k}]" for k, name in enumerate(noted)}

@@ -143,7 +143,11 @@ def _lanes(rule: Scan) -> tuple[Callable[[], Any], Callable[..., Any]]:
 
 @functools.cache
 def _rows(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bool) -> Any:
-    """`totals`: leaves the state of each segment in s; `carried`: finds there what comes before."""
+    """Return the kernel that scans rows.
+
+    `totals`: it leaves the state of each segment in s; `carried`: it reads the state before it
+    there.
+    """
     neutral, of, join, results = rule.nothing, rule.of, rule.join, rule.results
     load, put = load_of(source), stored_of(rule.outputs)
     shared, scan = _lanes(rule)
@@ -214,7 +218,7 @@ def _columns(rule: Scan, source: DType, reverse: bool, carried: bool, totals: bo
 
 @functools.cache
 def _befores(rule: Scan) -> Any:
-    """The states of segments become those of all segments before; a warp for each row of them."""
+    """Return the kernel that replaces a segment's state by all before; a row has a warp."""
     neutral, join = rule.nothing, rule.join
     shared, scan = _lanes(rule)
     _, _, stored, loaded = team(join, rule.kinds, False)

@@ -14,7 +14,7 @@ State = Any
 
 
 def element(x: Array, y: Array, z: Array, at: int, m: int, e: int) -> Any:
-    """What a reduction of one input fetches."""
+    """Return the element that a reduction of one input fetches."""
     return x[at]
 
 

@@ -106,7 +106,7 @@ def place_of(lanes: int, segments: int, side: bool) -> tuple[int, int, int]:
 
 
 class Team(NamedTuple):
-    """What a kernel needs to reduce in teams.
+    """The functions by which a kernel reduces in teams.
 
     shared    () -> the arrays that `together` uses; once a kernel
     together  (state, arrays, lane, lanes) -> the state of all lanes joined

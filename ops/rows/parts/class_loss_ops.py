@@ -104,7 +104,7 @@ def _optional(x: TensorMeta, weight: tuple[TensorMeta, ...]) -> View:
 
 
 def _units(count: int, n: int, inner: int) -> tuple[int, int]:
-    """How many there are, and the rows of one."""
+    """Return the number of units, and the rows of one unit."""
     if inner == 1:  # a power of two, as other kernels' units of rows: a graph can join them
         tall = power_below(CHUNK // max(1, n))
         return -(-count // tall), tall
@@ -166,7 +166,7 @@ def _entropy_backward_launch(
 
 
 def _entropy_backward_grad(c: Any, v: Tensor) -> tuple[Any, ...]:
-    """The gradient is linear in g, and by x that of g * (share * softmax(x) - ...)."""
+    """Return the second gradient: linear in g, and by x that of g * (share * softmax(x) - ...)."""
     g, x, target, notes, *weight = c.saved
     reduction, ignored, smoothing = c.attrs
     axis = 0 if x.ndim == 1 else 1

@@ -1,4 +1,4 @@
-"""What the losses against class indices make of a row, said once for every device.
+"""The formulas of losses against class indices for one row, said once for every device.
 
 A row of n logits has a target t, which names a class, or is the one that is ignored: then the row
 counts nothing.  It weighs w = weight[t], 1 without weights.  With s for label_smoothing and
@@ -32,17 +32,17 @@ WEIGHTED_ENTROPY_BACKWARD = ENTROPY_BACKWARD._replace(
 
 
 def is_class(target: Any, n: int) -> Any:
-    """Whether a target that is not ignored may be."""
+    """Return True if a target that is not ignored is a valid class."""
     return 0 <= target < n
 
 
 def entropy_of(x: Any, top: Any, level: Any, w: Any, keep: Any) -> Any:
-    """Of a row whose target has the logit x; `keep` is 1 - s."""
+    """Return the cross entropy of a row whose target has the logit x; `keep` is 1 - s."""
     return keep * w * (level - (x - top))
 
 
 def smoothing_of(level: Any, apart: Any, whole: Any, spread: Any) -> Any:
-    """What smoothing adds: `whole` is the sum of weights, `apart` that of weight * (x - top)."""
+    """Return the smoothing's part: `whole` sums the weights, `apart` weight * (x - top)."""
     return spread * (whole * level - apart)
 
 
@@ -52,7 +52,7 @@ def factor_and_off(scale: Any, w: Any, whole: Any, keep: Any, spread: Any) -> tu
 
 
 def target_gradient(scale: Any, w: Any, keep: Any) -> Any:
-    """What the gradient of the target's logit is less."""
+    """Return the amount to subtract from the gradient of the target's logit."""
     return keep * w * scale
 
 
@@ -62,11 +62,11 @@ def likelihood_of(x: Any, w: Any) -> Any:
 
 
 def likelihood_gradient(scale: Any, w: Any) -> Any:
-    """That of the target's log probability; others have none."""
+    """Return the gradient of the target's log probability; the other classes have none."""
     return -(scale * w)
 
 
 def reduced_loss(total: float, weights: float, mean: bool) -> tuple[float, float]:
-    """The loss of all rows from the sums of theirs and of what they weigh, and its divisor."""
+    """Return the loss of all rows, from the sums of losses and of weights, and its divisor."""
     divisor = weights if mean else 1.0
     return total / divisor, divisor

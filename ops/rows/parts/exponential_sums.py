@@ -36,8 +36,9 @@ def joined(a: Sum, b: Sum) -> Sum:
 
 
 def turned(top: float, b: Sum) -> tuple[float, float]:
-    """What the sum of a state whose largest element is `top` is multiplied by, and what is added to
-    it, as the state `b` joins it.
+    """Return how a state whose largest element is `top` changes as the state `b` joins it.
+
+    The answer is the factor of its sum, and the number to add to it.
     """
     below = top < b[0]
     share = decay(choose(top == b[0], 0.0, -abs(top - b[0])))
@@ -45,6 +46,6 @@ def turned(top: float, b: Sum) -> tuple[float, float]:
 
 
 def logarithm(a: Sum) -> float:
-    """That of the sum of exp(x); -inf for nothing."""
+    """Return the logarithm of the sum of exp(x); -inf for no elements."""
     result: float = a[0] + log(a[1])
     return result

@@ -27,7 +27,7 @@ State = Any
 
 
 class Reduced(NamedTuple):
-    """What a reduction comes to.
+    """The functions of a reduction.
 
     kinds    NumPy's types of the state's numbers
     join     (state, state) -> the state of both, the first one's elements before the other's
@@ -42,7 +42,7 @@ class Reduced(NamedTuple):
 
 @functools.cache
 def total_of(rule: Rule, kind: Any, divided: bool) -> Reduced:
-    """Of a rule, with a result of NumPy's type `kind`; `divided`: by the number of the call."""
+    """Return the Reduced of a rule for results of type `kind`; `divided`: by the call's number."""
     keep = rule.keep
 
     def join(a: State, b: State) -> State:

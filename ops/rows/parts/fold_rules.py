@@ -1,8 +1,8 @@
-"""How reductions and scans join two elements, for kernel bodies to be made with.
+"""The ways in which reductions and scans join two elements; kernel bodies are made with them.
 
-LLVM makes vectors of a loop that joins elements when it may do so in any order, and Python has no
-word for that: sums, products and extremes in any order are intrinsics here.  A `Rule` is one of
-them with what else a reduction needs to know.
+LLVM makes vectors of a loop that joins elements if it may do so in any order.  Python has no word
+for that, so sums, products and extremes in any order are intrinsics here.  A `Rule` is one of them
+with what else a reduction needs to know.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ INLINE_ALWAYS = (
 def _in_any_order(
     python: Callable[[Any, Any], Any], floats: Callable[..., Any], integers: Callable[..., Any]
 ) -> Intrinsic:
-    """`python` on two numbers of one dtype, which LLVM may apply in any order to any number of
-    them: that is what it takes to make vectors of a loop over them.
+    """Return an intrinsic for `python` on two numbers of one dtype.
+
+    LLVM may apply it in any order to any number of elements, so it can make vectors of a loop.
     """
 
     def define() -> Any:
@@ -121,13 +122,13 @@ REDUCED = {name: _number_of(name) for name in STORED}
 
 
 class Rule(NamedTuple):
-    """How a reduction joins two.
+    """The way in which a reduction joins two elements.
 
     join      in any order, on numbers of the result's dtype
     keep      in the order given, on partials; a NaN in either must stay
-    start     what a run of elements begins with, of (zero, one, one of its elements)
+    start     the first value of a run of elements, from (zero, one, one of its elements)
     wide      dtype in which partials are kept; "": the result's
-    watches   whether `join` does not keep NaN, so that the loop must look for it
+    watches   True if `join` does not keep NaN, so that the loop must look for it
     """
 
     join: Any
@@ -138,7 +139,7 @@ class Rule(NamedTuple):
 
     @property
     def neutral(self) -> int:
-        """What a sum or a product of nothing is."""
+        """The sum or the product of no elements."""
         neutral: int = self.start(0, 1, 0)
         return neutral
 

@@ -1,9 +1,9 @@
-"""How a reduction over any dimensions of any strided tensor becomes a walk that a kernel can take.
+"""The walk that a kernel takes to reduce any dimensions of any strided tensor.
 
-`walk_of` drops the dimensions of size 1, orders the reduced ones as they lie in memory, and merges
-what lies together.  What is left is at most two kept and two reduced dimensions in all but odd
-cases.  How a walk is cut into segments follows from its sizes alone: segments are what threads
-share, and a float sum of many numbers keeps its digits.
+`walk_of` drops the dimensions of size 1, orders the reduced ones by memory, and merges dimensions
+that lie together.  At most two kept and two reduced dimensions are left in all but odd cases.  The
+cut of a walk into segments follows from its sizes alone: segments are what threads share, and a
+float sum of many numbers keeps its digits.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Walk(NamedTuple):
 
     @property
     def extent(self) -> int:
-        """From the first element to behind the last."""
+        """Return the distance from the first element to behind the last."""
         return 1 + sum((size - 1) * stride for size, stride in (*self.kept, *self.reduced))
 
     @property
     def in_columns(self) -> bool:
-        """Whether the kept elements lie one after another, and not the reduced ones."""
+        """True if the kept elements lie one after another, and the reduced ones do not."""
         return self.reduced[1][1] != 1 and self.kept[1][1] == 1
 
     @property
     def lies_together(self) -> bool:
-        """Whether the results' elements are dense runs, one behind the other."""
+        """True if the results' elements are dense runs, one behind the other."""
         dims = [dim for dim in (*self.kept, *self.reduced) if dim[0] != 1]
         return all(
             outer[1] == inner[0] * inner[1] for outer, inner in itertools.pairwise(dims)
@@ -89,15 +89,16 @@ def walk_of(x: TensorMeta, dims: tuple[int, ...]) -> Walk | None:
 
 
 def grain_of(size: int) -> int:
-    """How many units of `size` elements make a chunk."""
+    """Return the number of units of `size` elements in a chunk."""
     return max(1, GRAIN // size)
 
 
 class Runs(NamedTuple):
-    """How the elements of results are cut where they lie one after another.  Those of result m are
-    `elements`, in rows of n that lie `row_stride` apart, from m // inner * outer_stride + m % inner
-    * inner_stride on; a unit is one of the `segments` of `length`.  `extra` is a number of the
-    call.
+    """The division of results whose elements lie one after another.
+
+    The elements of result m are `elements`, in rows of n that lie `row_stride` apart.  They begin
+    at m // inner * outer_stride + m % inner * inner_stride.  A unit is one of the `segments` of
+    `length`.  `extra` is a number of the call.
     """
 
     inner: int
@@ -123,13 +124,14 @@ class Runs(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """How the rows of a walk in columns are cut: into tiles of columns and `segments` of `length`
-    rows.  There are `rows` rows of `width` columns for each of the outer positions, which are
+    """The division of a walk in columns: tiles of columns, and `segments` of `length` rows.
+
+    There are `rows` rows of `width` columns for each of the outer positions, which are
     `outer_stride` apart.  Row r begins at r // n * far + r % n * near.
 
-    Narrow rows that lie together are taken as wider ones of `parts` each: then the last one may be
-    short, of `rest` columns, and width // parts results are made of a row.  `extra`
-    is the call's number.
+    Narrow rows that lie together are taken as wider ones of `parts` each.  Then the last one may be
+    short, of `rest` columns, and width // parts results are made of a row.  `extra` is the call's
+    number.
     """
 
     outer_stride: int
@@ -196,7 +198,7 @@ def _of_reduced(name: str, lift: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def kernel_input(
     dtype: DType, lift: Callable[[Any], Any] = plain
 ) -> tuple[DType, Callable[[Any], Any]]:
-    """What a kernel sees of elements of `dtype`, and `lift` for that."""
+    """Return the dtype in which a kernel sees elements of `dtype`, and `lift` for this dtype."""
     if dtype.reduced:
         return int16, _of_reduced(dtype.name, lift)
     return (uint8 if dtype is bool_ else dtype), lift  # bools are 0 and 1

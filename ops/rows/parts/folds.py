@@ -38,7 +38,7 @@ _few_body = functools.cache(sum_kernels.few_body)
 
 
 def _smooth(n: int) -> bool:
-    """Whether halvings and thirds of n elements are less work than a row of n."""
+    """Return True if halvings and thirds of n elements are less work than a row of n."""
     if n < 8:
         return n > 1
     while n % 2 == 0:
@@ -134,7 +134,7 @@ class Fold:
         divisor: float = 1.0,
         dtype: DType | None = None,
     ) -> Launch:
-        """The launch, where there is a walk.  That of reduced floats has a float32 result."""
+        """Return the Launch for a tensor that has a walk; reduced floats have a float32 result."""
         kind = dtype or self.gives(x.dtype.compute)
         out = x.with_shape(shape_without(x.shape, dims, keepdim), kind)
         source, lift = kernel_input(x.dtype, self.lift)

@@ -11,8 +11,10 @@ Moments = tuple[float, float, float]
 
 
 def joined(a: Moments, b: Moments) -> Moments:
-    """Of two sets as one, by the formula of Chan, Golub and LeVeque (1979), so no digits cancel
-    however far from 0 the means are.  One that has infinite elements has an infinite mean, or none.
+    """Join two sets to one, by the formula of Chan, Golub and LeVeque (1979).
+
+    No digits cancel, however far from 0 the means are.  A set with infinite elements has an
+    infinite mean, or NaN.
     """
     if b[0] == 0.0:
         return a

@@ -1,6 +1,6 @@
-"""What a normalisation may be called with.
+"""The checks of a normalisation's arguments.
 
-The ops' infer functions ask, so a call that was right once is not checked again.
+The ops' infer functions call them, so a valid call is not checked again.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _weight_shape(x: TensorMeta, kind: str, weight: TensorMeta) -> tuple[int, ..
 
 
 def _full_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
-    """Of dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
+    """Differentiate dx = D(g * weight), dw = sum(g * xhat) and db = sum(g)."""
     g, x, stats, weight = c.saved
     kind = c.attrs[0]
     wide, vw, vb = (t.reshape(_weight_shape(x._meta, kind, weight._meta)) for t in (weight, vw, vb))
@@ -192,7 +192,7 @@ def _weighted(
     eps: float,
     center: bool,
 ) -> Launch:
-    """Of layer norm only."""
+    """Lower layer norm with a weight."""
     return _forward(input, kind, size, eps, center, weight=weight)
 
 
@@ -281,7 +281,7 @@ def _update(
 
 
 def _fixed_back_grad(c: Any, vx: Tensor, vw: Tensor, vb: Tensor) -> tuple[Any, ...]:
-    """Of dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
+    """Differentiate dx = g * rstd * weight, dw = sum(g * (x - mean) * rstd) and db = sum(g)."""
     g, x, stats, weight = c.saved
     shape = _weight_shape(x._meta, "batch", weight._meta)
     vw, vb, wide, mean, rstd = (
@@ -342,7 +342,7 @@ def _fixed(
 
 
 def _both(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weight and bias of x's channels, ones and zeros where there are none."""
+    """Return weight and bias of x's channels; ones and zeros stand for missing ones."""
     if weight is not None and bias is not None:
         return weight, bias
     check_channels("norm", x._meta)

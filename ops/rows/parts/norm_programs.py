@@ -1,5 +1,7 @@
-"""Norms whose groups are rows, each place with a weight and a bias of its own: layer and RMS norm,
-and the group norm of (N, C); and what norms by channel do with a plane.
+"""Norms whose groups are rows, and the parts that norms by channel share with them.
+
+Each place in a row has a weight and a bias of its own: layer and RMS norm, and the group norm of
+(N, C).
 
     forward    out = (x - mean) * rstd * weight + bias
     backward   dx = rstd * (h - M(h) - xhat * M(h * xhat)), where h = g * weight and M averages

@@ -1,4 +1,4 @@
-"""What norms by channel do with the numbers of a group or a channel, said once for every device.
+"""The formulas of norms by channel for a group or a channel, said once for every device.
 
 The kernels of each call these functions:
 
@@ -21,8 +21,9 @@ LEAST, MOST = 1e-20, 1e20  # variances between these leave slopes that float32 h
 
 
 def lifting(variance: float) -> float:
-    """Return a factor for distances in a group of this variance: 1, or if that is very large or
-    small what brings them near to 1.
+    """Return a factor for distances in a group of this variance.
+
+    It is 1, unless the variance is very large or small; then it brings distances near to 1.
     """
     if variance > LEAST and variance < MOST:
         return 1.0
@@ -42,16 +43,16 @@ def base_and_slope(
 
 
 def weight_gradient(slanted: float, spread: Any, eps: float) -> float:
-    """What g * (x - mean), summed to `slanted`, gives to the gradient of the weight."""
+    """Return the gradient of the weight from `slanted`, the sum of g * (x - mean)."""
     gradient: float = slanted / sqrt(np.float64(spread) + eps)
     return gradient
 
 
 def unbiasing(count: int) -> float:
-    """What makes a variance of `count` elements an estimate of that of all there could be."""
+    """Return the factor that makes the variance of `count` elements an unbiased estimate."""
     return count / max(1, count - 1)
 
 
 def moved(running: Any, to: Any, momentum: float) -> Any:
-    """A running mean or variance, moved towards that of a batch."""
+    """Move a running mean or variance towards a batch's."""
     return running + momentum * (to - running)

@@ -1,4 +1,4 @@
-"""Which of two elements is the better one: what searches and running extremes are made of.
+"""The orders of two elements, by which searches and running extremes choose the better one.
 
 Kernels of every device call these functions.  A NaN beats every number, and nothing beats a NaN.
 Of equals a search finds the first, a running extreme the last.
@@ -42,7 +42,7 @@ def _below(a: Any, b: Any) -> Any:
 
 
 def _order(join: Any, ahead: Callable[[Any, Any], Any]) -> Order:
-    """Of the numbers by `ahead`."""
+    """Return the Order of numbers by `ahead`."""
 
     def beats(a: Any, b: Any) -> Any:
         return ahead(a, b) | ((a != a) & (b == b))

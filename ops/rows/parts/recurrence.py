@@ -45,7 +45,7 @@ def _launch(
 
 
 def _line(unit: int, n: int, inner: int, reverse: bool) -> tuple[int, int]:
-    """Where the line of `unit` starts, and its step."""
+    """Return the start of the line of `unit`, and its step."""
     outer = unit // inner
     start = outer * n * inner + unit - outer * inner
     return (start + (n - 1) * inner, -inner) if reverse else (start, inner)

@@ -1,4 +1,4 @@
-"""What is made of rows, said once for every device.
+"""Programs that compute rows, said once for every device.
 
 A *row* is what is reckoned together: the elements that a softmax divides, that a layer norm
 averages.  A `RowProgram` says what a row's elements give (`Fold`), what follows from that once for
@@ -64,17 +64,19 @@ class Sweep(NamedTuple):
 
 
 class RowProgram(NamedTuple):
-    """What is made of each row.  The operands of a launch are out, notes, the outputs of `down`;
-    then rows, heads, weights: those that there are.
+    """The computation of a row.
+
+    The operands of a launch are out, notes, the outputs of `down`; then rows, heads, weights; only
+    those that exist.
 
     rows     inputs that lie as the output does
-    sweeps   what is found in a row, which may be nothing
-    result   what is stored of an element; "" where there is no output but notes
+    sweeps   the visits of a row and their folds; there may be none
+    result   the expression to store for each element; "" if there is no output but notes
     weights  inputs of one number for each place in a row, or in several rows, after which they
              begin again
     heads    numbers of each row that one input has: all rows' first, then all rows' second
     numbers  parameters
-    begin    what follows from heads and numbers
+    begin    definitions that follow from heads and numbers
     notes    numbers of each row that one output gets, in the order of heads
     wide     heads, and names in `after`, that are float64 whatever the elements are: variances
     down     outputs like the weights: sums over all rows of an expression at each place
@@ -95,18 +97,18 @@ class RowProgram(NamedTuple):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """Of all sweeps."""
+        """The folds of all sweeps."""
         return tuple(fold for sweep in self.sweeps for fold in sweep.folds)
 
     @property
     def maps(self) -> Definitions:
-        """Of all sweeps; a distance from the mean is one, too."""
+        """The maps of all sweeps, and the distances from a mean."""
         apart = tuple(("apart", f"{f.of} - {f.name}") for f in self.folds if f.join == "moments")
         return apart + tuple(m for sweep in self.sweeps for m in sweep.maps)
 
     @property
     def after(self) -> Definitions:
-        """Of all sweeps."""
+        """The definitions of all sweeps that follow from their folds."""
         return tuple(d for sweep in self.sweeps for d in sweep.after)
 
     @property
@@ -118,13 +120,14 @@ class RowProgram(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether elements become elements, or a row numbers, and nothing else is known of a row:
-        then its elements may lie apart, and the number of its row does not matter.
+        """True if elements become elements, or a row numbers, and a row has nothing else.
+
+        Then its elements may lie apart, and the number of its row does not matter.
         """
         return not (self.weights or self.heads or self.down or (self.notes and self.result))
 
     def maps_for(self, *exprs: str, but: Iterable[str] = ()) -> Definitions:
-        """The maps that expressions need, in order; none of those in `but`, nor for their sake."""
+        """Return the maps that expressions need, in order, but `but` and the maps only for it."""
         wanted = names_in(*exprs) - set(but)
         for name, expr in reversed(self.maps):
             if name in wanted:

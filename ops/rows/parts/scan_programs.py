@@ -27,7 +27,7 @@ State = Any
 
 
 class Scan(NamedTuple):
-    """What a scan is made of.
+    """The functions of a scan.
 
     kinds    NumPy's types of the state's numbers, one or two
     nothing  () -> the state of no element; joined to one of elements behind it, it changes nothing

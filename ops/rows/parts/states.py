@@ -1,4 +1,4 @@
-"""Numbers that are kept together: what reductions and scans know of the elements they have seen.
+"""States of reductions and scans: the numbers that describe the elements seen so far.
 
 A *state* is a tuple of one to three numbers; many lie in as many arrays, number by number.  Kernels
 of every device call these functions, which stand here by the number of numbers.

@@ -79,11 +79,11 @@ class Attention(NamedTuple):
     scale: float
 
     def panels(self, columns: int) -> int:
-        """Columns of so many, rounded up to panels."""
+        """Round a number of columns up to panels."""
         return -(-columns // self.nr) * self.nr
 
     def forward_elements(self) -> int:
-        """Of the arena: panels of keys and values, scores, sums, and two numbers a row."""
+        """The elements of the arena: panels of keys and values, scores, sums, two numbers a row."""
         return (
             self.across * self.features + self.panels(self.width) * self.across
             + self.block * (self.across + self.width + 2)
@@ -140,7 +140,7 @@ def _multiply(
 
 
 def _reach(p: Attention, last: int, first_key: int, count: int) -> int:
-    """How many keys of a block, `count` from `first_key` on, query `last` sees."""
+    """Count the keys that query `last` sees in a block of `count` keys from `first_key` on."""
     return max(0, min(count, last + 1 - first_key)) if p.causal else count
 
 

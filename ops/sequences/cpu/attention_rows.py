@@ -1,4 +1,4 @@
-"""What attention does to a row of scores: its softmax so far, and the gradient of one.
+"""The steps of attention on a row of scores: its softmax so far, and its gradient.
 
 A row's weights are exp(score - top) / total.  `top` is the largest score so far and `total` the sum
 so far, so that a row can be gone through in blocks (Milakov and Gimelshein, "Online normalizer
@@ -18,14 +18,14 @@ Array = Any
 
 
 def scaled(row: Array, scale: float) -> None:
-    """Scores from products."""
+    """Compute scores from products."""
     factor = row.dtype.type(scale)
     for j in range(len(row)):
         row[j] *= factor
 
 
 def scaled_and_masked(row: Array, mask: Array, scale: float) -> None:
-    """The same, with a mask added."""
+    """Compute scores from products, and add a mask."""
     factor = row.dtype.type(scale)
     for j in range(len(row)):
         row[j] = row[j] * factor + mask[j]
@@ -75,8 +75,9 @@ def dot(x: Array, y: Array) -> Any:
 
 
 def back_to_scores(weights: Array, g: Array, level: Any, mean: Any, scale: float) -> None:
-    """Scores become weights, exp(x - level), in place, and the weights' gradient `g` that of the
-    products: g = weight * (g - mean) * scale.
+    """Turn scores into weights, exp(x - level), in place, and their gradient into the products'.
+
+    g = weight * (g - mean) * scale
     """
     factor = weights.dtype.type(scale)
     for j in range(len(weights)):

@@ -36,8 +36,10 @@ TANH, RELU, LSTM, GRU = 0, 1, 2, 3
 
 
 class Recurrence(NamedTuple):
-    """The numbers of a kernel.  Those from `nr` on are of the product with the state's weight, as
-    `flowvm.ops.products.cpu.gemm_kernels.Plan` names them: `depth` by `columns`.
+    """The numbers of a kernel.
+
+    From `nr` on they describe the product with the state's weight, under the names of
+    `flowvm.ops.products.cpu.gemm_kernels.Plan`: `depth` by `columns`.
     """
 
     cell: int
@@ -80,7 +82,7 @@ def _pack(p: Recurrence, weight: Array, scratch: Array, lo: int, hi: int) -> Non
 def _multiply(
     p: Recurrence, a: int, a_row: int, packed: int, c: int, c_row: int, start: int, rows: int
 ) -> None:
-    """`rows` rows of C = A times the packed weight, to which what C holds is added if `start`."""
+    """Compute `rows` rows of C = A times the packed weight; if `start`, add the contents of C."""
     for j in range(0, p.columns, p.nr):
         for i in range(0, rows, p.mr):
             to = c + (i * c_row + j) * p.stored
@@ -97,7 +99,7 @@ def _step_of(p: Recurrence, starts: Array, s: int) -> int:
 
 
 def _samples_at(starts: Array, t: int, first: int, rows: int) -> int:
-    """How many samples of a block of `rows` from `first` on step t has."""
+    """Return the number of samples that step t has in a block of `rows` from `first` on."""
     count: int = starts[t + 1] - starts[t] - first
     return min(rows, count)
 
@@ -238,7 +240,7 @@ def _back_through_cell(dcell: Array, do: Array, dh: Array, o: Array, cell: Array
 
 
 def _back_to_gate(dgate: Array, g: Array, gate: Array, other: Array) -> None:
-    """Of a sigmoid whose gate is multiplied with `other`."""
+    """Store the gradient of a gate: a sigmoid that is multiplied with `other`."""
     one = g.dtype.type(1)
     for j in range(len(g)):
         dgate[j] = g[j] * other[j] * gate[j] * (one - gate[j])
@@ -307,8 +309,10 @@ def back_body(
     out: Array, notes: Array, g: Array, dlast: Array, p: Recurrence, starts: Array,
     scratch: Array, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """The steps the other way: the gradients of x, of the hidden part (`dhidden`, where it is not
-    that of x) and of the first state; `before` is the h that each row was computed from.
+    """Run the steps backwards: store the gradients of x, of the hidden part and of the first state.
+
+    `dhidden` is the hidden part's where it differs from x's; `before` is the h from which each row
+    was computed.
     """
     if lo >> PHASE_BITS == 0:
         _pack(p, weight, scratch, lo, hi)

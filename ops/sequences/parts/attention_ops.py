@@ -224,15 +224,17 @@ def _masked_back(
 
 
 def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether `fused` takes these: on the CPU, with queries and keys, a mask that is constant, and
-    features that leave room for blocks in a thread's arena.
+    """Return True if `fused` can run these tensors.
+
+    They are on the CPU and have queries and keys; the mask is constant, and the features leave room
+    for blocks in a thread's arena.
     """
     metas = query._meta, key._meta, value._meta
     return fits(*metas) and (mask is None or mask._node is None)
 
 
 def fits(query: TensorMeta, key: TensorMeta, value: TensorMeta) -> bool:
-    """Whether `takes` takes tensors like these."""
+    """Return True if `takes` accepts tensors with these metas."""
     wide = query.shape[-1] + value.shape[-1]
     return (
         all(m.device.type == cpu.type and m.numel > 0 for m in (query, key, value))
@@ -244,7 +246,7 @@ def fits(query: TensorMeta, key: TensorMeta, value: TensorMeta) -> bool:
 def fused(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool, scale: float
 ) -> Tensor:
-    """The same as `composed`, as one instruction."""
+    """Run attention as one instruction; the result is the same as `composed` gives."""
     around = broadcast_shapes(*(t._meta.shape[:-2] for t in (query, key, value)))
     rows = query._meta.shape[-2], key._meta.shape[-2], value._meta.shape[-2]
     operands = [_four(t, around, n) for t, n in zip((query, key, value), rows, strict=True)]
@@ -274,7 +276,7 @@ def _four(t: Tensor, around: tuple[int, ...], rows: int) -> Tensor:
 
 
 def _four_of_mask(mask: Tensor, around: tuple[int, ...], keys: int) -> Tensor:
-    """The mask in four dimensions; those of size 1 are broadcast where they are read."""
+    """Return the mask in four dimensions; kernels broadcast dimensions of size 1."""
     meta = mask._meta
     if meta.shape[-1] != keys or meta.stride[-1] != 1:
         mask = mask.expand((*meta.shape[:-1], keys)).contiguous()

@@ -1,4 +1,4 @@
-"""Masks of attention: what is added to scores, and causal ones that need not be made."""
+"""Masks of attention: tensors to add to scores, and causal masks that need no tensor."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ INFINITY = float("inf")
 
 
 class CausalVariant(enum.IntEnum):
-    """Where a causal mask that is no square has its corner."""
+    """The corner of a causal mask that is not square."""
 
     UPPER_LEFT = 1
     LOWER_RIGHT = 2
 
 
 class CausalBias:
-    """A causal mask (queries, keys) by what it is: a kernel need not read it."""
+    """A causal mask (queries, keys) by its kind: a kernel need not read it."""
 
     def __init__(self, variant: CausalVariant, *size: Any) -> None:
         if len(size) == 1 and not isinstance(size[0], int):
@@ -42,12 +42,12 @@ class CausalBias:
 
     @property
     def first(self) -> bool:
-        """Whether it is what `is_causal` means."""
+        """True if the mask is the one that `is_causal` means."""
         square = self.seq_len_q == self.seq_len_kv
         return square or self.variant is CausalVariant.UPPER_LEFT
 
     def materialize(self, device: Any = None) -> Tensor:
-        """Which keys each query sees, as bools."""
+        """Return the keys that each query sees, as bools."""
         return causal(*self.shape, self.variant is CausalVariant.LOWER_RIGHT, device)
 
     def __repr__(self) -> str:
@@ -83,8 +83,9 @@ def additive(mask: Any, query: TensorMeta, key: TensorMeta) -> Tensor | None:
 
 
 def causal(queries: int, keys: int, last: bool, device: Any) -> Tensor:
-    """Which keys each query sees, (queries, keys) of bools: those up to its own place, counted from
-    the first query and key or, if `last`, from the last ones.
+    """Return the keys that each query sees, (queries, keys) of bools: the keys up to its own place.
+
+    Places are counted from the first query and key or, if `last`, from the last ones.
     """
     every = ones((queries, keys), dtype=bool_, device=device)
     if queries == 0 or keys == 0:

@@ -45,7 +45,7 @@ Sizes = tuple[int, ...]
 
 
 def fits(dtype_size: int, gates: int) -> bool:
-    """Whether a sample's gates have room in an arena, of which every unit takes one at least."""
+    """Return True if an arena has room for the gates of a sample; every unit takes at least one."""
     return gates * dtype_size <= ARENA_BYTES
 
 

@@ -22,8 +22,10 @@ Tensors = tuple[Tensor, ...]
 
 
 def step(cell: str, x: Tensor, hidden: Tensor, state: Tensors) -> tuple[Tensors, Tensors]:
-    """(the new state, notes) of one step: `state` is (h,), for LSTM (h, c); `hidden` is h times its
-    weight with its bias.  A projection of h is left to who asks.
+    """Return (the new state, notes) of one step.
+
+    `state` is (h,), for LSTM (h, c); `hidden` is h times its weight with its bias.  The caller
+    projects h.
     """
     if cell == "gru":
         (xr, xz, xn), (hr, hz, part) = x.chunk(3, 1), hidden.chunk(3, 1)
@@ -42,7 +44,10 @@ def step(cell: str, x: Tensor, hidden: Tensor, state: Tensors) -> tuple[Tensors,
 def _step_back(
     cell: str, dstate: Tensors, notes: Tensors, before: Tensors
 ) -> tuple[Tensor, Tensor, Tensors]:
-    """(gradient of x, of hidden, of the state but for what comes through hidden) of one step."""
+    """Return the gradients of x, of hidden and of the state by one step.
+
+    The state's is without the part that comes through hidden.
+    """
     dh = dstate[0]
     if cell == "gru":
         r, z, new, part = notes

@@ -36,7 +36,7 @@ Kernel = Callable[..., Any]
 
 
 def merges(launch: CudaLaunch) -> bool:
-    """Whether it may be a member of one launch of many."""
+    """Return True if the launch may be a member of one launch of many."""
     return len(launch.steps) == 1 and _part_of(launch) is not None
 
 
@@ -54,8 +54,10 @@ def merged(
     operands: Sequence[Sequence[int]],
     scalars: Sequence[Sequence[int]],
 ) -> CudaLaunch:
-    """These launches as one, each of which `merges`; `operands` and `scalars` say for each member
-    where among those of the whole its own are.
+    """Return one launch for several, each of which `merges` accepts.
+
+    `operands` and `scalars` give, for each member, the positions of its own among those of the
+    whole.
     """
     groups: dict[Any, list[tuple[Operand, ...]]] = {}
     for launch, own, numbers in zip(launches, operands, scalars, strict=True):

@@ -1,4 +1,4 @@
-"""Compiling kernels to PTX, with what they reach; and the simulator that runs them."""
+"""Compiling kernels to PTX, with the functions that they call; and the simulator that runs them."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The driver's table, its errors, and what is said where it cannot be used."""
+"""The driver's table, its errors, and the message where it cannot be used."""
 
 import ctypes
 
@@ -27,7 +27,7 @@ def test_the_table_has_an_address_for_each_name_in_order() -> None:
 
 
 def test_an_address_of_the_table_can_be_called() -> None:
-    """As native code does: all arguments as 64-bit integers."""
+    """Call as native code does: all arguments are 64-bit integers."""
     with drivers.using(Recorder(devices=3).driver()):
         call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64)
         count = ctypes.c_int()

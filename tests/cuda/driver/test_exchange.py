@@ -12,7 +12,7 @@ from flowvm.errors import ArgumentError
 
 
 class Array:
-    """Another library's array on the device, which says what `changes` say."""
+    """An array of another library on the device; `changes` replace parts of its description."""
 
     def __init__(self, t, **changes):
         self.facts = {**t.__cuda_array_interface__, **changes}
@@ -24,7 +24,7 @@ class Array:
 
 
 class Capsule:
-    """Another library's array by DLPack; notes the streams that it is asked for."""
+    """An array of another library by DLPack that notes the streams it is asked for."""
 
     def __init__(self, t, compute):
         self.t, self.compute, self.streams = t, compute, []
@@ -40,7 +40,7 @@ class Capsule:
 
 @contextlib.contextmanager
 def calls_of(name):
-    """What a function of the driver is called with by Python."""
+    """Collect the arguments with which Python calls a function of the driver."""
     driver, found = runtime(0).driver, []
     call = driver.call
 
@@ -83,7 +83,7 @@ def test_the_interface_names_the_stream_that_is_waited_for(three, stream):
 
 
 def test_what_the_producer_still_computes_is_there(three):
-    """On a late simulated device, or a GPU, nothing of it has run when it is handed over."""
+    """On a late simulated device, or a GPU, the work has not run when the array is handed over."""
     for k, stream in enumerate((1, 2, runtime(0).stream(), runtime(0).stream())):
         written(three, k, stream)
         assert flow.as_tensor(Array(three, stream=stream)).cpu().numpy().view(np.uint8)[0] == k

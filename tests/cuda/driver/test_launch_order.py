@@ -1,8 +1,9 @@
-"""What the VM asks of the driver: whatever runs beside what, conflicting launches are ordered by
-streams and events; arguments are the operands'; memory is not used again too early; a call that
-fails is an error of its instruction.
+"""The VM's calls of the driver: streams and events order conflicting launches.
 
-The recorder notes each call; which launches must be ordered follows from the program alone.
+Arguments are the operands'; memory is not used again too early; a call that fails is an error of
+its instruction.
+
+The recorder notes each call; the program alone says which launches must be ordered.
 """
 
 import collections
@@ -91,7 +92,7 @@ def test_arguments_are_the_operands(recorder: Recorder) -> None:
 
 
 def test_a_block_is_used_again_only_behind_who_used_it_before(recorder: Recorder) -> None:
-    """x is freed while its kernel waits on a stream; what gets its memory must come after it."""
+    """x is freed while its kernel waits on a stream; the next user of its memory comes later."""
     s = flow.cuda.Stream()
     for number in range(10):
         with flow.cuda.stream(s):
@@ -115,7 +116,7 @@ def test_a_block_is_used_again_only_behind_who_used_it_before(recorder: Recorder
 
 @pytest.mark.parametrize("code", [1, 719])
 def test_a_launch_that_fails_is_its_instructions_error(code: int) -> None:
-    """In a process of its own: the device's stream is done for."""
+    """Run in a process of its own: the device's stream cannot be used any more."""
     import os
     import subprocess
     import sys

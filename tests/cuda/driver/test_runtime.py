@@ -1,4 +1,4 @@
-"""A device in use: its context, what it is, and its kernels' handles, on the recorder."""
+"""A device in use: its context, its properties, and its kernels' handles, on the recorder."""
 
 import ctypes
 import subprocess
@@ -233,7 +233,7 @@ print(len(driver.driver().fake.launches()))
 
 
 def test_what_is_launched_fits_what_was_compiled() -> None:
-    """Real PTX: the recorder refuses a launch whose words are not as many as it declares."""
+    """Compile real PTX: the recorder refuses a launch with a wrong number of words."""
     from compiled import Compiler
 
     compiler = Compiler()

@@ -1,5 +1,6 @@
-"""The simulated driver: memory with bounds, streams whose order is chosen, kernels, cuBLAS; and the
-recorder, which notes calls and knows what orders them.
+"""The simulated driver: memory with bounds, streams whose order is chosen, kernels, cuBLAS.
+
+The recorder notes calls and knows the order that they must have.
 """
 
 import ctypes
@@ -49,7 +50,7 @@ F32 = ("float32", 1, "C")
 
 
 class Machine:
-    """Device 0 of a fake driver, with what tests need in one line each."""
+    """Device 0 of a fake driver, with the calls that tests need in one line each."""
 
     def __init__(self, fake: Simulator) -> None:
         self.fake = fake
@@ -74,7 +75,7 @@ class Machine:
         return int(out.value or 0)
 
     def floats(self, at: int, count: int) -> np.ndarray:
-        """What is there now, whatever waits in streams."""
+        """Return the floats in memory now, whatever waits in streams."""
         return np.frombuffer(ctypes.string_at(at, 4 * count), np.float32)
 
     def launch(
@@ -259,7 +260,7 @@ def test_another_device_is_not_touched_by_a_fault(machine: Machine) -> None:
 
 
 def chain(machine: Machine, wait: bool) -> bool:
-    """x * 2 on one stream, x + x on another; whether the second saw what the first wrote."""
+    """Run x * 2 on one stream, x + x on another; return True if the second saw the writes."""
     x = np.ones(32, np.float32)
     at, out = machine.memory(x), machine.memory(x)
     first, second = machine.runtime.stream(), machine.runtime.stream()
@@ -502,7 +503,7 @@ def test_a_failure_can_be_asked_for(recorder: Machine) -> None:
 def test_a_ctrl_c_in_a_function_of_the_driver_comes_afterwards(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ctypes ignores what is raised in a callback."""
+    """ctypes ignores an exception that is raised in a callback."""
     noise = functools.partial(signal.raise_signal, signal.SIGINT)
     monkeypatch.setattr(machine.fake, "noise", noise, raising=False)
     call = ctypes.CFUNCTYPE(ctypes.c_int)(machine.fake._entry("noise"))

@@ -1,5 +1,6 @@
-"""Kernels' compiled code, run on the host (`on_host`): what the simulator, which runs their Python,
-cannot see.  Against NumPy, over dtypes, strides, alignments and sizes around a thread's share.
+"""Kernels' compiled code, run on the host (`on_host`): the simulator runs only their Python.
+
+The reference is NumPy, over dtypes, strides, alignments and sizes around a thread's share.
 """
 
 import numpy as np

@@ -59,7 +59,7 @@ class Case:
         return _conv_reference(x, weight, None, *map(tuple, self.numbers), self.groups)
 
     def gradient(self, of):
-        """By the definition: a convolution is linear in its input and in its weight."""
+        """Compute by definition: a convolution is linear in its input and in its weight."""
         source = self.x if of == "x" else self.weight
         units = np.eye(source.size).reshape(-1, *source.shape)
         outs = [self.reference(*((u, self.weight) if of == "x" else (self.x, u))) for u in units]

@@ -1,8 +1,9 @@
-"""What is kept and how much there is, on CUDA: masks, distinct values, counts, searches, triangles;
-bit for bit what the CPU gives, which tests/ops compares with NumPy.
+"""Selection and counts on CUDA: masks, distinct values, counts, searches, triangles.
 
-Sizes are around a thread's share, a tile (256 elements in the simulator) and what one block sums
-alone.
+The bits are the CPU's, which tests/ops compares with NumPy.
+
+Sizes are around a thread's share, a tile (256 elements in the simulator) and the sizes that one
+block sums alone.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What the declarations' samples say, on a simulated device: every op's values and gradients.
+"""The declarations' samples on a simulated device: every op's values and gradients.
 
 Values against the op's own reference in float64, as on the CPU; strided arguments too; gradients
 against the CPU's, which are checked against finite differences elsewhere.
@@ -45,7 +45,7 @@ def small(op, seed):
 
 
 def on_device(function, sample, place):
-    """A call there; what is not for CUDA says so, and is skipped."""
+    """Call on the device; skip the test if the op is not for CUDA."""
     if not calls.arrays_of(sample):  # it makes a tensor
         sample = Sample(sample.args, {**sample.kwargs, "device": "cuda"})
     try:
@@ -100,7 +100,10 @@ def test_gradients(op, device, seed):
 
 
 def gradients(op, sample, place):
-    """Of the sum of the results, weighted so that elements differ, by each floating argument."""
+    """Return the gradients of the results' sum by each floating argument.
+
+    The sum is weighted so that elements differ.
+    """
     leaves = []
 
     def leaf(array):

@@ -1,5 +1,6 @@
-"""Reads and writes at positions that are data, and bags, on CUDA: bit for bit what the CPU gives,
-whichever thread is first; bad indices fail with the CPU's message.
+"""Reads and writes at positions that are data, and bags, on CUDA.
+
+The bits are the CPU's, whichever thread is first; bad indices fail with the CPU's message.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""What is told of kernels' speed without a GPU: from PTX, and how `tools.sass` reads listings."""
+"""Estimates of kernels' speed without a GPU: from PTX, and how `tools.sass` reads listings."""
 
 import re
 
@@ -79,8 +79,10 @@ LAUNCHES = {
 
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_memory_is_global_and_nothing_is_divided(ptx_of, name):
-    """Of a pointer that was a number NVVM does not know that it is global; such a load waits for
-    every store to shared memory before it.
+    """Check that pointers are known to be global, and that no division is left.
+
+    If a pointer was a number, NVVM does not know that it is global.  Then a load waits for every
+    store to shared memory before it.
     """
     for text in ptx_of.launch(LAUNCHES[name](), ((9, 0),)):
         assert not GENERIC.findall(text)

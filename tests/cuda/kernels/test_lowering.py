@@ -1,4 +1,4 @@
-"""From an op to the words that the VM's steps are made of, and bodies as kernels."""
+"""The lowering of an op to the words of the VM's steps, and bodies as kernels."""
 
 import struct
 from typing import NamedTuple
@@ -289,7 +289,7 @@ def test_the_device_of_a_launch_is_kept():
 
 
 def test_a_kernel_made_while_another_runs_has_numbas_cuda():
-    """The simulator lends modules the launch's own `cuda`, which what is written must not keep."""
+    """The simulator lends modules the launch's own `cuda`, which written code must not keep."""
     made = []
 
     def kernel(out):

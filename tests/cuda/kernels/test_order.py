@@ -1,5 +1,6 @@
-"""Sorting and selecting on CUDA: bit for bit what the CPU gives, which tests/ops compares with
-NumPy.  In the simulator a block sorts 128 elements, so longer rows take the ways of long ones.
+"""Sorting and selecting on CUDA: the bits are the CPU's, which tests/ops compares with NumPy.
+
+In the simulator a block sorts 128 elements, so longer rows take the ways of long ones.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ DTYPES = ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "boo
 
 
 def values(rng, dtype, shape):
-    """Elements with many that are equal, and what is special: NaN, infinities, -0, the extremes."""
+    """Return elements with many equal ones, and NaN, infinities, -0 and the extremes."""
     if dtype == "bool":
         return rng.random(shape) < 0.5
     kind = np.dtype(dtype)

@@ -1,4 +1,4 @@
-"""Pooling, `unfold`, `fold` on CUDA: what the CPU gives, which tests/ops compares with PyTorch."""
+"""Pooling, `unfold`, `fold` on CUDA against the CPU, which tests/ops compares with PyTorch."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`interpolate` on CUDA: what the CPU gives for the samples of its declaration."""
+"""`interpolate` on CUDA against the CPU, for the samples of its declaration."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ EXTRA = [  # longer than a block, and shrunk so that many places have one tap
 
 
 def calls(rng, monkeypatch):
-    """For each sample that is no pooling: the op, the input, and the attributes."""
+    """Return the op, the input and the attributes of each sample that is no pooling."""
     noted = []
     forward = resize._forward
 

@@ -21,7 +21,7 @@ FLOATS = ("float32", "float64")
 
 
 def agrees(op, arrays, attrs, scalars=(), tolerance=None):
-    """CUDA answers what the CPU does, but for rounding; the outputs."""
+    """Check that CUDA gives the CPU's result, but for rounding; return the outputs."""
     wanted, changed = on_cpu(op, arrays, attrs, scalars)
     copies = [a.copy() for a in arrays]
     got, details = play(op, copies, attrs, scalars)

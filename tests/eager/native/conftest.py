@@ -1,4 +1,4 @@
-"""What tests of native calls share."""
+"""Fixtures that tests of native calls share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flowvm.vm.callers.hot import hot
 
 @pytest.fixture(autouse=True)
 def no_device():
-    """Where a device was used, by whichever test, every call is Python's: it asks where to."""
+    """Forget devices: after a device was used, every call is Python's, which chooses the stream."""
     departed = hot["departed"]
     used = "devices" in departed
     departed.discard("devices")

@@ -1,4 +1,4 @@
-"""Native backward: what it leaves in `.grad`, and what it leaves to the engine's own loop."""
+"""Native backward: the gradients in `.grad`, and the work left to the engine's own loop."""
 
 import gc
 import sys

@@ -1,4 +1,4 @@
-"""Courses: calls that follow one are what the Python function makes, and which follow none."""
+"""Courses: calls that follow one give the Python function's result; some calls follow none."""
 
 import contextlib
 import gc
@@ -42,7 +42,7 @@ def hits(call):
 
 
 def followed(call, *args, **named):
-    """What the third call with such arguments gives, and whether it follows a course."""
+    """Return the result of the third call with such arguments, and True if it follows a course."""
     if len(hot["free"]) < 8:
         hot["free"].extend(hot["refill"]() for _ in range(8))
     for _ in range(2):
@@ -367,7 +367,7 @@ def test_lists_that_are_not_of_tensors_alone_are_the_functions():
 
 
 def test_a_list_that_is_emptied_meanwhile():
-    """What a finalizer does to the list of a call that follows a course."""
+    """A finalizer empties the list of a call that follows a course."""
     call = steady(plain(flow.cat))
     given = [flow.ones(2, 2), flow.ones(2, 2)]
     followed(call, given)
@@ -502,7 +502,7 @@ def test_views_know_their_base_and_bases_their_views():
 
 @pytest.mark.parametrize("leaf", [False, True])
 def test_changes_through_views_are_recorded(leaf):
-    """The third view of a kind is native; what is written through it reaches its base's graph."""
+    """The third view of a kind is native; a write through it reaches its base's graph."""
     found = []
     for _ in range(4):
         w = numbers(4, 4, grad=True)
@@ -611,7 +611,7 @@ def test_courses_are_kept_within_bounds_and_forgotten():
 
 
 def test_gradients_of_others_are_no_courses():
-    """Who declares an op may do in its gradient what they like."""
+    """The gradient of a user's op may do anything."""
     asked = []
 
     def grad(c, g):

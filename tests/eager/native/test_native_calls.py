@@ -1,4 +1,4 @@
-"""Native calls: what they give, what they leave to the twin, and that nothing brings them down."""
+"""Native calls: their results, the calls that they leave to the twin, and their safety."""
 
 import copy
 import functools
@@ -67,8 +67,9 @@ def counts(call):
 
 
 def hits(call, *args, **named):
-    """What a call gives, and whether it was native; free storage ids, which the twin sees to, are
-    there.
+    """Return a call's result, and True if it was native.
+
+    Free storage ids, for which the twin cares, are provided.
     """
     if len(hot["free"]) < 4:
         hot["free"].append(hot["refill"]())
@@ -339,7 +340,7 @@ def test_a_pending_meta_is_waited_for(add):
 
 
 class Odd:
-    """A number by what it does when it is asked."""
+    """A number that runs a function when it is asked for its value."""
 
     def __init__(self, does):
         self.does = does
@@ -468,7 +469,7 @@ def test_outputs_die_and_their_memory_comes_back(add):
 
 
 def test_what_dies_is_what_the_twin_lets_go():
-    """By `Tensor.__del__` as compiled code; wrong calls of it are the twin's."""
+    """`Tensor.__del__` runs as compiled code; the twin runs wrong calls of it."""
     call = dying.new_call(Tensor.__del__, None)
     site = Table(SITE, None, SHARED=install._shared().address, TWIN=call.twin)
     dying.activate(call, site.words, install._address(install.death), site)
@@ -542,7 +543,7 @@ def test_several_threads_issue(add, mul):
 
 
 def test_interrupts_leave_no_hole(add):
-    """Ctrl-C comes while calls are made; what is issued afterwards is done."""
+    """Ctrl-C comes during calls; instructions issued afterwards are done."""
     x = flow.ones(8, 8)
     add(x, x)
 
@@ -633,8 +634,7 @@ def test_operators_made_at_run_time_are_collected():
 
 
 def test_what_is_written_is_counted():
-    """The operand that owned its storage shares it then, and a change of what backward needs is
-    noticed."""
+    """The operand shares its storage then, and a change of a saved value is noticed."""
     x, w, g = flow.ones(8, 8), flow.ones(8, 8, requires_grad=True), flow.ones(8, 8)
     accumulate = warm(writing(), flow.ones(8, 8), g)
     y = w * x
@@ -858,7 +858,7 @@ def test_each_step_of_a_call_can_be_timed():
 
 @pytest.fixture
 def starting(monkeypatch):
-    """As at a program's start, in the process: the callable of `add`, and helpers' jobs."""
+    """Set up a program's start in this process; yield the callable of `add`, and helpers' jobs."""
     fresh, jobs = install.Behind(), []
     monkeypatch.setattr(install, "behind", fresh)
     monkeypatch.setattr(install.helpers, "later", lambda job, made: jobs.append((job, made)))

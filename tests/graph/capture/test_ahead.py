@@ -1,4 +1,4 @@
-"""Kernels of gradients are made by a helper while those of the calls are made here."""
+"""Kernels of gradients are made by a helper while this process makes the kernels of calls."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_nothing_is_asked_where_nobody_needs_it(monkeypatch: pytest.MonkeyPatch)
 def test_a_guess_that_is_wrong_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs come one by one; one that fails is the last of nothing, and a full pipe is no wait."""
+    """Jobs come one by one; a failed one ends nothing, and a full pipe does not block."""
     (tmp_path / "some_jobs.py").write_text(
         "from pathlib import Path\n"
         "def fail(text): raise ValueError(text)\n"

@@ -1,4 +1,4 @@
-"""Capture: nothing runs, everything is noted, and what was noted gives what eager code gives."""
+"""Capture: nothing runs, everything is noted, and the notes give the results of eager code."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def plain(value):
 
 
 class Eager:
-    """How a script runs things: as they are."""
+    """A script's way to run functions: as they are."""
 
     captured = False
 
@@ -76,7 +76,7 @@ class Eager:
 
 
 class Captured:
-    """How a script runs things: as graphs."""
+    """A script's way to run functions: as graphs."""
 
     captured = True
 
@@ -105,7 +105,7 @@ class Captured:
 
 
 def alike(script, plans=None):
-    """`script(way)` gives the same eagerly and with graphs, of so many plans in all."""
+    """Check that `script(way)` gives equal results eagerly and with graphs, of `plans` plans."""
     found = []
     for way in (Eager(), Captured()):
         flow.manual_seed(0)
@@ -186,7 +186,7 @@ def test_a_result_left_in_an_attribute_has_no_value():
 
 @pytest.mark.parametrize("kind", ["attribute", "buffer", "global", "closure", "of the graph"])
 def test_state_carried_by_assignment_is_refused_and_what_was_there_is_back(kind):
-    """A recurrent state that is no argument: each replay would begin with the first one."""
+    """A recurrent state that is no argument is refused: replays would begin with the first one."""
     global STATE
     STATE = state = full(0)
 
@@ -248,7 +248,7 @@ def test_state_carried_in_place_is_state():
 
 
 def test_a_tensor_made_of_numbers_is_made_anew_in_each_call():
-    """It was a variable: what a call added to it was there in the next one."""
+    """A tensor of numbers is no variable: the next call does not see an addition to it."""
 
     def script(way):
         def function(x):
@@ -302,7 +302,7 @@ class Counting(nn.Module):
 
 
 def test_a_counter_that_the_code_uses_counts():
-    """Such a graph is captured at each call, which it says; it is never wrong."""
+    """Such a graph is captured at each call, with a warning; it is never wrong."""
 
     def script(way):
         model = Counting()
@@ -468,7 +468,7 @@ def test_globals_count_also_those_of_functions_that_are_called():
 
 
 def test_a_function_that_is_defined_again_counts():
-    """As in a notebook."""
+    """A function is defined again, as in a notebook."""
 
     def script(way):
         global helper

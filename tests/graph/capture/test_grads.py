@@ -18,7 +18,7 @@ FREE = flow.tensor([1.0, 2.0, -1.0], requires_grad=True)
 
 
 class Program:
-    """A model, a free leaf in a global and one in a closure, and what one call does to them."""
+    """A model, a free leaf in a global and one in a closure, and the effect of one call on them."""
 
     def __init__(self, step):
         flow.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Graphs whose shapes depend on values run in segments, and give what eager code gives."""
+"""Graphs whose shapes depend on values run in segments, with the results of eager code."""
 
 from __future__ import annotations
 

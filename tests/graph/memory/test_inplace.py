@@ -1,4 +1,4 @@
-"""In-place reuse: what may lie where an input lay, what may not, and that nobody can tell."""
+"""In-place reuse: results that may take the memory of an input, and others; no result changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.graph.helpers import captured
 
 
 def pairs(function, *inputs):
-    """How many buffers share the memory of another; results have the bits of those before."""
+    """Count the buffers that share another's memory; results have the bits of those before."""
     before = captured(function, *inputs)
     after = reuse_memory(before)
     plan, plain = compile_plan(after), compile_plan(before)

@@ -33,7 +33,7 @@ some_blocks = st.lists(lives, max_size=40)
 
 
 def overlap(blocks) -> bool:
-    """Whether any two share a byte while both live: every pair is looked at."""
+    """Return True if two blocks share a byte while both live; look at every pair."""
     return any(
         a.meets(b) and a.offset < b.offset + b.size and b.offset < a.offset + a.size
         for a, b in itertools.combinations(blocks, 2)
@@ -132,7 +132,7 @@ def test_plans_are_small_fast_and_always_the_same(rng):
 
 
 def test_a_second_family_wins_where_greedy_orders_do_not(rng):
-    """Of random plans some are best by each."""
+    """Each algorithm is the best one for some random plans."""
     won = {plan_memory(random_blocks(rng, 60)).algorithm for _ in range(60)}
     assert {"largest first", "best fit", "raised"} <= won
 
@@ -151,7 +151,7 @@ def test_plans_of_several_streams_stand_one_behind_the_other(rng):
 
 
 def allocated(step) -> int:
-    """The most bytes that a step allocates beside what is there before."""
+    """Return the most bytes that a step allocates above the bytes before."""
     step()
     gc.collect()
     flow.vm.sync()
@@ -216,7 +216,7 @@ def test_a_plan_of_order_memory_needs_less_than_eager_code():
 
 
 def test_eager_memory_of_a_captured_program():
-    """y lives until the last node that reads it, and so does what it was made of."""
+    """y lives until the last node that reads it, and so does its source."""
     x = flow.ones(4096)
 
     def function(x):

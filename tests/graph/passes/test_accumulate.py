@@ -14,7 +14,7 @@ from tests.graph.helpers import captured, names
 
 
 def compared(function, *inputs, make=accumulate_in_place, exact=False):
-    """Names of the nodes after the pass, whose results are those of the graph before."""
+    """Return names of the nodes after the pass; check that the results are the same."""
     before = captured(function, *inputs)
     after = make(before)
     after.check()
@@ -31,7 +31,7 @@ A, B = flow.randn(6, 6), flow.randn(6, 6)
 
 
 def test_a_weight_used_many_times_has_one_gradient_at_a_time():
-    """Each product begins with the sum of those before it."""
+    """Each product begins with the sum of the products before it."""
     w = flow.randn(64, 64, requires_grad=True)
 
     def function(x):

@@ -1,4 +1,4 @@
-"""The pass `algebra`: what it rewrites, and that every bit stays, of special values too."""
+"""The pass `algebra`: its rewrites; every bit stays, of special values too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def special(dtype):
 
 
 def same_bits(function, *inputs):
-    """Names of the nodes after the pass; results have the bits of those before."""
+    """Return names of the nodes after the pass; check that the results have the same bits."""
     before = captured(function, *inputs)
     after = simplify(before)
     after.check()
@@ -124,7 +124,7 @@ def test_conversions_without_loss_are_one(source, between):
 
 
 def _holds_all(source, between):
-    """Whether the values next to the ends of `source` survive."""
+    """Return True if the values next to the ends of `source` survive."""
     values = special(source).numpy() if source != "bool" else np.array([True, False])
     with np.errstate(all="ignore"):
         back = values.astype(between).astype(source)

@@ -1,4 +1,4 @@
-"""What passes did, node by node: nothing is lost, and each pass is told apart."""
+"""Changes of passes, node by node: nothing is lost, and each pass is told apart."""
 
 from __future__ import annotations
 

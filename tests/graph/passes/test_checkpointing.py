@@ -131,7 +131,7 @@ def test_each_call_is_computed_again_when_its_gradients_need_it():
 
 
 def test_eager_checkpoints_in_build_are_captured_as_what_they_do():
-    """As in eager code: batch norm counts twice, dropout draws the same numbers."""
+    """Checkpoints act as in eager code: batch norm counts twice, dropout repeats its numbers."""
     eager = trained(eager=True, captured=False)
     captured = trained(eager=True)
     assert_same(captured, eager)
@@ -167,7 +167,7 @@ def test_common_subexpressions_do_not_undo_a_checkpoint():
 
 
 def captured_step(function, x, marked=True):
-    """What `function` computes of `x` and a weight, forward and backward, all of it marked."""
+    """Capture `function` of `x` and a weight, forward and backward, all of it marked."""
     w = flow.ones(*x.shape[-1:]).requires_grad_()
     with capturing("f", [(x, "x")]) as capture:
         if marked:
@@ -206,7 +206,7 @@ def test_a_graph_without_marks_is_left_alone():
 
 
 def test_in_place_changes_are_not_made_again():
-    """The buffer has two writers: it is kept, and what is made of it is computed again."""
+    """A buffer with two writers is kept, and the values made of it are computed again."""
 
     def function(x, w):
         y = x * w
@@ -242,7 +242,7 @@ def test_what_was_changed_since_is_kept():
 
 
 def test_results_that_others_read_are_kept():
-    """What a marked call returns is there in forward; it is not computed again for backward."""
+    """The result of a marked call exists in forward; backward does not compute it again."""
     x = flow.randn(4, 8)
     w = flow.ones(8).requires_grad_()
     with capturing("f", [(x, "x")]) as capture:
@@ -392,7 +392,7 @@ def exact_eval(model, x):
 
 @pytest.mark.parametrize("order", ["speed", "memory"])
 def test_micro_batches_of_a_checkpointed_model(order):
-    """What is repeated stays together, and clones are repeated with what they are clones of."""
+    """Repeated nodes stay together, and clones are repeated with their originals."""
 
     def accumulating(graph):
         graph.config.set_gradient_accumulation_steps(4)

@@ -1,4 +1,4 @@
-"""Epilogues: what joins a matrix product, what must not, and that nobody can tell."""
+"""Epilogues: nodes that join a matrix product, and others; no result changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ F = flow.nn.functional
 
 
 def joined(function, *inputs, rtol=2e-6):
-    """Names after the pass; the results are those of the graph before."""
+    """Return names after the pass; check that the results are the same."""
     before = captured(function, *inputs)
     after = PASSES["epilogues"](before)
     after.check()

@@ -1,4 +1,4 @@
-"""Elementwise fusion: what becomes one kernel, what must not, and that nobody can tell."""
+"""Elementwise fusion: nodes that become one kernel, and others; no result changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows: reductions fused with what is around them give the bits that the nodes alone give."""
+"""Rows: reductions fused with their neighbours give the bits of the single nodes."""
 
 from __future__ import annotations
 

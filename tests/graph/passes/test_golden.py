@@ -1,4 +1,4 @@
-"""Plans as text: what `plan.dump()` prints of ten programs.
+"""Plans as text: the `plan.dump()` of ten programs.
 
 The texts in golden/ change when capture, a pass or the memory plan does, so a change of these shows
 in review as a change of text.  `FLOWVM_GOLDEN=write pytest tests/graph/passes/test_golden.py`

@@ -1,4 +1,4 @@
-"""What reads sums over ranks goes behind what does not."""
+"""Readers of sums over ranks go behind nodes that do not need the sums."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tests.graph.passes.test_buckets import EXCHANGE, LANE, Graph
 
 
 class Program(Graph):
-    """Nodes with names of their own: which stands where is what is asked."""
+    """A graph whose nodes have names of their own, to ask for their places."""
 
     def __init__(self):
         super().__init__()

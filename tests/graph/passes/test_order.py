@@ -24,9 +24,7 @@ N = 4096
 
 
 def conflicts(graph):
-    """Pairs of nodes, as (operator, outputs), that must keep their order: one writes what both
-    touch.
-    """
+    """Return the pairs of nodes, as (operator, outputs), that must keep their order."""
     found = set()
     nodes = [(n, {o.buffer for o in n.written()}, {o.buffer for _, o in n.accesses()})
              for n in graph.nodes]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Each pass: what it removes, what it must leave, and that nobody can tell the difference."""
+"""Each pass: the nodes that it removes, the nodes that it must keep; no result changes."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ VIEW = {
 
 
 def random_steps(rng: random.Random, length: int) -> list[tuple[str, str, str, str, str, int]]:
-    """(kind, what, p, q, name of what comes out, number)."""
+    """Return steps: (kind, what, p, q, name of the result, number)."""
     steps = []
     for _ in range(length):
         kind = rng.choice(["new"] * 5 + ["update"] * 4 + ["view"])

@@ -1,4 +1,4 @@
-"""The pass `slices`: what is put together from parts is written once, and is what it was."""
+"""The pass `slices`: a tensor put together from parts is written once, with the same values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.graph.helpers import captured, names
 
 
 def compared(function, *inputs):
-    """Names of the nodes after the pass, whose results are those of the graph before."""
+    """Return names of the nodes after the pass; check that the results are the same."""
     before = captured(function, *inputs)
     after = assemble_slices(before)
     after.check()

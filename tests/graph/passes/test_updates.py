@@ -335,7 +335,7 @@ def test_units_are_of_equal_work():
 
 
 def test_the_kernel_as_plain_python():
-    """`run_pieces` on words that are written here, with a kernel that notes what it is given."""
+    """Run `run_pieces` on words written here, with a kernel that notes its arguments."""
     seen = []
 
     def kernel(args, layout, lo, hi, arena):

@@ -82,7 +82,7 @@ class Case:
 
 
 def cases(length: int) -> Iterator[Case]:
-    """All cases of so many tasks on two streams, but for the streams' and the variables' names."""
+    """Yield all cases of `length` tasks on two streams, up to names of streams and variables."""
     for tasks in itertools.product(TASKS, repeat=length):
         if tasks[0][0] or not any(stream for stream, _, _ in tasks):
             continue
@@ -233,7 +233,7 @@ class World:
         )  # fmt: skip
 
     def _move_up(self) -> None:
-        """What waits in a mailbox, to its beginning: where it is does not matter."""
+        """Move a mailbox's messages to its beginning: their place does not matter."""
         for stream in self.streams:
             box = MBX.AT + stream * MBX.WORDS
             taken, tail = self.m[box + MBX.HEAD], self.m[box + MBX.TAIL]
@@ -253,7 +253,7 @@ class World:
     # --- steps ------------------------------------------------------------------------------------
 
     def steps(self) -> Iterator[Any]:
-        """Functions of those who might do something now: whether they did."""
+        """Yield functions of the threads that might act now; each returns True if it did."""
         yield self.dispatch
         yield self.keep_house
         for stream in self.streams:
@@ -270,7 +270,7 @@ class World:
         return True
 
     def keep_house(self) -> bool:
-        """The home's worker: what `worker_loop` and `run_window` do between two looks."""
+        """Act as the home's worker, as `worker_loop` and `run_window` do between two looks."""
         m, at = self.m, STR.AT + self.home * STR.WORDS
         plan = words_at(self.runtime.ctypes.data, len(self.runtime))
         if self.opened >= 0:
@@ -312,7 +312,7 @@ class World:
     # --- instead of the tasks -------------------------------------------------------------------
 
     def run_once(self, stream: int, first: int, count: int, n: int, turn: int) -> int:
-        """Note who writes what; AssertionError if a task finds something else than it should."""
+        """Note the writer of each access; AssertionError if a task finds a wrong value."""
         for t in range(first, first + count):
             self.m[STR.AT + stream * STR.WORDS + STR.TASK] = t
             keys = {r.buffer: self._key(r, n, turn) for _, _, r in self.plan.tasks[t].registers}
@@ -332,7 +332,7 @@ class World:
         return n, register.buffer.name, id(register), turn % register.copies
 
     def _written(self, n: int, writers: list[int], turns: Any = None) -> list[Any]:
-        """What these tasks write in a launch, in its order: in all turns, or in some."""
+        """Return the writes of these tasks in a launch, in its order: in all turns, or in some."""
         many = [t for t in writers if self.plan.tasks[t].node.repeat > 1]
         turns = range(self.case.times) if turns is None else turns
         found = [(n, turn, t) for turn in turns for t in many]
@@ -369,7 +369,7 @@ class World:
     def _whole(
         self, launches: int, writers: list[int], status: Sequence[int] = (0,) * LAUNCHES
     ) -> set[tuple[Any, ...]]:
-        """What may be left of so many launches: of each all, or nothing if it did not succeed."""
+        """Return the possible remains of so many launches: all of each, or nothing if it failed."""
         found: set[tuple[Any, ...]] = {()}
         for n in range(launches):
             all_of = tuple(self._written(n, writers))

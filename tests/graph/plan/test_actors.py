@@ -66,7 +66,7 @@ def captured(seed: int, length: int = 24, times: int = 1) -> tuple[LogicalGraph,
 
 
 class Spec:
-    """Which executions (launch, node) must come before which, from operands alone."""
+    """The pairs of executions (launch, node) that must be ordered, from operands alone."""
 
     def __init__(self, graph: LogicalGraph, launches: int) -> None:
         self.pairs = []
@@ -212,7 +212,7 @@ def test_sections_equal_node_by_node(seed):
 @pytest.mark.parametrize("abreast", [1, 2, 3])
 @pytest.mark.parametrize("times", [2, 5])
 def test_collectives_of_a_section_have_one_order(abreast, times, monkeypatch):
-    """Whatever acts when: on one stream those of forward and of backward come as in 1F1B."""
+    """On one stream, collectives of forward and of backward come as in 1F1B, whoever acts when."""
     order, x = tensor(), tensor()
     with capturing("lane", [(x, "x")]) as capture:
         capture.repeat, capture.phase = times, "forward"
@@ -279,7 +279,7 @@ def test_from_another_stream_and_sequentially():
 
 
 def pipeline(gate: Gate, regst_num: int) -> tuple[Plan, Any, Any]:
-    """A loader that counts what it loads, and on another stream what waits for the gate."""
+    """Return a Plan with a loader that counts, and a reader on another stream behind the gate."""
     loaded, total = tensor([0]), tensor([0])
     one = tensor([1])
     with capturing("pipeline", [(one, "one")]) as capture:
@@ -463,7 +463,7 @@ def test_words_stay_while_a_message_names_them():
 
 
 def _drop_a_plan() -> None:
-    """Its end lets go of those that ended before."""
+    """Drop a Plan: its end frees Plans that ended before."""
     plan = compile_plan(captured(7)[0])
     assert plan.actors
     del plan
@@ -528,7 +528,7 @@ def test_the_verifier_looks_into_launches_beside_each_other(record):
 
 @pytest.mark.parametrize("several", [False, True])
 def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
-    """Not begun: as if the step had not been; half written: the error; returned: the error once."""
+    """A variable not begun is unchanged; a half written one raises; a returned one raises once."""
     done, half, later, given = (flow.zeros(4) for _ in range(4))
 
     def step(x, places):
@@ -557,7 +557,7 @@ def test_a_variable_of_a_failed_launch_is_whole_or_poisoned(several):
 
 
 def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
-    """It is opened when the one in front is closed, and looked at once more."""
+    """A launch that opens when the one in front is closed is checked once more."""
     total, one = tensor([0]), tensor([1])
     with Gate() as gate:
         with capturing("pipeline", [(one, "one")]) as capture:
@@ -580,7 +580,7 @@ def test_a_launch_with_a_poisoned_input_behind_one_in_flight_does_not_run():
 
 @pytest.mark.parametrize("record", ["trace", "profile"])
 def test_the_verifier_knows_that_a_launch_that_was_skipped_used_nothing(record):
-    """It was in flight beside one that computed, and came to nothing when that one failed."""
+    """A launch was in flight beside one that computed, and did nothing when that one failed."""
     bad, total, one = tensor([1]), tensor([0]), tensor([1])
     with Gate() as gate:
         with capturing("build", [(one, "one")]) as capture:

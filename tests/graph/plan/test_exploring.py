@@ -51,7 +51,7 @@ HANDED_ON = Case(
 
 
 def test_every_reader_of_a_register_gives_its_credit(monkeypatch):
-    """The last task reads what the first has made, and the one in between gives credits, too."""
+    """The last task reads the first one's result, and the one in between gives credits, too."""
     explore(World(HANDED_ON))
     monkeypatch.setattr(plan_actors, "_handed_on", lambda graph, section: set())
     with pytest.raises(AssertionError, match="finds"):
@@ -77,7 +77,7 @@ CASES = [
 
 
 def caught(rules: Any) -> bool:
-    """Whether exploring one of the cases finds something."""
+    """Return True if exploring one of the cases finds an error."""
     for case in CASES:
         try:
             explore(World(case, rules))

@@ -36,7 +36,7 @@ X = flow.tensor([[1.0, -2.0], [3.0, 4.0]])
 
 
 def described(*args, **kwargs):
-    """What a call gives depends on everything about its arguments."""
+    """Return a number that depends on everything about the arguments."""
     total = flow.zeros(())
 
     def visit(value, weight):

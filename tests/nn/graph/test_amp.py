@@ -55,7 +55,7 @@ OPTIMIZERS = {
 
 
 def batches(shape, count, bad=()):
-    """Inputs and labels; those in `bad` overflow."""
+    """Yield inputs and labels; the batches in `bad` overflow."""
     rng = np.random.default_rng(0)
     for k in range(count):
         x = rng.standard_normal((6, *shape)).astype(np.float32)

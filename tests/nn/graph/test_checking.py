@@ -37,7 +37,7 @@ def model() -> nn.Module:
 
 
 def test_a_step_is_what_it_is_without_the_check(seed: int) -> None:
-    """Losses, parameters, what the optimizer has, and the next random number."""
+    """Return losses, parameters, the optimizer's state, and the next random number."""
     flow.manual_seed(seed)
     first = model()
     graphs = [Step(first), Step(copy.deepcopy(first))]
@@ -73,7 +73,7 @@ def test_a_function_of_its_arguments() -> None:
 
 
 def test_what_a_capture_keeps_and_code_would_not() -> None:
-    """Python that counts in what is called from build."""
+    """A module called from build counts in Python."""
     numbers = itertools.count(1)
 
     class Counting(nn.Module):

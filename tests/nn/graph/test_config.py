@@ -1,4 +1,4 @@
-"""graph.config: what it takes, what it refuses, and that it decides which Plan a call gets."""
+"""graph.config: the values that it takes and refuses; it decides which Plan a call gets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Graphs of tensors without elements: every op whose sample is made empty gives what eager code
-gives, its gradients too.
+"""Graphs of tensors without elements: every op with an empty sample.
+
+Results and gradients are the same as in eager code.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def without(arrays: list[np.ndarray], size: int) -> list[np.ndarray]:
 
 
 def results(function: Any, tensors: list[Any]) -> list[np.ndarray]:
-    """What a call gives, and the gradients of its sum."""
+    """Return a call's results, and the gradients of their sum."""
     made = tensors_in(function(*tensors))
     wanted = [t for t in tensors if t.requires_grad]
     sums = [r.sum() for r in made if r.requires_grad]

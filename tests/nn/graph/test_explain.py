@@ -1,4 +1,4 @@
-"""A new capture says what differed, once, on the user's line; `explain` keeps it."""
+"""A new capture names the difference, once, on the user's line; `explain` keeps it."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def terminal(monkeypatch):
 
 
 def shown(text):
-    """What a terminal shows in the end, and each state of its line on the way."""
+    """Return the text that a terminal shows in the end, and each state of its line on the way."""
     states = text.split("\r\x1b[2K")
     assert "\n" not in text
     return states[-1], states

@@ -1,4 +1,4 @@
-"""nn.Graph from the user's side: replays are what eager code does, and never something else."""
+"""nn.Graph from the user's side: replays do the same as eager code, and nothing else."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def trained(make_model, shape, make_optimizer, captured, without=(), steps=5, sc
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_training_with_a_graph_is_eager_training_bit_for_bit(model, optimizer):
-    """Where kernels are the same; fused ones differ in the last place."""
+    """Results are equal bit for bit with the same kernels; fused ones differ in the last place."""
     eager = trained(*MODELS[model], OPTIMIZERS[optimizer], False, scheduled=True)
     graph = trained(*MODELS[model], OPTIMIZERS[optimizer], True, ("fusion",), scheduled=True)
     fused = trained(*MODELS[model], OPTIMIZERS[optimizer], True, scheduled=True)

@@ -1,4 +1,4 @@
-"""Numbers that are found anew: what is remembered of them, how they are printed and computed."""
+"""Numbers that each replay computes anew: their records, their printing and their values."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Live numbers as arguments: every op that takes a number takes one that a graph finds anew for
-each replay, at the place of each number of a sample, and gives what eager code gives, also after
-that number has changed.
+"""Live numbers as arguments of every op that takes a number.
+
+At the place of each number of a sample there is one that a graph computes anew for each replay.
+Results are eager code's, also after the number has changed.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class WithNumbers(flow.nn.Graph):
 
 
 def outcome(function: Any) -> list[np.ndarray] | type:
-    """What a call gives: arrays, or the class of its error."""
+    """Return the outcome of a call: arrays, or the class of its error."""
     try:
         return arrays_in(function())
     except (FlowError, IndexError, ValueError, TypeError) as error:

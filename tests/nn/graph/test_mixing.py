@@ -1,5 +1,6 @@
-"""Graphs and eager code mixed: from several threads, on several streams, around each other; bit for
-bit what one thread alone gives.
+"""Graphs and eager code mixed: from several threads, on several streams, around each other.
+
+The bits are the ones of one thread alone.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Worker:
         return loss.detach()
 
     def run(self, turns: int) -> list[np.ndarray]:
-        """What is seen on the way, then parameters and buffers."""
+        """Return the values seen on the way, then parameters and buffers."""
         seen = []
         for _ in range(turns):
             x, y = self.rng.choice(self.batches)
@@ -97,7 +98,7 @@ def test_graph_turns_are_eager_turns(seed: int) -> None:
 
 
 def test_two_threads_with_graphs_and_eager_code(seed: int) -> None:
-    """Each thread's bits are those of one thread alone."""
+    """Each thread's bits equal the bits of one thread alone."""
     alone = [Worker(seed + k).run(30) for k in range(2)]
     start = threading.Barrier(2)
 

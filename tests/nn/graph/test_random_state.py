@@ -1,5 +1,7 @@
-"""Random numbers in graphs: what code does to generators (draws, seeds, keeps their state) happens
-at each call, in the order of the code, so calls of a graph are eager calls number for number.
+"""Random numbers in graphs: draws, seeds and kept states of generators.
+
+They happen at each call, in the order of the code, so calls of a graph equal eager calls number for
+number.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def function_of(module: Any) -> Callable[..., Any]:
 def run(
     module: Any, function: Callable[..., Any], batches: list[list[np.ndarray]], seed: int
 ) -> Iterator[np.ndarray]:
-    """What each call gives, then what it left: buffers, and the next random number."""
+    """Yield the results of each call, then its traces: buffers, and the next random number."""
     flow.manual_seed(seed)
     for batch in batches:
         inputs = [flow.tensor(a) for a in batch]
@@ -200,7 +200,7 @@ def test_module(name: str, training: bool, seed: int, rng: np.random.Generator) 
 
 
 def test_every_module_is_here() -> None:
-    """By name of class, in the cases or in what the cases are built of."""
+    """Every module is in the cases, or is a part of one, by name of class."""
     made = [module for make, _ in ALL.values() for module in make(nn).modules()]
     covered = {type(module).__name__ for module in made}
     covered |= {name for name in vars(nn) if name.startswith("Lazy")}  # they become others

@@ -77,7 +77,7 @@ class Replay:
         return made
 
     def eager(self, arrays: list[np.ndarray]) -> list[np.ndarray] | None:
-        """None if these values are none that the op takes."""
+        """Run the op eagerly; return None if it does not take these values."""
         flow.manual_seed(self.seed)
         try:
             return arrays_in(self.function(*self.tensors(arrays)))

@@ -205,7 +205,7 @@ class Step(nn.Graph):
         return loss
 
     def eagerly(self, x: Any, y: Any) -> None:
-        """The same without a graph."""
+        """Take the step without a graph."""
         for optimizer, _ in self._optimizers:
             optimizer.zero_grad()
         mse(self.model, x, y).backward()

@@ -1,4 +1,4 @@
-"""The graph in print: modules with what runs in each, before and after the first call."""
+"""The graph in print: modules with the nodes in each, before and after the first call."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_before_the_first_call_there_are_modules_parameters_and_optimizers():
 
 
 def test_operators_stand_under_the_module_that_they_belong_to():
-    """Forward under the module called, gradients under that of what they are gradients of."""
+    """Forward stands under the module called, a gradient under the module of its forward."""
     graph = compiled()
     captured = [node for node in graph.graphs[0].nodes if node.phase != "optimizer"]
     text, stack, found = repr(graph), [], {}

@@ -1,5 +1,6 @@
-"""Every op that has samples, and those that have none: a graph of it and of its gradients is saved,
-loaded into another graph object, and gives the same bits.
+"""Every op: a graph of it and of its gradients is saved and loaded into another graph object.
+
+The bits are the same.  Some ops have samples, others do not.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def mapped(value: Any, function: Any) -> Any:
 
 
 def narrowed(t: Any) -> Any:
-    """What was double, as single."""
+    """Convert double precision to single."""
     if t.dtype is flow.float64:
         return t.float()
     return t.to(flow.complex64) if t.dtype is flow.complex128 else t
@@ -261,7 +262,7 @@ def test_a_kind_holds_for_its_values_alone(said: Any, right: Any, wrong: Any) ->
 
 
 def test_a_fresh_process_has_declared_every_operator() -> None:
-    """What only some programs import is imported before a graph is read."""
+    """Modules that only some programs import are imported before a graph is read."""
     program = """
 import importlib, pkgutil
 import flowvm.nn.graph.loading

@@ -113,7 +113,7 @@ def test_a_compiled_step_follows_the_rate():
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_shape_that_data_decide_between_two_steps(name):
-    """It cuts the graph in segments; each step stays in its own."""
+    """A shape that depends on data cuts the graph in segments; each step stays in its own."""
     pair, eager = Pair(OPTIMIZERS[name]), Pair(OPTIMIZERS[name])
 
     def body(one):
@@ -271,7 +271,7 @@ def test_a_step_of_the_subclass_own_is_noticed(of_the_instance):
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "Adagrad", "ASGD", "RMSprop"])
 def test_a_step_that_begins_with_zero_grad_is_captured_once(name):
-    """What .grad held does not matter to it; where it does, there is a Plan of its own."""
+    """The values in `.grad` do not matter to such a step; else it has a Plan of its own."""
     made = []
     for compiled in (True, False):
         net = nn.Linear(3, 2)

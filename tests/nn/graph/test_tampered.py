@@ -1,5 +1,6 @@
-"""Files of saved graphs that somebody has changed: nothing in them runs, and nothing is half taken
-over.  The checksum is made anew each time, as whoever changes a file would.
+"""Changed files of saved graphs: nothing in them runs, and nothing is half taken over.
+
+The checksum is made anew each time, as an attacker would.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def test_what_was_not_changed_loads(state):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """What `os.system` was called with."""
+    """Record the calls of `os.system`."""
     found = []
     monkeypatch.setattr(os, "system", found.append)
     return found
@@ -205,7 +206,7 @@ def test_classes_go_by_a_table_or_are_named_tuples():
 
 
 def test_the_class_of_a_result_is_not_called(state, ran):
-    """It was: with what the graph gives, at the first call."""
+    """Loading once called the class with the graph's results, at the first call."""
 
     def change(plan):
         items = plan["result"]["tuple"][1:]
@@ -297,7 +298,7 @@ def test_expressions_that_grow_without_end_are_refused(state):
 
 
 def grown(kind):
-    """All operands of buffers of a kind, and the buffers, become larger than what is there."""
+    """Return a change that makes all buffers and operands of a kind larger than their memory."""
 
     def change(plan):
         graph = plan["graph"]
@@ -396,7 +397,7 @@ ATTRIBUTES = {
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
 def test_attributes_are_those_that_a_call_can_have(name):
-    """Kernels rely on what the ops' functions check, and a file comes in behind them."""
+    """Kernels rely on the checks of the ops' functions, and a file bypasses these."""
     function, wrong = ATTRIBUTES[name]
     graph = flow.compile(function)
     graph(X)

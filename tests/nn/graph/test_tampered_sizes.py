@@ -66,7 +66,7 @@ MORE = {  # without sizes
 
 
 class Saved:
-    """A graph of a call and its gradient, what it has saved, and the Plan in it."""
+    """A graph of a call and its gradient, its saved state, and the Plan in it."""
 
     def __init__(self, function: Any, x: Any) -> None:
         self.graph, self.x = flow.compile(with_gradient(function)), x
@@ -95,7 +95,7 @@ class Saved:
         return self.plan["graph"]["nodes"][names.index(name)]
 
     def sizes(self) -> list[tuple[Any, int]]:
-        """(list, place in it) of what all attributes are, but those of FREE."""
+        """Return (list, place in it) of every attribute, except the ones of FREE."""
         found = []
         for node, saved in zip(self.nodes, self.plan["graph"]["nodes"], strict=True):
             attrs = saved["attrs"]["tuple"]

@@ -1,4 +1,4 @@
-"""What a user can make a graph of, and what they can give to one."""
+"""The objects that users can make graphs of, and the arguments that graphs take."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_compiled_module_is_a_graph_with_the_modules_attributes():
 
 
 def test_a_compiled_module_trains_from_outside():
-    """As PyTorch's programs do: the results of a compiled module have gradients."""
+    """As in PyTorch's programs, the results of a compiled module have gradients."""
     model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 3))
     twin, (x, y) = copy.deepcopy(model), data()
     compiled = flow.compile(model, mode="reduce-overhead", dynamic=False)

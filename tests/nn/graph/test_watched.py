@@ -1301,7 +1301,7 @@ CAPTURED_AT_EACH_CALL = {"generator_of_random_numbers"}
 
 @pytest.fixture(autouse=True)
 def _cleared(monkeypatch):
-    """What kinds change is as it was afterwards."""
+    """Restore the values that the kinds change."""
     monkeypatch.setattr(Shared, "k", 2.0)
     monkeypatch.setitem(os.environ, "FLOWVM_TEST_WATCHED", "")
     yield
@@ -1379,7 +1379,7 @@ def test_what_a_graph_reads_of_itself_is_watched(change):
 
 
 def alike_at_each_call(make, calls=4):
-    """A graph gives what eager code gives, call by call, and leaves what that leaves."""
+    """Check that a graph does the same as eager code, call by call, and has the same effects."""
     x = flow.arange(1.0, 4.0)
     eager, left_by_eager = make()
     replayed, left = make()
@@ -1538,7 +1538,7 @@ UNWATCHED = {}
 
 
 def unwatched(said):
-    """Enter a function that reads what no call can ask for, and what is said of it."""
+    """Return a decorator that enters a function whose reads no call can check, and its message."""
 
     def enter(make):
         UNWATCHED[make.__name__] = make, said

@@ -1,5 +1,6 @@
-"""Arguments that a graph writes: the caller's tensors have what eager code leaves in them, whatever
-else names their memory, and count their versions.
+"""Arguments that a graph writes: the caller's tensors have the values that eager code leaves.
+
+This holds whatever else names their memory; they count their versions.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _is_array(args: Any) -> bool:
 
 
 def named(way: str, held: Any) -> tuple[Any, Any]:
-    """Two arguments, by how they share memory with each other or with what is `held`."""
+    """Return two arguments, by the way they share memory with each other or with `held`."""
     base = flow.arange(8.0)
     return {
         "apart": lambda: (flow.arange(4.0), flow.arange(4.0)),
@@ -138,7 +139,7 @@ WAYS = (
 
 
 def random_program(rng: np.random.Generator) -> Any:
-    """Reads and writes of x, y and w in a random order; gives what was computed on the way."""
+    """Return a program that reads and writes x, y and w in a random order; it returns values."""
     steps = [
         (str(rng.choice(["x", "y", "w"])), str(rng.choice(["x", "y", "w"])), int(rng.integers(5)))
         for _ in range(6)

@@ -128,7 +128,7 @@ def views(rng):
 
 @pytest.fixture(params=["as it is", "small tiles"])
 def tiles(request, monkeypatch):
-    """Also with tiles so small that small arrays have many."""
+    """Run the test also with tiles so small that small arrays have many."""
     if request.param == "small tiles":
         for name, value in (("CHUNK", 24), ("STAGE", 512), ("SHORT", 4), ("PIECE", 4)):
             monkeypatch.setattr(f"flowvm.ops.declare.cpu.tile_plan.{name}", value)
@@ -254,7 +254,7 @@ def test_integers(rng, dtype):
 
 
 def test_divisions_of_64_bits(rng):
-    """They go by way of float64: any rounding there has to be made up for."""
+    """Divisions of 64 bits go by way of float64: any rounding there must be corrected."""
     edges = [s * (1 << k) + d for k in range(63) for s in (1, -1) for d in (-1, 0, 1)]
     edges = np.array(sorted({*edges, (1 << 63) - 1, -(1 << 63), 1 - (1 << 63)}), np.int64)
     x, y = (a.ravel() for a in np.meshgrid(edges, edges[edges != 0]))
@@ -590,7 +590,10 @@ def seen(a, given=None):
 
 
 def run_body(body, arrays, consts=(), units=1, scalars=(), scratch=None, splits=(), more=(), **kw):
-    """`more` are views of optional operands; those that are given are the last of `arrays`."""
+    """Run the kernel of a body.
+
+    `more` are views of optional operands; the given ones are the last of `arrays`.
+    """
     views = [*map(seen, arrays[: len(arrays) - sum(v.given for v in more)]), *more]
     address = body_kernel(
         body, [Operand.of(v) for v in views], [kind_of(c) for c in consts],

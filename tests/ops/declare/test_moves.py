@@ -66,7 +66,7 @@ def test_in_python():
 
 
 def test_what_stands_in_until_it_is_compiled(monkeypatch):
-    """It moves the same, and gives way to the compiled one as soon as that is there."""
+    """The stand-in moves the same bytes, and gives way to the compiled move."""
     tuned = ctypes.c_int64(0)
     monkeypatch.setattr(walk, "_tuned", tuned)
     monkeypatch.setattr(walk, "_TUNED", f"flowvm_tuned_move_{id(tuned)}")

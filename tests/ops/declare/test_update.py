@@ -1,4 +1,4 @@
-"""Updates: one program in place, with what follows from the numbers alone computed once."""
+"""Updates: one program in place; numbers that follow from its numbers are computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`flow.fft` against PyTorch's transforms: values, dtypes, gradients, and what is refused."""
+"""`flow.fft` against PyTorch's transforms: values, dtypes, gradients, and refused calls."""
 
 import numpy as np
 import pytest

@@ -35,7 +35,7 @@ def first_sample(op, seed):
 
 
 def has_new_ties(sample):
-    """Whether rounding made equals of numbers that were none: which comes first is open then."""
+    """Return True if rounding made unequal numbers equal: then their order is open."""
     floats = [a for a in calls.arrays_of(sample) if calls.is_float(a)]
     return any(len(np.unique(rounded(a))) < len(np.unique(a)) for a in floats)
 

@@ -26,7 +26,7 @@ TOLERANCES = {"float64": (1e-10, 1e-12), "float32": (1e-5, 1e-6), "float16": (4e
 
 
 def modules() -> list[types.ModuleType]:
-    """Every module of flowvm.ops, imported: importing one is what declares its samples."""
+    """Import every module of flowvm.ops: the import declares its samples."""
     found = pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops.")
     return [importlib.import_module(name) for name in sorted(m.name for m in found)]
 
@@ -37,7 +37,7 @@ ROOMS_WITHOUT_PUBLIC_OPS = ("declare", "placed", "scalar", "updates")
 
 
 def is_public(module: types.ModuleType) -> bool:
-    """Whether it has public ops: it lies in a room itself, not in a folder of the room."""
+    """Return True if the module has public ops: it is in a room, not in a folder of the room."""
     place = module.__name__.split(".")[2:]
     return len(place) == 2 and place[0] not in ROOMS_WITHOUT_PUBLIC_OPS
 
@@ -129,19 +129,19 @@ def as_tensor(a: Array) -> Tensor:
 
 
 def transposed(a: Array) -> Tensor:
-    """The same values, stored with the dimensions the other way round."""
+    """Return the values in a tensor with the dimensions stored the other way round."""
     return adopt_array(np.array(a.T, order="C").T)
 
 
 def stepped(a: Array) -> Tensor:
-    """The same values, every second element of a larger memory."""
+    """Return the values in a tensor of every second element of a larger memory."""
     if a.ndim == 0:
         return adopt_array(np.array([a, a])[1:].reshape(()))
     return adopt_array(np.repeat(np.array(a, order="C"), 2, axis=-1)[..., ::2])
 
 
 def widened(a: Array) -> Array:
-    """What the reference computes with: float64."""
+    """Return the array with which the reference computes: float64."""
     return a.astype(np.float64) if is_float(a) else a
 
 
@@ -168,7 +168,7 @@ def tolerances(op: OpSamples, dtype: str) -> tuple[float, float]:
 
 
 def shown(op: OpSamples, sample: Sample, seed: int) -> str:
-    """What a failure says of the call."""
+    """Return the text of a call for a failure's message."""
     parts = [_text(a) for a in sample.args]
     parts += [f"{k}={_text(v)}" for k, v in sample.kwargs.items()]
     return f"{op.name}({', '.join(parts)})\nseed {seed}"

@@ -1,5 +1,6 @@
-"""What is checked of every sample of every op. Each check prints the call, the seed and both
-values.
+"""Checks of every sample of every op.
+
+Each check prints the call, the seed and both values.
 """
 
 import warnings
@@ -74,7 +75,7 @@ class Checks:
             return bool(np.allclose(a.astype(np.float64), b, rtol, atol, equal_nan=True))
 
     def meta(self, sample: Sample, result: Any) -> None:
-        """A result is what its meta says: its shape and strides stay inside its memory."""
+        """Check that a result's meta is true: its shape and strides stay inside its memory."""
         if not isinstance(result, Tensor):
             return
         where = calls.shown(self.op, sample, self.seed)
@@ -219,7 +220,7 @@ class Checks:
     # --- what a caller meets ------------------------------------------------------------------
 
     def errors(self) -> None:
-        """Wrong arguments raise, at the call, what was declared, and say something."""
+        """Check that wrong arguments raise the declared error at the call, with a message."""
         for wrong, kind in self.op.errors:
             with pytest.raises(kind) as caught:
                 wrong(flow)

@@ -1,5 +1,6 @@
-"""Ranks as threads of one process, with collectives that meet in a table: what global tensors do on
-several ranks, without a transport.
+"""Ranks as threads of one process, with collectives that meet in a table.
+
+They run global tensors on several ranks without a transport.
 """
 
 import itertools
@@ -18,7 +19,7 @@ PATIENCE = 100  # seconds that a rank waits for the others: then one of them has
 
 
 class _Meeting:
-    """Where ranks hand over arrays: each leaves what it has, and takes what all have left."""
+    """The table of arrays at which ranks meet: each adds its own, and takes the arrays of all."""
 
     def __init__(self, size):
         self.size = size
@@ -130,7 +131,7 @@ def _world():
 
 
 def run(size, function):
-    """What `function(rank)` gives on each of `size` ranks, all of which run it at the same time.
+    """Return the results of `function(rank)` on `size` ranks, which all run at the same time.
 
     An error on one ends all.
     """
@@ -187,7 +188,7 @@ def held(array, where, sbp):
 
 
 def check_parts(parts, values, where, sbp):
-    """Compare what the ranks hold, `parts` by rank, with `values`; summands are added up first."""
+    """Compare the ranks' parts, `parts` by rank, with `values`; summands are added up first."""
     sums = {}
     for rank, place in zip(where.flat, np.ndindex(where.shape), strict=True):
         summand = [s is placements.partial_sum for s in sbp]
@@ -206,7 +207,7 @@ def barriers():
 
 
 def each_sbp(ndim, axes=1):
-    """All that a tensor of so many dimensions may be held as."""
+    """Return every sbp of a tensor of `ndim` dimensions, for each of `axes`."""
     one = [placements.broadcast, *(placements.split(d) for d in range(ndim))]
     return list(itertools.product([*one, placements.partial_sum], repeat=axes))
 

@@ -22,11 +22,11 @@ TOLERANCES = {
 
 
 class AbsentError(Exception):
-    """The sample has what flowvm has not: another layout, a dtype, a device."""
+    """The error of a sample with a layout, a dtype or a device that flowvm lacks."""
 
 
 def of_torch(x, leaves):
-    """A tensor like `x`; what requires grad, and its twin, are added to `leaves`."""
+    """Return a tensor like `x`; if it requires grad, add it and its twin to `leaves`."""
     if x.layout != torch.strided or not hasattr(flow, str(x.dtype)[6:]):
         raise AbsentError
     dtype, plain = getattr(flow, str(x.dtype)[6:]), x.detach()
@@ -70,7 +70,7 @@ def flat(value):
 
 
 def same(mine, theirs, what):
-    """Whether a result is PyTorch's."""
+    """Check that a result is PyTorch's."""
     if not isinstance(theirs, torch.Tensor):
         assert mine == theirs or mine != mine, f"{what}: {mine}, PyTorch has {theirs}"
         return
@@ -97,8 +97,10 @@ def function_of(name):
 
 
 def called(op):
-    """What the op's samples are for: flowvm's function of its name, or where the table has code of
-    its own, which calls a method or orders arguments otherwise, that code with flowvm for PyTorch.
+    """Return the function to call with the op's samples: flowvm's function of its name.
+
+    The table may have code of its own, which calls a method or orders arguments otherwise.  Then it
+    is that code, with flowvm for PyTorch.
     """
     own = op.op
     if isinstance(own, types.FunctionType) and "testing" in own.__module__ and not own.__closure__:

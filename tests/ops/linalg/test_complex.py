@@ -52,7 +52,7 @@ def reflected(t, a, other, left, transpose):
 
 
 def real_diagonal(t, a):
-    """What LAPACK takes the factor of a Hermitian matrix to be."""
+    """Return the Hermitian matrix that LAPACK takes for `a`: with a real diagonal."""
     return a + (a.conj() - a) / 2 * t.eye(a.shape[-1], dtype=a.dtype)
 
 

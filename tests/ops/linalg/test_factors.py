@@ -1,4 +1,4 @@
-"""Factors multiplied again, gradients against finite differences, what LAPACK turns down."""
+"""Factors multiplied again, gradients against finite differences, input that LAPACK refuses."""
 
 import numpy as np
 import pytest

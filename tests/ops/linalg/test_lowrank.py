@@ -1,4 +1,4 @@
-"""Factorizations by random vectors: against those of the whole matrices, by NumPy and SciPy."""
+"""Factorizations by random vectors, against whole factorizations by NumPy and SciPy."""
 
 import numpy as np
 import pytest

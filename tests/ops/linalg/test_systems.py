@@ -72,7 +72,7 @@ def test_empty_systems():
 
 @pytest.fixture
 def threads_of_openblas():
-    """What SciPy's OpenBLAS is told, and what it has before and after the test."""
+    """Return functions to ask for and to set OpenBLAS's threads; set them back after the test."""
     found = openblas_threads()
     if found is None:
         pytest.skip("SciPy has no OpenBLAS of its own")

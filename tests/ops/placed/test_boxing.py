@@ -18,7 +18,7 @@ def array(shape, seed=0):
 
 
 def unboxed(x):
-    """All of a global tensor, put together here from what every rank holds."""
+    """Return a whole global tensor, put together from every rank's part."""
     return x.numpy()
 
 

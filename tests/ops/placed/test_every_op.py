@@ -1,4 +1,4 @@
-"""Every sample of every op on global tensors: the result and the gradients are those of one rank.
+"""Every sample of every op on global tensors: results and gradients equal one rank's.
 
 Ranks are threads (`ranks`).  Each sample is called with its tensors held one way or another, drawn
 by the seed, first by the cheapest signature of each call inside, then by the other legal ones: a
@@ -65,7 +65,7 @@ class Case:
         return t.clone().requires_grad_() if self._wants_grad(array) else t
 
     def check(self, size, pick=None):
-        """The same on `size` ranks, by the cheapest signatures or by number `pick` of each call."""
+        """Check `size` ranks, by the cheapest signatures or by number `pick` of each call."""
         if pick is not None:  # calls that have an entry of their own are not asked
             for operator in tuple(operators):
                 operator.kept.forget()

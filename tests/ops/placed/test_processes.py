@@ -1,5 +1,6 @@
-"""Global tensors on ranks that are processes: programs under `flowvm launch`, of which the ranks,
-whatever their number, say the same.
+"""Global tensors on ranks that are processes: programs under `flowvm launch`.
+
+Any number of ranks prints the same.
 """
 
 import functools
@@ -33,7 +34,7 @@ def say(*values):
 
 
 def launched(folder, ranks, program, *args):
-    """What rank 0 of a program says, line by line."""
+    """Return the output of rank 0 of a program, line by line."""
     script = Path(folder) / "program.py"
     script.write_text(HEAD + program)
     command = [sys.executable, str(script), *args]
@@ -255,7 +256,7 @@ KINDS = ["mlp", "tensor parallel", "cnn", "transformer", "zero 1", "zero 2", "ze
 
 @functools.cache
 def trained(ranks):
-    """Of each kind of model, the losses of eager code and of a graph."""
+    """Return, for each kind of model, the losses of eager code and of a graph."""
     with tempfile.TemporaryDirectory() as folder:
         said = launched(folder, ranks, TRAIN, *KINDS)
     return {kind: losses for kind, *losses in said}

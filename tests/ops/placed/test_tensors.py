@@ -1,4 +1,4 @@
-"""What users type about global tensors: made, asked, printed, indexed, changed; and errors."""
+"""Users' calls on global tensors: made, asked, printed, indexed, changed; and errors."""
 
 import copy
 import pickle

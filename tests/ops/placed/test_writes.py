@@ -1,4 +1,4 @@
-"""Writes in place to global tensors and to views of them are those of one rank, and happen once."""
+"""Writes in place to global tensors and to views of them equal one rank's, and happen once."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""embedding_bag against PyTorch: random bags in every mode, and what changes table or gradient."""
+"""embedding_bag against PyTorch: random bags in every mode, and changes of table or gradient."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import flowvm as flow
 
 
 def both(arguments: dict[str, Any], **options: Any) -> None:
-    """The same result, table afterwards and gradients in both libraries."""
+    """Check that both libraries give the same result, table afterwards and gradients."""
     torch = pytest.importorskip("torch")
     found = []
     for lib in (flow, torch):

@@ -1,4 +1,4 @@
-"""Every kind of index, read and written, against NumPy; gradients of both; and what goes wrong."""
+"""Every kind of index, read and written, against NumPy; gradients of both; and errors."""
 
 import numpy as np
 import pytest
@@ -150,7 +150,7 @@ def test_gradients_of_reading(key, rng):
 @pytest.mark.parametrize("key", SMALL, ids=str)
 @pytest.mark.parametrize("whole", [True, False])
 def test_gradients_of_writing(key, whole, rng):
-    """To what the tensor was before, and to the value."""
+    """Writing has gradients to the tensor before, and to the value."""
     k, first = key_of(key), rng.standard_normal((2, 3))
     if not whole and isinstance(key, np.ndarray) and len(set(key.tolist())) < len(key):
         return  # several places in the value for one element

@@ -102,7 +102,7 @@ def test_sort_strided_and_along_any_dimension(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_keys_have_the_order_of_numbers(dtype, rng):
-    """The Python twin of what the kernels do, on every kind of number."""
+    """The Python twin of the kernels, on every kind of number."""
     a = np.unique(floats(rng, 500, dtype))
     numbers = np.sort(np.append(a[~np.isnan(a)], rng.standard_normal(100).astype(dtype)))
     order = keys_of(flow.tensor(numbers)._meta)

@@ -1,4 +1,4 @@
-"""nms: many random boxes, ties, and boxes at the edge of what removes another."""
+"""nms: many random boxes, ties, and boxes at the limit of suppression."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ def _random_case(rng):
 
 
 def _agree_with_definition(rng, n, size, kernel, options, dtype):
-    """Forward against the definition; the gradients as those of a linear function."""
+    """Check forward against the definition, and the gradients as of a linear function."""
     x, w, b = (rng.standard_normal(s).astype(dtype) for s in (size, kernel, kernel[:1]))
     leaves = [leaf(v) for v in (x, w, b)]
     out = getattr(flow, f"conv{n}d")(*leaves, **options)
@@ -186,7 +186,7 @@ def test_random_geometries(seed):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_random_geometries_row_by_row(seed, monkeypatch):
-    """What planes that do not fit into an arena take, on small ones."""
+    """Small planes take the path of planes that do not fit into an arena."""
     monkeypatch.setattr(conv_ops, "MOST", 0)
     rng = np.random.default_rng(1000 + seed)
     n, size, kernel, options = _random_case(rng)

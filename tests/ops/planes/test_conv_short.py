@@ -1,5 +1,6 @@
-"""What a first small convolution runs while a helper compiles its kernel: the same bits, and one of
-the two does an instruction from its first phase to its last.
+"""The stand-in that a first small convolution runs while a helper compiles its kernel.
+
+The bits are the same, and one of the two runs an instruction from its first phase to its last.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def run(kernel: int, launch, arrays, between=lambda: None):
 
 
 def bodies(launch, monkeypatch):
-    """The kernel, that which stands in for it, the jobs of helpers, and what is done behind one."""
+    """Return the kernel, its stand-in, the jobs of helpers, and the work behind a job."""
     body = body_of(
         launch.body, [Operand.of(v) for v in launch.views], [kind_of(c) for c in launch.consts]
     )

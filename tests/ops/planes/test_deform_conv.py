@@ -17,7 +17,7 @@ F = flow.nn.functional
 
 
 def arguments(rng: np.random.Generator, groups: int, apart: int, kernel: int) -> dict[str, Any]:
-    """Of 17 x 17 windows and 10 channels in each group."""
+    """Return arguments of 17 x 17 windows and 10 channels in each group."""
     c, taps, space = 10 * groups, kernel * kernel, (17, 17)
     planes = 17 + kernel - 1
     return {

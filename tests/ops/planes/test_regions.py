@@ -16,7 +16,7 @@ Call = tuple[float, int, int, int, bool]
 
 
 def weights_of(start: float, each: float, bins: int, grid: int, size: int) -> Any:
-    """(bins, size): what each element counts in each bin, point by point."""
+    """Return (bins, size): the weight of each element in each bin, point by point."""
     found = np.zeros((bins, size))
     for k in range(bins):
         for i in range(grid):

@@ -1,4 +1,4 @@
-"""What a declaration says of shapes, dtypes and errors stands in the op's docstring, and is so."""
+"""An op's docstring has the shapes, dtypes and errors of its declaration, and they are true."""
 
 import pytest
 

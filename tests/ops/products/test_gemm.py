@@ -339,7 +339,7 @@ SHAPES = {"own": None, "vectors of 4": TileShape(8, 3, 4), "vectors of 8": TileS
 
 @functools.cache
 def functions(shape, dtype):
-    """TileFunctions for `shape`, and what keeps them in memory."""
+    """Return TileFunctions for `shape`, and the objects that keep them in memory."""
     if shape is None:
         return tile_functions(dtype), None
     llvm.initialize_native_target()

@@ -1,4 +1,4 @@
-"""What is no probability and no weight is an error, as in PyTorch."""
+"""Invalid probabilities and weights are errors, as in PyTorch."""
 
 from __future__ import annotations
 

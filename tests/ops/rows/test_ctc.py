@@ -47,7 +47,7 @@ def test_a_length_below_zero_takes_no_label_in_front() -> None:
 
 
 def test_the_gradient_looks_at_its_labels_itself() -> None:
-    """They are not always those of the forward call: a saved graph says what it is of."""
+    """Labels may differ from the forward call's: a saved graph says which ones it uses."""
     x = F.log_softmax(flow.ones(4, 1, 3), -1)
     targets, steps, counts = flow.tensor([[1, 2]]), flow.tensor([4]), flow.tensor([2])
     labels = Labels(0, 0, 0)

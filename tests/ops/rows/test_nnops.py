@@ -1,4 +1,4 @@
-"""Activations, softmax, normalisation and losses: what their declared samples do not reach."""
+"""Activations, softmax, normalisation and losses: cases beyond their declared samples."""
 
 import warnings
 
@@ -189,7 +189,7 @@ def test_norms_refuse():
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_cross_entropy_of_many(rng, reduction):
-    """Above the size that one thread does, the loss and its gradient are those of parts of it."""
+    """Above one thread's size, the loss and its gradient equal the ones of its parts."""
     x, target = rng.standard_normal((9000, 11)), rng.integers(0, 11, 9000)
     target[::7] = -100
     whole = leaf(x)

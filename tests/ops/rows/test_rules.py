@@ -1,4 +1,4 @@
-"""What joins elements, on plain numbers: the rules that kernels of both devices are made of."""
+"""The rules that join elements, on plain numbers: kernels of both devices are made of them."""
 
 import itertools
 import math

@@ -1,5 +1,6 @@
-"""Spreads and norms of numbers whose squares are none: moments, norm layers, lengths of float32,
-from the smallest numbers to the largest, against float64.
+"""Spreads and norms of numbers whose squares overflow or vanish: moments, norm layers, lengths.
+
+They are float32, from the smallest numbers to the largest, against float64.
 """
 
 import numpy as np
@@ -20,7 +21,10 @@ def far_off(got, want):
 
 
 def errors(function, x, others, rng):
-    """Of the value and of each gradient; `function` gets flowvm or PyTorch, and tensors."""
+    """Return the errors of the value and of each gradient.
+
+    `function` gets flowvm or PyTorch, and tensors.
+    """
     mine = [flow.tensor(a, requires_grad=True) for a in (x, *others)]
     theirs = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, *others)]
     out, wanted = function(flow, *mine), function(torch, *theirs)

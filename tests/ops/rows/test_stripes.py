@@ -1,4 +1,4 @@
-"""Functions of runs and stripes, run as Python: each schedule finds what another does."""
+"""Functions of runs and stripes, run as Python: all schedules give one result."""
 
 import numpy as np
 import pytest

@@ -34,7 +34,7 @@ def _erfc(x):
 
 
 def _erfinv(y):
-    """mpmath's has few digits near 1, so Newton on what is left to 1."""
+    """Return erfinv by Newton's method near 1, where mpmath's has few digits."""
     rest = 1 - abs(y)
     if rest > 0.01:
         return mpmath.erfinv(y)
@@ -116,7 +116,7 @@ def test_errors(name, dtype, seed):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_absolute_errors(dtype, seed):
-    """What is not good to an ulp: sums near 0, and gelu's distribution in float32."""
+    """Functions that are not good to an ulp: sums near 0, and gelu's distribution in float32."""
     rng = np.random.default_rng(seed)
     x, y = rng.uniform(-30, 30, (2, COUNT)).astype(dtype)
     eps = float(np.finfo(dtype).eps)

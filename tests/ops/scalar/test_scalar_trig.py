@@ -82,7 +82,10 @@ def positive(rng, dtype):
 
 
 def errors(got, wanted, dtype):
-    """In units in the last place of `wanted`, a list of mpmath numbers or an array of float64."""
+    """Return errors in units in the last place of `wanted`.
+
+    `wanted` is a list of mpmath numbers or an array of float64.
+    """
     info = np.finfo(dtype)
     units = []
     for g, w in zip(got.astype(np.float64), wanted, strict=True):

@@ -1,4 +1,4 @@
-"""Scaled dot product attention: masks, errors, and what its kernel must agree with."""
+"""Scaled dot product attention: masks, errors, and the references of its kernel."""
 
 from __future__ import annotations
 

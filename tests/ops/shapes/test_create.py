@@ -1,4 +1,4 @@
-"""Making tensors: what dtype they get, what they share, what is refused."""
+"""Making tensors: their dtype, their shared memory, and refused calls."""
 
 from contextlib import nullcontext
 

@@ -1,4 +1,4 @@
-"""What views share with their base: memory, version, gradients; and that they issue nothing."""
+"""Views share memory, version and gradients with their base, and issue nothing."""
 
 import numpy as np
 import pytest

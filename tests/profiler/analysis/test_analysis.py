@@ -1,4 +1,4 @@
-"""The analysis: what it must fulfil on any run, and against slow twins on small ones."""
+"""The analysis: invariants on any run, and slow twins on small ones."""
 
 from __future__ import annotations
 

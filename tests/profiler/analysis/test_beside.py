@@ -16,8 +16,10 @@ STREAMS = 3
 
 
 def pipeline(seed, count, recorded=True):
-    """Launches of one Plan whose task k runs on stream k, each after the task before it, after the
-    stream's last task, and after the launch before has ended the tasks that use what it uses.
+    """Return launches of one Plan whose task k runs on stream k.
+
+    A task runs after the task before it, after the stream's last task, and after tasks of the
+    launch before that use its tensors.
 
     Returns the run, and for each launch its tasks as (started, ended, tensors).
     """
@@ -60,8 +62,10 @@ def pipeline(seed, count, recorded=True):
 
 
 def by_tasks(tasks, written):
-    """The longest path: a task after the one before it in its launch, and after what the launch
-    before did to what it is the first to use.
+    """Return the longest path of launches.
+
+    A task comes after the one before it in its launch, and after the earlier launch's work on a
+    tensor that it uses first.
     """
     last, longest = {}, 0
     for own in tasks:
@@ -94,7 +98,7 @@ def test_without_tasks_it_is_no_longer_than_the_run(seed, k):
 
 
 def test_launches_one_after_another_and_side_by_side():
-    """Two launches of two tasks of 10; what they share is used by the first task, or by both."""
+    """Two launches of two tasks of 10 share a tensor of the first task, or of both."""
     early, both = (
         of_rows(
             [(0, KIND.LAUNCH, 0, 0, 0, 20), (0, KIND.LAUNCH, 0, at, at, at + 20)],
@@ -115,7 +119,7 @@ def test_launches_one_after_another_and_side_by_side():
 
 
 def test_of_a_graph_on_several_streams():
-    """Real launches in flight together: the floor is no longer than the run."""
+    """Real launches are in flight together: the floor is no longer than the run."""
     stages = [flow.Stream(f"floor {k}") for k in range(3)]
 
     class Staged(flow.nn.Graph):

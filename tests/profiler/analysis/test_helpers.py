@@ -1,4 +1,4 @@
-"""Which threads ran an instruction: the shares of helpers, from the ring to the screens."""
+"""The threads that ran an instruction: the shares of helpers, from the ring to the screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The VM at a moment: events in their order, what is at what, and screens of it."""
+"""The VM at a moment: events in their order, the state of each thing, and screens of it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_steps_go_on_and_back(seed: int) -> None:
 
 
 def test_where_an_instruction_began_to_wait() -> None:
-    """1 reads what 0 writes, on another stream, and waits from 20 to 500."""
+    """Instruction 1 reads the result of 0, on another stream, and waits from 20 to 500."""
     run = of_rows(
         [(0, KIND.OP_CALL, 0, 10, 30, 500), (1, KIND.OP_CALL, 1, 20, 501, 600)],
         [[(0, 1 | 4)], [(1, 1 | 4), (0, 0)]],
@@ -141,7 +141,7 @@ def test_what_is_no_moment_is_said() -> None:
 
 
 def test_registers_of_two_actors() -> None:
-    """a00 fills registers of which there are two, a01 consumes them and gives them back."""
+    """a00 fills one of two registers; a01 consumes them and gives them back."""
     plan = {
         "actors": [[0, 0, 1, [], [[1, 2]]], [1, 1, 1, [0], []]],
         "tasks": [["make", "", 1, 0, 0], ["use", "", 1, 1, 0]],

@@ -106,7 +106,7 @@ def test_sched(held):
 
 @pytest.mark.usefixtures("xs")
 def test_a_machine_that_is_played_has_its_other_causes_too():
-    """What the scheduler is held for is no `sched` while the stream or a producer is in the way."""
+    """A held scheduler is no cause `sched` while the stream or a producer is in the way."""
     done = script(
         PLAYED
         + """
@@ -185,7 +185,7 @@ def test_gil(xs, long_turns, level):
 
 @again
 def test_gil_after_a_wait(xs, long_turns):
-    """A value is there, and whoever waited for it does not get the GIL."""
+    """A value is there, and the waiting thread does not get the GIL."""
     with Gate() as opened:
         opened.open()
         wait_for_gate(xs[0], xs[1], opened.address)  # compiled
@@ -210,7 +210,7 @@ def test_gil_after_a_wait(xs, long_turns):
 
 @again
 def test_a_thread_that_blocks_by_itself_is_host(xs):
-    """A lock that nobody has to give back is no GIL; what the system did meanwhile may be."""
+    """A lock that nobody has to give back is no GIL; meanwhile, the system may cost time."""
     lock = threading.Lock()
     lock.acquire()
     with profile() as p:

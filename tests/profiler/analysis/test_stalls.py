@@ -48,7 +48,7 @@ def spin_here():
 
 
 def again(test):
-    """Plant it up to ATTEMPTS times, until it shows; what `lane_of` checks must hold each time."""
+    """Plant a fault up to ATTEMPTS times, until it shows; `lane_of` checks each time."""
 
     @functools.wraps(test)
     def until_it_shows(*args, **kwargs):

@@ -1,4 +1,4 @@
-"""The HTML report: one file, safe against what names hold, and alive in a browser.
+"""The HTML report: one file, safe against any name's text, and alive in a browser.
 
 The browser's tests need Chromium; where there is none they are skipped.
 """
@@ -122,7 +122,7 @@ def test_what_failed_is_on_the_page(tmp_path):
 
 @pytest.mark.skipif(bool(frames.why_not()), reason="threads are looked at more seldom")
 def test_whoever_wasted_the_time_is_on_the_page(tmp_path):
-    """As in the terminal: what the host's time was, the line that had it, and its heat."""
+    """The page has the terminal's cause of the host's time, its line, and its heat."""
     with profile() as p:
         flow.ones(3)
         time.sleep(0.05)
@@ -161,7 +161,7 @@ def acting(what: str = "") -> str:
 
 
 def dumped(page: str, folder: Path, name: str = "report.html") -> str:
-    """What the page looks like to its program after all scripts have run."""
+    """Return the page's document after all scripts have run."""
     file = folder / name
     file.write_text(page.replace("<body>", f"<body>{FRAMES}"), "utf-8")
     out = browser.browse(
@@ -173,7 +173,7 @@ def dumped(page: str, folder: Path, name: str = "report.html") -> str:
 
 
 def browse(page: str, folder: Path, name: str = "report.html", acting: str = acting()) -> Any:
-    """What `browser.js` found in the page."""
+    """Return the findings of `browser.js` in the page."""
     dom = dumped(page.replace("</body>", f"{acting}</body>"), folder, name)
     found = re.search(r'<pre id="result">(.*?)</pre>', dom, re.S)
     assert found, dom[-2000:]
@@ -222,7 +222,7 @@ def test_it_draws_searches_zooms_and_selects(run, tmp_path):
 
 
 def graph_is_layered(p: Profile, found: Any) -> None:
-    """Of the graph: boxes, layers, the search, keys."""
+    """Check the graph: boxes, layers, the search, keys."""
     run, release = p.run, (KIND.RELEASE, KIND.BARRIER)
     assert found["closed"] < found["open"] == int((~np.isin(run.kind, release)).sum())
     assert found["releases"] == len(run)
@@ -239,7 +239,7 @@ def graph_is_layered(p: Profile, found: Any) -> None:
 
 
 def time_can_be_rewound(p: Profile, found: Any) -> None:
-    """Of the time machine: its buttons and its slider."""
+    """Check the time machine: its buttons and its slider."""
     assert found["moments"] == [0, 1, len(p.moments), len(p.moments)]
     assert "has issued everything" in found["end"]
     assert f"{len(p.run)} done".replace(",", "") in found["end"].replace(",", "")

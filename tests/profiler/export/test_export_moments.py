@@ -1,4 +1,4 @@
-"""The page's time machine says what `p.at` and `p.step` say: its program runs in node here."""
+"""The page's time machine agrees with `p.at` and `p.step`: its program runs in node here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(NODE is None, reason="no node is installed")
 
 
 def said(p: Profile, questions: list[dict[str, Any]], folder: Path) -> list[Any]:
-    """What the page's program answers."""
+    """Return the answers of the page's program."""
     assert NODE
     data, asked = folder / "data.json", folder / "questions.json"
     data.write_text(json.dumps((page := _Page(p)).data() | page.packed()), "utf-8")

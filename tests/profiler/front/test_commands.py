@@ -1,4 +1,4 @@
-"""`flowvm run`, `view`, `why`, `diff`, `export`: what they print, and their exit codes."""
+"""`flowvm run`, `view`, `why`, `diff`, `export`: their output, and their exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watcher sees of a running VM, from its own process and from another."""
+"""The view of a running VM by a watcher, from its own process and from another."""
 
 from __future__ import annotations
 

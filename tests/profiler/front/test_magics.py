@@ -92,7 +92,7 @@ def test_a_variable_p_of_the_user_is_kept(shell, capsys, mine):
 
 
 def test_colours_where_the_terminal_has_them(shell, capsys, monkeypatch):
-    """At IPython's own prompt and after the magics; neither where somebody switched them off."""
+    """Colours are at IPython's own prompt and after the magics, unless they are switched off."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.delenv("NO_COLOR", raising=False)

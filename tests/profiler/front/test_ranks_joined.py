@@ -1,4 +1,4 @@
-"""Ranks in one run: numbers that no two share, one clock, each rank's analysis, who was late."""
+"""Ranks in one run: unique numbers, one clock, each rank's analysis, late ranks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.profiler.synthetic import meeting, synthetic, three_ranks
 
 @pytest.fixture(scope="module")
 def ranks() -> Ranks:
-    """Two ranks, of which the second comes last to the first two collectives."""
+    """Return two ranks; the second comes last to the first two collectives."""
     return Ranks([Profile(meeting([10, 20, 90], 0)), Profile(meeting([200, 60, 15], 1))], [0, 0])
 
 

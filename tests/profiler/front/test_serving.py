@@ -1,4 +1,4 @@
-"""The profiler's page of a running process: who may look, what they see, and when it ends."""
+"""The profiler's page of a running process: its readers, their view, and its end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def work() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """What `flowvm top --web` serves, of this process."""
+    """Return the server of `flowvm top --web`, for this process."""
     work()
     with Server(Site(Watcher())) as made:
         thread = threading.Thread(target=made.serve_forever, args=(0.02,), daemon=True)

@@ -127,7 +127,7 @@ class Terminal:
         os.close(far)
 
     def until(self, what):
-        """Read until `what` was printed since the last call."""
+        """Read until the program prints `what`."""
         begun, deadline = len(self.text), time.monotonic() + 200
         while what not in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.text[begun:]):
             assert time.monotonic() < deadline, self.text[begun:]

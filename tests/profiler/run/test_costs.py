@@ -1,4 +1,4 @@
-"""What recording costs: measured on the user's own code, and left as it was found."""
+"""The cost of recording: measured on the user's own code, and left as it was found."""
 
 from __future__ import annotations
 

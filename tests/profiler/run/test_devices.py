@@ -71,7 +71,7 @@ def test_the_devices_own_times_stay_between_opened_and_closed() -> None:
 
 @pytest.mark.parametrize("case", range(5))
 def test_any_times_become_possible_ones(case: int, seed: int) -> None:
-    """What a stream runs never overlaps, and nothing begins before what it reads has ended."""
+    """Instructions of a stream never overlap, and none begins before its operands are written."""
     rng = random.Random(seed)
     rows, operands, closed, now = [], [], [0, 0, 0], 1  # 0 is never
     written = dict.fromkeys(range(4), 0)
@@ -91,7 +91,7 @@ def test_any_times_become_possible_ones(case: int, seed: int) -> None:
 
 
 def test_the_verifier_trusts_what_was_measured() -> None:
-    """A device's own times can be in the wrong order; those that the host saw follow from it."""
+    """A device's own times can be in the wrong order; the host's times follow from it."""
     rows = [(0, KIND.OP_CALL, 1, 0, 10, 50), (1, KIND.OP_CALL, 2, 0, 20, 60)]
     run = of_rows(rows, [[(1, OPERAND.MUT)], [(1, OPERAND.CONST), (2, OPERAND.MUT)]])
     run.streams[1:3] = "cuda:0", "cuda:0 side"
@@ -152,7 +152,7 @@ class Driver:
 
 
 def test_floats_of_the_driver_become_nanoseconds(seed: int) -> None:
-    """Also after minutes, when a float of milliseconds is no finer than 8 us."""
+    """Times are right also after minutes, when a float of milliseconds is no finer than 8 us."""
     rng, driver = random.Random(seed), Driver()
     driver.at[1], now = 0, 0
     for seq in range(400):

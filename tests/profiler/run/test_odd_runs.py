@@ -1,4 +1,4 @@
-"""Profiles of what is not as usual: nothing, one instruction, what failed, more than the ring."""
+"""Unusual profiles: nothing, one instruction, failed ones, more than the ring."""
 
 from __future__ import annotations
 

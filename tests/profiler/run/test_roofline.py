@@ -1,4 +1,4 @@
-"""The roofline: how a rate comes from what threads did, what is kept, and shares of it."""
+"""The roofline: rates from the threads' work, its memory, and shares of it."""
 
 from __future__ import annotations
 

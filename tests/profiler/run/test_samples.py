@@ -1,4 +1,4 @@
-"""What a sample of an issuing thread is said to have gone to, by where the thread was."""
+"""The cause of a sample of an issuing thread, by the place of the thread."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def at(code: CodeType, name: str) -> tuple[CodeType, int]:
 
 
 def test_what_does_not_run_between_two_calls_is_kept_from_it() -> None:
-    """A sleep is in a call; who has no core, or not the GIL, is anywhere."""
+    """A sleep is in a call; a thread without a core, or without the GIL, is anywhere."""
     code = sleeping.__code__
     for place, slept, state in (
         (at(code, "CALL"), True, "asleep"),
@@ -104,7 +104,7 @@ def test_to_look_for_what_was_lost_loses_nothing() -> None:
 
 
 def test_a_loss_lies_where_the_thread_was_seen_not_to_run() -> None:
-    """In the longest of these first; what is left, in pauses of issuing; of other threads none."""
+    """A loss lies in the longest waits first, then in pauses of issuing; never in other threads."""
     seen = {1: [Off(100, 200, 60), Off(300, 400, 90)], 2: [Off(500, 600, 100)]}
     issued = np.array([650, 700, 990])
 
@@ -121,7 +121,7 @@ def test_a_loss_lies_where_the_thread_was_seen_not_to_run() -> None:
 
 
 def test_what_was_lost_before_a_profile_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the thread waited for the GIL while the recorder was switched on."""
+    """The thread waited for the GIL while the recorder was switched on."""
 
     def elsewhere(clocks: Any, now: int) -> tuple[int, int, list[Any]]:
         clocks.due = now + 10**9

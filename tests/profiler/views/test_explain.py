@@ -15,7 +15,7 @@ from tests.vm.live import lively, until
 
 
 def ops(made):
-    """The tree of operators: (op, (source, ...)), None for what no instruction made."""
+    """Return the tree of operators: (op, (source, ...)), None without an instruction."""
     if made is None:
         return None
     return made.op, tuple(ops(source.made) for source in made.sources)

@@ -1,4 +1,4 @@
-"""Who holds memory at a moment: all that is alive, by module, line and what it is for."""
+"""Holders of memory at a moment: everything alive, by module, line and purpose."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def profile(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def _views(profile: Any) -> Iterator[tuple[str, Any]]:
-    """Every view that a method without arguments gives, and those of an instruction."""
+    """Yield every view of a method without arguments, and the views of an instruction."""
     seq = int(profile.run.seq[len(profile) // 2])
     arguments: dict[str, tuple[Any, ...]] = {
         "query": ("stream != 'a'",), "diff": (profile,), "why": (seq,), "at": (0.0,),
@@ -248,7 +248,7 @@ def test_printable() -> None:
 
 
 def test_every_character(rng: np.random.Generator) -> None:
-    """What comes out is shown by every terminal as what it is."""
+    """Every terminal shows printable text as it is."""
     for _ in range(200):
         text = "".join(map(chr, rng.integers(0, 0x110000, 50)))
         assert not COMMANDS.search(printable(text))

@@ -1,4 +1,4 @@
-"""The census of memory: kinds, owners, names; `flow.memory`, and what an error says of it."""
+"""The census of memory: kinds, owners, names; `flow.memory`, and the census in an error."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.vm.live import script
 
 
 def of(operand: int) -> Held:
-    """What the census says of the storage of an operand word: a tensor would have a name here."""
+    """Return the census's entry of an operand's storage: a tensor would have a name here."""
     return next(h for h in census() if h.storage == operand & OPERAND.STORAGE_MASK)
 
 
@@ -164,7 +164,7 @@ def test_the_summary_adds_up() -> None:
 
 
 def test_an_out_of_memory_error_says_who_has_the_memory() -> None:
-    """In a process of its own, whose address space is limited."""
+    """Run in a process of its own, whose address space is limited."""
     done = script(
         """
         import resource

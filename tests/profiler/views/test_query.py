@@ -1,4 +1,4 @@
-"""Queries: expressions mean what Python means by them, row by row; nothing else can be said."""
+"""Queries: expressions have Python's meaning, row by row; nothing else can be said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules as a tree: sums over what is below, and a model's shapes and parameters."""
+"""Modules as a tree: sums over the modules below, and a model's shapes and parameters."""
 
 from __future__ import annotations
 

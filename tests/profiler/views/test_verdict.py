@@ -1,5 +1,6 @@
-"""Each cause of slowness, planted: the verdict names it first, with its line; what the advice
-predicts is what doing it brings.
+"""Each cause of slowness, planted: the verdict names it first, with its line.
+
+The advice predicts the gain that following it brings.
 
 A machine that gives the program no core for a while has the cause planted again.
 """
@@ -27,7 +28,7 @@ WAIT_S = 0.004
 
 @pytest.fixture(autouse=True)
 def compiled():
-    """What the tests run is compiled, the sampler too: what is planted is all there is to see."""
+    """Compile the code of the tests, the sampler too, so that only planted causes are seen."""
     sampling.make()
     step(flow.ones(8, 8), flow.ones(8, 8))
     spin(tensor(), tensor(), 1)
@@ -40,8 +41,9 @@ def step(x, w):
 
 
 def first(p, function, mark="# here"):
-    """What comes first, and whether its line is the one of `function` that is marked.  What a busy
-    machine does to every program is passed by: it is not what was planted.
+    """Return the first cause, True if its line is the marked one, and the screen's lines.
+
+    Causes that a busy machine gives every program are skipped: they were not planted.
     """
     part = next(
         part for part in p.summary().parts if part.cause not in ("gil", "own", "core", "sched")
@@ -73,7 +75,7 @@ def measured(function):
 
 
 def predicted(p):
-    """What the first advice says the run takes without what it is about, as a share of it."""
+    """Return the share of its time that the run keeps, by the first advice."""
     words = next(text for text in p.summary().advice if "→" in text)
     before, after = words.split("→")
     return float(after.split("ms")[0].replace(",", "")) / float(before.split()[-1].replace(",", ""))
@@ -180,7 +182,7 @@ def small_body(x):
 
 
 class Slow(Dataset):
-    """Whose samples take their time."""
+    """A dataset whose samples take their time."""
 
     def __len__(self):
         return 12
@@ -258,7 +260,7 @@ def reading(x, y):
 
 @again
 def test_reading_values():
-    """What is waited for has most of the time, and the line that waits is in the advice."""
+    """The awaited instruction has most of the time, and the line that waits is in the advice."""
     x, y = tensor([1]), tensor([2])
     with flow.profiler.profile() as p:
         reading(x, y)

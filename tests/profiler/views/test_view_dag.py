@@ -1,4 +1,4 @@
-"""The DAG as lanes: what is drawn is what the run has, for random lanes and edges."""
+"""The DAG as lanes: the drawing has the run's nodes and edges, for random lanes and edges."""
 
 from __future__ import annotations
 

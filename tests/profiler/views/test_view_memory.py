@@ -1,4 +1,4 @@
-"""The memory screen: what it says of made-up runs, and of a real one that leaks."""
+"""The memory screen: its text for made-up runs, and for a real one that leaks."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_what_is_gone_is_known_by_what_it_was_made_for():
 
 
 def test_a_number_that_is_used_again_is_for_nothing():
-    """Of a model that is gone, whose storages' numbers others have: before the run, and in it."""
+    """Other storages have a gone model's numbers: storages from before the run, and from it."""
     model = Net()
     optimizer = flow.optim.Adam(model.parameters())
     model(flow.ones(2, 64)).sum().backward()

@@ -1,4 +1,4 @@
-"""The timeline: columns sum to what the lanes say, gaps name what was waited for."""
+"""The timeline: columns sum to the lanes' figures, gaps name the awaited instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What flow.vm.trace prints: lanes like those of a profile's DAG, with what trace knows."""
+"""The output of flow.vm.trace: lanes as in a profile's DAG, with the facts of a trace."""
 
 from __future__ import annotations
 

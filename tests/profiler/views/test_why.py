@@ -88,7 +88,7 @@ def test_any_run_can_be_shown_at_any_width(seed):
 
 
 def test_the_slow_instruction_behind_a_chain():
-    """Of all that was waited for in turn, the one that ran longest is named, however far back."""
+    """The instruction that ran longest in a chain of waits is named, however far back it is."""
     rows = [(0, KIND.OP_CALL, 0, 1, 10, 5010)]
     rows += [(1, KIND.OP_CALL, 0, 2 + k, 5010 + 10 * k, 5020 + 10 * k) for k in range(9)]
     operands = [[(0, OPERAND.MUT)], *([[(0, OPERAND.MUT)]] * 9)]

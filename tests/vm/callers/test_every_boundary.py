@@ -1,4 +1,4 @@
-"""Whatever moment an exception comes, what was switched is what it was.
+"""An exception at any moment leaves every switch as it was.
 
 Every context manager of flowvm and the path of a call are run with an exception at each boundary
 between two bytecodes (`tests.boundaries`); afterwards all that may be switched is as before, and
@@ -103,7 +103,7 @@ WEIGHT = LAYER.weight
 
 
 def wrong_now(before):
-    """What is not as before, in words; and whether the VM computes."""
+    """Return the difference from before, in words, or the failure of the VM to compute."""
     if text := difference(before):
         return text
     y = (ONES + 1).numpy()

@@ -154,7 +154,7 @@ usable()
 
 
 def test_a_ctrl_c_ends_a_wait_for_a_lock_of_python():
-    """It is put off there, but not for ever."""
+    """A Ctrl-C is put off there, but not for ever."""
     script(
         HELPERS
         + """

@@ -37,7 +37,7 @@ def llvm_lock():
 
 
 def free(lock):
-    """Whether another thread can take a lock."""
+    """Return True if another thread can take a lock."""
     got = []
     thread = threading.Thread(target=lambda: got.append(lock.acquire(timeout=5)) or lock.release())
     thread.start()
@@ -77,7 +77,7 @@ def test_a_collection_inside_leaves_a_held_lock_to_its_end():
 
 
 def test_an_exception_while_a_held_lock_is_waited_for_gives_back_nothing():
-    """It was not taken: another thread has it, and keeps it."""
+    """The lock was not taken: another thread has it, and keeps it."""
     lock, now, over = threading.Lock(), threading.Event(), threading.Event()
 
     def keep():

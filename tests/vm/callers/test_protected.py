@@ -1,4 +1,4 @@
-"""Where a Ctrl-C may not come: each such function is known by its code, and nothing else is."""
+"""Places where a Ctrl-C may not come: each such function is known by its code, and no other one."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_another_function_of_a_protected_name_is_not():
 
 @pytest.mark.parametrize("name", ["add", "relu", "sum", "matmul"])
 def test_generated_calls_let_no_signal_between_number_and_record(name):
-    """Of the Python functions, whoever makes calls: in compiled code no signal is looked at."""
+    """Check the Python functions, whoever makes calls: compiled code looks at no signal."""
     x = flow.ones(2, 2)
     for op in [op for op in list(operators) if op.name == name and not op.scalars]:
         op.twin(*[x] * len(op.inputs), *ATTRS.get(name, ())[: len(op.attrs)])

@@ -1,4 +1,4 @@
-"""What was issued can be taken back: `flow.vm.cancel()`, and Ctrl-C at a prompt."""
+"""Issued work can be taken back: `flow.vm.cancel()`, and Ctrl-C at a prompt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Held:
         until(lambda: self.gate.is_reached, "a kernel waits")
 
     def cancel(self) -> flow.vm.Cancelled:
-        """Take back what was issued behind it: what that was."""
+        """Take back the instructions issued behind the kernel; return the Cancelled."""
         before = flow.vm.stats()["cancelled"], int(engine.words[CTL.N_KEPT])
         flow.vm.cancel()
         self.gate.open()

@@ -1,4 +1,4 @@
-"""What happens when an instruction fails: who hears of it, when, and what goes on."""
+"""The failure of an instruction: its hearers, its moment, and the work that goes on."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Net(flow.nn.Module):
 
 
 def forward_of(note):
-    """What a note says of the forward pass: the line, and what the carets are under."""
+    """Return a note's line of the forward pass, and the text above the carets."""
     lines = note.splitlines()
     at = next(k for k, line in enumerate(lines) if line.startswith("    forward   "))
     source, carets = lines[at + 1], lines[at + 2]

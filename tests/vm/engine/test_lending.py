@@ -21,12 +21,12 @@ def heavy() -> flow.Tensor:
 
 
 def keep_busy(heavy: flow.Tensor) -> flow.Tensor:
-    """Issue some milliseconds of work, so that what is issued next waits."""
+    """Issue some milliseconds of work, so that the next instructions wait."""
     return heavy @ heavy @ heavy
 
 
 def at_rest() -> bool:
-    """Whether nothing is in flight but what releases memory and waits."""
+    """Return True if only releases of memory and waits are in flight."""
     kinds = set()
     for seq in range(engine.words[CTL.HEAD], issued()):
         record = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS

@@ -304,8 +304,10 @@ def test_cached_memory_is_given_back(uncompiled: list[int]) -> None:
 
 
 def test_a_thread_never_runs_a_loop_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would poll with the interpreter's lock held: a device that came to a running VM, whose
-    loop nobody had compiled, made the whole process thirty times slower.
+    """A thread in a Python loop would poll with the interpreter's lock held.
+
+    A device came to a running VM, whose loop nobody had compiled; the whole process was thirty
+    times slower.
     """
     flow.ones(1).item()
     started: list[Any] = []

@@ -1,4 +1,4 @@
-"""The debugger: where it stops, what it shows, and that programs compute what they do without."""
+"""The debugger: its stops, its views, and unchanged results of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaigns of random programs: some cases of each, and that they find what is planted."""
+"""The campaigns of random programs: some cases of each, and their finding of planted faults."""
 
 from __future__ import annotations
 

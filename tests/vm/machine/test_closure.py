@@ -137,7 +137,7 @@ def test_many_operands_out_of_line():
 
 
 def test_a_barrier_is_no_edge():
-    """It waits for what is lively, not for accesses (see test_machine.py for what it promises)."""
+    """A barrier waits for instructions in flight, not for accesses (see test_machine.py)."""
     assert edges_of(op(*mut(1)), Instruction(KIND.BARRIER), op(*mut(2))) == set()
 
 

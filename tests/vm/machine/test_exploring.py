@@ -94,7 +94,7 @@ def _states(world: World) -> list[Any]:
 
 
 def _after(world: World, words: Any, *steps: Any) -> Any:
-    """What the state means behind these steps; without any, behind all that are taken at once."""
+    """Return the state's meaning after these steps; without any, after all immediate ones."""
     world.array[INDICES] = words
     for step in steps or ("settle",):
         if step == "settle":
@@ -123,7 +123,9 @@ def test_two_that_wait_for_nothing_run_in_either_order():
 
 
 def caught_by(length: int, rules: Any = machine) -> bool:
-    """Whether exploring all programs of a length finds something, and does so reduced, too."""
+    """Return True if exploring all programs of a length finds an error, both in full and
+    reduced.
+    """
     try:
         explore_all(length, rules)
     except AssertionError:

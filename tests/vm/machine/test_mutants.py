@@ -25,7 +25,7 @@ SMALLEST = {
 
 
 def caught(check, *args):
-    """Whether a check fails."""
+    """Return True if a check fails."""
     try:
         check(*args)
     except AssertionError:
@@ -98,7 +98,7 @@ def test_every_edge_left_out_by_hand_is_missed_when_nothing_else_orders_the_pair
 
 
 def joined(edges, source, target):
-    """Whether a path leads from `source` to `target`."""
+    """Return True if a path leads from `source` to `target`."""
     reached = {source}
     for i, j in sorted(edges):
         if i in reached:

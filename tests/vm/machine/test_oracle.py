@@ -41,7 +41,7 @@ def random_steps(rng, length):
 
 
 def on_numpy(steps, start):
-    """The meaning of a program, and what its reads see."""
+    """Return the meaning of a program, and the values that its reads see."""
     t, seen = {name: start[name].copy() for name in NAMES}, []
     for what, (x, y, z), k, _ in steps:
         if what == "mix":
@@ -63,7 +63,7 @@ def on_numpy(steps, start):
 
 
 def on_flowvm(steps, start, numbers):
-    """The same on tensors; step s runs on stream numbers[s % len(numbers)]."""
+    """Run the steps on tensors; step s runs on stream numbers[s % len(numbers)]."""
     t, seen = {name: tensor(start[name]) for name in NAMES}, []
     for what, (x, y, z), k, s in steps:
         stream = numbers[s % len(numbers)]

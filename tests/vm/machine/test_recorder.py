@@ -1,4 +1,4 @@
-"""The flight recorder: what it keeps, what it says it has lost, and that it is true."""
+"""The flight recorder: its records, the number of lost ones, and their truth."""
 
 from __future__ import annotations
 

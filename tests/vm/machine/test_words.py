@@ -1,4 +1,4 @@
-"""Records of words: numbers follow from the declarations, which promise what is asked here."""
+"""Records of words: numbers follow from the declarations, whose promises are checked here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often issuing threads look at their clocks: by the time that passes, from level 2 on."""
+"""The clocks of issuing threads: how often they are read, from level 2 on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Issuing threads are looked at while they run: what is seen is there, and nothing can fault."""
+"""Issuing threads are looked at while they run: samples are true, and no look can fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule verifier: it passes real runs, and catches what was planted."""
+"""The schedule verifier: it passes real runs, and catches planted faults."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_machine_that_forgets_a_hazard_is_caught(hazard):
 
 
 def test_a_machine_that_forgets_nothing_keeps_the_second_waiting():
-    """The same program on the real machine: the second is received and does not run."""
+    """On the real machine, the second instruction is received and does not run."""
     first, second = streams(3)[1:]
     x, later = tensor(), tensor()
     with record() as found, Gate() as gate:

@@ -1,4 +1,4 @@
-"""The thread that watches: the chain when nothing moves, SIGUSR1, and who is shown what."""
+"""The thread that watches: the chain when nothing moves, SIGUSR1, and the viewers of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that touch what is not theirs, each run by itself: what the memory check says of it.
+"""Kernels that touch memory of others, each run by itself: the memory check reports them.
 
 Run as a program, under FLOWVM_CHECK=memory; prints a JSON object of name: message, "" for nothing.
 """
@@ -95,7 +95,7 @@ def arena_past(x):
 
 @op("x -> out")
 def arena_past_by_helpers(x):
-    """The same in chunks that helpers take."""
+    """Write past the arena in chunks that helpers take."""
     return Launch((x.dense(),), arena_body, units=x.shape[0], grain=64, arena=ARENA_BYTES)
 
 
@@ -171,7 +171,7 @@ def write_released():
 
 
 def write_neighbours():
-    """A kernel that writes behind memory which is no operand of its."""
+    """Run a kernel that writes behind memory which is no operand of its own."""
     t = numbers()
     flow.vm.sync()
     poke(flow.tensor([engine.pointer(t._ref) + 8 * SIZE]))
@@ -191,7 +191,7 @@ def as_output(function, *args):
 
 
 def value(wrong, found):
-    """What says that a number is wrong."""
+    """Return a text if a number is wrong."""
     return f"a wrong value: {found}" if wrong else ""
 
 
@@ -202,7 +202,7 @@ def peeked():
 
 
 def with_nan(function):
-    """A kernel that computes with what is not there."""
+    """Run `function` on numbers; return a text if its result has NaN."""
     found = function(flow.ones(SIZE) * 2).tolist()
     return value(any(x != x for x in found), found)
 

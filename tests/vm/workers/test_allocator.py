@@ -57,7 +57,7 @@ class System:
 
 
 class RealSystem(System):
-    """The same over memory that exists, for tests that write to it."""
+    """A system of real memory, for tests that write to it."""
 
     def aligned_alloc(self, alignment, size):
         keep = np.empty(size + alignment, np.uint8)

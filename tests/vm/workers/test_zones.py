@@ -50,7 +50,7 @@ BLAMED = {  # what the note says: the instruction, and its line
 
 @pytest.fixture(scope="module")
 def said():
-    """What `planted` prints with the check: name -> message."""
+    """Run `planted` with the check; return its messages by name."""
     return run("memory")
 
 
