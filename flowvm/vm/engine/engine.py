@@ -62,7 +62,7 @@ from flowvm.vm.engine.lending import Lending
 from flowvm.vm.engine.loops import Loops
 from flowvm.vm.engine.restoring import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
-from flowvm.vm.machine.machine import MARGIN
+from flowvm.vm.machine.machine import MARGIN, is_settled
 from flowvm.vm.machine.machine import start as start_machine
 from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR, VEW
 from flowvm.vm.watch.flight import Flight
@@ -84,14 +84,15 @@ EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
 SIGNATURES = {
-    "scheduler_loop": "int64(int64)",
+    "scheduler_loop": "int64(int64, int64)",
     "close_plan": "int64(int64, int64)",
-    "worker_loop": "int64(int64, int64)",
+    "worker_loop": "int64(int64, int64, int64)",
     "device_loop": "int64(int64, int64)",
     "helper_loop": "int64(int64, int64, int64, int64)",
     "wake_stream": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
     "wait_cell": "int64(int64, int64, int64)",
+    "settle_soon": "int64(int64, int64, int64, int64, int64)",
     "wait_room": "int64(int64, int64, int64)",
     "host_next": "int64(int64, int64, int64)",
     "host_begin": "int64(int64, int64, int64)",
@@ -266,7 +267,8 @@ class Engine:
         hot.update(hole=self._touch[0], write_hole=_RECORDS[3].pack_into)
         self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
         self._release = [
-            self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
+            self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, brief=True, info=None)
+            for n in range(TOUCH_MAX + 1)
         ]
         # what native calls do the work of `release_dead` by
         hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
@@ -344,8 +346,10 @@ class Engine:
     def _start_threads(self) -> None:
         self.running = True
         self.words[CTL.SCHEDULER_SLEEPS] = 0
-        self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
-        self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
+        for word, name in ((CTL.SCHEDULE, "scheduler_loop"), (CTL.WORK, "worker_loop")):
+            self.words[word] = ctypes.cast(self.loops.compiled(name), ctypes.c_void_p).value or 0
+        self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
+        self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM, 0)
         self._make_team(config.workers)
         self._thread("flowvm-host", self._host_loop)
         for i in range(len(self.user_streams)):
@@ -408,7 +412,14 @@ class Engine:
         self.threads = [t for t in self.threads if t.is_alive()]
         self.words[_TEAM_AT] = 0
         self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
+        # a thread that waits, and helped, may still be at it; from now on none begins
+        while not self.threads and self._is_helped() and time.monotonic() < deadline:
+            self.call("nap")(self.base, 100)
         self.running = False
+
+    def _is_helped(self) -> bool:
+        taken = [STR.AT + stream * STR.WORDS + STR.TAKEN for stream in range(self.streams)]
+        return any(self.words[word] for word in (CTL.TAKEN, *taken))
 
     def stream_name(self, stream: int) -> str:
         """What a stream is called: "cpu", "host", or what its user called it."""
@@ -418,7 +429,8 @@ class Engine:
     def _start_worker(self, stream: int) -> None:
         loop = "device_loop" if self.words[CTL.DEVICES] >> stream & 1 else "worker_loop"
         run = self.loops.compiled(loop)  # of Python, it would poll with the interpreter's lock held
-        self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
+        waits = () if loop == "device_loop" else (0,)
+        self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream, *waits)
 
     def new_stream(self, name: str) -> int:
         """A further compute stream with a worker of its own: its number."""
@@ -487,6 +499,7 @@ class Engine:
         scalars: int = 0,
         outline: bool = False,
         prepare: bool = False,
+        brief: bool = False,
         stream: int = 0,
         info: Any,
     ) -> EntryWord:
@@ -495,7 +508,8 @@ class Engine:
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
-        entry.  `phases` are the (units, grain) of those after the first.
+        entry.  `phases` are the (units, grain) of those after the first.  `brief`: it is over in
+        some microseconds, so that a thread that waits for it may run it.
         """
         with self.lock:
             number = self._entry_number()
@@ -508,7 +522,7 @@ class Engine:
             words[ENT.SCRATCH], words[ENT.OUTLINE] = scratch, int(outline)
             if outline:
                 words[ENT.BYTES] = sum(sizes)
-            words[ENT.PREPARE] = int(prepare)
+            words[ENT.PREPARE], words[ENT.BRIEF] = int(prepare), int(brief)
             more = np.array(phases, np.int64)
             words[ENT.PHASES], words[ENT.MORE] = more.ctypes.data, len(phases)
             if not outline:
@@ -920,23 +934,43 @@ class Engine:
         """Wait until the storages of `operands` are written, and if `read` until nobody reads them
         any more; raise what poisoned one of them.
         """
-        if (
-            not self.configured and self.untouched
-        ):  # then it is there; a process that only loads data starts no threads
-            at = [STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS for word in operands]
-            if not any(self.words[one + STO.POISON] for one in at):
+        storages = [word & OPERAND.STORAGE_MASK for word in operands]
+        if self._settled(storages, read):
+            if not any(self.words[STO.AT + i * STO.WORDS + STO.POISON] for i in storages):
                 return
         for i in range(0, len(operands), TOUCH_MAX):
-            some = [word & OPERAND.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
+            some = storages[i : i + TOUCH_MAX]
             cause = self._wait((self._touch_alone if read else self._touch)[len(some)], some)
             if cause:
                 self.failures.collect()
                 raise self.failures.to_raise(cause - 1)
 
+    def _settled(self, storages: Sequence[int], alone: bool) -> bool:
+        """Whether nobody is to write these storages any more, and if `alone` nobody reads them: now
+        or, where the VM's threads run, a moment later.  Nothing is issued for that.
+
+        False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
+        """
+        words = self.words
+        if words[CTL.LEVEL] > 1 or hot["limit"] == 0 or hot.get("departed"):
+            return False
+        before = issued()
+        for storage in storages:
+            if RING.ORDERED_STORES and is_settled(self.words, storage, before, alone):
+                continue
+            if not self.running:
+                return False
+            at = storage, before, int(alone), CALL_STREAM
+            if not self.call("settle_soon")(self.base, *at):
+                return False
+        return True
+
     def wait_done(self, storages: Sequence[int]) -> None:
         """Wait until nothing that was issued accesses these storages, failed or not; who listens to
         calls is not told.
         """
+        if self._settled(storages, True):
+            return
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
             self._wait(self._touch_alone[len(some)], some, heard=True)

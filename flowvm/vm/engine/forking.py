@@ -161,7 +161,7 @@ class Forking:
         for stream in range(vm.streams):
             at = STR.AT + stream * STR.WORDS
             words[at + STR.SLEEPS] = words[at + STR.TEAM_SLEEPS] = 0
-            words[at + STR.TEAM] = 0
+            words[at + STR.TEAM] = words[at + STR.TAKEN] = 0
         received = words[CTL.RECEIVED]
         # half-written records of threads that are gone
         for seq in range(received, received + RING.SLOTS):
@@ -175,7 +175,7 @@ class Forking:
         vm.watch.after_fork_in_child()
         vm.failures.after_fork_in_child()
         vm.loops.after_fork_in_child()
-        words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = 0
+        words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = words[CTL.TAKEN] = 0
         words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         vm.narrator = Narrator(vm)
         if not vm.sequential:  # the child may start its VM with other settings

@@ -179,6 +179,9 @@ class CTL(Region):
     CANCEL = line("number + 1 of the last cancel: what it follows and has not started", by=MAIN)
     N_CANCELLED = line("instructions that a cancel has dropped", by=WORKERS)
     N_KEPT = line("tensors that persist and that a dropped one would have updated", by=WORKERS)
+    TAKEN = line("1 while a thread is the scheduler: its own, or one that waits", by="who took it")
+    SCHEDULE = line("address of the scheduler's loop, for threads that wait; 0: none", by=MAIN)
+    WORK = line("address of a worker's loop, likewise", by=MAIN)
 
     ASLEEP, ABSENT = (
         1,
@@ -236,7 +239,7 @@ class INS(Region):
     POISONED = 1 << 20  # STATUS of an instruction skipped because an operand was poisoned
 
 
-@region(_STREAMS, words=34 * LINE, by=WORKER)
+@region(_STREAMS, words=35 * LINE, by=WORKER)
 class STR(Region):
     """A stream and its worker, which is the *leader* of the stream's helpers."""
 
@@ -273,6 +276,7 @@ class STR(Region):
     SLABS = field("slabs that were cut: next, end of what was cut, bytes", by="who has the lock")
     STOPPABLE = field("number + 1 of the kernel, if a cancel may end it between chunks; else 0")
     LAUNCHED = line("instructions that were handed to the device")
+    TAKEN = line("1 while a thread is the worker: its own, or one that waits", by="who took it")
 
     N_CLASSES = 168
     SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
@@ -321,7 +325,8 @@ class ENT(Region):
     PREPARE = field("whether the kernel sizes its mut2 outputs")
     PHASES = field("address of (units, grain) of each further phase")
     MORE = field("how many further phases")
-    SIZES = field("bytes to allocate for operand k", words=_MAX_INLINE + 4)
+    BRIEF = field("whether the kernel is over so soon that a thread that waits may run it")
+    SIZES = field("bytes to allocate for operand k", words=_MAX_INLINE + 3)
 
     BITS = 32  # of RING.ENTRY: the entry's number; above it the stream's
     MASK = (1 << BITS) - 1

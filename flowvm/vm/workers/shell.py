@@ -20,6 +20,7 @@ from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
+    call_kernel,
     clock,
     compare_exchange,
     fetch_add,
@@ -36,6 +37,7 @@ from flowvm.vm.machine.machine import (
     count_of,
     dispatch,
     entry_of,
+    is_settled,
     may_receive,
     next_ready,
     ready_barrier,
@@ -75,6 +77,8 @@ SLICE = 2000  # microseconds the scheduler sleeps at most
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
 GLANCE = 50  # microseconds between two looks at what a device is busy with
+HASTY = 50  # polls of a thread that waits before it yields its core
+BRIEFLY = 32  # instructions that a thread that waits runs before it looks for its value again
 
 
 def wake(m: Words, word: int) -> None:
@@ -98,6 +102,16 @@ def keep_polling(m: Words, polls: int) -> bool:
         return False
     sched_yield()
     return True
+
+
+def take(m: Words, word: int) -> bool:
+    """Be the scheduler, or a stream's worker, from now on; False while another thread is."""
+    return load_acquire(m, word) == 0 and compare_exchange(m, word, 0, 1)
+
+
+def give(m: Words, word: int) -> None:
+    """Let another thread be it."""
+    store_release(m, word, 0)
 
 
 def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
@@ -196,20 +210,33 @@ def step(m: Words) -> int:
     return did
 
 
-def scheduler_loop(base: int) -> int:
-    """The scheduler thread: until STOP."""
+def scheduler_loop(base: int, mine: int) -> int:
+    """The scheduler thread: until STOP.
+
+    Of a thread that waits, which is to run stream `mine` itself: one pass; how much it did.  -1:
+    the thread is the scheduler's own.
+    """
     m = words_at(base, ARRAY.WORDS)
     idle = 0
     while True:
-        did = step(m)
+        did = 0
+        # looked at first: one that polls and loses its core must not keep others from the work
+        if has_work(m) and take(m, CTL.TAKEN):
+            if mine < 0 or is_running(m):
+                did = step(m)
+            give(m, CTL.TAKEN)
         if did > 0:
             idle = 0
             for stream in range(m[CTL.USED_STREAMS]):
                 at = STR.AT + stream * STR.WORDS
-                if m[at + STR.SLEEPS] != 0 and m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
+                waits = m[at + STR.TAIL] != load_acquire(m, at + STR.DONE)
+                if stream != mine and waits and m[at + STR.SLEEPS] != 0:
                     wake(m, at + STR.SLEEPS)
             if m[CTL.ROOM_SLEEPS] != 0:
                 wake(m, CTL.ROOM_SLEEPS)
+        if mine >= 0:
+            return did
+        if did > 0:
             continue
         if load_acquire(m, CTL.STOP) != 0:
             return 0
@@ -231,15 +258,34 @@ def scheduler_loop(base: int) -> int:
         idle = m[CTL.SPINS]  # who woke it has left something, or it sleeps on
 
 
-def has_news(m: Words) -> bool:
-    """Whether a record may be taken or a worker has finished something."""
-    if may_receive(m):
+def is_running(m: Words) -> bool:
+    """Whether the VM's threads run, and are not about to leave: then one that waits may help."""
+    return (
+        load_acquire(m, CTL.STOP) == 0 and load_acquire(m, CTL.SCHEDULER_SLEEPS) != CTL.ABSENT
+    )
+
+
+def has_work(m: Words) -> bool:
+    """Whether a record is marked, or a worker has finished something."""
+    seq = m[CTL.RECEIVED]
+    slot = seq & RING.SLOT_MASK
+    if load_acquire(m, RING.AT + slot * RING.WORDS + RING.MARK) == seq + 1:
         return True
+    return has_finished(m)
+
+
+def has_finished(m: Words) -> bool:
+    """Whether a worker has finished something that the scheduler has not completed."""
     for stream in range(m[CTL.USED_STREAMS]):
         at = STR.AT + stream * STR.WORDS
         if m[at + STR.COLLECTED] != load_acquire(m, at + STR.DONE):
             return True
-    return load_acquire(m, CTL.STOP) != 0
+    return False
+
+
+def has_news(m: Words) -> bool:
+    """Whether a record may be taken, a worker has finished something, or the VM is to stop."""
+    return may_receive(m) or has_finished(m) or load_acquire(m, CTL.STOP) != 0
 
 
 def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
@@ -247,7 +293,7 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
     It was polled `idle` times already: who has just slept for nothing sleeps again at once.
     """
     at = STR.AT + stream * STR.WORDS
-    done = m[at + STR.DONE]
+    done = load_acquire(m, at + STR.DONE)
     while load_acquire(m, at + STR.TAIL) == done:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
@@ -271,16 +317,44 @@ def finish(m: Words, stream: int) -> None:
         rouse(m)
 
 
-def worker_loop(base: int, stream: int) -> int:
-    """A stream's worker thread: until STOP."""
+def run_brief(m: Words, stream: int) -> int:
+    """Of a thread that waits: run what comes next on a stream, as far as it is brief and nobody
+    else is its worker; how many instructions that were.
+    """
+    at, ran = STR.AT + stream * STR.WORDS, 0
+    if not take(m, at + STR.TAKEN):
+        return 0
+    while ran < BRIEFLY and is_running(m) and load_acquire(m, at + STR.TAIL) != m[at + STR.DONE]:
+        slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
+        entry = entry_of(m, slot)
+        if m[entry + ENT.BRIEF] == 0:
+            break
+        execute(m, stream, slot)
+        store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
+        ran += 1
+    give(m, at + STR.TAKEN)
+    return ran
+
+
+def worker_loop(base: int, stream: int, waits: int) -> int:
+    """A stream's worker thread: until STOP.  With `waits`, of a thread that waits: `run_brief`."""
     m = words_at(base, ARRAY.WORDS)
-    answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
+    if waits != 0:
+        return run_brief(m, stream)
+    at = STR.AT + stream * STR.WORDS
+    answered = at + STR.TRIMMED
     idle = 0
     while load_acquire(m, CTL.STOP) == 0:
         slot = next_of(m, stream, NAP, idle)
+        if not take(m, at + STR.TAKEN):  # a thread that waits runs what there is
+            sched_yield()
+            idle = 0
+            continue
         idle = m[CTL.SPINS]
         if slot >= 0:
             idle = 0
+        if load_acquire(m, at + STR.TAIL) != m[at + STR.DONE]:
+            slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
             entry = entry_of(m, slot)
             runtime = runtime_of(m, entry)
             if runtime != 0 and will_run(m, slot, entry):
@@ -290,11 +364,12 @@ def worker_loop(base: int, stream: int) -> int:
                 finish(m, stream)
         while serve(m, stream):
             idle = 0
-            m[STR.AT + stream * STR.WORDS + STR.STAMP] = 0  # the next instruction starts later
+            m[at + STR.STAMP] = 0  # the next instruction starts later
         wanted = load_acquire(m, CTL.TRIM)
         if m[answered] != wanted:
             trim(m, stream)
             store_release(m, answered, wanted)
+        give(m, at + STR.TAKEN)
     return 0
 
 
@@ -459,6 +534,39 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     if m[CTL.LEVEL] > 1:
         word[2] = clock()
     return outcome
+
+
+def settle_soon(base: int, storage: int, before: int, alone: int, stream: int) -> int:
+    """Wait a moment until `is_settled`; 1 if it is.
+
+    Meanwhile this thread does what the scheduler has to do, and runs what is brief on `stream`, so
+    that nothing goes from thread to thread.  What is left when it gives up is theirs.
+    """
+    m = words_at(base, ARRAY.WORDS)
+    schedule, work, polls = m[CTL.SCHEDULE], m[CTL.WORK], 0
+    end = clock() + 1000 * NAP
+    while not is_settled(m, storage, before, alone != 0):
+        did = 0
+        if schedule != 0 and work != 0:
+            did = call_kernel(schedule, base, stream, 0, 0, 0)
+            did += call_kernel(work, base, stream, 1, 0, 0)
+        polls = 0 if did > 0 else polls + 1
+        if polls <= HASTY:  # on a busy machine, who yields is away for milliseconds
+            continue
+        if not keep_polling(m, 2 * (polls - HASTY)) or clock() > end:
+            leave_rest(m, stream)
+            return 0
+    leave_rest(m, stream)
+    return 1
+
+
+def leave_rest(m: Words, stream: int) -> None:
+    """This thread is done with helping: wake whose work is left."""
+    at = STR.AT + stream * STR.WORDS
+    if load_acquire(m, at + STR.TAIL) != load_acquire(m, at + STR.DONE):
+        wake(m, at + STR.SLEEPS)
+    if has_news(m):
+        rouse(m)
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:
