@@ -9,11 +9,14 @@ waited for before it is handed out.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flowvm.eager.modes import current_listener, current_recorder
+from flowvm.eager.native.driving import read_natively
+from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
@@ -157,6 +160,7 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
 
 @method()
+@partial(read_natively, how=AS_ITEM)
 @border
 def item(t: Tensor) -> Any:
     """The value of a one-element tensor as a Python number.  Waits for the tensor.
@@ -186,6 +190,7 @@ def item(t: Tensor) -> Any:
 
 
 @method()
+@partial(read_natively, how=AS_LIST)
 @border
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor.
@@ -203,6 +208,7 @@ def tolist(t: Tensor) -> Any:
 
 
 @method("__bool__")
+@partial(read_natively, how=AS_BOOL)
 @border
 def _bool(t: Tensor) -> bool:
     try:
@@ -218,6 +224,7 @@ def _bool(t: Tensor) -> bool:
 
 
 @method("__float__")
+@partial(read_natively, how=AS_FLOAT)
 @border
 def _float(t: Tensor) -> float:
     return float(_real_item(t))
@@ -240,6 +247,7 @@ def _complex(t: Tensor) -> complex:
 
 
 @method("__int__")
+@partial(read_natively, how=AS_INT)
 @border
 def _int(t: Tensor) -> int:
     return int(_real_item(t))

@@ -346,7 +346,8 @@ class Engine:
     def _start_threads(self) -> None:
         self.running = True
         self.words[CTL.SCHEDULER_SLEEPS] = 0
-        for word, name in ((CTL.SCHEDULE, "scheduler_loop"), (CTL.WORK, "worker_loop")):
+        helping = {"scheduler_loop": CTL.SCHEDULE, "worker_loop": CTL.WORK, "settle_soon": CTL.SETTLE}
+        for name, word in helping.items():
             self.words[word] = ctypes.cast(self.loops.compiled(name), ctypes.c_void_p).value or 0
         self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
         self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM, 0)

@@ -182,6 +182,7 @@ class CTL(Region):
     TAKEN = line("1 while a thread is the scheduler: its own, or one that waits", by="who took it")
     SCHEDULE = line("address of the scheduler's loop, for threads that wait; 0: none", by=MAIN)
     WORK = line("address of a worker's loop, likewise", by=MAIN)
+    SETTLE = line("address of `settle_soon`, likewise", by=MAIN)
 
     ASLEEP, ABSENT = (
         1,
