@@ -25,7 +25,7 @@ from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType
 from flowvm.meta.dtype import from_numpy as dtype_from_numpy
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta, array_interface
+from flowvm.meta.meta import Size, TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
@@ -281,14 +281,15 @@ def adopt_array(
     array has, if not that of the array.  `shared`: others have that memory, too.
     """
     dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
+    dense = array.flags.c_contiguous
     zoned = zones.CHECKED and owner is None and not shared and device == cpu and array.flags.owndata
-    zoned = zoned and array.flags.c_contiguous and array.nbytes > 0
+    zoned = zoned and dense and array.nbytes > 0
     if zoned:  # nobody else knows the array
         array = zones.zoned(array)
-    stride = tuple(s // array.itemsize for s in array.strides)
-    meta = TensorMeta.of(array.shape, dtype, device, stride)
+    stride = None if dense else tuple(s // array.itemsize for s in array.strides)
+    meta = TensorMeta.of(Size(array.shape), dtype, device, stride)
     nbytes = array.nbytes
-    if nbytes and not array.flags.c_contiguous:
+    if nbytes and not dense:
         span = sum(s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True))
         nbytes = span + array.itemsize
     owner_of = array if owner is None else owner
