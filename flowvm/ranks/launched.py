@@ -14,7 +14,13 @@ LAUNCHERS = (
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 # of `flowvm launch`, PMIx, Open MPI, Slurm: what names a launch
-NAMES = ("_FLOWVM_LAUNCH", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID")
+NAMES = (
+    "_FLOWVM_LAUNCH",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
 # srun's come last: a batch script has them too, without being one of several
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 

@@ -463,7 +463,12 @@ def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
                     return f"{dtype}, read as {how}, gives {value} and not {wanted[how]}"
                 asked.clear()
     first = DEP.AT + storage * DEP.WORDS + DEP.FIRST
-    for place, value in ((CTL.RECEIVED, before - 1), (first, 1), (at + STO.POISON, 1), (CTL.LEVEL, 2)):
+    for place, value in (
+        (CTL.RECEIVED, before - 1),
+        (first, 1),
+        (at + STO.POISON, 1),
+        (CTL.LEVEL, 2),
+    ):
         kept, m[place], m[ACC.AT + ACC.WRITES] = m[place], value, 1
         calls[0](one)
         m[place] = kept

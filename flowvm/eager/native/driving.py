@@ -15,16 +15,7 @@ from flowvm.eager.native.courses import Courses, courses_of
 from flowvm.eager.native.entries import around
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import CODES, Table
-from flowvm.eager.native.words import (
-    BACKWARD,
-    EACH,
-    MODULE,
-    NOTED,
-    READ,
-    SITE,
-    START,
-    UNRECORDED,
-)
+from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, READ, SITE, START, UNRECORDED
 from flowvm.vm.callers.scopes import NOTES
 from flowvm.vm.engine.engine import engine
 

@@ -56,6 +56,7 @@ from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.publishing import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine import cancelling
+from flowvm.vm.engine.bounds import bound
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.forking import Forking
 from flowvm.vm.engine.lending import Lending
@@ -279,6 +280,7 @@ class Engine:
         config.on_change("profile", self.flight.set_level)
         jit.listeners.append(lambda name, begun: self.flight.waited("jit", begun))
         config.on_change("workers", self._make_team)
+        config.on_change("memory", self._bound_memory)
         if config.debug_calls:
             watch(self.words)
 
@@ -304,6 +306,7 @@ class Engine:
                 self.configured = True
                 config.lock("the VM has started")
                 install()
+                self._bound_memory(config.memory)
                 cancelling.install(self)
                 if config.engine == "sequential" or config.sync:
                     self.sequential_for.add("settings")
@@ -334,6 +337,9 @@ class Engine:
                 self._start_threads()
                 complete.append(True)
 
+    def _bound_memory(self, memory: float | int) -> None:
+        self.words[CTL.MOST_BYTES] = bound(memory)
+
     def need_threads(self) -> None:
         """Compile now what the threads run, if that is still to be done.
 
@@ -346,7 +352,11 @@ class Engine:
     def _start_threads(self) -> None:
         self.running = True
         self.words[CTL.SCHEDULER_SLEEPS] = 0
-        helping = {"scheduler_loop": CTL.SCHEDULE, "worker_loop": CTL.WORK, "settle_soon": CTL.SETTLE}
+        helping = {
+            "scheduler_loop": CTL.SCHEDULE,
+            "worker_loop": CTL.WORK,
+            "settle_soon": CTL.SETTLE,
+        }
         for name, word in helping.items():
             self.words[word] = ctypes.cast(self.loops.compiled(name), ctypes.c_void_p).value or 0
         self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
@@ -936,9 +946,9 @@ class Engine:
         any more; raise what poisoned one of them.
         """
         storages = [word & OPERAND.STORAGE_MASK for word in operands]
-        if self._settled(storages, read):
-            if not any(self.words[STO.AT + i * STO.WORDS + STO.POISON] for i in storages):
-                return
+        poison = [STO.AT + i * STO.WORDS + STO.POISON for i in storages]
+        if self._settled(storages, read) and not any(self.words[at] for at in poison):
+            return
         for i in range(0, len(operands), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
             cause = self._wait((self._touch_alone if read else self._touch)[len(some)], some)

@@ -174,7 +174,7 @@ class CTL(Region):
     HOLD = line("1 asks the scheduler to take no records: it is to come to rest", by=MAIN)
     PEAK_RESERVED = line("the most that RESERVED_BYTES was", by=WORKERS)
     MOST_BYTES = line(
-        "of a device's memory, how many bytes may be reserved; 0: what there is", by=MAIN
+        "how many bytes may be reserved, of the host's or a device's; 0: what there is", by=MAIN
     )
     CANCEL = line("number + 1 of the last cancel: what it follows and has not started", by=MAIN)
     N_CANCELLED = line("instructions that a cancel has dropped", by=WORKERS)

@@ -260,9 +260,7 @@ def scheduler_loop(base: int, mine: int) -> int:
 
 def is_running(m: Words) -> bool:
     """Whether the VM's threads run, and are not about to leave: then one that waits may help."""
-    return (
-        load_acquire(m, CTL.STOP) == 0 and load_acquire(m, CTL.SCHEDULER_SLEEPS) != CTL.ABSENT
-    )
+    return load_acquire(m, CTL.STOP) == 0 and load_acquire(m, CTL.SCHEDULER_SLEEPS) != CTL.ABSENT
 
 
 def has_work(m: Words) -> bool:
