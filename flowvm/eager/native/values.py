@@ -123,7 +123,7 @@ def bits_at(code: int, address: int) -> int:
 def float_at(code: int, address: int) -> float:
     """The element, of a dtype that is FLOATING, as a double."""
     bits = bits_at(code, address)
-    return double_of(bits) if code & BYTES == 8 else single_of(bits)
+    return float(double_of(bits) if code & BYTES == 8 else single_of(bits))
 
 
 def element(shared: int, code: int, address: int) -> int:

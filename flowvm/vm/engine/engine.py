@@ -358,7 +358,8 @@ class Engine:
             "settle_soon": CTL.SETTLE,
         }
         for name, word in helping.items():
-            self.words[word] = ctypes.cast(self.loops.compiled(name), ctypes.c_void_p).value or 0
+            function: Any = self.loops.compiled(name)
+            self.words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
         self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
         self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM, 0)
         self._make_team(config.workers)
