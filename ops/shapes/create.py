@@ -79,7 +79,7 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
         kind = dtype_of(data.dtype) if dtype is None else dtype
         return kind.stored(np.asarray(data)), kind
     plain = _plain(data)
-    if dtype is None and plain and plain is data and type(plain[0]) is float:
+    if dtype is None and type(plain) is list and plain and type(plain[0]) is float:
         meant = get_default_dtype()
         if not meant.reduced and {float}.issuperset(map(type, plain)):  # as observations are
             with np.errstate(over="ignore"):

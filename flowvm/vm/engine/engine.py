@@ -972,9 +972,10 @@ class Engine:
                 continue
             if not self.running:
                 return False
-            at = storage, before, int(alone), CALL_STREAM
+            begun, at = self.flight.begin_wait(), (storage, before, int(alone), CALL_STREAM)
             if not self.call("settle_soon")(self.base, *at):
                 return False
+            self.flight.waited("sync", begun, before - 1)
         return True
 
     def wait_done(self, storages: Sequence[int]) -> None:

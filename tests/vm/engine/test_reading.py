@@ -171,7 +171,7 @@ def test_memory_beyond_the_bound_is_refused() -> None:
                 kept[-1][0].item()
         except MemoryError as error:
             print(len(kept), str(error).split(" (")[0], "FLOWVM_MEMORY" in str(error))
-        del kept, error
+        del kept
         print((flowvm.ones(1 << 20) + 1).sum().item())
         """,
         memory="64M",
