@@ -963,8 +963,7 @@ class Engine:
 
         False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
         """
-        words = self.words
-        if words[CTL.LEVEL] > 1 or hot["limit"] == 0 or hot.get("departed"):
+        if self.words[CTL.LEVEL] > 1 or config.debug >= 2 or hot.get("departed") or self.broken:
             return False
         before = issued()
         for storage in storages:

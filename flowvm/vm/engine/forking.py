@@ -169,7 +169,7 @@ class Forking:
         self.gate = None  # those who wait at it are not here, nor is who has the lock in its event
         self.held.let_go(in_child=True)
         hot["counter"] = itertools.count(received)
-        hot["limit"] = received
+        hot["limit"] = 0 if vm.broken else received  # 0: nothing is read natively
         words[CTL.SEEN] = received
         vm.flight.after_fork_in_child()
         vm.watch.after_fork_in_child()
