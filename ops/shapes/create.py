@@ -15,7 +15,7 @@ from flowvm.eager.live import Live, plain_number
 from flowvm.eager.placed import takes_placement
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
@@ -97,7 +97,8 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
     if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
-        raise ArgumentTypeError(
+        text = isinstance(_first(plain), (str, bytes))
+        raise (ArgumentTypeError if text else DTypeError)(
             f"tensor: data must be numbers in nested lists, an array or a tensor, "
             f"got {_example(plain)}"
         )
