@@ -105,6 +105,18 @@ def _bytes(value: Any) -> int:
     return number
 
 
+def _memory(value: Any) -> float | int:
+    """`value` as a share of the machine's memory, a float up to 1, or a number of bytes."""
+    if isinstance(value, float) or (
+        isinstance(value, str) and "." in value and value[-1:].isdecimal()
+    ):
+        share = float(value)
+        if not 0.0 < share <= 1.0:
+            raise ValueError
+        return share
+    return _bytes(value)
+
+
 def _directory(value: Any) -> Path:
     if not os.fspath(value):
         raise ValueError
@@ -219,6 +231,13 @@ VARIABLES: tuple[Variable, ...] = (
         start=True,
     ),
     Variable(
+        "memory",
+        lambda: 0.9,
+        _memory,
+        "a share such as 0.5, or bytes such as 8G",
+        "what tensors may have of the machine's memory, or of its cgroup's; more is refused",
+    ),
+    Variable(
         "distributed_timeout",
         lambda: 1800.0,
         _seconds,
@@ -309,6 +328,7 @@ class Config:
     workers: int
     run_ahead: int
     run_ahead_bytes: int
+    memory: float | int
     distributed_timeout: float
     kept_bytes: int
     calls: str

@@ -567,7 +567,7 @@ _TABLE: dict[int, tuple[type[FlowError], str]] = {
     ),
     Status.OUT_OF_MEMORY: (
         OutOfMemoryError,
-        "out of memory: could not get {0} bytes ({1} live, {2} reserved); free or use less",
+        "out of memory: could not get {0} bytes ({1} live, {2} reserved{most}); free or use less",
     ),
     Status.INVALID_VALUE: (
         InvalidValueError,
@@ -688,7 +688,8 @@ def exception_for(status: int, details: Sequence[int] = (), names: Sequence[str]
         kind, message = _TABLE[status]
         number = values[0]
         name = names[number] if 0 <= number < len(names) else number
-        return kind(message.format(*values, name=name))
+        most = f", and at most {values[3]} by FLOWVM_MEMORY" if values[3] else ""
+        return kind(message.format(*values, name=name, most=most))
     if status == Status.OK:
         raise ArgumentError("status 0 means success: there is no exception for it")
     return KernelError(f"the kernel returned status {int(status)} with details {values}")

@@ -42,6 +42,7 @@ from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ENT, KIND, OPERAND
 
+BRIEF = 1 << 16  # bytes of operands that a thread which waits goes through itself
 LARGE = 1 << 16  # bytes that a call allocates, for which dead tensors are released first
 
 
@@ -406,11 +407,24 @@ def _entry(
         phases=invocation.phases,
         scalars=len(invocation.scalar_pack or op.scalar_kinds),
         prepare=bool(op.unsized),
+        brief=_is_brief(invocation, all_metas),
         stream=invocation.stream,
         info=EntryInfo(op.name, text, all_metas, names, op),
     )
     large = sum(sizes) >= LARGE
     return (word, *invocation.outputs, large, invocation.scalar_pack)
+
+
+def _is_brief(invocation: Any, metas: Sequence[TensorMeta]) -> bool:
+    """Whether a call is over in some microseconds: on the CPU, of little memory, and in one piece
+    because its op says that it is not worth waking a thread for.
+    """
+    if invocation.stream or any(meta.device is not cpu for meta in metas):
+        return False
+    if sum(meta.nbytes for meta in metas) + invocation.scratch > BRIEF:
+        return False
+    pieces = ((invocation.units, invocation.grain), *invocation.phases)
+    return invocation.grain > 1 and all(units <= grain for units, grain in pieces)
 
 
 def call_into(

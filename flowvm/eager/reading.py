@@ -9,11 +9,14 @@ waited for before it is handed out.
 from __future__ import annotations
 
 import ctypes
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from flowvm.eager.modes import current_listener, current_recorder
+from flowvm.eager.native.driving import read_natively
+from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
@@ -22,7 +25,7 @@ from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType
 from flowvm.meta.dtype import from_numpy as dtype_from_numpy
 from flowvm.meta.global_meta import GlobalMeta
-from flowvm.meta.meta import TensorMeta, array_interface
+from flowvm.meta.meta import Size, TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
@@ -157,6 +160,7 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
 
 @method()
+@partial(read_natively, how=AS_ITEM)
 @border
 def item(t: Tensor) -> Any:
     """The value of a one-element tensor as a Python number.  Waits for the tensor.
@@ -186,6 +190,7 @@ def item(t: Tensor) -> Any:
 
 
 @method()
+@partial(read_natively, how=AS_LIST)
 @border
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor.
@@ -203,6 +208,7 @@ def tolist(t: Tensor) -> Any:
 
 
 @method("__bool__")
+@partial(read_natively, how=AS_BOOL)
 @border
 def _bool(t: Tensor) -> bool:
     try:
@@ -218,6 +224,7 @@ def _bool(t: Tensor) -> bool:
 
 
 @method("__float__")
+@partial(read_natively, how=AS_FLOAT)
 @border
 def _float(t: Tensor) -> float:
     return float(_real_item(t))
@@ -240,6 +247,7 @@ def _complex(t: Tensor) -> complex:
 
 
 @method("__int__")
+@partial(read_natively, how=AS_INT)
 @border
 def _int(t: Tensor) -> int:
     return int(_real_item(t))
@@ -273,14 +281,15 @@ def adopt_array(
     array has, if not that of the array.  `shared`: others have that memory, too.
     """
     dtype = dtype_from_numpy(array.dtype) if dtype is None else dtype
+    dense = array.flags.c_contiguous
     zoned = zones.CHECKED and owner is None and not shared and device == cpu and array.flags.owndata
-    zoned = zoned and array.flags.c_contiguous and array.nbytes > 0
+    zoned = zoned and dense and array.nbytes > 0
     if zoned:  # nobody else knows the array
         array = zones.zoned(array)
-    stride = tuple(s // array.itemsize for s in array.strides)
-    meta = TensorMeta.of(array.shape, dtype, device, stride)
+    stride = None if dense else tuple(s // array.itemsize for s in array.strides)
+    meta = TensorMeta.of(Size(array.shape), dtype, device, stride)
     nbytes = array.nbytes
-    if nbytes and not array.flags.c_contiguous:
+    if nbytes and not dense:
         span = sum(s * (n - 1) for s, n in zip(array.strides, array.shape, strict=True))
         nbytes = span + array.itemsize
     owner_of = array if owner is None else owner

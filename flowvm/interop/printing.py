@@ -290,6 +290,8 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
         failure = engine.failures.by_seq.get(failed)
         if failure is None:
             return f"<failed: instruction #{failed}>"
+        if failure.captured:  # nothing went wrong: there is no number yet
+            return "<symbolic: a graph is captured; its outputs have values after a call>"
         message = " ".join(str(failure.exception).split())
         message = message if len(message) <= MESSAGE else message[: MESSAGE - 3] + "..."
         kind = type(failure.exception).__name__

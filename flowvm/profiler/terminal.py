@@ -24,8 +24,10 @@ def to_ascii(text: str) -> str:
 
 
 def terminal_width() -> int:
-    """Columns of what is printed to: the terminal's, 40 to 240, or 100 where there is none."""
-    if not sys.stdout.isatty():
+    """Return the columns to print to: the terminal's, 40 to 240.  Without a terminal, COLUMNS or
+    100.
+    """
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
         return USUAL
     return min(max(shutil.get_terminal_size((USUAL, 24)).columns, NARROW), WIDE)
 

@@ -13,6 +13,14 @@ LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
+# of `flowvm launch`, PMIx, Open MPI, Slurm: what names a launch
+NAMES = (
+    "_FLOWVM_LAUNCH",
+    "PMIX_NAMESPACE",
+    "OMPI_MCA_ess_base_jobid",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+)
 # srun's come last: a batch script has them too, without being one of several
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 
@@ -33,6 +41,13 @@ def launched_rank() -> int:
         if number in os.environ:
             return _number(number, 0)
     return 0
+
+
+def launch_name() -> str:
+    """What all processes of this launch have in common and another launch has not; "" where the
+    launcher says nothing of the kind.
+    """
+    return "/".join(os.environ[name] for name in NAMES if name in os.environ)
 
 
 def is_launched() -> bool:

@@ -6,6 +6,7 @@ seeds it, keeps its state and goes back to it.  Each replay does this in the sam
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from dataclasses import dataclass, field
@@ -19,8 +20,10 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.guards.forks import held_at_fork
 from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
+from flowvm.ranks.launched import is_launched, launch_name
 
-DEFAULT_SEED = 67280421310721  # PyTorch's: a program that sets no seed repeats its numbers
+
+DEFAULT_SEED = 67280421310721  # PyTorch's, of a Generator that nobody has seeded
 
 
 # --- generators -------------------------------------------------------------------------------
@@ -29,6 +32,9 @@ DEFAULT_SEED = 67280421310721  # PyTorch's: a program that sets no seed repeats 
 # public: flow
 class Generator:
     """A source of random numbers: `manual_seed(s)` starts it anew.  Threads may share one.
+
+    One that was never seeded has the numbers of a fixed seed, as PyTorch's; the default generator
+    begins with another seed in each process.
 
     >>> g = flow.Generator().manual_seed(1)
     >>> a = flow.rand(2, generator=g)
@@ -231,12 +237,29 @@ def _generator_at(kind: type[Generator], device: str, position: tuple[int, int])
     return generator
 
 
+def _first_seed() -> int:
+    """Return the default generator's first seed: drawn by the operating system, so that programs
+    that set none differ.
+
+    Ranks start from one seed, so that they draw alike.  It comes from their launch's name; without
+    a name it is DEFAULT_SEED.
+    """
+    if not is_launched():
+        return int.from_bytes(os.urandom(8), "little")
+    name = launch_name()
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "little") if name else DEFAULT_SEED
+
+
 default_generator = Generator()  # public: flow, random
+default_generator._seed = _first_seed()
 
 
 # public: flow, random
 def manual_seed(seed: int) -> Generator:
     """Start the default generator's numbers of `seed`; the generator.
+
+    Two runs of a program that does so draw the same numbers; of one that does not, others.
 
     >>> _ = flow.manual_seed(0)
     >>> a = flow.rand(3)

@@ -17,7 +17,7 @@ from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
-from flowvm.meta.device import Device, as_device
+from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
 from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
@@ -69,7 +69,8 @@ def tensor(
         return full((), data, dtype=dtype, device=device, requires_grad=requires_grad)
     place = as_device(device)
     array, kind = _array(data, None if dtype is None else as_dtype(dtype))
-    return finished(adopt_array(array, dtype=kind).to(device=place), requires_grad)
+    made = adopt_array(array, dtype=kind)
+    return finished(made if place is cpu else made.to(device=place), requires_grad)
 
 
 def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]:
@@ -78,6 +79,11 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
         kind = dtype_of(data.dtype) if dtype is None else dtype
         return kind.stored(np.asarray(data)), kind
     plain = _plain(data)
+    if dtype is None and type(plain) is list and plain and type(plain[0]) is float:
+        meant = get_default_dtype()
+        if not meant.reduced and {float}.issuperset(map(type, plain)):  # as observations are
+            with np.errstate(over="ignore"):
+                return np.array(plain, meant.storage), meant
     try:
         array = np.array(plain)
     except ValueError:
@@ -91,13 +97,15 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
     if array.dtype.kind not in "biufc":
         if array.dtype == object and all(isinstance(v, int) for v in array.ravel().tolist()):
             raise ArgumentError("tensor: an integer does not fit int64")
-        raise DTypeError(
+        text = isinstance(_first(plain), (str, bytes))
+        raise (ArgumentTypeError if text else DTypeError)(
             f"tensor: data must be numbers in nested lists, an array or a tensor, "
             f"got {_example(plain)}"
         )
     if dtype is None:
         dtype = _meant(array, plain)
-    if array.dtype.kind in "iu" and dtype.category == 1 and array.size:
+    integers = array.dtype.kind in "iu" and dtype.category == 1
+    if integers and array.size and array.dtype != dtype.numpy:
         limits = np.iinfo(dtype.numpy)
         for extreme in (int(array.min()), int(array.max())):
             if not limits.min <= extreme <= limits.max:
@@ -105,13 +113,20 @@ def _array(data: Any, dtype: DType | None) -> tuple[np.ndarray[Any, Any], DType]
                     f"tensor: {extreme} does not fit {dtype.name}, "
                     f"which goes from {limits.min} to {limits.max}"
                 )
+    if array.dtype == dtype.storage and not dtype.reduced and array.flags.c_contiguous:
+        return array, dtype
     with np.errstate(over="ignore", invalid="ignore"):
         return dtype.stored(array), dtype
+
+
+_NUMBERS = frozenset({bool, int, float})
 
 
 def _plain(data: Any) -> Any:
     """`data` with the tensors in it as numbers or lists."""
     if isinstance(data, (list, tuple)):
+        if _NUMBERS.issuperset(map(type, data)):  # as most are: nothing to be done for each
+            return data
         return [_plain(d) for d in data]
     return data.tolist() if isinstance(data, Tensor) else plain_number(data)
 

@@ -65,9 +65,9 @@ for name, value in vars(machine).items():
 @contextmanager
 def forgetful_scheduler() -> Iterator[None]:
     """The VM that runs has a scheduler that can be told to forget, inside."""
-    loop = address_of(forgetful_shell.scheduler_loop, "int64(int64)")
+    loop = address_of(forgetful_shell.scheduler_loop, "int64(int64, int64)")
     plain = engine.call("scheduler_loop")
-    _restart_with(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(loop))
+    _restart_with(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)(loop))
     try:
         yield
     finally:

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import flowvm as flow
-from tools.bench import eager, graph, machine, recorder, startup, targets, top
+from tools.bench import eager, graph, machine, reading, recorder, startup, targets, top
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,kernels,graph,recorder,top,machine,startup"
+GROUPS = "eager,reading,kernels,graph,recorder,top,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -43,6 +43,8 @@ def _all(groups: list[str], peers: str, rounds: int, only: str, folder: str) -> 
     found = _peers(peers)
     if "eager" in groups:
         yield from eager.results(found, rounds)
+    if "reading" in groups:
+        yield from reading.results(found, rounds, only)
     if "kernels" in groups:
         yield from targets.results(list(found), rounds, only, folder)
     if "graph" in groups:

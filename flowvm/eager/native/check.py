@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import struct
 import threading
 from collections.abc import Callable
@@ -21,15 +22,27 @@ import numpy as np
 from flowvm.eager.calls import call_function
 from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
-from flowvm.eager.native.words import COURSE, FRONT, NOTED, SITE, STEP, UNRECORDED, VIEW
+from flowvm.eager.native.words import (
+    AS_LIST,
+    COURSE,
+    FRONT,
+    NOTED,
+    READ,
+    SITE,
+    STEP,
+    UNRECORDED,
+    VIEW,
+)
 from flowvm.eager.nodes import Node
 from flowvm.guards.regions import Mode
+from flowvm.meta.meta import TensorMeta
 from flowvm.private.cpython import getrefcount
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import NO_ORIGIN
 from flowvm.vm.callers.scopes import NEVER, NOTES, Scopes
-from flowvm.vm.machine.words import CTL, RING
+from flowvm.vm.machine.words import ACC, ARRAY, CTL, DEP, RING, STO
 
+_NORESERVE = 0x4000  # of mmap's flags
 _TIMES = 40  # calls by which counts of references are compared
 
 
@@ -415,6 +428,53 @@ def trouble_at_modules(address: int) -> str:
     if added != [(inner, outer)]:
         return f"paths are asked for of {added}"
     return "" if counts[1] == counts[2] else f"references before and after modules: {counts}"
+
+
+def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
+    """The same for values that are read where they lie: of each dtype, what is not done yet, and
+    what is poisoned.
+    """
+    apart, asked = Apart(), list[Any]()
+    memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched
+    m = memoryview(memory).cast("q")
+    apart.names["control"], storage = memoryview(memory), 21
+    shared, at = shared_table(apart.names), STO.AT + 21 * STO.WORDS
+    before = m[CTL.RECEIVED] = RING.SLOTS - 2
+    calls: list[Any] = []
+    for how in range(AS_LIST + 1):
+        facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": READ, "CACHE": codes}
+        site = Table(SITE, shared, SHARED=shared.address, HOW=how, **facts)
+        calls.append(new_call(asked.append, None))
+        activate(calls[-1], site.words, address, site)
+    for dtype in codes:
+        array = np.array([[0, 1, -3], [7, 127, -128]]).astype(dtype.numpy)
+        m[at + STO.POINTER] = array.ctypes.data
+        whole = plain_tensor(storage, TensorMeta.of((3, 2), dtype, stride=(1, 3)))
+        for _ in range(_TIMES):
+            lists = calls[AS_LIST](whole)
+        if repr(lists) != repr(array.T.tolist()):
+            return f"tolist of {dtype} gives {lists}"
+        for k, number in enumerate(array.ravel().tolist()):
+            one = plain_tensor(storage + (k * array.itemsize << 20), TensorMeta.of((), dtype))
+            wanted = [number, bool(number), float(number), int(number), number]
+            for how, call in enumerate(calls):
+                value = call(one)
+                if repr(value) != repr(wanted[how]) and asked != [one]:
+                    return f"{dtype}, read as {how}, gives {value} and not {wanted[how]}"
+                asked.clear()
+    first = DEP.AT + storage * DEP.WORDS + DEP.FIRST
+    for place, value in (
+        (CTL.RECEIVED, before - 1),
+        (first, 1),
+        (at + STO.POISON, 1),
+        (CTL.LEVEL, 2),
+    ):
+        kept, m[place], m[ACC.AT + ACC.WRITES] = m[place], value, 1
+        calls[0](one)
+        m[place] = kept
+    if asked != [one] * 4:
+        return f"what is not done is read, and but {asked} left to the twin"
+    return ""
 
 
 def trouble_at_death(address: int) -> str:

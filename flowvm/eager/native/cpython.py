@@ -63,6 +63,8 @@ restore_error = _external("PyErr_Restore", "void(int64, int64, int64)")
 int_of = _external("PyLong_FromLongLong", "int64(int64)")
 as_int = _external("PyLong_AsLongLong", "int64(int64)")
 as_float = _external("PyFloat_AsDouble", "float64(int64)")
+float_of = _external("PyFloat_FromDouble", "int64(float64)")
+unsigned_of = _external("PyLong_FromUnsignedLongLong", "int64(int64)")
 int_as_float = _external("PyLong_AsDouble", "float64(int64)")
 is_true = _external("PyObject_IsTrue", "int32(int64)")
 # tuples; new: `new_tuple`; borrowed: `tuple_item`; stolen: what `set_tuple_item` is given
@@ -104,6 +106,8 @@ weak_reference = _external("PyWeakref_NewRef", "int64(int64, int64)")
 # threads: the state of this one, and a number that no other has
 this_thread = _external("PyThreadState_Get", "int64()")
 thread_number = _external("PyThreadState_GetID", "int64(int64)")
+save_thread = _external("PyEval_SaveThread", "int64()")  # lets go of the GIL
+restore_thread = _external("PyEval_RestoreThread", "void(int64)")
 thread_ident = _external("PyThread_get_thread_ident", "int64()")  # threading.get_ident()
 # frames; borrowed: `this_frame`; new: `frame_code`, `frame_before`, 0 where there is none
 this_frame = _external("PyEval_GetFrame", "int64()")
@@ -117,11 +121,23 @@ def _bits_of(value: float) -> int:
     return int(struct.unpack("q", struct.pack("d", value))[0])
 
 
+def _double_of(bits: int) -> float:
+    """The float of these 64 bits."""
+    return float(struct.unpack("d", struct.pack("q", bits))[0])
+
+
+def _single_of(bits: int) -> float:
+    """The 32-bit float of the low bits of a number, as a float."""
+    return float(struct.unpack("f", struct.pack("I", bits & 0xFFFFFFFF))[0])
+
+
 def _scratch() -> int:
     raise NotImplementedError("there is a stack where code is compiled")
 
 
 bits_of: Any = Intrinsic(_bits_of, lambda: intrinsics.bits_of)
+double_of: Any = Intrinsic(_double_of, lambda: intrinsics.double_of)
+single_of: Any = Intrinsic(_single_of, lambda: intrinsics.single_of)
 scratch: Any = Intrinsic(_scratch, lambda: intrinsics.scratch)
 
 

@@ -14,8 +14,8 @@ from flowvm.eager.native import install
 from flowvm.eager.native.courses import Courses, courses_of
 from flowvm.eager.native.entries import around
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.tables import Table
-from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, SITE, START, UNRECORDED
+from flowvm.eager.native.tables import CODES, Table
+from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, READ, SITE, START, UNRECORDED
 from flowvm.vm.callers.scopes import NOTES
 from flowvm.vm.engine.engine import engine
 
@@ -92,6 +92,20 @@ def noting(
         return site
 
     call: Any = new_call(function, functools.partial(install.begin_with, table, made_by=around))
+    return call  # type: ignore[no-any-return]
+
+
+def read_natively(function: Function, how: int) -> Function:
+    """The method, which reads a tensor's value: natively (`flowvm.eager.native.values`) as `how`
+    says, AS_ITEM to AS_LIST, where all is usual.
+    """
+    if not install.wanted():
+        return function
+
+    def table() -> Table:
+        return install.front_table(function, function, READ, CODES, "", HOW=how)
+
+    call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]
 
 

@@ -15,6 +15,7 @@ from flowvm.eager.native.following import by_course
 from flowvm.eager.native.modules import module_called, module_noted
 from flowvm.eager.native.reading import class_of, is_tensor
 from flowvm.eager.native.starting import started, unrecorded
+from flowvm.eager.native.values import value_read
 from flowvm.eager.native.words import (
     EACH,
     FAILED,
@@ -25,6 +26,7 @@ from flowvm.eager.native.words import (
     MODULE,
     NOTED,
     OPERATOR,
+    READ,
     SHARED,
     SITE,
     START,
@@ -49,11 +51,13 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
             result = by_course(site, args, count & COUNT, names)
             if result == LEARN:
                 result, twin = MISS, SITE.TWIN
+        elif names == 0 and kind == READ:
+            result = value_read(site, args, count & COUNT)
         elif names == 0 and kind == EACH:
             result = called_for_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
             result = started(site, args, count & COUNT)
-        elif names == 0:
+        elif names == 0 and kind != READ:
             result = gone_back(site, args, count & COUNT)
         if result != MISS:
             return result

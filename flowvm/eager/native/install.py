@@ -39,11 +39,12 @@ from flowvm.eager.native.check import (
     trouble_at_pins,
     trouble_at_regions,
     trouble_at_release,
+    trouble_at_values,
 )
 from flowvm.eager.native.cpython import provide_api
 from flowvm.eager.native.entries import SIGNATURE, around, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
-from flowvm.eager.native.tables import Table, shared_table, site_table, takes, ways_table
+from flowvm.eager.native.tables import CODES, Table, shared_table, site_table, takes, ways_table
 from flowvm.eager.native.words import FRONT, GRADIENT, SHARED, SITE
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
@@ -355,6 +356,7 @@ def tested() -> str:
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
         calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
+        calls = calls or trouble_at_values(_address(), CODES)
         calls = calls or trouble_at_regions(_address(around))
         calls = calls or trouble_at_modules(_address(around))
         return calls or trouble_at_death(_address(death))

@@ -23,6 +23,21 @@ def bits_of(typingctx: Any, value: Any) -> Any:
     return types.int64(types.float64), codegen
 
 
+def double_of(typingctx: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.bitcast(values[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
+def single_of(typingctx: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        low = builder.trunc(values[0], ir.IntType(32))
+        return builder.fpext(builder.bitcast(low, ir.FloatType()), ir.DoubleType())
+
+    return types.float64(types.int64), codegen
+
+
 SCRATCH = 40  # words
 
 

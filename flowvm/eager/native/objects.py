@@ -64,7 +64,8 @@ class Call(Unique):
             setattr(self.twin, name, value)
 
     def __repr__(self) -> str:
-        return f"<native call {self.twin.__name__}>"
+        said = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
+        return f"<function {self.twin.__qualname__}{inspect.Signature(said)}>"
 
     def __reduce__(self) -> Any:  # as functions are pickled, and methods
         name = self.twin.__qualname__

@@ -10,12 +10,15 @@ from typing import Any
 
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import (
+    BOOLEAN,
+    FLOATING,
     MOST_LINE,
     MOST_OUTPUTS,
     MOST_SAVED,
     MOST_SCALARS,
     MOST_WRITTEN,
     SHARED,
+    SIGNED,
     SITE,
     WAY,
     WAYS,
@@ -25,6 +28,8 @@ from flowvm.eager.tensor import forget_gone
 from flowvm.errors import FlowError
 from flowvm.guards.kept import clearings
 from flowvm.guards.regions import _Entry
+from flowvm.meta import dtype as dtypes
+from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.private.cpython import getrefcount
@@ -52,6 +57,25 @@ _SLOTS = {
 # and tuples, in front of those of slices
 YES, NO = object(), object()
 OPEN_LIST, OPEN_TUPLE, CLOSE, SLICED = object(), object(), object(), object()
+
+
+# of the dtypes that native calls read
+CODES: dict[Any, int] = {
+    getattr(dtypes, name): code
+    for name, code in {
+        "bool_": 1 | BOOLEAN,
+        "uint8": 1,
+        "uint16": 2,
+        "uint32": 4,
+        "uint64": 8,
+        "int8": 1 | SIGNED,
+        "int16": 2 | SIGNED,
+        "int32": 4 | SIGNED,
+        "int64": 8 | SIGNED,
+        "float32": 4 | FLOATING,
+        "float64": 8 | FLOATING,
+    }.items()
+}
 
 
 class Several(tuple[int, ...]):
@@ -99,6 +123,8 @@ def shared_table(names: dict[str, Any]) -> Table:
     for slot in ("after", "hooks", "tensor"):
         places[f"LEAF_{slot.upper()}"] = 0 if leaf is None else slot_place(leaf, slot)
     places["COUNTER_AT"] = counter_place()
+    for slot in ("device", "dtype", "ndim", "numel", "shape", "stride"):
+        places[f"META_{slot.upper()}"] = slot_place(TensorMeta, slot)
     for part, place in zip(("START", "STOP", "STEP"), slice_places(), strict=True):
         places[f"SLICE_{part}"] = place
     ring, control = (_address(names[name]) for name in ("ring", "control"))
@@ -119,6 +145,8 @@ def shared_table(names: dict[str, Any]) -> Table:
         FITTED=names.get("fitted", 0),
         ARRIVE=names.get("arrive", 0),
         NO_GRAPH=False,
+        FALSE=False,
+        CPU=cpu,
         THROUGH=_through,
         STARTED=names.get("started", 0),
         BACKWARD=Backward,

@@ -25,7 +25,10 @@ MOST_VALUES = 32  # tensors that a course is given or makes
 MOST_STEPS = 18  # of a course
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
 MOST_LINE = 24  # words by which a call is known again
-OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED = range(9)  # of SITEs
+# of SITEs
+OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ = range(10)
+AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST = range(5)  # what a READ gives
+SIGNED, FLOATING, BOOLEAN = 16, 32, 64  # of a dtype's code, beside the bytes of an element
 CALL, VIEW, ALIAS, RECORD, INTO, PIECES = range(6)  # kinds of STEPs
 FLOAT, INT = ord("d"), ord("q")  # the kinds of numbers in a record, as `struct` calls them
 
@@ -56,6 +59,12 @@ class SHARED(Record):
     LEAF_AFTER = field("an AccumulateGrad's after")
     LEAF_HOOKS = field("its hooks")
     LEAF_TENSOR = field("its tensor, a weak reference")
+    META_DEVICE = field("a TensorMeta's device")
+    META_DTYPE = field("its dtype")
+    META_NDIM = field("its ndim")
+    META_NUMEL = field("its numel")
+    META_SHAPE = field("its shape")
+    META_STRIDE = field("its stride")
     COUNTER_AT = field("the number that a counter hands out next")
     SLICE_START = field("a slice's start")
     SLICE_STOP = field("its stop")
@@ -95,6 +104,8 @@ class SHARED(Record):
     FITTED = field("gives a gradient its input's shape and dtype, or 0")
     ARRIVE = field("adds a gradient to what has arrived, or 0")
     NO_GRAPH = field("False: the gradients' own graph is not wanted")
+    FALSE = field("False")
+    CPU = field("the device that the host is")
     THROUGH = field("calls a function from a frame of flowvm's")
     STARTED = field("set: not empty while backward begins with something else than ones")
     BACKWARD = field("the class Backward")
@@ -175,12 +186,13 @@ class SITE(Record):
     TWIN = field("the Python function")
     CACHE = field(
         "dict from metas and attributes to entries, from keys to courses; of START, from "
-        "metas to ones"
+        "metas to ones; of READ, from dtypes to their codes"
     )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
     KIND = field(
         "OPERATOR; what follows courses: FRONT or GRADIENT; the engine's loop: BACKWARD; "
-        "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing"
+        "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing; READ: "
+        "gives a tensor's value"
     )
     FUNCTION = field(
         "of all but an OPERATOR: makes calls that have no course; of MODULE and NOTED, is told of "
@@ -208,6 +220,7 @@ class SITE(Record):
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
         "START; that of the operator, of EACH; of NOTED the NOTES"
     )
+    HOW = field("of READ: what it gives, AS_ITEM to AS_LIST")
     HITS = field("calls made natively", by="whoever has the GIL")
     MISSES = field("calls left to the twin", by="whoever has the GIL")
 

@@ -87,7 +87,7 @@ class Status:
         if not hasattr(sys, "ps1"):
             print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
         elif not self._shown:
-            print(f"graph {name}: {self._stage}", file=sys.stderr, flush=True)
+            print(f"flowvm: graph {name}: {self._stage}", file=sys.stderr, flush=True)
         self._shown = True
 
     def _erase(self) -> None:

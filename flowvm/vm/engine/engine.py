@@ -56,13 +56,14 @@ from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.publishing import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
 from flowvm.vm.engine import cancelling
+from flowvm.vm.engine.bounds import bound
 from flowvm.vm.engine.failures import Failures
 from flowvm.vm.engine.forking import Forking
 from flowvm.vm.engine.lending import Lending
 from flowvm.vm.engine.loops import Loops
 from flowvm.vm.engine.restoring import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
-from flowvm.vm.machine.machine import MARGIN
+from flowvm.vm.machine.machine import MARGIN, is_settled
 from flowvm.vm.machine.machine import start as start_machine
 from flowvm.vm.machine.words import ARG, ARRAY, CTL, ENT, FRE, KIND, OPERAND, RING, STO, STR, VEW
 from flowvm.vm.watch.flight import Flight
@@ -84,14 +85,15 @@ EXIT_SECONDS = 10.0  # the longest that leaving Python waits for work in flight
 _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS_NORESERVE = 3, 0x4022
 
 SIGNATURES = {
-    "scheduler_loop": "int64(int64)",
+    "scheduler_loop": "int64(int64, int64)",
     "close_plan": "int64(int64, int64)",
-    "worker_loop": "int64(int64, int64)",
+    "worker_loop": "int64(int64, int64, int64)",
     "device_loop": "int64(int64, int64)",
     "helper_loop": "int64(int64, int64, int64, int64)",
     "wake_stream": "int64(int64, int64)",
     "wake_scheduler": "int64(int64)",
     "wait_cell": "int64(int64, int64, int64)",
+    "settle_soon": "int64(int64, int64, int64, int64, int64)",
     "wait_room": "int64(int64, int64, int64)",
     "host_next": "int64(int64, int64, int64)",
     "host_begin": "int64(int64, int64, int64)",
@@ -268,7 +270,8 @@ class Engine:
         hot.update(hole=self._touch[0], write_hole=_RECORDS[3].pack_into)
         self._barrier = self.new_entry(KIND.BARRIER, [], scalars=1, info=None)
         self._release = [
-            self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, info=None) for n in range(TOUCH_MAX + 1)
+            self.new_entry(KIND.RELEASE, [OPERAND.MUT] * n, brief=True, info=None)
+            for n in range(TOUCH_MAX + 1)
         ]
         # native calls do the work of `release_dead` by these
         hot.update(releases=self._release, adopted=self.adopted, stream_of=self.stream_of)
@@ -279,6 +282,7 @@ class Engine:
         config.on_change("profile", self.flight.set_level)
         jit.listeners.append(lambda name, begun: self.flight.waited("jit", begun))
         config.on_change("workers", self._make_team)
+        config.on_change("memory", self._bound_memory)
         if config.debug_calls:
             watch(self.words)
 
@@ -304,6 +308,7 @@ class Engine:
                 self.configured = True
                 config.lock("the VM has started")
                 install()
+                self._bound_memory(config.memory)
                 cancelling.install(self)
                 if config.engine == "sequential" or config.sync:
                     self.sequential_for.add("settings")
@@ -334,6 +339,9 @@ class Engine:
                 self._start_threads()
                 complete.append(True)
 
+    def _bound_memory(self, memory: float | int) -> None:
+        self.words[CTL.MOST_BYTES] = bound(memory)
+
     def need_threads(self) -> None:
         """Compile the functions of the threads now, if that is still to be done.
 
@@ -346,8 +354,16 @@ class Engine:
     def _start_threads(self) -> None:
         self.running = True
         self.words[CTL.SCHEDULER_SLEEPS] = 0
-        self._thread("flowvm-sched", self.call("scheduler_loop"), self.base)
-        self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM)
+        helping = {
+            "scheduler_loop": CTL.SCHEDULE,
+            "worker_loop": CTL.WORK,
+            "settle_soon": CTL.SETTLE,
+        }
+        for name, word in helping.items():
+            function: Any = self.loops.compiled(name)
+            self.words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
+        self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM, 0)
         self._make_team(config.workers)
         self._thread("flowvm-host", self._host_loop)
         for i in range(len(self.user_streams)):
@@ -413,7 +429,14 @@ class Engine:
         self.threads = [t for t in self.threads if t.is_alive()]
         self.words[_TEAM_AT] = 0
         self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
+        # a thread that waits, and helped, may still be at it; from now on none begins
+        while not self.threads and self._is_helped() and time.monotonic() < deadline:
+            self.call("nap")(self.base, 100)
         self.running = False
+
+    def _is_helped(self) -> bool:
+        taken = [STR.AT + stream * STR.WORDS + STR.TAKEN for stream in range(self.streams)]
+        return any(self.words[word] for word in (CTL.TAKEN, *taken))
 
     def stream_name(self, stream: int) -> str:
         """Return the name of a stream: "cpu", "host", or the name that its user gave."""
@@ -423,7 +446,9 @@ class Engine:
     def _start_worker(self, stream: int) -> None:
         loop = "device_loop" if self.words[CTL.DEVICES] >> stream & 1 else "worker_loop"
         run = self.loops.compiled(loop)  # of Python, it would poll with the interpreter's lock held
-        thread = self._thread(f"flowvm-w:{self.stream_name(stream)}", run, self.base, stream)
+        waits = () if loop == "device_loop" else (0,)
+        name = f"flowvm-w:{self.stream_name(stream)}"
+        thread = self._thread(name, run, self.base, stream, *waits)
         priority = self.words[STR.AT + stream * STR.WORDS + STR.PRIORITY]
         if priority > 0 and thread.native_id is not None:
             os.setpriority(os.PRIO_PROCESS, thread.native_id, priority)
@@ -499,6 +524,7 @@ class Engine:
         scalars: int = 0,
         outline: bool = False,
         prepare: bool = False,
+        brief: bool = False,
         stream: int = 0,
         info: Any,
     ) -> EntryWord:
@@ -508,7 +534,8 @@ class Engine:
 
         `access` has an `Access` (with ALLOCATE) an operand; `sizes` the bytes to allocate for each
         (for mut2 outputs: the bytes of a row).  `layout` is an int64 array, kept alive with the
-        entry.  `phases` are the (units, grain) of the phases after the first.
+        entry.  `phases` are the (units, grain) of the phases after the first.  `brief`: it ends
+        within some microseconds, so that a waiting thread may run it.
         """
         with self.lock:
             number = self._entry_number()
@@ -521,7 +548,7 @@ class Engine:
             words[ENT.SCRATCH], words[ENT.OUTLINE] = scratch, int(outline)
             if outline:
                 words[ENT.BYTES] = sum(sizes)
-            words[ENT.PREPARE] = int(prepare)
+            words[ENT.PREPARE], words[ENT.BRIEF] = int(prepare), int(brief)
             more = np.array(phases, np.int64)
             words[ENT.PHASES], words[ENT.MORE] = more.ctypes.data, len(phases)
             if not outline:
@@ -941,23 +968,43 @@ class Engine:
         """Wait until the storages of `operands` are written, and with `read` also until all reads
         are done.  Raise the error that poisoned one of them.
         """
-        if (
-            not self.configured and self.untouched
-        ):  # then it exists; a process that only loads data starts no threads
-            at = [STO.AT + (word & OPERAND.STORAGE_MASK) * STO.WORDS for word in operands]
-            if not any(self.words[one + STO.POISON] for one in at):
-                return
+        storages = [word & OPERAND.STORAGE_MASK for word in operands]
+        poison = [STO.AT + i * STO.WORDS + STO.POISON for i in storages]
+        if self._settled(storages, read) and not any(self.words[at] for at in poison):
+            return
         for i in range(0, len(operands), TOUCH_MAX):
-            some = [word & OPERAND.STORAGE_MASK for word in operands[i : i + TOUCH_MAX]]
+            some = storages[i : i + TOUCH_MAX]
             cause = self._wait((self._touch_alone if read else self._touch)[len(some)], some)
             if cause:
                 self.failures.collect()
                 raise self.failures.to_raise(cause - 1)
 
+    def _settled(self, storages: Sequence[int], alone: bool) -> bool:
+        """Whether nobody is to write these storages any more, and if `alone` nobody reads them: now
+        or, where the VM's threads run, a moment later.  Nothing is issued for that.
+
+        False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
+        """
+        if self.words[CTL.LEVEL] > 1 or config.debug >= 2 or hot.get("departed") or self.broken:
+            return False
+        before = issued()
+        for storage in storages:
+            if RING.ORDERED_STORES and is_settled(self.words, storage, before, alone):
+                continue
+            if not self.running:
+                return False
+            begun, at = self.flight.begin_wait(), (storage, before, int(alone), CALL_STREAM)
+            if not self.call("settle_soon")(self.base, *at):
+                return False
+            self.flight.waited("sync", begun, before - 1)
+        return True
+
     def wait_done(self, storages: Sequence[int]) -> None:
         """Wait until no issued instruction accesses these storages, failed or not.  Listeners to
         calls are not told.
         """
+        if self._settled(storages, True):
+            return
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
             self._wait(self._touch_alone[len(some)], some, heard=True)

@@ -163,7 +163,7 @@ class Forking:
         for stream in range(vm.streams):
             at = STR.AT + stream * STR.WORDS
             words[at + STR.SLEEPS] = words[at + STR.TEAM_SLEEPS] = 0
-            words[at + STR.TEAM] = 0
+            words[at + STR.TEAM] = words[at + STR.TAKEN] = 0
         received = words[CTL.RECEIVED]
         # half-written records of threads that are gone
         for seq in range(received, received + RING.SLOTS):
@@ -171,13 +171,13 @@ class Forking:
         self.gate = None  # the threads that wait at it do not exist here
         self.held.let_go(in_child=True)
         hot["counter"] = itertools.count(received)
-        hot["limit"] = received
+        hot["limit"] = 0 if vm.broken else received  # 0: nothing is read natively
         words[CTL.SEEN] = received
         vm.flight.after_fork_in_child()
         vm.watch.after_fork_in_child()
         vm.failures.after_fork_in_child()
         vm.loops.after_fork_in_child()
-        words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = 0
+        words[CTL.STOP] = words[CTL.ROOM_SLEEPS] = words[CTL.TAKEN] = 0
         words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
         words[POL.KIND] = 0  # a policy is its block's, and that thread may not be here
         vm.narrator = Narrator(vm)

@@ -148,7 +148,7 @@ def receive(m: Words) -> bool:
             connect_read(m, slot, operand_of(m, slot, entry, k) & OPERAND.STORAGE_MASK)
     if m[CTL.LEVEL] != 0:
         begin(m, slot, seq, entry, count)
-    m[CTL.RECEIVED] = seq + 1
+    store_release(m, CTL.RECEIVED, seq + 1)  # who reads this sees its accesses (`is_settled`)
     if kind == KIND.BARRIER:
         append_barrier(m, slot)
     elif m[ins + INS.WAITING] == 0:
@@ -181,7 +181,7 @@ def connect_write(m: Words, slot: int, storage: int) -> None:
             add_edge(m, other, slot, WAW if m[node + ACC.WRITES] != 0 else WAR)
         m[node + ACC.STORAGE] = -1  # off the list; its owner frees it
         index = m[node + ACC.NEXT]
-    m[dep + DEP.FIRST] = m[dep + DEP.LAST] = 0
+    m[dep + DEP.LAST] = 0  # FIRST names the old first until it names the new one: see `is_settled`
     append_access(m, slot, storage, 1)
 
 
@@ -206,8 +206,25 @@ def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
     if last >= 0:
         m[ACC.AT + last * ACC.WORDS + ACC.NEXT] = index
     else:
-        m[dep + DEP.FIRST] = index + 1
+        store_release(m, dep + DEP.FIRST, index + 1)
     m[dep + DEP.LAST] = index + 1
+
+
+def is_settled(m: Words, storage: int, before: int, alone: bool) -> bool:
+    """Whether all instructions below `before` that write a storage are done, and if `alone` those
+    that read it.  Any thread may ask; False may be a moment out of date.
+
+    A writer stays the first of the list until it is done, or until another writer, which waits for
+    it, takes its place; so the list never looks empty between the two.
+    """
+    if load_acquire(m, CTL.RECEIVED) < before:
+        return False
+    first = load_acquire(m, DEP.AT + storage * DEP.WORDS + DEP.FIRST) - 1
+    if first < 0:
+        return True
+    if alone or not RING.ORDERED_STORES:  # else an old word of a node could be read
+        return False
+    return load_acquire(m, ACC.AT + first * ACC.WORDS + ACC.WRITES) == 0
 
 
 def add_edge(m: Words, source: int, target: int, hazard: int) -> None:
@@ -443,7 +460,7 @@ def drop_accesses(m: Words, slot: int) -> None:
             if before >= 0:
                 m[ACC.AT + before * ACC.WORDS + ACC.NEXT] = after
             else:
-                m[dep + DEP.FIRST] = after + 1
+                store_release(m, dep + DEP.FIRST, after + 1)
             if after >= 0:
                 m[ACC.AT + after * ACC.WORDS + ACC.PREVIOUS] = before
             else:

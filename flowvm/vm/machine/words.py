@@ -176,11 +176,15 @@ class CTL(Region):
     HOLD = line("1 asks the scheduler to take no records: it is to come to rest", by=MAIN)
     PEAK_RESERVED = line("the most that RESERVED_BYTES was", by=WORKERS)
     MOST_BYTES = line(
-        "of a device's memory, how many bytes may be reserved; 0: what there is", by=MAIN
+        "how many bytes may be reserved, of the host's or a device's; 0: what there is", by=MAIN
     )
     CANCEL = line("number + 1 of the last cancel: what it follows and has not started", by=MAIN)
     N_CANCELLED = line("instructions that a cancel has dropped", by=WORKERS)
     N_KEPT = line("tensors that persist and that a dropped one would have updated", by=WORKERS)
+    TAKEN = line("1 while a thread is the scheduler: its own, or one that waits", by="who took it")
+    SCHEDULE = line("address of the scheduler's loop, for threads that wait; 0: none", by=MAIN)
+    WORK = line("address of a worker's loop, likewise", by=MAIN)
+    SETTLE = line("address of `settle_soon`, likewise", by=MAIN)
 
     ASLEEP, ABSENT = (
         1,
@@ -238,7 +242,7 @@ class INS(Region):
     POISONED = 1 << 20  # STATUS of an instruction skipped because an operand was poisoned
 
 
-@region(_STREAMS, words=34 * LINE, by=WORKER)
+@region(_STREAMS, words=35 * LINE, by=WORKER)
 class STR(Region):
     """A stream and its worker, which is the *leader* of the stream's helpers."""
 
@@ -277,6 +281,7 @@ class STR(Region):
     PRIORITY = field("of a policy: streams with a lower number go first", by=MAIN)
     HELD = field("of a policy: ready instructions of it that compute something", by=SCHEDULER)
     LAUNCHED = line("instructions that were handed to the device")
+    TAKEN = line("1 while a thread is the worker: its own, or one that waits", by="who took it")
 
     N_CLASSES = 168
     SIGNED_OFF = (1 << 31) - 1  # chunk index of a job whose fields are being written
@@ -325,7 +330,8 @@ class ENT(Region):
     PREPARE = field("whether the kernel sizes its mut2 outputs")
     PHASES = field("address of (units, grain) of each further phase")
     MORE = field("how many further phases")
-    SIZES = field("bytes to allocate for operand k", words=_MAX_INLINE + 4)
+    BRIEF = field("whether the kernel is over so soon that a thread that waits may run it")
+    SIZES = field("bytes to allocate for operand k", words=_MAX_INLINE + 3)
 
     BITS = 32  # of RING.ENTRY: the entry's number; above it the stream's
     MASK = (1 << BITS) - 1

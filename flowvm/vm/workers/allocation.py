@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import Words, words_at
 from flowvm.vm.machine.words import ARG, CTL, STO, STR
-from flowvm.vm.workers.allocator import allocate, class_of, counters
+from flowvm.vm.workers.allocator import allocate, class_of, counters, is_beyond
 from flowvm.vm.workers.steps import DEVICE_FAILED
 
 OUT_OF_MEMORY = 3  # flowvm.errors.Status.OUT_OF_MEMORY; a test pins that they agree
@@ -28,8 +28,8 @@ def own(m: Words, stream: int, storage: int, size: int) -> bool:
 
 
 def out_of_memory(m: Words, stream: int, size: int) -> int:
-    """The status, with the details that its message gives: bytes asked for, live and reserved; or
-    what the device answered if it is another reason.
+    """The status, with the details that its message gives: bytes asked for, live and reserved, and
+    how many may be if that is why; or what the device answered if it is another reason.
     """
     at, args = STR.AT + stream * STR.WORDS, ARG.AT + stream * ARG.WORDS
     if m[at + STR.BLOCK] != 0:
@@ -39,4 +39,6 @@ def out_of_memory(m: Words, stream: int, size: int) -> int:
             return DEVICE_FAILED
     count = counters(m, at)
     m[args], m[args + 1], m[args + 2] = size, count[CTL.LIVE_BYTES], count[CTL.RESERVED_BYTES]
+    if m[at + STR.COUNTERS] == 0 and is_beyond(m, size):
+        m[args + 3] = m[CTL.MOST_BYTES]
     return OUT_OF_MEMORY

@@ -103,11 +103,19 @@ def from_system(m: Words, at: int, size: int) -> int:
     """
     if m[at + STR.MEMORY] != STR.HOST_MEMORY:
         return from_device(m, at, size)
+    if is_beyond(m, size):
+        return 0
     alignment = min(size & -size, HUGE_PAGE)
     block = aligned_alloc(alignment, size)
     if block != 0:
         advise_huge(block, size)
     return block
+
+
+def is_beyond(count: Words, size: int) -> bool:
+    """Whether `size` bytes more are more than may be reserved of the memory counted in `count`."""
+    most = count[CTL.MOST_BYTES]
+    return most != 0 and count[CTL.RESERVED_BYTES] + size > most
 
 
 def from_device(m: Words, at: int, size: int) -> int:
@@ -116,7 +124,7 @@ def from_device(m: Words, at: int, size: int) -> int:
     """
     block, count = words_at(m[at + STR.BLOCK], DEV.WORDS), counters(m, at)
     block[DEV.REFUSED] = 0
-    if count[CTL.MOST_BYTES] != 0 and count[CTL.RESERVED_BYTES] + size > count[CTL.MOST_BYTES]:
+    if is_beyond(count, size):
         return 0
     call = words_at(block[DEV.CALL], 4)
     call[0], call[1], call[2], call[3] = address_in(call, 3), size, 3, 0  # portable and mapped
@@ -200,8 +208,8 @@ def allocate(m: Words, stream: int, size: int) -> int:
 def take_zoned(m: Words, stream: int, size: int) -> int:
     """Return a block with zones.  If there is none, free the quarantine and try again."""
     at = STR.AT + stream * STR.WORDS
-    block = new_block(m, stream, size)
-    if block == 0 and give_back(m, at, at) > 0:
+    block = 0 if is_beyond(m, total_of(size)) else new_block(m, stream, size)
+    if block == 0 and give_back(m, at, at) > 0 and not is_beyond(m, total_of(size)):
         block = new_block(m, stream, size)
     if block != 0:
         count_more(counters(m, at), CTL.RESERVED_BYTES, CTL.PEAK_RESERVED, total_of(size))

@@ -20,6 +20,7 @@ from flowvm.vm.machine.device_words import DEV
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
+    call_kernel,
     clock,
     compare_exchange,
     fetch_add,
@@ -36,6 +37,7 @@ from flowvm.vm.machine.machine import (
     count_of,
     dispatch,
     entry_of,
+    is_settled,
     may_receive,
     next_ready,
     ready_barrier,
@@ -78,6 +80,8 @@ ANSWER_US = 200  # between two looks for a policy's answer
 EVERYBODY = 1 << 30
 NAP = 50_000  # microseconds other threads sleep at most
 GLANCE = 50  # microseconds between two looks at a busy device
+HASTY = 50  # polls of a waiting thread before it yields its core
+BRIEFLY = 32  # instructions that a waiting thread runs before it looks for its value again
 
 
 def wake(m: Words, word: int) -> None:
@@ -101,6 +105,16 @@ def keep_polling(m: Words, polls: int) -> bool:
         return False
     sched_yield()
     return True
+
+
+def claim(m: Words, word: int) -> bool:
+    """Become the scheduler, or a stream's worker.  Return False while another thread is."""
+    return load_acquire(m, word) == 0 and compare_exchange(m, word, 0, 1)
+
+
+def leave(m: Words, word: int) -> None:
+    """Cease to be the scheduler, or a stream's worker."""
+    store_release(m, word, 0)
 
 
 def sleep(m: Words, at: int, quiet: bool, microseconds: int) -> None:
@@ -207,8 +221,8 @@ def step(m: Words) -> int:
 
 
 def is_full(m: Words) -> bool:
-    """Whether nobody may issue more, or the next record waits for room, so that something must go
-    although nobody waits.
+    """Return True if no thread may issue more, or the next record waits for room.  Then a held
+    instruction must go although no thread waits.
     """
     seq = m[CTL.RECEIVED]
     mark = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK
@@ -216,7 +230,7 @@ def is_full(m: Words) -> bool:
 
 
 def next_one(m: Words) -> int:
-    """Take the ready instruction that goes next off the list: its slot, or -1."""
+    """Take the next ready instruction off the list.  Return its slot, or -1."""
     slot = next_ready(m)
     if slot < 0 and m[POL.KIND] == POL.ASKED and m[POL.TOLD] != news(m):
         return ask(m)
@@ -224,7 +238,7 @@ def next_one(m: Words) -> int:
 
 
 def ask(m: Words) -> int:
-    """Let the policy's thread choose, in Python, and wait for it: the slot, or -1."""
+    """Let the policy's thread choose, in Python, and wait for its answer.  Return the slot, or -1."""
     if m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0:
         return -1
     slot = m[CTL.READY_FIRST]
@@ -249,20 +263,32 @@ def ask(m: Words) -> int:
     return take(m, m[POL.CHOICE], m[POL.LANE])
 
 
-def scheduler_loop(base: int) -> int:
-    """Run the scheduler thread until STOP."""
+def scheduler_loop(base: int, mine: int) -> int:
+    """Run the scheduler thread until STOP; `mine` is -1.
+
+    A waiting thread, which runs stream `mine` itself, makes one pass and gets the amount of work.
+    """
     m = words_at(base, ARRAY.WORDS)
     idle = naps = 0
     while True:
-        did = step(m)
+        did = 0
+        # looked at first: one that polls and loses its core must not keep others from the work
+        if has_work(m) and claim(m, CTL.TAKEN):
+            if mine < 0 or is_running(m):
+                did = step(m)
+            leave(m, CTL.TAKEN)
         if did > 0:
             idle = naps = 0
             for stream in range(m[CTL.USED_STREAMS]):
                 at = STR.AT + stream * STR.WORDS
-                if m[at + STR.SLEEPS] != 0 and m[at + STR.TAIL] != load_acquire(m, at + STR.DONE):
+                waits = m[at + STR.TAIL] != load_acquire(m, at + STR.DONE)
+                if stream != mine and waits and m[at + STR.SLEEPS] != 0:
                     wake(m, at + STR.SLEEPS)
             if m[CTL.ROOM_SLEEPS] != 0:
                 wake(m, CTL.ROOM_SLEEPS)
+        if mine >= 0:
+            return did
+        if did > 0:
             continue
         if load_acquire(m, CTL.STOP) != 0:
             return 0
@@ -287,15 +313,38 @@ def scheduler_loop(base: int) -> int:
         idle = m[CTL.SPINS]  # the waking thread has left something, or this one sleeps on
 
 
-def has_news(m: Words) -> bool:
-    """Return True if a record may be taken or a worker has finished an instruction."""
-    if may_receive(m):
+def is_running(m: Words) -> bool:
+    """Return True if the VM's threads run and are not about to leave.  Then a waiting thread may
+    help.
+    """
+    return load_acquire(m, CTL.STOP) == 0 and load_acquire(m, CTL.SCHEDULER_SLEEPS) != CTL.ABSENT
+
+
+def has_work(m: Words) -> bool:
+    """Return True if a record is marked, a worker has finished an instruction, or a policy chooses:
+    it may let an instruction go that it has held.
+    """
+    seq = m[CTL.RECEIVED]
+    slot = seq & RING.SLOT_MASK
+    if m[POL.KIND] != 0 or load_acquire(m, RING.AT + slot * RING.WORDS + RING.MARK) == seq + 1:
         return True
+    return has_finished(m)
+
+
+def has_finished(m: Words) -> bool:
+    """Return True if a worker has finished an instruction that the scheduler has not completed."""
     for stream in range(m[CTL.USED_STREAMS]):
         at = STR.AT + stream * STR.WORDS
         if m[at + STR.COLLECTED] != load_acquire(m, at + STR.DONE):
             return True
-    return load_acquire(m, CTL.STOP) != 0
+    return False
+
+
+def has_news(m: Words) -> bool:
+    """Return True if a record may be taken, a worker has finished an instruction, or the VM is to
+    stop.
+    """
+    return may_receive(m) or has_finished(m) or load_acquire(m, CTL.STOP) != 0
 
 
 def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
@@ -303,7 +352,7 @@ def next_of(m: Words, stream: int, wait: int, idle: int) -> int:
     -1.  `idle` counts earlier polls: after a vain sleep, sleep again at once.
     """
     at = STR.AT + stream * STR.WORDS
-    done = m[at + STR.DONE]
+    done = load_acquire(m, at + STR.DONE)
     while load_acquire(m, at + STR.TAIL) == done:
         if load_acquire(m, CTL.STOP) != 0 or wait == 0 or has_mail(m, stream):
             return -1
@@ -327,16 +376,44 @@ def finish(m: Words, stream: int) -> None:
         rouse(m)
 
 
-def worker_loop(base: int, stream: int) -> int:
-    """Run a stream's worker thread until STOP."""
+def run_brief(m: Words, stream: int) -> int:
+    """Run the next instructions of a stream on a waiting thread: brief ones, while no other thread
+    is the stream's worker.  Return their number.
+    """
+    at, ran = STR.AT + stream * STR.WORDS, 0
+    if not claim(m, at + STR.TAKEN):
+        return 0
+    while ran < BRIEFLY and is_running(m) and load_acquire(m, at + STR.TAIL) != m[at + STR.DONE]:
+        slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
+        entry = entry_of(m, slot)
+        if m[entry + ENT.BRIEF] == 0:
+            break
+        execute(m, stream, slot)
+        store_release(m, at + STR.DONE, m[at + STR.DONE] + 1)
+        ran += 1
+    leave(m, at + STR.TAKEN)
+    return ran
+
+
+def worker_loop(base: int, stream: int, waits: int) -> int:
+    """Run a stream's worker thread until STOP.  With `waits`, `run_brief` on a waiting thread."""
     m = words_at(base, ARRAY.WORDS)
-    answered = STR.AT + stream * STR.WORDS + STR.TRIMMED
+    if waits != 0:
+        return run_brief(m, stream)
+    at = STR.AT + stream * STR.WORDS
+    answered = at + STR.TRIMMED
     idle = 0
     while load_acquire(m, CTL.STOP) == 0:
         slot = next_of(m, stream, NAP, idle)
+        if not claim(m, at + STR.TAKEN):  # a thread that waits runs what there is
+            sched_yield()
+            idle = 0
+            continue
         idle = m[CTL.SPINS]
         if slot >= 0:
             idle = 0
+        if load_acquire(m, at + STR.TAIL) != m[at + STR.DONE]:
+            slot = m[QUE.AT + stream * RING.SLOTS + (m[at + STR.DONE] & RING.SLOT_MASK)]
             entry = entry_of(m, slot)
             runtime = runtime_of(m, entry)
             if runtime != 0 and will_run(m, slot, entry):
@@ -346,11 +423,12 @@ def worker_loop(base: int, stream: int) -> int:
                 finish(m, stream)
         while serve(m, stream):
             idle = 0
-            m[STR.AT + stream * STR.WORDS + STR.STAMP] = 0  # the next instruction starts later
+            m[at + STR.STAMP] = 0  # the next instruction starts later
         wanted = load_acquire(m, CTL.TRIM)
         if m[answered] != wanted:
             trim(m, stream)
             store_release(m, answered, wanted)
+        leave(m, at + STR.TAKEN)
     return 0
 
 
@@ -515,6 +593,42 @@ def wait_cell(base: int, cell: int, microseconds: int) -> int:
     if m[CTL.LEVEL] > 1:
         word[2] = clock()
     return outcome
+
+
+def settle_soon(base: int, storage: int, before: int, alone: int, stream: int) -> int:
+    """Wait a moment until `is_settled`.  Return 1 if it is.
+
+    Meanwhile this thread does the scheduler's work, and runs brief instructions of `stream`, so
+    that nothing goes from thread to thread.  The VM's threads do the rest when it gives up.  Under
+    a policy it neither helps nor waits: the policy must hear of a waiter, and may need the GIL.
+    """
+    m = words_at(base, ARRAY.WORDS)
+    if m[POL.KIND] != 0:
+        return 1 if is_settled(m, storage, before, alone != 0) else 0
+    schedule, work, polls = m[CTL.SCHEDULE], m[CTL.WORK], 0
+    end = clock() + 1000 * NAP
+    while not is_settled(m, storage, before, alone != 0):
+        did = 0
+        if schedule != 0 and work != 0:
+            did = call_kernel(schedule, base, stream, 0, 0, 0)
+            did += call_kernel(work, base, stream, 1, 0, 0)
+        polls = 0 if did > 0 else polls + 1
+        if polls <= HASTY:  # on a busy machine, who yields is away for milliseconds
+            continue
+        if not keep_polling(m, 2 * (polls - HASTY)) or clock() > end:
+            leave_rest(m, stream)
+            return 0
+    leave_rest(m, stream)
+    return 1
+
+
+def leave_rest(m: Words, stream: int) -> None:
+    """Wake the threads whose work a helping thread leaves."""
+    at = STR.AT + stream * STR.WORDS
+    if load_acquire(m, at + STR.TAIL) != load_acquire(m, at + STR.DONE):
+        wake(m, at + STR.SLEEPS)
+    if has_news(m):
+        rouse(m)
 
 
 def wait_room(base: int, seq: int, microseconds: int) -> int:

@@ -12,6 +12,7 @@ from flowvm.errors import AutogradError, InvalidValueError
 from flowvm.ops.random.choices import dropout_mask
 from flowvm.ops.random.parts.philox import philox
 from flowvm.vm.engine.engine import engine
+from tests.vm.live import script
 
 
 @pytest.fixture(autouse=True)
@@ -356,3 +357,15 @@ def test_random_below_a_number_and_between_two():
         assert set(made.tolist()) == set(range(low, high))
     with pytest.raises(ValueError, match="less than to"):
         flow.empty(2).random_(0)
+
+
+def test_programs_that_set_no_seed_differ():
+    program = """
+        print(flowvm.initial_seed(), flowvm.randn(2).tolist(), flowvm.Generator().initial_seed())
+        flowvm.manual_seed(3)
+        print(flowvm.randn(2).tolist(), flowvm.initial_seed())
+    """
+    one, other = (script(program).stdout.splitlines() for _ in range(2))
+    assert one[0] != other[0]
+    assert one[0].split()[-1] == other[0].split()[-1]  # of a Generator the seed is always the same
+    assert one[1] == other[1]

@@ -385,14 +385,15 @@ def test_no_memory_is_an_error_of_the_instruction(size, scratch):
     error = raised_by(x.numpy)
     assert type(error) is errors.OutOfMemoryError
     assert isinstance(error, MemoryError)
-    asked, now, reserved = details(error)
+    asked, now, reserved, most = details(error)
+    assert most == word(CTL.MOST_BYTES)
     assert asked == max(size, scratch)
     assert live <= now <= reserved
     assert empty().numpy()[0] == 2
 
 
 def details(error):
-    """The three numbers of an out-of-memory message."""
+    """The numbers of an out-of-memory message."""
     return [int(part) for part in "".join(c if c.isdigit() else " " for c in str(error)).split()]
 
 

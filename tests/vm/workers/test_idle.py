@@ -12,8 +12,8 @@ from tests.vm.bench import Bench
 from tests.vm.mutants import copy_of
 
 ENTERED: dict[str, tuple[int, ...]] = {
-    "scheduler_loop": (),
-    "worker_loop": (1,),
+    "scheduler_loop": (-1,),
+    "worker_loop": (1, 0),
     "helper_loop": (1, 0, 0),
 }
 

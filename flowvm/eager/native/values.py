@@ -1,0 +1,208 @@
+"""Values read where they lie: `item()`, `tolist()`, and a tensor as a bool, float or int.
+
+Nothing is issued for that.  A value whose writers are done is there; one that is on its way is
+waited for a moment without the GIL, in which this thread helps (`settle_soon` of
+`flowvm.vm.workers.shell`).  What is not there then, is poisoned, is looked for by somebody (a
+profiler, a capture), or is not on the CPU, is left to the Python function (`flowvm.eager.reading`).
+"""
+
+from __future__ import annotations
+
+from flowvm.eager.native.cpython import (
+    as_int,
+    clear_error,
+    decref,
+    dict_item,
+    double_of,
+    float_of,
+    incref,
+    int_of,
+    new_list,
+    restore_thread,
+    save_thread,
+    set_list_item,
+    set_size,
+    single_of,
+    tuple_item,
+    unsigned_of,
+    word,
+)
+from flowvm.eager.native.modules import counter_now
+from flowvm.eager.native.publishing import has_room
+from flowvm.eager.native.reading import class_of, is_whole
+from flowvm.eager.native.words import (
+    AS_BOOL,
+    AS_FLOAT,
+    AS_INT,
+    AS_LIST,
+    BOOLEAN,
+    FAILED,
+    FLOATING,
+    MISS,
+    SHARED,
+    SIGNED,
+    SITE,
+)
+from flowvm.vm.callers.hot import CALL_STREAM
+from flowvm.vm.machine.lang import call_kernel, load_word, words_at
+from flowvm.vm.machine.machine import is_settled
+from flowvm.vm.machine.words import ARRAY, CTL, OPERAND, STO
+
+BYTES = 15  # of a dtype's code: those of an element
+
+
+def value_read(site: int, args: int, count: int) -> int:
+    """What the tensor has, as the SITE's HOW says: a new reference; MISS or FAILED."""
+    shared, how = word(site, SITE.SHARED), word(site, SITE.HOW)
+    if count != 1 or set_size(word(shared, SHARED.DEPARTED)) != 0:
+        return MISS
+    x = word(args, 0)
+    if not is_whole(shared, x):
+        return MISS
+    meta = load_word(x + word(shared, SHARED.TENSOR_META))
+    if class_of(shared, meta) != word(shared, SHARED.META):  # a global tensor
+        return MISS
+    if load_word(meta + word(shared, SHARED.META_DEVICE)) != word(shared, SHARED.CPU):
+        return MISS
+    known = dict_item(word(site, SITE.CACHE), load_word(meta + word(shared, SHARED.META_DTYPE)))
+    if known == 0:
+        clear_error()
+        return MISS
+    code, numel = as_int(known), as_int(load_word(meta + word(shared, SHARED.META_NUMEL)))
+    if numel < 1 or (numel != 1 and how != AS_LIST):
+        return MISS
+    address = address_of(shared, x)
+    if address == 0 or address & ((code & BYTES) - 1) != 0:
+        return MISS
+    if how == AS_LIST:
+        return listed(shared, x, meta, code, address)
+    return number(shared, how, code, address)
+
+
+def ref_of(shared: int, x: int) -> int:
+    """The operand word of a whole tensor; -1."""
+    ref = int(as_int(load_word(x + word(shared, SHARED.TENSOR_REF))))
+    if ref == -1:
+        clear_error()
+    return ref
+
+
+def address_of(shared: int, x: int) -> int:
+    """Where the first element of a whole tensor lies, once its writers are done; 0."""
+    ref, control = ref_of(shared, x), word(shared, SHARED.CONTROL)
+    m, storage = words_at(control, ARRAY.WORDS), ref & OPERAND.STORAGE_MASK
+    if ref == -1 or m[CTL.LEVEL] > 1 or not has_room(shared, 0):
+        return 0
+    counter = counter_now(shared)
+    if counter == 0:  # a fork is made
+        return 0
+    before = load_word(counter + word(shared, SHARED.COUNTER_AT))
+    if not is_settled(m, storage, before, False):
+        if m[CTL.SETTLE] == 0:
+            return 0
+        state = save_thread()  # others may run: a kernel that waits for one of them goes on
+        settled = call_kernel(m[CTL.SETTLE], control, storage, before, 0, CALL_STREAM)
+        restore_thread(state)
+        if settled == 0 or not is_whole(shared, x) or ref_of(shared, x) != ref:
+            return 0
+    at = STO.AT + storage * STO.WORDS
+    if m[at + STO.POISON] != 0 or m[at + STO.POINTER] == 0:
+        return 0
+    return m[at + STO.POINTER] + (ref >> OPERAND.STORAGE_BITS)
+
+
+def bits_at(code: int, address: int) -> int:
+    """The bits of an element, read as part of an aligned word: so never of a page beyond."""
+    bits = load_word(address & -8) >> 8 * (address & 7)
+    rest = 64 - 8 * (code & BYTES)
+    if code & SIGNED != 0 or rest == 0:
+        return bits << rest >> rest
+    return bits & ((1 << (64 - rest)) - 1)
+
+
+def float_at(code: int, address: int) -> float:
+    """The element, of a dtype that is FLOATING, as a double."""
+    bits = bits_at(code, address)
+    return float(double_of(bits) if code & BYTES == 8 else single_of(bits))
+
+
+def element(shared: int, code: int, address: int) -> int:
+    """The element as `item()` has it: a new reference; FAILED."""
+    if code & FLOATING != 0:
+        return int(float_of(float_at(code, address)))
+    bits = bits_at(code, address)
+    if code & BOOLEAN != 0:
+        return truth(shared, bits != 0)
+    if code & SIGNED == 0 and bits < 0:
+        return int(unsigned_of(bits))
+    return int(int_of(bits))
+
+
+def truth(shared: int, value: bool) -> int:
+    """True or False, a new reference."""
+    result = word(shared, SHARED.TRUE) if value else word(shared, SHARED.FALSE)
+    incref(result)
+    return result
+
+
+def number(shared: int, how: int, code: int, address: int) -> int:
+    """The element as the SITE's HOW says: a new reference; MISS or FAILED."""
+    if how == AS_BOOL:
+        if code & FLOATING != 0:
+            return truth(shared, float_at(code, address) != 0.0)
+        return truth(shared, bits_at(code, address) != 0)
+    if how == AS_INT:
+        if code & FLOATING != 0:
+            return MISS
+        code &= ~BOOLEAN
+    if how == AS_FLOAT and code & FLOATING == 0:
+        bits = bits_at(code, address)
+        if code & SIGNED == 0 and bits < 0:
+            return MISS
+        return int(float_of(float(bits)))
+    return element(shared, code, address)
+
+
+def listed(shared: int, x: int, meta: int, code: int, address: int) -> int:
+    """The elements of a tensor of up to two dimensions as lists: a new reference; MISS, FAILED."""
+    shape = load_word(meta + word(shared, SHARED.META_SHAPE))
+    stride = load_word(meta + word(shared, SHARED.META_STRIDE))
+    ndim = as_int(load_word(meta + word(shared, SHARED.META_NDIM)))
+    if ndim == 0:
+        return element(shared, code, address)
+    size = code & BYTES
+    columns = as_int(tuple_item(shape, ndim - 1))
+    step = as_int(tuple_item(stride, ndim - 1)) * size
+    if ndim == 1:
+        return row_of(shared, code, address, columns, step)
+    if ndim != 2:
+        return MISS
+    rows, across = as_int(tuple_item(shape, 0)), as_int(tuple_item(stride, 0)) * size
+    ref, made = ref_of(shared, x), new_list(rows)
+    if made == 0:
+        return FAILED
+    for k in range(rows):
+        row = row_of(shared, code, address + k * across, columns, step)
+        if row == FAILED:
+            decref(made)
+            return FAILED
+        set_list_item(made, k, row)
+        # a collection may run what has given the tensor other memory
+        if not is_whole(shared, x) or ref_of(shared, x) != ref:
+            decref(made)
+            return MISS
+    return int(made)
+
+
+def row_of(shared: int, code: int, address: int, count: int, step: int) -> int:
+    """A list of `count` elements, `step` bytes apart; FAILED."""
+    made = new_list(count)
+    if made == 0:
+        return FAILED
+    for k in range(count):
+        value = element(shared, code, address + k * step)
+        if value == FAILED:
+            decref(made)
+            return FAILED
+        set_list_item(made, k, value)
+    return int(made)
