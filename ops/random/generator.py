@@ -22,7 +22,6 @@ from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
 from flowvm.ranks.launched import is_launched, launch_name
 
-
 DEFAULT_SEED = 67280421310721  # PyTorch's, of a Generator that nobody has seeded
 
 

@@ -238,7 +238,7 @@ def next_one(m: Words) -> int:
 
 
 def ask(m: Words) -> int:
-    """Let the policy's thread choose, in Python, and wait for its answer.  Return the slot, or -1."""
+    """Let the policy's thread choose, in Python.  Wait for its answer, a slot, or -1."""
     if m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0:
         return -1
     slot = m[CTL.READY_FIRST]
