@@ -541,7 +541,8 @@ class POL(Record):
     """
 
     KIND = field(
-        at=50 * LINE, meaning="0: first come, first served, at once; else one of those below"
+        "0: first come, first served, at once; else one of those below",
+        at=fields_of(CTL)[-1].at + LINE,
     )
     DEPTH = field("instructions that a stream may have at once; 0: one in all streams")
     POOL = field("bit s: stream s shares its work with the others that have one")

@@ -9,7 +9,7 @@ import pytest
 
 from flowvm.vm.machine import words
 from flowvm.vm.machine.record import LINE, Record, field, fields_of, line, record, shown
-from flowvm.vm.machine.words import CTL, INS, REGIONS, RING, STR, name_of
+from flowvm.vm.machine.words import CTL, INS, POL, REGIONS, RING, STR, name_of
 
 MODULES = ("words", "device_words", "plan_words", "sample_words")
 
@@ -56,6 +56,12 @@ def test_fields_do_not_overlap_and_fit():
         @record(words=8)
         class OTHER(Record):
             LAST = field("behind the end", at=8)
+
+
+def test_control_words_of_policies_lie_behind_the_others():
+    last, first = fields_of(CTL)[-1], fields_of(POL)[0]
+    assert first.at >= last.at + last.words
+    assert max(f.at + f.words for f in fields_of(POL)) <= CTL.WORDS
 
 
 @pytest.mark.parametrize("name", records())
