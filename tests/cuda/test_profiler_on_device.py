@@ -105,7 +105,8 @@ def test_time_on_the_device_is_not_time_on_the_host(work):
     p = recorded(work, 2)
     p.run.info["roofline"] = {"cpu": "here", "threads": 1, "gigabytes": 1e-6, "gigaflops": 1e-6}
     rows = dict(zip((r.name for r in p.summary().rows), p.summary().roof, strict=True))
-    assert rows["matmul"] == 0
+    assert "matmul" in p.run.names
+    assert rows.get("matmul", 0) == 0  # rows of less than 0.05 % are left out
 
 
 def test_memory_of_each_device_is_apart(work):
