@@ -267,6 +267,13 @@ VARIABLES: tuple[Variable, ...] = (
         "a helper compiles the kernels of gradients, and those that a shorter one does the work of",
     ),
     Variable(
+        "helping",
+        lambda: False,
+        _flag,
+        "0 or 1",
+        "a thread that waits for a value schedules and runs small instructions itself; on trial",
+    ),
+    Variable(
         "debug_calls",
         lambda: False,
         _flag,
@@ -333,6 +340,7 @@ class Config:
     kept_bytes: int
     calls: str
     ahead: bool
+    helping: bool
     debug_calls: bool
     watchdog: float
     window: bool

@@ -122,7 +122,7 @@ def test_level_4_shows_kernels_and_what_numba_is_given() -> None:
     said = run(program, debug="4").stderr
     assert "flowvm: kernel of mul: out float32 = x * y  of x float32 as float32, y " in said
     assert (
-        "flowvm: kernel of _cumsum: array(float32, 1d, C), array(float32, 1d, C)\n    def " in said
+        "flowvm: kernel of cumsum: array(float32, 1d, C), array(float32, 1d, C)\n    def " in said
     )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,7 +18,10 @@ TUTORIALS = Path(__file__).parent.parent / "tutorials"
 @functools.cache
 def run(name: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(TUTORIALS / f"{name}.py")], capture_output=True, text=True
+        [sys.executable, str(TUTORIALS / f"{name}.py")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "100"},
     )
 
 

@@ -313,5 +313,5 @@ def samples(
     >>> flow.ops.samples(square, inputs, np.square)
     >>> _ = flow.ops.SAMPLES.pop()  # here alone: the tests go through them
     """
-    name = options.pop("name", None) or getattr(function, "__name__", repr(function))
+    name = options.pop("name", None) or getattr(function, "__name__", None) or repr(function)
     SAMPLES.append(OpSamples(name, function, generate, reference, **options))

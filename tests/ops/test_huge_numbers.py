@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.errors import ArgumentError
 
 POLYNOMIALS = [name for name in flow.special.__all__ if "_polynomial_" in name]
 HUGE = (2**63 - 1, 10**12, 2**31, float("inf"))
@@ -68,6 +69,6 @@ def test_steps_of_a_schedule():
 )
 @pytest.mark.parametrize("most", [2**63 - 1, 2**62, 2**61 + 1])
 def test_more_rows_than_bytes_can_be_counted(rows, most):
-    with pytest.raises(MemoryError):
+    with pytest.raises((MemoryError, ArgumentError)):
         rows(most).tolist()
     assert flow.bincount(flow.tensor([1, 3])).tolist() == [0, 1, 0, 1]

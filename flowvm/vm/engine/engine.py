@@ -283,6 +283,7 @@ class Engine:
         jit.listeners.append(lambda name, begun: self.flight.waited("jit", begun))
         config.on_change("workers", self._make_team)
         config.on_change("memory", self._bound_memory)
+        config.on_change("helping", self._let_waiters_help)
         if config.debug_calls:
             watch(self.words)
 
@@ -351,17 +352,22 @@ class Engine:
         for name in THREADED:
             self.loops.compiled(name)
 
+    def _address(self, name: str) -> int:
+        """Return the address of a compiled function."""
+        function: Any = self.loops.compiled(name)
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def _let_waiters_help(self, on: bool) -> None:
+        """Let a waiting thread do the scheduler's and a worker's work, or not."""
+        if self.running:
+            self.words[CTL.SCHEDULE] = self._address("scheduler_loop") if on else 0
+            self.words[CTL.WORK] = self._address("worker_loop") if on else 0
+
     def _start_threads(self) -> None:
         self.running = True
         self.words[CTL.SCHEDULER_SLEEPS] = 0
-        helping = {
-            "scheduler_loop": CTL.SCHEDULE,
-            "worker_loop": CTL.WORK,
-            "settle_soon": CTL.SETTLE,
-        }
-        for name, word in helping.items():
-            function: Any = self.loops.compiled(name)
-            self.words[word] = ctypes.cast(function, ctypes.c_void_p).value or 0
+        self.words[CTL.SETTLE] = self._address("settle_soon")
+        self._let_waiters_help(config.helping)
         self._thread("flowvm-sched", self.call("scheduler_loop"), self.base, -1)
         self._thread("flowvm-w:cpu", self.call("worker_loop"), self.base, CALL_STREAM, 0)
         self._make_team(config.workers)

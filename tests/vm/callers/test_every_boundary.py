@@ -231,6 +231,7 @@ ELSEWHERE = {
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.summon_full_params": "likewise",
     "flowvm.distributed.fsdp.states:whole_params": "likewise",
     "flowvm.files.writing:writing": "tests/utils/test_writing.py",
+    "flowvm.vm.engine.scheduling:Scheduling": "tests/lab/test_real.py",
     "flowvm.guards.regions:Region": "the base",
     "flowvm.guards.regions:AroundToo": "a base",
     "flowvm.guards.regions:reverting": "driven by those that are made of it",
