@@ -259,6 +259,7 @@ def terminal(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stderr", made)
         patch.setattr(sys, "__stderr__", made)
+        patch.delattr(sys, "ps1", raising=False)  # as IPython leaves it
         patch.setattr(graph_status, "PATIENCE", 0.0)
         yield made
 
