@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["CHROMIUM", "browse"]
+__all__ = ["CHROMIUM", "browse", "opened"]
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
@@ -20,13 +22,31 @@ def browse(url: str, profile: Path, *options: str, patience: float = 120) -> str
 
     Chromium asks only the page's server.  `options` are its command line, as `--dump-dom`.
     """
-    assert CHROMIUM, "no Chromium is installed"
     done = subprocess.run(
-        [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         f"--user-data-dir={profile}", *options, url],
+        _command(url, profile, *options),
         capture_output=True, text=True, timeout=patience, check=False,
     )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"Chromium ended with {done.returncode}: {done.stderr[-2000:]}")
     return done.stdout
+
+
+@contextmanager
+def opened(url: str, profile: Path) -> Iterator[None]:
+    """Show a page in Chromium, in real time, until the block ends."""
+    command = _command(url, profile, "--remote-debugging-port=0")  # or it ends by itself
+    shown = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        shown.kill()
+        shown.wait()
+
+
+def _command(url: str, profile: Path, *options: str) -> list[str]:
+    assert CHROMIUM, "no Chromium is installed"
+    return [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={profile}", *options, url,
+    ]  # fmt: skip

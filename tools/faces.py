@@ -227,7 +227,7 @@ def _by_hand(text: str) -> tuple[set[str], list[str]]:
 
 
 def _cut(path: Path) -> tuple[str, str]:
-    """What stands in front of the part, and behind it."""
+    """Return the text in front of the part, and the text behind it."""
     text = path.read_text()
     before, begin, rest = text.partition(f"{BEGIN}\n")
     _, end, after = rest.partition(f"{END}\n")

@@ -39,7 +39,7 @@ OPENINGS = frozenset(
         "They",
     ]
 )
-LIMIT = 700
+LIMIT = 560
 _FIRST = re.compile(r"\W*([A-Za-z']+)(?:\s+([A-Za-z']+))?")
 _DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

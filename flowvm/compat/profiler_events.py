@@ -32,12 +32,12 @@ class FunctionEventAvg:
 
     @property
     def name(self) -> str:
-        """The same as key."""
+        """Return `key`."""
         return self.key
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The same as cpu_time_total: instructions have no children."""
+        """Return `cpu_time_total`: instructions have no children."""
         return self.cpu_time_total
 
 
@@ -49,7 +49,7 @@ class Interval:
     end: float
 
     def elapsed_us(self) -> float:
-        """How long it lasted."""
+        """Return the length in microseconds."""
         return self.end - self.start
 
 
@@ -71,22 +71,22 @@ class FunctionEvent:
 
     @property
     def key(self) -> str:
-        """The same as name."""
+        """Return `name`."""
         return self.name
 
     @property
     def cpu_time(self) -> float:
-        """How long it ran, in microseconds."""
+        """Return the microseconds of the call."""
         return self.time_range.elapsed_us()
 
     @property
     def cpu_time_total(self) -> float:
-        """The same as cpu_time: it is one call."""
+        """Return `cpu_time`: an event is one call."""
         return self.cpu_time
 
     @property
     def self_cpu_time_total(self) -> float:
-        """The same as cpu_time: instructions have no children."""
+        """Return `cpu_time`: instructions have no children."""
         return self.cpu_time
 
 

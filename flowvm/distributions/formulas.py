@@ -1,4 +1,4 @@
-"""What is known of a distribution, as a table of formulas in front of its class.
+"""Formulas of a distribution's moments and entropy, as a table in front of its class.
 
     @formulas(mean="loc", mode="loc", variance="2 * scale**2", entropy="1 + (2 * scale).log()")
     class Laplace(_LocScale): ...

@@ -416,8 +416,8 @@ def _entry(
 
 
 def _is_brief(invocation: Any, metas: Sequence[TensorMeta]) -> bool:
-    """Whether a call is over in some microseconds: on the CPU, of little memory, and in one piece
-    because its op says that it is not worth waking a thread for.
+    """Return True if a call ends within some microseconds.  It runs on the CPU, needs little
+    memory, and its op declares that it is not worth waking a thread.
     """
     if invocation.stream or any(meta.device is not cpu for meta in metas):
         return False

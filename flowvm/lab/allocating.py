@@ -40,7 +40,7 @@ class _Heap:
         self.sizes: dict[int, int] = {}
 
     def gap(self, size: int) -> int:
-        """Which gap is taken, or -1."""
+        """Return the gap to take, or -1."""
         raise NotImplementedError
 
     def allocate(self, size: int) -> int:
@@ -152,8 +152,8 @@ ALLOCATORS: dict[str, Callable[[], Allocator]] = {
 
 
 class Fragmented(NamedTuple):
-    """What an allocator makes of a run: bytes it has of the system at most, bytes of tensors at
-    most, and the share of the former that is never of use at once.
+    """Result of an allocator for a run: the most bytes held of the system, the most bytes of
+    tensors, and the share of the former that is never in use at once.
     """
 
     name: str

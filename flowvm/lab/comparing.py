@@ -1,4 +1,4 @@
-"""Where prediction and measurement part, and many schedules beside each other."""
+"""Comparisons of a prediction with its measurement, and of many schedules."""
 
 from __future__ import annotations
 

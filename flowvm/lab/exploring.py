@@ -52,7 +52,7 @@ class Failure(NamedTuple):
 
 
 class Exploration:
-    """What a search met: `tries` that were made, `failures`.
+    """Result of a search: the number of `tries`, and the `failures`.
 
     >>> flow.lab.explore(lambda: flow.ones(3) + 1, tries=2)
     0 failures in 2 tries
@@ -224,7 +224,9 @@ def _moved(numbers: list[int]) -> set[int]:
 
 
 def _matter(failure: _Try) -> tuple[Part, ...]:
-    """What is out of place, and those it has passed whose tensors it shares, one writing."""
+    """Return the instructions that are out of place, and the passed ones that share a tensor with
+    them, one of them writing.
+    """
     numbers = failure.order.numbers
     work = [ins for ins in failure.trace.instructions if ins.kind in _WORK]
     moved, place = _moved(numbers), {n: k for k, n in enumerate(numbers)}

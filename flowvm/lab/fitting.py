@@ -1,4 +1,6 @@
-"""What an operator costs, from runs: a line in bytes and operations for each, with error bars."""
+"""Cost models of operators, fitted to runs: a line in bytes and operations for each, with error
+bars.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ class Estimate(NamedTuple):
 
 
 class Line(NamedTuple):
-    """Of an operator: seconds = coefficients . (1, bytes, flops); `spread` is how far measured
-    times were off it, relative, and `covariance` that of the coefficients.
+    """Line of one operator: seconds = coefficients . (1, bytes, flops).  `spread` is the relative
+    distance of measured times, `covariance` belongs to the coefficients.
     """
 
     coefficients: Array
@@ -84,7 +86,7 @@ class Cost:
         return Cost(lines, by)
 
     def __call__(self, op: str, nbytes: float = 0.0, flops: float = 0.0) -> Estimate:
-        """What one call takes.  ArgumentError: the operator was in no run."""
+        """Return the seconds of one call.  ArgumentError: the operator was in no run."""
         line = self.lines.get(op)
         if line is None:
             raise ArgumentError(
@@ -97,7 +99,7 @@ class Cost:
         )
 
     def of(self, dag: Dag) -> Dag:
-        """The same graph with the costs that the model gives.  ArgumentError: it is not of a run,
+        """Return the graph with the costs of this model.  ArgumentError: the graph is not of a run,
         which has the bytes and operations of each task.
         """
         if dag.run is None:

@@ -23,7 +23,7 @@ _GRAPHML = "{http://graphml.graphdrawing.org/xmlns}"
 
 
 class Columns(Protocol):
-    """What a writer needs of a graph."""
+    """Columns that a writer takes from a graph."""
 
     cost: Array
     source: Array
@@ -36,7 +36,7 @@ class Columns(Protocol):
 
 
 class Parts(NamedTuple):
-    """What a reader has of a graph."""
+    """Parts that a reader has found of a graph."""
 
     cost: list[float]
     edges: list[tuple[int, int, float]]
@@ -108,7 +108,7 @@ def to_wfformat(graph: Columns) -> str:
 
 
 def from_wfformat(text: str) -> Parts:
-    """Of version 1.4 on, or of older ones, where runtimes and files stand in the tasks."""
+    """Read WfFormat: version 1.4 and later, and older ones with runtimes and files in the tasks."""
     workflow = json.loads(text)["workflow"]
     specified = workflow.get("specification", workflow)
     tasks = specified["tasks"] if "tasks" in specified else workflow["jobs"]

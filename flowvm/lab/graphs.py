@@ -157,7 +157,7 @@ class Dag:
         return graph
 
     def to_columns(self) -> dict[str, Array]:
-        """What is known of each task, as arrays by name."""
+        """Return the columns of the tasks, as arrays by name."""
         return {
             "op": np.array(self.names, object)[self.op], "cost": self.cost, "stream": self.stream,
             "nbytes": self.nbytes, "release": self.release, "level": self.level,
@@ -165,15 +165,15 @@ class Dag:
         }  # fmt: skip
 
     def to_pandas(self) -> Any:
-        """The same as a DataFrame of pandas.  ConfigError where that is not installed."""
+        """Return the columns as a DataFrame of pandas.  ConfigError if pandas is not installed."""
         return _package("pandas", "to_pandas").DataFrame(self.to_columns())
 
     def with_cost(self, cost: Any) -> Dag:
-        """The same graph with other costs.  ArgumentError: not one for each task, or below 0."""
+        """Return the graph with other costs.  ArgumentError: not one for each task, or below 0."""
         return self._changed(cost=_column(cost, len(self), np.float64, "cost"))
 
     def with_release(self, release: Any) -> Dag:
-        """The same graph with other times at which tasks may start."""
+        """Return the graph with other times at which tasks may start."""
         return self._changed(release=_column(release, len(self), np.float64, "release"))
 
     def _changed(self, **columns: Array) -> Dag:
@@ -214,7 +214,7 @@ class Dag:
 
     @cached_property
     def waits(self) -> Array:
-        """How many edges end at each task."""
+        """Return the number of edges that end at each task."""
         return np.diff(self.into)
 
     def sorted_by(self, key: Array) -> Array:
@@ -262,12 +262,12 @@ class Dag:
 
     @property
     def work(self) -> float:
-        """What all tasks cost together."""
+        """Return the cost of all tasks together."""
         return float(self.cost.sum())
 
     @cached_property
     def span(self) -> float:
-        """What the longest path costs: nobody is faster, with however many workers."""
+        """Return the cost of the longest path: no schedule on any number of workers is shorter."""
         return float(self.upward().max(initial=0.0))
 
     @cached_property

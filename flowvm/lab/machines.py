@@ -147,7 +147,9 @@ class Machine:
         return f"<Machine of {', '.join(parts)}>"
 
     def with_workers(self, workers: int) -> Machine:
-        """The same kind of machine with so many workers.  ArgumentError: its workers differ."""
+        """Return a machine of this kind with another number of workers.  ArgumentError: its workers
+        differ.
+        """
         if (self.speeds != 1).any() or self.streams is not None:
             raise ArgumentError("Machine.with_workers: its workers differ; make another Machine")
         machine = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory)
@@ -181,13 +183,13 @@ class Machine:
         return kind.astype(np.int64), sort.astype(np.int64), len(known)
 
     def mean_cost(self, dag: Dag) -> Array:
-        """What each task takes on a worker, on average."""
+        """Return the mean time of each task over the workers."""
         mean: Array = dag.cost * np.mean(1 / self.speeds)
         return mean
 
     def mean_comm(self, dag: Dag) -> Array:
-        """What each edge takes, on average over all pairs of workers, a worker and itself being one
-        of them.
+        """Return the mean time of each edge over all pairs of workers; a worker and itself are a
+        pair.
         """
         pairs = np.triu_indices(self.workers)
         mean: Array = dag.size * np.mean(self.near[pairs])
@@ -195,7 +197,8 @@ class Machine:
 
 
 def bounds(dag: Dag, machine: Machine | int) -> Bounds:
-    """What no schedule of the graph on this machine, or so many workers, can beat.
+    """Return the lower bounds of all schedules of the graph on this machine, or with this number of
+    workers.
 
     >>> d = flow.lab.Dag([1.0, 2.0, 3.0], [(0, 1), (0, 2)])
     >>> flow.lab.bounds(d, flow.lab.Machine(2)).best

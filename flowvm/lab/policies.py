@@ -44,7 +44,7 @@ class Assignment(NamedTuple):
 
 
 class Policy:
-    """Who runs next.  Subclasses have `key`, or `plan`, or `ready` and `pick`.
+    """Policy that chooses the next task.  Subclasses have `key`, or `plan`, or `ready` and `pick`.
 
     >>> class Longest(flow.lab.Policy):
     ...     def key(self, dag, machine):
@@ -90,13 +90,13 @@ class Policy:
 
     @property
     def stepped(self) -> bool:
-        """Whether `ready` or `pick` are its own."""
+        """Return True if the subclass has its own `ready` or `pick`."""
         kind = type(self)
         return kind.ready is not Policy.ready or kind.pick is not Policy.pick
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Return the name in tables."""
         return type(self).__name__
 
     def __repr__(self) -> str:
@@ -110,7 +110,14 @@ class Policy:
 # --- keyed ------------------------------------------------------------------------------------
 
 
-class fifo(Policy):  # noqa: N801 - names of the literature, as `policy="fifo"` has them
+class _Unkeyed(Policy):
+    """Policies by the order of arrival alone, which need no keys."""
+
+    def key(self, dag: Dag, machine: Machine) -> Array | None:
+        return np.zeros(len(dag))
+
+
+class fifo(_Unkeyed):  # noqa: N801 - names of the literature, as `policy="fifo"` has them
     """First come, first served: what the VM does.
 
     >>> d = flow.lab.synthetic("lu", n=3)
@@ -121,11 +128,8 @@ class fifo(Policy):  # noqa: N801 - names of the literature, as `policy="fifo"` 
     paper = "first come, first served"
     mode = loops.ARRIVAL
 
-    def key(self, dag: Dag, machine: Machine) -> Array | None:
-        return np.zeros(len(dag))
 
-
-class lifo(Policy):  # noqa: N801
+class lifo(_Unkeyed):  # noqa: N801
     """The task that became ready last runs first: its operands are in the caches still.
 
     >>> d = flow.lab.synthetic("lu", n=3)
@@ -135,9 +139,6 @@ class lifo(Policy):  # noqa: N801
 
     paper = "R. Blumofe and C. Leiserson, Scheduling multithreaded computations, 1999 (depth first)"
     mode = loops.LATEST
-
-    def key(self, dag: Dag, machine: Machine) -> Array | None:
-        return np.zeros(len(dag))
 
 
 class random(Policy):  # noqa: N801
@@ -378,7 +379,7 @@ class peft(Policy):  # noqa: N801
 
 
 class _Batch(Policy):
-    """Of what is ready, the task whose best worker says most for it."""
+    """Policies that choose, of all ready tasks, the one with the best value on its best worker."""
 
     rule: ClassVar[int]
 
@@ -400,7 +401,7 @@ class _Batch(Policy):
 
 
 class minmin(_Batch):  # noqa: N801
-    """Of what is ready, the task that can end first, on the worker where it does.
+    """Choose the ready task that can end first, on the worker where it does.
 
     >>> d = flow.lab.synthetic("lu", n=3)
     >>> flow.lab.simulate(d, 2, "minmin").verify().tasks
@@ -412,7 +413,7 @@ class minmin(_Batch):  # noqa: N801
 
 
 class maxmin(_Batch):  # noqa: N801
-    """Of what is ready, the task that ends last on its best worker, on that worker.
+    """Choose the ready task that ends last on its best worker, on that worker.
 
     >>> d = flow.lab.synthetic("lu", n=3)
     >>> flow.lab.simulate(d, 2, "maxmin").verify().tasks
@@ -424,7 +425,7 @@ class maxmin(_Batch):  # noqa: N801
 
 
 class sufferage(_Batch):  # noqa: N801
-    """Of what is ready, the task that would lose most on its second best worker.
+    """Choose the ready task that would lose most on its second best worker.
 
     >>> d = flow.lab.synthetic("lu", n=3)
     >>> flow.lab.simulate(d, 2, "sufferage").verify().tasks

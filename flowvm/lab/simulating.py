@@ -27,7 +27,7 @@ MOST_TASKS = 12  # of graphs that `optimal` tries every order of
 
 
 class Checked(NamedTuple):
-    """What `verify` looked at: tasks, and edges between them."""
+    """Counts of a verification: the tasks, and the edges between them."""
 
     tasks: int
     edges: int
@@ -62,7 +62,7 @@ class Schedule:
 
     @cached_property
     def bounds(self) -> Bounds:
-        """What no schedule can beat."""
+        """Return the lower bounds of all schedules."""
         return bounds(self.dag, self.machine)
 
     @property
@@ -216,7 +216,7 @@ def _listed(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
 
 
 def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
-    """The same rules, in Python: the twin of `loops.list_schedule` for policies that are asked."""
+    """Simulate in Python: the twin of `loops.list_schedule`, for policies that are asked."""
     n = len(dag)
     kind, sort, _ = machine.kinds(dag)
     waits, out, follower = dag.waits.tolist(), dag.out.tolist(), dag.follower.tolist()

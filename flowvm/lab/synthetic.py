@@ -74,7 +74,7 @@ class _Blocks:
 
 
 def _cholesky(n: int, rng: Any) -> tuple[Tasks, Edges]:
-    """Of n x n blocks: potrf, trsm, syrk, gemm."""
+    """Return the tasks that factorize n x n blocks: potrf, trsm, syrk, gemm."""
     blocks = _Blocks()
     for k in range(n):
         blocks.add("potrf", 1 / 3, (k, k))
@@ -88,7 +88,7 @@ def _cholesky(n: int, rng: Any) -> tuple[Tasks, Edges]:
 
 
 def _lu(n: int, rng: Any) -> tuple[Tasks, Edges]:
-    """Of n x n blocks, without pivots: getrf, trsm, gemm."""
+    """Return the tasks that factorize n x n blocks without pivots: getrf, trsm, gemm."""
     blocks = _Blocks()
     for k in range(n):
         blocks.add("getrf", 2 / 3, (k, k))
@@ -102,7 +102,9 @@ def _lu(n: int, rng: Any) -> tuple[Tasks, Edges]:
 
 
 def _fft(n: int, rng: Any) -> tuple[Tasks, Edges]:
-    """Of n points, a power of two: log2(n) rows of butterflies behind a row of loads."""
+    """Return the tasks of a transform of n points, a power of two: log2(n) rows of butterflies
+    behind a row of loads.
+    """
     rows = n.bit_length() - 1
     if n != 1 << rows:
         raise ArgumentError(f'synthetic: n of "fft" is a power of two, got {n}')

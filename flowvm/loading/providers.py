@@ -88,7 +88,9 @@ def _about_memory(stream: int) -> str:
 
 
 def _holders() -> str:
-    """Who has the host's memory, for a tensor that can be nowhere: lines behind what was said."""
+    """Return lines that name the holders of the host's memory, for an allocation that cannot be
+    had.
+    """
     text = memory.report(0) if engine.running else ""
     return f"\n{text}" if text else ""
 
@@ -99,7 +101,7 @@ def _give_way() -> None:
 
 
 def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
-    """What the scheduler is to compare ready instructions by."""
+    """Return the rule by which the scheduler compares ready instructions."""
     return ruling.rule_of(policy, seed, like, streams)
 
 

@@ -44,8 +44,8 @@ def launched_rank() -> int:
 
 
 def launch_name() -> str:
-    """What all processes of this launch have in common and another launch has not; "" where the
-    launcher says nothing of the kind.
+    """Return a name that all processes of this launch share and no other launch has; "" if the
+    launcher gives none.
     """
     return "/".join(os.environ[name] for name in NAMES if name in os.environ)
 

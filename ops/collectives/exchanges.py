@@ -24,7 +24,7 @@ PRIME = 0x100000001B3
 
 
 class Traffic(NamedTuple):
-    """What an instruction sends, for prices and passes: `TRAFFIC` of its declaration."""
+    """Traffic of an instruction, for prices and passes: `TRAFFIC` of its declaration."""
 
     messages: float  # one behind the other
     share: Callable[[int], float]  # bytes received for each byte of the whole, on n ranks

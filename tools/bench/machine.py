@@ -41,7 +41,7 @@ def throughput(rounds: int) -> Iterator[Result]:
 
 
 def policies(rounds: int) -> Iterator[Result]:
-    """The same program where a policy chooses among what is ready."""
+    """Run the program under a policy that chooses among ready instructions."""
     program = random_dag(100_000, 1000, 0)
     access = [OPERAND.MUT, OPERAND.CONST, OPERAND.CONST]
     for name in ("fifo", "lifo"):

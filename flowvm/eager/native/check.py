@@ -431,8 +431,8 @@ def trouble_at_modules(address: int) -> str:
 
 
 def trouble_at_values(address: int, codes: dict[Any, int]) -> str:
-    """The same for values that are read where they lie: of each dtype, what is not done yet, and
-    what is poisoned.
+    """Return the trouble with values that are read in place, of each dtype, unfinished ones and
+    poisoned ones.
     """
     apart, asked = Apart(), list[Any]()
     memory = mmap.mmap(-1, 8 * ARRAY.WORDS, mmap.MAP_PRIVATE | _NORESERVE)  # few pages are touched

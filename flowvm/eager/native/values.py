@@ -52,7 +52,9 @@ BYTES = 15  # of a dtype's code: those of an element
 
 
 def value_read(site: int, args: int, count: int) -> int:
-    """What the tensor has, as the SITE's HOW says: a new reference; MISS or FAILED."""
+    """Read the tensor's value in the way that the SITE's HOW names.  Return a new reference, MISS
+    or FAILED.
+    """
     shared, how = word(site, SITE.SHARED), word(site, SITE.HOW)
     if count != 1 or set_size(word(shared, SHARED.DEPARTED)) != 0:
         return MISS

@@ -1,4 +1,4 @@
-"""What makes a layer of a row: one function, and the arguments that are kept for it.
+"""Maker of layers from a row: one function, and the arguments that are kept for it.
 
     @layer(F.softplus)
     class Softplus(Module):

@@ -265,7 +265,7 @@ class LazyConvTranspose3d(_LazyTransposed, ConvTranspose3d): ...
 
 
 class _LazyNorm(_LazyNd, _NormBase):
-    """What the lazy batch and instance norms share."""
+    """Base of the lazy batch and instance norms."""
 
     _text = """{name}, whose num_features are the channels of its first input.
 

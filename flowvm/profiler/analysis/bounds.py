@@ -1,4 +1,5 @@
-"""How fast a run could have been on the cores there are, and what would bring it there.
+"""Bounds of a run: the time that it could have taken on the cores there are, and the causes of the
+rest.
 
 The floor (`flowvm.profiler.analysis.paths`) asks only what waits for what; so many cores also have
 so much to do: no run is shorter than the processor time of its instructions over the cores.
@@ -78,7 +79,7 @@ class Short(NamedTuple):
 
 
 def short_of_memory(run: Run) -> Short:
-    """What `run_ahead_bytes` kept back: instructions that were issued, and threads that issue."""
+    """Return the instructions and issuing threads that `run_ahead_bytes` kept back."""
     late = run.time("received") - run.time("issued")
     of = np.flatnonzero(held_back(run))
     waits = run.wait_times[run.wait_cause == CAUSES.index("memory")]
@@ -153,7 +154,7 @@ def crowded(run: Run, lanes: Sequence[Lane], floor: int) -> Crowded | None:
 
 
 def _chain(run: Run, mine: np.ndarray) -> int:
-    """How many of these wait for each other at most."""
+    """Return the length of the longest chain of these that wait for each other."""
     longest = mine.astype(np.int64).tolist()
     own = list(longest)
     for a, b in zip(run.source.tolist(), run.target.tolist(), strict=True):

@@ -15,7 +15,7 @@ TAKERS = ("core", "own", "gil")
 
 
 def cores_of(run: Run) -> int:
-    """How many cores the process could use; 0: not known."""
+    """Return the number of cores that the process could use; 0 if not known."""
     return int(run.info.get("load", {}).get("cores", 0))
 
 
@@ -46,7 +46,9 @@ def lack(run: Run, stream: str, wanted: float) -> float:
 
 
 def machine(run: Run) -> str:
-    """What of the machine other processes had, in words; "" where it was next to nothing."""
+    """Return the share of the machine that other processes had, in words; "" if it was next to
+    nothing.
+    """
     load = run.info.get("load")
     if load is None or load["others"] < 0 or not load["wall"]:
         return ""

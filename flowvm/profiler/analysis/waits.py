@@ -92,8 +92,8 @@ def order(run: Run) -> Order:
 
 
 def held_back(run: Run) -> Array:
-    """Which instructions the scheduler left where they were until others had given memory back:
-    those in flight had so much that with them it would have been more than `run_ahead_bytes`.
+    """Return the instructions that the scheduler held back until others had given memory back: with
+    theirs, the instructions in flight would have exceeded `run_ahead_bytes`.
     """
     most = int(run.info.get("run_ahead_bytes", 0))
     received, late = run.time("received"), run.time("received") - run.time("issued")

@@ -1,4 +1,4 @@
-"""Which arrows a trace has: edges that do not follow from others, and messages between actors."""
+"""Arrows of a trace: edges that do not follow from others, and messages between actors."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Array = np.ndarray[Any, Any]
 
 
 def messages(run: Run, name: str, plan: Any) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Of a Plan's launches, each message between actors: a row of tasks and when it ended, a row of
-    tasks and when it began.
+    """Yield each message between actors of a Plan's launches: the row of tasks that sent it and
+    its end, the row of tasks that received it and its start.
     """
     if name not in run.names:
         return

@@ -283,7 +283,7 @@ class _Trace:
             )
 
     def _spans(self) -> None:
-        """What the user named, a track each thread; a moment that was marked is a point."""
+        """Add the user's spans, a track for each thread; a marked moment is a point."""
         run = self.run
         threads = list(dict.fromkeys(run.wait_thread.tolist()))  # in the order of their tracks
         threads += [t for t in dict.fromkeys(m[3] for m in run.marks) if t not in threads]
@@ -335,8 +335,8 @@ class _Trace:
         self.points(moments[last], [f"{head}{n}}}" for n in values[last].tolist()])
 
     def _messages(self) -> None:
-        """What an actor of a graph told another: from its last task of a launch to the first task
-        of who waited for that.
+        """Add the messages between actors of a graph: from an actor's last task of a launch to
+        the first task of the receiver.
         """
         run, number = self.run, len(self.run.source)
         for name, plan in run.info.get("plans", {}).items():

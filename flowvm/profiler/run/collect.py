@@ -220,8 +220,8 @@ def collect(
 
 
 def _ran(run: Run, seen: Snapshot, lines: _Lines) -> list[list[Any]]:
-    """Where other Python threads ran while issuing ones did not: line, expression, the thread's
-    name, and nanoseconds, most first.
+    """Return the places at which other Python threads ran while issuing ones did not: line,
+    expression, the thread's name, and nanoseconds, most first.
     """
     total: dict[tuple[int, int, str], int] = {}
     for one in seen.ran:

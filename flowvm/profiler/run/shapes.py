@@ -1,4 +1,4 @@
-"""What the operands of recorded instructions were like, which a run does not keep."""
+"""Shapes and dtypes of the operands of recorded instructions, which a run does not keep."""
 
 from __future__ import annotations
 

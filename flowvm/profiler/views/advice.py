@@ -1,4 +1,4 @@
-"""What to do next, as the summary says it: a table of causes and rules, with what each brings."""
+"""Advice of the summary: a table of causes and rules, with the gain of each."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ AFTER: tuple[Callable[[Facts], Said | None], ...] = (_crowded_out, _past_the_roo
 
 
 def advice(f: Facts) -> Iterator[str]:
-    """What to do next, what brings most first; nothing that brings less than LITTLE."""
+    """Yield the advice, by gain; nothing that gains less than LITTLE."""
     wall = f.p.run.wall
     known = [(one.gain or 0.0, one) for rule in OF_ALL if (one := rule(f)) is not None]
     for k, part in enumerate(f.parts):

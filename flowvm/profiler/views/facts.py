@@ -1,4 +1,4 @@
-"""What advice follows from: a run with its summary's rows, and what doing something would bring."""
+"""Facts for advice: a run with its summary's rows, and the gain of a change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Summed(Protocol):
 
     @property
     def lanes(self) -> list[Lane]:
-        """What each stream did at every moment."""
+        """Return the state of each stream at every moment."""
 
     def table(self, by: str = ...) -> list[Row]:
         """Its rows by operator, line, module or stream."""
@@ -76,7 +76,7 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What advice follows from: `parts` is what the path consists of, most first."""
+    """Facts for advice; `parts` are the parts of the path, most first."""
 
     p: Summed
     by: str
@@ -106,7 +106,7 @@ class Facts:
 
     @property
     def ran(self) -> float:
-        """How long the busiest stream ran."""
+        """Return the time that the busiest stream ran."""
         return max(self.p.busy.values(), default=0.0) * self.p.run.wall
 
     @property

@@ -21,7 +21,7 @@ SHOWN = 40  # rows
 
 @dataclass(frozen=True, repr=False)
 class Rows(View):
-    """What a query gave: names of columns, and all rows as tuples."""
+    """Result of a query: names of columns, and all rows as tuples."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]

@@ -79,7 +79,7 @@ class Part:
 
 
 def parts(p: Pathed) -> list[Part]:
-    """What the path consists of, most first, but for what other processes took; the shares sum to
+    """Return the parts of the path, most first, without the share of other processes; they sum to
     1.
     """
     wall = max(1, p.run.wall)

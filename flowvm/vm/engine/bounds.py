@@ -1,4 +1,4 @@
-"""How much memory there is for tensors: the machine's, or what its cgroup leaves a process."""
+"""Bound of the memory for tensors: a share of the machine's, or of its cgroup's."""
 
 from __future__ import annotations
 

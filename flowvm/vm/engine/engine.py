@@ -986,8 +986,8 @@ class Engine:
                 raise self.failures.to_raise(cause - 1)
 
     def _settled(self, storages: Sequence[int], alone: bool) -> bool:
-        """Whether nobody is to write these storages any more, and if `alone` nobody reads them: now
-        or, where the VM's threads run, a moment later.  Nothing is issued for that.
+        """Return True if no instruction will write these storages, and with `alone` none reads
+        them: now or, if the VM's threads run, a moment later.  No instruction is issued for that.
 
         False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
         """

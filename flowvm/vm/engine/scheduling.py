@@ -47,7 +47,7 @@ _FILE = record(
 
 
 class Rule(NamedTuple):
-    """How the scheduler compares ready instructions.
+    """Rule by which the scheduler compares ready instructions.
 
     kind     a number of POL: ARRIVAL, LATEST, KEYED, ORDER or ASKED
     table    (key, stream or -1) of instructions by number, an int64 array of two columns
@@ -127,7 +127,7 @@ class Scheduling(Switched):
 
     @property
     def order(self) -> Order:
-        """What went, in which order.  ModeError: the block is not over."""
+        """Return the order in which instructions went.  ModeError: the block is not over."""
         if self._order is None:
             raise ModeError("sched.order: it is known when the block of flow.vm.schedule is over")
         return self._order

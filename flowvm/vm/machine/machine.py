@@ -211,8 +211,8 @@ def append_access(m: Words, slot: int, storage: int, writes: int) -> None:
 
 
 def is_settled(m: Words, storage: int, before: int, alone: bool) -> bool:
-    """Whether all instructions below `before` that write a storage are done, and if `alone` those
-    that read it.  Any thread may ask; False may be a moment out of date.
+    """Return True if all instructions below `before` that write a storage are done, and with
+    `alone` also those that read it.  Any thread may ask; False may be a moment out of date.
 
     A writer stays the first of the list until it is done, or until another writer, which waits for
     it, takes its place; so the list never looks empty between the two.

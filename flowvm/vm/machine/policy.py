@@ -58,23 +58,23 @@ def arrive(m: Words, slot: int) -> bool:
 
 
 def is_shared(m: Words, stream: int) -> bool:
-    """Whether a stream's work may go to others."""
+    """Return True if a stream's work may go to others."""
     return (m[POL.POOL] >> stream) & 1 != 0
 
 
 def has_room(m: Words, stream: int) -> bool:
-    """Whether a stream may get another instruction."""
+    """Return True if a stream may get another instruction."""
     at = STR.AT + stream * STR.WORDS
     return m[POL.DEPTH] == 0 or m[at + STR.TAIL] - m[at + STR.COLLECTED] < m[POL.DEPTH]
 
 
 def is_still(m: Words) -> bool:
-    """Whether nothing is in flight."""
+    """Return True if no instruction is in flight."""
     return m[CTL.N_DISPATCHED] == m[CTL.N_DONE]
 
 
 def is_room(m: Words) -> bool:
-    """Whether any ready instruction that computes something may go to a stream now."""
+    """Return True if any ready instruction that computes may go to a stream now."""
     if m[POL.DEPTH] == 0:
         return is_still(m)
     room = wanted = False  # of the pool
@@ -106,8 +106,8 @@ def lane_of(m: Words, slot: int) -> int:
 
 
 def comes_before(m: Words, slot: int, other: int) -> bool:
-    """Whether a ready instruction is to go before another: by their streams' priorities, the lower
-    number first, then by their keys, then by their numbers.
+    """Return True if a ready instruction goes before another: by their streams' priorities, the
+    lower number first, then by their keys, then by their numbers.
     """
     a, b = INS.AT + slot * INS.WORDS, INS.AT + other * INS.WORDS
     p = m[STR.AT + m[a + INS.STREAM] * STR.WORDS + STR.PRIORITY]

@@ -574,7 +574,7 @@ class POL(Record):
 
 @region(_SLOTS, words=4, by=SCHEDULER)
 class PRI(Region):
-    """What a policy knows of the instruction in a slot."""
+    """Words of a policy about the instruction in a slot."""
 
     NUMBER = field("among those that compute something; -1 of a wait or a release")
     KEY = field("the least goes first")

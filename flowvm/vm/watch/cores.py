@@ -41,9 +41,9 @@ def scheduled(thread: int) -> tuple[int, int]:
 
 
 class Reading(NamedTuple):
-    """What was counted until `moment`: of each thread of this process, by its number in the system,
-    name and nanoseconds on a core and ready without; of the process, with threads that are over; of
-    processes that compile for it, by number; and of everything on all cores, -1 if not known.
+    """Counts at a `moment`: of each thread of this process, by its number in the system, its name
+    and its nanoseconds on a core and ready without; of the process with its past threads; of
+    processes that compile for it, by number; of everything on all cores, -1 if not known.
     """
 
     moment: int
@@ -54,7 +54,7 @@ class Reading(NamedTuple):
 
 
 def reading() -> Reading:
-    """What is counted by now."""
+    """Take a reading of the system's counts."""
     every = [(t.native_id, t.name) for t in list(threading._active.values())]  # type: ignore[attr-defined]
     threads = {n: (name, *scheduled(n)) for n, name in every if n is not None}
     compiling = {}

@@ -165,7 +165,9 @@ class Snapshot:
 
 
 class Looking(Protocol):
-    """Who is told now and then what is about to be issued (`flowvm.vm.watch.keeping`)."""
+    """Listener that hears, now and then, of the instruction to be issued next
+    (`flowvm.vm.watch.keeping`).
+    """
 
     def look(self, seq: int) -> None:
         """Called by issuing threads."""

@@ -21,7 +21,7 @@ _EVENTS = ("waits", "marks", "anchors", "ran")
 
 
 class Keeping:
-    """What a profile that asked for at most `most` instructions has kept since `since`."""
+    """Record of a profile that asked for at most `most` instructions since `since`."""
 
     def __init__(self, flight: Flight, since: int, most: int) -> None:
         self.flight, self.next, self.most = flight, since, most

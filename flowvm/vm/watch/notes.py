@@ -176,8 +176,8 @@ def _operands(vm: Recorded, seen: Snapshot, at: int, failure: Failed) -> list[st
 
 
 def writer_of(vm: Recorded, operand: int) -> str:
-    """Who wrote a tensor last, by the operand word that it has in instructions: `#307 copy,
-    data.py:12`; "" where no instruction that is remembered did.
+    """Return the last writer of a tensor, by the operand word that it has in instructions: `#307
+    copy, data.py:12`; "" if no remembered instruction wrote it.
     """
     seen = vm.flight.look()
     written = _maker(vm, seen, operand & OPERAND.STORAGE_MASK, len(seen.storage))

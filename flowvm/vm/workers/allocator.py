@@ -113,7 +113,7 @@ def from_system(m: Words, at: int, size: int) -> int:
 
 
 def is_beyond(count: Words, size: int) -> bool:
-    """Whether `size` bytes more are more than may be reserved of the memory counted in `count`."""
+    """Return True if `size` more bytes exceed the bound of the memory counted in `count`."""
     most = count[CTL.MOST_BYTES]
     return most != 0 and count[CTL.RESERVED_BYTES] + size > most
 

@@ -1,4 +1,4 @@
-"""What LAPACK's ops can be called with: their `takes=`."""
+"""Rules for calls of LAPACK's ops: their `takes=`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops on planes can be called with, operands and sizes together: their `takes=`.
+"""Rules for calls of ops on planes, operands and sizes together: their `takes=`.
 
 A rule asks what the public functions check or reckon before they issue the op, by the same
 functions where these are apart, else by the relation that they keep.
@@ -21,7 +21,7 @@ TAPS = {NEAREST: 1, EXACT: 1, LINEAR: 2, CUBIC: 4}
 
 
 def windows_along(size: int, kernel: int, step: int, pad: int, gap: int, ceil_mode: bool) -> int:
-    """How many windows a dimension has, less than 1 where the kernel is larger than it."""
+    """Return the number of windows of a dimension, less than 1 if the kernel is larger."""
     room = size + 2 * pad - gap * (kernel - 1) - 1
     if room < 0:
         return 0

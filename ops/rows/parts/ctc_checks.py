@@ -1,4 +1,4 @@
-"""What CTC's loss can be called with: `takes=` of its ops."""
+"""Rules for calls of CTC's loss: `takes=` of its ops."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Program:
                 del T[a], V[a]
 
     def edges(self):
-        """Which steps have to wait for which, by what: (before, after) -> hazards."""
+        """Return the steps that wait for each other, by hazard: (before, after) -> hazards."""
         found = defaultdict(set)
         writer: dict[str, int] = {}
         readers = defaultdict(list)

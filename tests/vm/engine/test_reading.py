@@ -100,7 +100,7 @@ def test_threads_read_what_they_issue_while_others_change_the_engine() -> None:
 
 
 def test_who_waits_does_the_work() -> None:
-    """Where nobody else can, for the VM's threads have left."""
+    """A waiting thread does the work while the VM's threads are gone."""
     x = flow.ones(8, 8)
     assert bool(((x + 1).sum() == 128).all())  # the threads are compiled, as is what is used below
     with engine.lock:

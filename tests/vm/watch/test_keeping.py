@@ -1,4 +1,4 @@
-"""What is taken out of the ring while a program runs is what the ring would have had."""
+"""Instructions taken out of the ring while a program runs are those the ring would have had."""
 
 from __future__ import annotations
 
