@@ -1148,6 +1148,9 @@ class Engine:
             return  # an instruction issued by a finalizer in there runs next
         failed = False
         with self.lock:
+            if self.running:  # another thread has started the VM's threads since this one looked
+                self.call("wake_scheduler")(self.base)
+                return
             self.words[CTL.STOP] = 0
             native = (
                 self.loops.ready(SEQUENTIAL) if self.sequential else "drain" in self.loops.native

@@ -78,7 +78,7 @@ def test_threads_read_what_they_issue_while_others_change_the_engine() -> None:
 
     def work(k: int) -> None:
         x = flow.full((8, 8), float(k))
-        for n in range(40):
+        for n in range(150):
             value = (x + n).sum().item()
             if value != 64.0 * (k + n) or not bool((x == k).all()):
                 wrong.append((k, n, value))
