@@ -458,7 +458,7 @@ def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
 
 def _exchange_grad(extra: dict[str, Any], old: Tensor | None, new: Tensor) -> bool:
     """Set `.grad`, unless another thread's backward has set it since it was `old`."""
-    return exchange(map(extra.get, ("grad",)), (old,), ((extra, "grad", new),), setitem)
+    return exchange(map(extra.get, ("grad",)), (old,), ((setitem, (extra, "grad", new)),))
 
 
 def _add_in_place(t: Tensor, g: Tensor) -> None:

@@ -19,7 +19,7 @@ from flowvm.autograd.leaf import AccumulateGrad
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
-from flowvm.guards.exchange import exchange
+from flowvm.guards.exchange import first_of
 from flowvm.guards.regions import Switched
 
 _ids = count()
@@ -74,9 +74,7 @@ def hooks_of(node: Node) -> NodeHooks:
     """The node's hooks, made now if it has had none."""
     hooks: NodeHooks | None = getattr(node, "extra", None)
     if hooks is None:
-        now = map(getattr, (node,), ("extra",), (None,))
-        exchange(now, (None,), ((node, "extra", NodeHooks()),))
-        hooks = node.extra
+        hooks = first_of(node, Node, "extra", NodeHooks())
     if node.__class__ is Node:
         node.__class__ = HookedNode
     return hooks

@@ -55,6 +55,7 @@ class AccumulateGrad:
 
 hot["AccumulateGrad"] = AccumulateGrad
 _node_of = vars(Fields)["_node"].__get__
+_set_node = vars(Fields)["_node"].__set__
 
 
 @method()
@@ -90,7 +91,7 @@ def requires_grad_(t: Tensor, requires_grad: bool = True) -> Tensor:
                 own = t._extra.get("accumulator") or AccumulateGrad(t)
             except AttributeError:
                 own = AccumulateGrad(t)
-            exchange(map(_node_of, (t,)), (None,), ((t, "_node", own),))
+            exchange(map(_node_of, (t,)), (None,), ((_set_node, (t, own)),))
         note_change()
         return t
     except AttributeError as error:

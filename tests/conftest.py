@@ -12,13 +12,18 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+
+# Texts are as wide as without a terminal: readline, which pytest imports, sets the width for its
+# children, and so for the workers of a parallel run.
+os.environ.pop("COLUMNS", None)
+os.environ.pop("LINES", None)
 
 # A shared machine may be slow at any moment: no deadline.  A failure prints how to repeat it.
 hypothesis.settings.register_profile("flowvm", deadline=None, print_blob=True)
@@ -130,6 +135,15 @@ def _tidy() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _read_errors() -> Iterator[None]:
+    """Fail a test that leaves an error of the VM unread: the next one that waits would raise it."""
+    yield
+    engine = sys.modules.get("flowvm.vm.engine.engine")
+    if engine is not None and engine.engine.running:
+        sys.modules["flowvm"].vm.sync()
 
 
 @pytest.fixture

@@ -65,7 +65,8 @@ class Transform:
         """The inverse."""
         if self._inverted is None:
             now = map(vars(self).get, ("_inverted",))
-            exchange(now, (None,), ((vars(self), "_inverted", _Inverse(self)),), setitem)
+            made = (setitem, (vars(self), "_inverted", _Inverse(self)))
+            exchange(now, (None,), (made,))
         inverse: Transform = vars(self)["_inverted"]
         return inverse
 

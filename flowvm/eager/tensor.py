@@ -20,7 +20,7 @@ from operator import call, is_not
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
-from flowvm.guards.exchange import exchange
+from flowvm.guards.exchange import exchange, first_of
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -61,9 +61,7 @@ class Storage:
 
 
 class Fields:
-    """What a Tensor consists of.  The class below adds `__getattr__`, which is Python; around it,
-    `super(Tensor, x)` reads a field in C.
-    """
+    """Fields of a Tensor: these slots alone are read and set in C, without `__getattr__`."""
 
     # _ref      storage id | byte offset << OPERAND.STORAGE_BITS: the operand word of instructions
     # _meta     TensorMeta; unset while a mut2 op has not run: reading it waits (see __getattr__)
@@ -95,6 +93,8 @@ class Fields:
 
 
 _storage_of: Callable[[Any], Any] = Fields.__dict__["_storage"].__get__
+_set_storage: Callable[..., None] = Fields.__dict__["_storage"].__set__
+_set_id: Callable[..., None] = Storage.__dict__["id"].__set__
 
 
 class Tensor(Fields):
@@ -442,7 +442,7 @@ class Tensor(Fields):
         except AttributeError as error:
             if not isinstance(self, Tensor):
                 raise refused("extra", self) from error
-            extra: dict[str, Any] = first_of(self, "_extra", {})
+            extra: dict[str, Any] = first_of(self, Fields, "_extra", {})
             return extra
 
     @property
@@ -498,7 +498,7 @@ class Tensor(Fields):
                 storage.version = 0
                 # It becomes the owner, and the tensor stops being one, in one call: a storage with
                 # two owners would be released twice, whichever exception or thread came between.
-                ours = (self, "_storage", storage), (storage, "id", self._ref)
+                ours = (_set_storage, (self, storage)), (_set_id, (storage, self._ref))
                 exchange(map(_storage_of, (self, self)), (None, storage), ours)
                 storage = self._storage
                 assert storage is not None
@@ -549,13 +549,6 @@ def refused(name: str, given: Any, error: AttributeError | None = None) -> Excep
         f"Tensor.{name} needs a Tensor, got {type(given).__name__} ({given!r:.40}); make one "
         f"with flow.tensor(...)"
     )
-
-
-def first_of(x: Tensor, name: str, value: Any) -> Any:
-    """Set a field that is unset, unless another thread was first; return it as it is set."""
-    now = map(getattr, (super(Tensor, x),), (name,), (None,))
-    exchange(now, (None,), ((x, name, value),))
-    return getattr(x, name)
 
 
 def new_tensor(

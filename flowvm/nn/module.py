@@ -580,7 +580,8 @@ class Module:
     def _own_hooks(self) -> Hooks:
         own = self.__dict__
         if own.get("_hooks") is None:
-            exchange(map(own.get, ("_hooks",)), (None,), ((own, "_hooks", Hooks()),), setitem)
+            made = (setitem, (own, "_hooks", Hooks()))
+            exchange(map(own.get, ("_hooks",)), (None,), (made,))
         hooks: Hooks = own["_hooks"]
         return hooks
 

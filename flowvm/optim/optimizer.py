@@ -322,7 +322,7 @@ class Optimizer:
                     for name, value in made.items():
                         made_for(value, "optim", f"{type(self).__name__} {name}", param)
                     now = map(self.state.get, (param,))  # whole, or not there
-                    exchange(now, (before,), ((self.state, param, made),), setitem)
+                    exchange(now, (before,), ((setitem, (self.state, param, made)),))
                     entry = self.state[param]
                 yield param, grad, entry
 

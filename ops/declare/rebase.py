@@ -21,8 +21,9 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.reading import adopt_array
-from flowvm.eager.tensor import Tensor, base_of, first_of, forget_gone
+from flowvm.eager.tensor import Fields, Tensor, base_of, forget_gone
 from flowvm.errors import AutogradError
+from flowvm.guards.exchange import first_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import filled_of
 from flowvm.vm.machine.words import OPERAND
@@ -33,7 +34,7 @@ def remember_view(base: Tensor, view: Tensor) -> None:
     try:
         views = base._kin
     except AttributeError:
-        views = first_of(base, "_kin", [])
+        views = first_of(base, Fields, "_kin", [])
     count = len(views)
     if count >= 16 and not count & (count - 1):  # at 16, 32, 64, ... those that are gone go
         forget_gone(views)

@@ -61,7 +61,7 @@ class _FunctionGraph(Graph):
         if graph is None or graph.instance() is not instance:  # of what it was copied from
             made = _MethodGraph(self.function, instance)
             now = map(graphs.get, (self.function,))
-            exchange(now, (graph,), ((graphs, self.function, made),), setitem)
+            exchange(now, (graph,), ((setitem, (graphs, self.function, made)),))
             graph = graphs[self.function]
         return graph
 
