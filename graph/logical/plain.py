@@ -253,10 +253,12 @@ def code_mark(function: Any, seen: frozenset[int] = frozenset()) -> str:
     if isinstance(function, functools.partial):
         return f"{code_mark(function.func, seen)} {function.args!r}"
     function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None or id(function) in seen:
+    if id(function) in seen:
         return type(function).__name__
     seen = seen | {id(function)}
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return f"{type(function).__name__} {_object_marks(function, seen)}"
     cells = [_cell_mark(cell, seen) for cell in function.__closure__ or ()]
     called = [] if is_internal(code.co_filename) else _called(code, function, seen)
     return hashlib.sha256(repr((_code_facts(code), cells, called)).encode()).hexdigest()[:16]
@@ -275,11 +277,27 @@ def _called(code: CodeType, function: Any, seen: frozenset[int]) -> list[str]:
     return values
 
 
+def _object_marks(called: Any, seen: frozenset[int]) -> list[str]:
+    """Marks of what an object holds that is called, and of its class's `__call__`; without what
+    flowvm's own objects only remember.
+    """
+    method = type(called).__call__ if callable(called) else None
+    if not isinstance(method, FunctionType):  # of C: it does what its name says
+        return []
+    own = is_internal(method.__code__.co_filename)
+    held = {k: v for k, v in getattr(called, "__dict__", {}).items() if not (own and k[0] == "_")}
+    marks = [f"{name}={_value_mark(value, seen)}" for name, value in sorted(held.items())]
+    return marks if own else [code_mark(method, seen), *marks]
+
+
 def _cell_mark(cell: Any, seen: frozenset[int]) -> str:
     try:
-        value = cell.cell_contents
+        return _value_mark(cell.cell_contents, seen)
     except ValueError:  # no value yet
         return ""
+
+
+def _value_mark(value: Any, seen: frozenset[int]) -> str:
     if callable(value):
         return code_mark(value, seen)
     return repr(value) if isinstance(value, (*_PLAIN, tuple)) else type(value).__name__

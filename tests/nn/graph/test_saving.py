@@ -20,11 +20,11 @@ from flowvm.graph.logical import saving
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
-from flowvm.graph.logical.plain import read_operator, saved_operator
+from flowvm.graph.logical.plain import code_mark, read_operator, saved_operator
 from flowvm.graph.passes.passes import optimize
 from flowvm.launch import Launch
 from flowvm.nn.graph import build as graph_build
-from flowvm.ops.declare.registry import op
+from flowvm.ops.declare.registry import op, operator_of
 
 nn, F = flow.nn, flow.nn.functional
 
@@ -406,13 +406,32 @@ def declared(factor):
     return times
 
 
+class Times:
+    """An operator's function as an object."""
+
+    def __init__(self, factor):
+        self._factor = factor
+
+    def __call__(self, x):
+        return x * self._factor
+
+
+def test_marks_of_objects_that_are_called():
+    def outer(called):
+        return lambda x: called(x)
+
+    marks = [code_mark(outer(Times(factor))) for factor in (2.0, 3.0, 2.0)]
+    assert marks[0] == marks[2] != marks[1]
+
+
 def test_operators_of_the_users_are_told_apart_by_what_they_do():
     with capturing("own", [(X, "x")]) as capture:
         capture.output(declared(2.0)(X))
     (node,) = capture.graph.nodes
     made = saved_operator(node.operator)
     assert read_operator(made) is node.operator
-    declared(3.0)
+    another = declared(3.0)
+    assert saved_operator(operator_of(another)) != made
     assert read_operator(made) is node.operator
     made[3] = "another"
     with pytest.raises(ArgumentError, match="another one"):
