@@ -193,6 +193,13 @@ VARIABLES: tuple[Variable, ...] = (
         "1 the last 64k instructions are recorded; 2 more exactly; 3 and each one's Python stack",
     ),
     Variable(
+        "record",
+        lambda: 1 << 16,
+        _integer(1, 1 << 30),
+        "1 to 1073741824",
+        "instructions that profile() remembers where it does not say: record=",
+    ),
+    Variable(
         "debug_pass",
         lambda: "",
         str,
@@ -328,6 +335,7 @@ class Config:
     cache_bytes: int
     target: str
     debug: int
+    record: int
     tb: str
     profile: int
     debug_pass: str

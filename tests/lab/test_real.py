@@ -11,6 +11,10 @@ import flowvm as flow
 from flowvm import lab
 from flowvm.errors import ArgumentError, ModeError, ScheduleError
 from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import CTL
+from flowvm.vm.watch.pending import issued
+from flowvm.vm.workers.shell import WINDOW
+from tests.vm.live import until
 from tests.vm.mutants import HAZARDS, MUTANT, forgetful_scheduler
 
 KEPT = []  # of a scheduler that forgets, what would be freed too early
@@ -124,6 +128,21 @@ def test_lower_priorities_go_first(streams):
     assert sched.order.numbers == [3, 4, 5, 0, 1, 2]
     with pytest.raises(ArgumentError, match="from -20 to 19"):
         flow.Stream(priority=40)
+
+
+def test_a_full_window_behind_a_schedule_that_gathered():
+    """A pass of the scheduler that takes as many records as it may leaves none of them behind."""
+    with flow.vm.schedule("fifo", depth=0, gather=True):
+        (flow.ones(2) + 1).sum().item()
+    x = flow.zeros(4) + 1
+    flow.vm.sync()
+    engine.words[CTL.HOLD] = 1
+    try:
+        kept = [x + k for k in range(WINDOW)]
+    finally:
+        engine.words[CTL.HOLD] = 0
+    until(lambda: engine.words[CTL.HEAD] == issued(), "the scheduler dispatches what it took")
+    assert [y[0].item() for y in kept] == [1 + k for k in range(WINDOW)]
 
 
 def test_an_order_is_a_file(tmp_path):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from flowvm.config import config
 from flowvm.errors import ArgumentError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
@@ -514,8 +515,8 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
     """`with flow.profiler.profile() as p:` records what is issued inside.
 
     `level` (1 to 3) is what to record, at least (see `flowvm.vm.watch.flight`), `record` how many
-    instructions to remember, by default the 65,536 that the recorder has; with more, what it has is
-    taken out before it is overwritten.  Leaving the block waits until everything inside has run;
+    instructions to remember, by default `flow.config.record`, which is the 65,536 that the recorder
+    has; with more, what it has is taken out before it is overwritten.  Leaving the block waits until everything inside has run;
     that wait is not part of the run.  ArgumentError: another level, or fewer than 1.
 
     >>> with flow.profiler.profile() as p:
@@ -528,7 +529,7 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
         super().__init__()
         if record is not None and record < 1:
             raise ArgumentError(f"record={record!r}: how many instructions to remember, 1 or more")
-        self._most = record or 0
+        self._most = record or config.record
         if level not in (1, 2, 3):
             raise ArgumentError(f"level={level!r}: what to record is 1, 2 or 3")
         self._level = engine.flight.at_least(level)

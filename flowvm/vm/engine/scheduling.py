@@ -192,7 +192,7 @@ class Scheduling(Switched):
                 raise asking.error
 
     def _end(self) -> None:
-        self.vm.words[POL.KIND] = 0
+        self.vm.words[POL.KIND] = self.vm.words[POL.GATHERED] = 0
 
 
 class Replay(Scheduling):

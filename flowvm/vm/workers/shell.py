@@ -321,14 +321,14 @@ def is_running(m: Words) -> bool:
 
 
 def has_work(m: Words) -> bool:
-    """Return True if a record is marked, a worker has finished an instruction, or a policy chooses:
-    it may let an instruction go that it has held.
+    """Return True if a record is marked, a worker has finished an instruction, one is ready, or a
+    policy chooses: it may let an instruction go that it has held.
     """
-    seq = m[CTL.RECEIVED]
-    slot = seq & RING.SLOT_MASK
-    if m[POL.KIND] != 0 or load_acquire(m, RING.AT + slot * RING.WORDS + RING.MARK) == seq + 1:
+    if m[POL.KIND] != 0 or m[CTL.READY_FIRST] >= 0:
         return True
-    return has_finished(m)
+    seq = m[CTL.RECEIVED]
+    mark = RING.AT + (seq & RING.SLOT_MASK) * RING.WORDS + RING.MARK
+    return load_acquire(m, mark) == seq + 1 or has_finished(m)
 
 
 def has_finished(m: Words) -> bool:

@@ -359,12 +359,14 @@ def test_a_storm_of_foreign_signals_where_objects_of_llvm_are_collected(seed):
     for k in range(150):
         made = [apart.apart(llvm.parse_assembly, "") for _ in range(20)]
         try:
-            signal.setitimer(signal.ITIMER_REAL, 1e-6 + 4e-4 * rng.random())
-            while made:
-                made.pop()
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 + 4e-4 * rng.random())
+                while made:
+                    made.pop()
+            finally:  # the signal may also come here
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except Struck:
             hits += 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
         made.clear()
         assert not llvm.ffi.lib._lock._lock._is_owned(), k
     kernel()
