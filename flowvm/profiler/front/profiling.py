@@ -516,8 +516,9 @@ class profile(Profile, Switched):  # noqa: N801 - used like a function, as PyTor
 
     `level` (1 to 3) is what to record, at least (see `flowvm.vm.watch.flight`), `record` how many
     instructions to remember, by default `flow.config.record`, which is the 65,536 that the recorder
-    has; with more, what it has is taken out before it is overwritten.  Leaving the block waits until everything inside has run;
-    that wait is not part of the run.  ArgumentError: another level, or fewer than 1.
+    has; with more, what it has is taken out before it is overwritten.  Leaving the block waits
+    until everything inside has run; that wait is not part of the run.  ArgumentError: another
+    level, or fewer than 1.
 
     >>> with flow.profiler.profile() as p:
     ...     x = flow.ones(2) + 1
