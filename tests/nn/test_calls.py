@@ -78,8 +78,8 @@ def test_forward_and_backward_belong_to_the_module() -> None:
         assert found[block] >= {"relu", "add", "relu_backward"}
     assert found[""] >= {"square", "mul"}
     assert not found[""] & {"linear", "relu", "relu_backward", "normalize_backward"}
-    rows = {row.name for row in p.summary("module").rows}
-    assert any(row.startswith(f"{root}.layers.") for row in rows)  # the rest took next to nothing
+    rows = {row.name for row in p.table("module")}
+    assert any(row.startswith(f"{root}.layers.") for row in rows)
     assert all(p.instr[r.seq].origin.module == r.module for r in p.query("run >= 0", limit=None))
 
 

@@ -59,7 +59,7 @@ class Lending:
         self.engine = engine
         # storage id -> [Loans, the array whose memory a tensor has, or None]; empty: none is lent
         self.lent: dict[int, list[Any]] = {}
-        # the same for native calls: word i is 1 while storage i is lent, word 0 says how many are
+        # the same for native calls: word i is 1 while storage i is lent, word 0 is 0 if none is
         self.words = np.zeros(STO.LENGTH, np.int64)
         self._words = self.words.data
         hot.update(lent=self.lent, settle=self.settle, lent_at=self.words.ctypes.data)
@@ -81,14 +81,15 @@ class Lending:
 
     def _entry(self, storage: int) -> list[Any]:
         entry = self.lent.get(storage)
-        if entry is None:
+        if entry is None:  # the words first: an exception in between leaves calls that wait in vain
+            self._words[storage], self._words[0] = 1, len(self.lent) + 1
             entry = self.lent[storage] = [0, None]
-            self._words[storage], self._words[0] = 1, len(self.lent)
         return entry
 
     @protected
     def _drop(self, storage: int) -> None:
-        if self.lent.pop(storage, None) is not None:
+        self.lent.pop(storage, None)
+        if self._words[storage]:  # so also where an exception came in between
             self._words[storage], self._words[0] = 0, len(self.lent)
 
     @protected

@@ -106,6 +106,9 @@ def wrong_now(before):
     """Return the difference from before, in words, or the failure of the VM to compute."""
     if text := difference(before):
         return text
+    unmarked = [i for i in engine.lending.lent if not engine.lending.words[[0, i]].all()]
+    if unmarked:
+        return f"native calls do not know that storages {unmarked} are lent"
     y = (ONES + 1).numpy()
     return "" if (y == 2).all() else f"1 + 1 is {y}"
 
