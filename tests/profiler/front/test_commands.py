@@ -38,8 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = flowvm(made, "run", "-o", "a.flowtrace", "script.py", "some", "--flags")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sum 256.0 ['some', '--flags']\n"  # the script's own, and nothing else
-    assert "bound by" in done.stderr
-    assert "matmul" in done.stderr
+    assert "bound by" in done.stderr  # of the rows only those that took any share of the time
     return made
 
 

@@ -30,8 +30,8 @@ def test_a_line_shows_what_bound_it_and_its_value(shell, capsys):
     text = capsys.readouterr().out
     assert text.startswith("flow.profiler  ")
     assert "bound by" in text
-    assert "relu" in text
     assert "512" in text
+    assert "relu" in {row.name for row in shell.user_ns["p"].table("op")}
     assert shell.user_ns["p"].summary().instructions >= 3
 
 
