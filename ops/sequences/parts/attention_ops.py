@@ -154,7 +154,7 @@ def _attends(q: TensorMeta, k: TensorMeta, v: TensorMeta, mask: TensorMeta | Non
         around = zip(mask.shape, (*q.shape[:3], k.shape[2]), strict=True)
         if mask.shape[3] != k.shape[2] or any(have not in (1, want) for have, want in around):
             return False
-    return k.shape[2] == v.shape[2] and computes(*given) and fits(q, k, v)
+    return k.shape[2] == v.shape[2] and computes(*given) and _has_room(q, k, v)
 
 
 def _takes(metas: Metas, values: Values) -> bool:
@@ -235,11 +235,15 @@ def takes(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> boo
 
 def fits(query: TensorMeta, key: TensorMeta, value: TensorMeta) -> bool:
     """Return True if `takes` accepts tensors with these metas."""
+    on_cpu = all(m.device.type == cpu.type for m in (query, key, value))
+    return on_cpu and _has_room(query, key, value)
+
+
+def _has_room(query: TensorMeta, key: TensorMeta, value: TensorMeta) -> bool:
+    """Return True if there are queries and keys, and an arena has room for their blocks."""
     wide = query.shape[-1] + value.shape[-1]
-    return (
-        all(m.device.type == cpu.type and m.numel > 0 for m in (query, key, value))
-        and (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, query.dtype.itemsize) <= ARENA_BYTES
-    )
+    room = (4 * ACROSS + 4 * BLOCK) * (wide + 64) * max(4, query.dtype.itemsize) <= ARENA_BYTES
+    return room and all(m.numel > 0 for m in (query, key, value))
 
 
 @steady
