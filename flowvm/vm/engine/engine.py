@@ -1113,11 +1113,12 @@ class Engine:
         """
         wish = object()
 
-        def switch() -> None:
-            while not self._come_to_rest(wish):
-                pass
+        def change() -> None:
+            self.stop(60.0)
+            self.sequential_for.add(wish)
+            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
 
-        return reverting(partial(self.sequential_for.discard, wish), switch)
+        return reverting(partial(self.sequential_for.discard, wish), partial(self.at_rest, change))
 
     @property
     def sequential(self) -> int:
@@ -1126,24 +1127,25 @@ class Engine:
         """
         return len(self.sequential_for)
 
-    def _come_to_rest(self, wish: object) -> bool:
-        """Stop the threads when nothing is in flight.  Issuing threads do their work from then on.
-        Return False if that took too long to keep others from the lock.
-        """
-        self.wait_idle()
-        with self.lock:
-            if self.running:
-                deadline = time.monotonic() + REST_SECONDS
+    def at_rest(self, change: Callable[[], None]) -> None:
+        """Call `change` under the lock while nothing is in flight and no thread takes records."""
+        while True:
+            self.wait_idle()
+            with self.lock:
+                if not self.running:
+                    return change()
+                deadline = time.monotonic() + REST_SECONDS  # then others get the lock
                 hold = partial(self.words.__setitem__, CTL.HOLD)
                 with reverting(partial(hold, 0), partial(hold, 1)):
-                    while load_acquire(self.m, CTL.HEAD) < self.words[CTL.RECEIVED]:
-                        if time.monotonic() > deadline:
-                            return False
-                        self.call("nap")(self.base, 100)
-                    self.stop(60.0)
-            self.sequential_for.add(wish)
-            self.words[CTL.SCHEDULER_SLEEPS] = CTL.ABSENT
-        return True
+                    while time.monotonic() < deadline:
+                        self.call("nap")(self.base, 100)  # passes that begin behind it see HOLD
+                        # a pass that began before may yet take a record: not one that is seen here
+                        if not self.words[CTL.TAKEN] and not self._in_flight():
+                            return change()
+
+    def _in_flight(self) -> bool:
+        head: int = load_acquire(self.m, CTL.HEAD)
+        return head < self.words[CTL.RECEIVED]
 
     def _run_sequentially(self) -> None:
         if self.draining == threading.get_ident():

@@ -139,7 +139,8 @@ class Forking:
 
     def _quiet(self) -> bool:
         words = self.vm.words
-        return bool(words[CTL.HEAD] == words[CTL.RECEIVED] == issued())
+        idle = words[CTL.HEAD] == words[CTL.RECEIVED] == issued()
+        return bool(idle and not words[CTL.TAKEN])  # nor is the scheduler at the end of a pass
 
     def after_in_parent(self) -> None:
         """Let the parent's VM go on."""

@@ -18,7 +18,6 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +26,8 @@ import numpy as np
 from flowvm.errors import ArgumentError, ModeError, ScheduleError
 from flowvm.files.schema import integer, read_json, record, several, text
 from flowvm.files.writing import writing
-from flowvm.guards.regions import Switched, reverting
+from flowvm.guards.regions import Switched
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM
-from flowvm.vm.machine.lang import load_acquire
 from flowvm.vm.machine.policy import has_room, is_shared, is_still
 from flowvm.vm.machine.record import fields_of
 from flowvm.vm.machine.words import CTL, ENT, INS, POL, PRI, STR
@@ -38,7 +36,6 @@ from flowvm.vm.watch.narrate import NAMES
 Array = np.ndarray[Any, Any]
 SCHEMA = "flowvm-order-1"
 LOG_ROWS = 1 << 20  # instructions of a block whose order is kept
-REST_SECONDS = 0.1
 ASK_SECONDS = 2e-5  # between two looks whether the scheduler asks
 _MOST = 1 << 24
 _FILE = record(
@@ -144,7 +141,7 @@ class Scheduling(Switched):
         vm.need_threads()
         vm.start()
         vm.release_dead()
-        at_rest(vm, self._begin)
+        vm.at_rest(self._begin)
         self._is_on = True
         return self
 
@@ -183,7 +180,7 @@ class Scheduling(Switched):
 
     def _undo(self) -> None:
         if self._is_on:
-            at_rest(self.vm, self._end)
+            self.vm.at_rest(self._end)
         self._is_on = False
         if self._asking is not None:
             self._asking.close()
@@ -234,21 +231,6 @@ def _name(vm: Any, entry: int) -> str:
     info = vm.entry_info[entry][0] if entry < len(vm.entry_info) else None
     kind = int(vm.words[ENT.AT + entry * ENT.WORDS + ENT.KIND])
     return str(getattr(info, "name", None) or NAMES.get(kind, str(info)))
-
-
-def at_rest(vm: Any, change: Callable[[], None]) -> None:
-    """Call `change` while nothing is in flight and the scheduler takes nothing."""
-    hold = partial(vm.words.__setitem__, CTL.HOLD)
-    while True:
-        vm.wait_idle()
-        with vm.lock, reverting(partial(hold, 0), partial(hold, 1)):
-            deadline = time.monotonic() + REST_SECONDS
-            while load_acquire(vm.m, CTL.HEAD) < vm.words[CTL.RECEIVED]:
-                if time.monotonic() > deadline:
-                    break
-                vm.call("nap")(vm.base, 100)
-            else:
-                return change()
 
 
 class Asking(threading.Thread):
