@@ -153,7 +153,7 @@ class CallTest:
             own[f"watched{k}"] = watched.holds
             lines += [
                 f"    try: same_{k} = {_identical(watched, own)}",
-                "    except MemoryError: raise",
+                "    except (MemoryError, RecursionError): raise",
                 f"    except Exception: same_{k} = False",
                 f"    if not same_{k} and not watched{k}(): return MISS",
             ]
