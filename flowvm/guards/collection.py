@@ -1,8 +1,13 @@
-"""Python's garbage collector during work that makes many lasting objects."""
+"""Python's garbage collector: without it during work that makes many objects, and objects by it."""
 
 from __future__ import annotations
 
+import builtins
 import gc
+from collections.abc import Callable
+from itertools import chain
+from types import FunctionType
+from typing import Any
 
 
 def settle() -> None:
@@ -13,3 +18,21 @@ def settle() -> None:
     if not gc.get_freeze_count():  # objects that a program has frozen stay frozen
         gc.freeze()
         gc.unfreeze()
+
+
+def live_objects(chosen: Callable[[type], bool]) -> list[Any]:
+    """Return the tracked instances of the classes that are `chosen`, classes of Python alone.
+
+    A list of all objects would keep what other threads drop meanwhile, such as the hold of a with
+    statement (`flowvm.guards.regions`), whose switch would then be undone late and on this thread.
+    The first list is made, read and dropped in one call of C, in which no other thread runs; the
+    second has only objects that refer to their class.
+    """
+    everything = chain.from_iterable(map(gc.get_objects, (None,)))
+    kinds = set(filter(chosen, set(map(type, everything))))
+    return [thing for thing in gc.get_referrers(*kinds) if type(thing) in kinds]
+
+
+def live_functions() -> list[FunctionType]:
+    """Return the functions of Python: each refers to the names that are built in."""
+    return [f for f in gc.get_referrers(vars(builtins)) if type(f) is FunctionType]

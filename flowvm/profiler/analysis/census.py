@@ -11,7 +11,6 @@ Modules and optimizers are above this module, and are found only where they were
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
 import threading
@@ -26,6 +25,7 @@ import numpy as np
 
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
+from flowvm.guards.collection import live_objects
 from flowvm.private.cpython import LOCALS, getrefcount
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal, short_position
@@ -214,17 +214,17 @@ def purposes_of(run: Run, seen: Snapshot) -> list[list[Any]]:
 
 def _living() -> dict[str, list[Any]]:
     """All objects of `_classes`, by their names there."""
-    things = gc.get_objects()
-    types = list(map(type, things))  # there may be millions: what can be done at once, is
     kinds: dict[str, list[Any]] = {"tensor": [], "node": [], "module": [], "optimizer": []}
     lists: dict[type, list[Any]] = {}
-    for cls in set(types):
+
+    def is_known(cls: type) -> bool:
         for name, base in _classes():
             if issubclass(cls, base):
                 lists[cls] = kinds[name]
-    for thing, cls in zip(things, types, strict=True):
-        if cls in lists:
-            lists[cls].append(thing)
+        return cls in lists
+
+    for thing in live_objects(is_known):
+        lists[type(thing)].append(thing)
     return kinds
 
 

@@ -7,11 +7,11 @@ their classes here: tensors that gradients go to, modules, optimizers, scalers, 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flowvm.guards.collection import live_objects
 from flowvm.vm.machine.words import OPERAND
 
 
@@ -42,12 +42,13 @@ def holders() -> Iterator[tuple[Any, Holder]]:
 
     Looked for when they are asked for: a list of them would cost something for each tensor made.
     """
-    things = gc.get_objects()
-    known = {}
-    for kind in set(map(type, things)):
-        if of := [holder for holder in HOLDERS if issubclass(kind, holder.type)]:
-            known[kind] = of
-    for thing in [thing for thing in things if type(thing) in known]:
+    known: dict[type, list[Holder]] = {}
+
+    def holds(kind: type) -> bool:
+        known[kind] = [holder for holder in HOLDERS if issubclass(kind, holder.type)]
+        return bool(known[kind])
+
+    for thing in live_objects(holds):
         for holder in known[type(thing)]:
             yield thing, holder
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import gc
 import os
 import sys
 import threading
@@ -30,6 +29,7 @@ import numpy as np
 from flowvm.compiler import helpers
 from flowvm.config import say
 from flowvm.guards.apart import apart
+from flowvm.guards.collection import live_functions
 from flowvm.private import frames
 from flowvm.private.cpython import never_freed
 from flowvm.vm.callers.interrupt import protected
@@ -325,9 +325,8 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _functions() -> Iterator[CodeType]:
-    for value in gc.get_objects():
-        if type(value) is FunctionType:
-            yield value.__code__
+    for function in live_functions():
+        yield function.__code__
 
 
 def _frames_of(thread: int) -> tuple[tuple[CodeType | None, int], ...]:
