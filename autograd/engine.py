@@ -14,8 +14,6 @@ Invariants
   memory, and the gradient's own graph is not wanted;
 - an error in a gradient function or hook leaves the thread's modes as they were, and every `.grad`
   as complete as it was.
-
-Long because backward is one loop, and its special cases are read beside it.
 """
 
 from __future__ import annotations

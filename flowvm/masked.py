@@ -5,8 +5,6 @@ Where the mask is False an element is as if it were not there: it is replaced by
 nothing, 0 in a sum, -inf in a maximum.  The mask is broadcast with the input; without one all
 elements count.  What has no element gives that number, or NaN where it is divided by the count.
 There is no MaskedTensor: these functions take the mask beside the tensor.
-
-Long because each function says what it gives, and shows it.
 """
 
 from __future__ import annotations

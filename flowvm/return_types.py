@@ -7,8 +7,6 @@
 
 They are tuples with names, made of one sequence, as PyTorch's are: `max((values, indices))`.  With
 `out=` a function returns its other class, `max_out`.
-
-Long because each class names its results.
 """
 # ruff: noqa: N801 - classes are called as the functions are
 

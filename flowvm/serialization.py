@@ -28,8 +28,6 @@ What is read is not trusted: the header's sizes and offsets are those of the fil
 and the JSON has no key twice and no depth without end; `flowvm.files.bounds` has the bounds on
 keys.  PyTorch's files are read by
 `flowvm.files.pickles`, which runs nothing of them; OneFlow's folders of variables here.
-
-Long because what is written and what is read stand together.
 """
 
 from __future__ import annotations

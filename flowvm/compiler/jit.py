@@ -19,8 +19,6 @@ Guarantees
 
 `flowvm.compiler.native` says which functions may be compiled, and turns them into LLVM's modules;
 `flowvm.compiler.reach` says what a key covers.
-
-Long because it is one path: key, cache entry, linking, optimizing, code, loading.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ Invariants: nothing here imports Numba.  A key is equal in every process, whatev
 compiled before.  Each file is read once a process.  Contents of flowvm's modules are taken not to
 change once they were reached, so the parts that they reach are cached.  Users' code is looked at
 anew.
-
-Long because the walk and the text of a value are one: each value may have more to walk.
 """
 
 from __future__ import annotations

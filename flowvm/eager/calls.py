@@ -10,8 +10,6 @@ stands between a call and it afterwards.
 
 Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
 belongs to the operator is in its closure.
-
-Long because the text of a call is read beside what compiles it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ An `Operator` says what its calls mean; `flowvm.eager.calls` writes the Python f
 them.  On a miss `Operator.lower` infers (wrong arguments raise here, on the caller's line),
 compiles or loads the kernel and describes the call as an `Invocation`; that becomes an entry of the
 VM, and the next call with such metas finds it in the operator's cache.
-
-Long because what an operator is and everything that a miss asks of it are read together.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
 
 This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
 `flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.reading`.
-
-Long because all that a tensor is stands here.
 """
 
 from __future__ import annotations

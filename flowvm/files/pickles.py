@@ -12,8 +12,6 @@ never runs code.  Two formats: a zip with data.pkl and data/<key> (since PyTorch
 pickles in a row with storages behind them.  Sizes are held against the file before memory is taken,
 keys and the whole value against `flowvm.files.bounds`.  A storage is read once, and all tensors on
 it share it, as they did when they were saved.
-
-Long because it is a machine: its opcodes stand together.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ The first rank that has a part writes it; summands are added first.  Files have 
 the index is moved into place when all of them exist.  Then the old index's files are removed.  So a
 reader finds the whole old object or the whole new one, whenever writing ends.  All ranks save
 together, and load together; an error on one is an error on all.
-
-Long because writing and reading stand together.
 """
 
 from __future__ import annotations

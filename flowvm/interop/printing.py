@@ -8,8 +8,6 @@ exception reports, so it
   asked for the value, and wait for it);
 - never raises and marks no failure as seen: a failed tensor shows its error;
 - copies the elements that it prints and no others.
-
-Long because all that a tensor is shown as is made of the same values and facts.
 """
 
 from __future__ import annotations

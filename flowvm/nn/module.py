@@ -8,8 +8,7 @@ Invariants:
   __delattr__ and the tables themselves (`flowvm.nn.tables`) keep both sides equal.
 - A parameter keeps its identity for life: to(), half() and load_state_dict() change what it holds.
 
-What a module does with state dicts is in state.py, what it does with hooks in hooks.py. This file
-is long because it is Module's public surface, method by method, none of them long.
+What a module does with state dicts is in state.py, what it does with hooks in hooks.py.
 """
 
 from __future__ import annotations

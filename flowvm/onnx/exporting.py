@@ -1,7 +1,4 @@
-"""`export`: a model as an ONNX file, by one call of it with examples.
-
-Long because the names of `torch.onnx.export` are written out, with what each means here.
-"""
+"""`export`: a model as an ONNX file, by one call of it with examples."""
 
 from __future__ import annotations
 

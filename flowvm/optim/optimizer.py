@@ -8,8 +8,6 @@ Invariants:
 A subclass says in `_step_group` what one step does to a group of parameters. The saved form is
 PyTorch's: groups name parameters by number, in order, so it loads into an optimizer over equally
 shaped parameters.
-
-Long because what surrounds a step stands together: groups, hooks, the saved form, options.
 """
 
 from __future__ import annotations

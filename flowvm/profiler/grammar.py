@@ -6,8 +6,6 @@ has an ASCII twin.  A glyph never says less than its colour, so nothing is lost 
 
 A `View` is a frozen dataclass of what is to be shown, with all numbers chosen; `screen(width)` lays
 it out.  So what is shown can be tested, and had as a dict, without any terminal.
-
-Long because numbers, tables, screens and views are made of each other.
 """
 
 from __future__ import annotations

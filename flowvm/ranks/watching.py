@@ -7,8 +7,6 @@ failures of this rank to the others.
 
 A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears nothing;
 there the launcher ends the others when one dies, and the timeout does when one is late.
-
-Long because one thread looks for all that may be wrong, and says it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ its Buffers.
 
 `Capture` is what the interpreter tells of operations, and what builds the graph of it.  Which
 buffer stands for what is `Buffers`'; which module and line a gradient belongs to, `Origins`'.
-
-Long because a Recorder is one object, which is told of everything.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ them like any other.
 
 What is only moved is moved as bytes.  float16 and bfloat16 are reduced in float32, as everywhere;
 bools by "or" (sum, max) and "and" (prod, min).
-
-Long because each collective has its checks and its words.
 """
 
 from __future__ import annotations

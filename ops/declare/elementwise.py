@@ -20,8 +20,6 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
 an error at the call.  A call that computes in complex numbers is made by a *twin*: the op of that
 expression.  Its gradients are PyTorch's, the conjugates of the derivatives: `grad` says the
 derivative of a holomorphic function, and the twin's is conj(grad(conj(g))).
-
-Long because one object is all forms of an op: tensors, numbers, `out=`, in place, gradients.
 """
 
 from __future__ import annotations

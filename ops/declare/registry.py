@@ -9,8 +9,6 @@
 From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
 in-place and `out=` forms (elementwise), reduced floats (float16, bfloat16) through float32, and the
 tests in `tests/ops`.
-
-Long because the keywords of a declaration are explained here.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ One op transforms rows; everything else is a composition: real transforms are co
 half is kept, more dimensions go one after the other, and lengths with a large prime factor go by
 Bluestein's chirps (1970) through a power of two.  The gradient of a transform is the one the other
 way, so it is differentiable again.
-
-Long because the transforms of PyTorch, each with its arguments, follow what they are made of.
 """
 
 from __future__ import annotations

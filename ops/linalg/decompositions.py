@@ -2,8 +2,6 @@
 
 What LAPACK finds wrong with a matrix is an error where a result is read, LinAlgError with the
 matrix' place in the batch; functions whose name ends in `_ex` leave LAPACK's info instead.
-
-Long because a dozen public functions stand with what they return.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ by address inside kernels.
 Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored
 is found there: the error is raised where the result is read, LinAlgError with its place in the
 batch.
-
-Long because each function stands with its kernel, its gradient and its samples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Global tensors made of local ones, of numbers, and of each other: `to_global`, `to_local`, the
 `placement` and `sbp` of functions that make tensors; and what lower layers ask about them.
-
-Long because all that users and lower layers ask of global tensors is answered here.
 """
 
 from __future__ import annotations

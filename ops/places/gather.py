@@ -3,8 +3,6 @@ for each element (`gather`), and the ops that write at such positions.
 
 A tensor is seen as [outer, n, inner] around the indexed dimension, so the four kernels of
 `flowvm.ops.places.cpu.index_kernels` serve all shapes.
-
-Long because the ops of the four kernels, their gradients and the samples belong together.
 """
 
 from __future__ import annotations

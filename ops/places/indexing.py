@@ -5,8 +5,6 @@ index dimensions of that view.  These count as one list of positions in the inde
 together; what they pick stands where those dimensions stood if they are neighbours, else in front.
 A boolean tensor is the list of its true positions in the dimensions that it covers.  An int next to
 tensors is a selection, as in PyTorch.
-
-Long because reading and writing share the plan of an index, and nothing else uses it.
 """
 
 from __future__ import annotations

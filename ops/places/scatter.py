@@ -3,8 +3,6 @@ kin, each in a fresh and an in-place form.
 
 A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone,
 the in-place form the tensor itself.  Both record the same node.
-
-Long because each op has a fresh and an in-place form, a gradient and samples.
 """
 
 from __future__ import annotations

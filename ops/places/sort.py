@@ -3,8 +3,6 @@
 Sorting is stable; a NaN is larger than any number.  The kernels (most of them are those of
 `flowvm.ops.places.cpu.order` and `nth`) give the positions with the values, and backward is
 `gather`'s: the gradient goes where the value came from.
-
-Long because the first k of many, slices and frequencies have kernels of their own.
 """
 
 from __future__ import annotations

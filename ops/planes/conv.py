@@ -2,8 +2,6 @@
 
 The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`; integers go another way,
 that of `integers`.
-
-Long because the samples of six functions follow them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly.
-
-Long because each function stands in one and in two dimensions, and the samples follow.
-"""
+"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits; but
 images of uint8 are weighed, too (`parts/byte_resize`).
 The kernels are in `resize_kernels`.
-
-Long because the reference of seven modes and their samples follow.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Each has its value, first and second derivative as an expression of x and its pa
 makes three ops: the function, its backward (g times the first derivative), and that one's backward.
  So a gradient is one instruction and can itself be differentiated; a third derivative raises.
  Parameters such as a slope are dynamic scalars: another value is not another kernel.
-
-Long because the table of expressions and the samples beside it are one list of two dozen functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient.
-
-Long because it is many short declarations.
-"""
+"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient."""
 
 from __future__ import annotations
 

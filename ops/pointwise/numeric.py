@@ -1,8 +1,6 @@
 """Numbers taken apart and put together: divisors, exponents, neighbours, logits.
 
 Each is one declaration or a composition of others.
-
-Long because each function's gradient and samples stand beside it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 distribution, orthogonal polynomials.  `flowvm.special` has them under PyTorch's names.
 
 Gradients: DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in PyTorch).
-
-Long because each function's gradient stands beside it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The other matrix products of PyTorch: most are `matmul` in a line or two.
-
-Long because the samples of a dozen functions follow them.
-"""
+"""The other matrix products of PyTorch: most are `matmul` in a line or two."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get.
-
-Long because each function has PyTorch's arguments for where and how a tensor is made.
-"""
+"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get."""
 
 from __future__ import annotations
 

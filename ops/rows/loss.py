@@ -5,8 +5,6 @@
 A loss of x (what was computed) and y (the target) is a row of expressions: the value and its first
 and second derivatives. From them come the op, an op for each gradient, and the ops that those have
 as gradients; a third derivative raises.
-
-Long because the table of expressions and the samples of eight losses follow.
 """
 
 from __future__ import annotations

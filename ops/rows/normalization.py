@@ -1,8 +1,6 @@
 """Layer, batch, group, instance and RMS norm, and division by a norm: arguments and checks.
 
 The first five are one op, in `norm_ops`.
-
-Long because the samples of six functions follow them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Sums, products, extremes and truth over dimensions.
 
 Each public function is one autograd node, whatever number of instructions it issues.
-
-Long because the samples of nine functions follow them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Running results along a dimension: sums, products, extremes, and differences.
-
-Long because each has a kernel, a gradient and samples.
-"""
+"""Running results along a dimension: sums, products, extremes, and differences."""
 
 from __future__ import annotations
 

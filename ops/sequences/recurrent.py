@@ -3,8 +3,6 @@
 
 A layer in one direction is a product for the inputs of all steps and one instruction for the steps
 (`parts.scans`); on other devices, and with projections, the steps are ops (`parts.steps`).
-
-Long because networks and cells, each in PyTorch's argument lists, share their checks.
 """
 
 from __future__ import annotations

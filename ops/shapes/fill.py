@@ -3,8 +3,6 @@
 Shapes and values are checked, and memory that no machine of this size has is refused, when the
 call is made.  The keywords of PyTorch that have no meaning here (`layout`, which is `flow.strided`,
 `pin_memory`, `memory_format`) are taken by all of them, and `size=` where sizes are positional.
-
-Long because each function has all of these arguments.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `cat` and `stack` are one instruction that writes each tensor's slice of the output, after
 converting those of another dtype; the rest is views around them and around one copy.
-
-Long because joining and repeating are here with their samples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Matrices by formula: identity, triangles, diagonals, grids.
-
-Long because kernels, gradients and samples stand beside each other.
-"""
+"""Matrices by formula: identity, triangles, diagonals, grids."""
 
 from __future__ import annotations
 

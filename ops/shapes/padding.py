@@ -1,7 +1,5 @@
 """Elements moved about whole: flipped, rolled, rotated, padded.  Views, copies, and tensors put
 together of pieces (`ops/declare/assembly.py`); no kernel of its own.
-
-Long because the four ways to pad are here with their gradients and samples.
 """
 
 from __future__ import annotations

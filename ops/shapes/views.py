@@ -4,8 +4,6 @@ repeated.
 A view is a meta and an offset on the same memory; no instruction is issued.  Writing through it
 changes the tensor it was made of, and both count the same version.  The gradient of a view is the
 opposite view, or a sum where elements were repeated, so it is differentiable again.
-
-Long because every view is here with its gradient and its samples.
 """
 
 from __future__ import annotations

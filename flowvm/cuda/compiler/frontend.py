@@ -3,8 +3,6 @@
 The contexts, in which Numba looks up what names mean and how types are laid out, are subclasses of
 its own and belong to `Frontend` alone.  What of Numba-CUDA is private stands in
 `flowvm.private.numba_cuda`.
-
-Long because the front end and the four classes of Numba's that it stands in for are one thing.
 """
 
 from __future__ import annotations

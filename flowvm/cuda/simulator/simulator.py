@@ -16,8 +16,6 @@ memory     of each device (1G)
 
 As with a GPU, an error while a stream runs is sticky, and later calls return it; `why` returns its
 reason.  Every callback holds `lock`, so native threads may call at any time.
-
-Long because a method stands for each function.
 """
 
 from __future__ import annotations

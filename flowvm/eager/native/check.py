@@ -2,8 +2,6 @@
 
 Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
 its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
-
-Long because what stands for the VM, and what is compared by it, belong together.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ never waits: where nothing was prepared yet a helper does it behind, after the V
 With `config.calls` "native" the first call waits for all that, and where native calls differ from
 their twins, or this CPython is none that they were tested on, a VMError says so: who asked for
 native calls is not given others.  By default twins go on making them, and `flowvm doctor` says why.
-
-Long because what is decided, and the tables of what is, are read together.
 """
 
 from __future__ import annotations

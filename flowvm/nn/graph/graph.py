@@ -25,8 +25,6 @@ is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it nec
 Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
 at the end of a call, or where build calls `step()`; those of other leaves are in `.grad`
 afterwards, as eager code leaves them.
-
-Long because it is a Graph's public surface, method by method.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ is not seen inside: of what it is given, everything that it may read is taken to
 its answer depends on something else (a clock, a file), that is said.
 
 A debugger's or a coverage tool's trace function that was there before is called as ever.
-
-Long because each instruction has what reads for it, and so has each kind of callable.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ No guard is needed for an object that the code made itself (`fresh`), nor for a 
 before it read there.  A place that it only wrote is guarded with what it left there: each call of
 eager code would leave that.  Where a guard does not hold when the capture ends, the code changes
 what it reads, so the Plan serves no other call.
-
-Long because each way to read and to write has its rules, and they go by the same tables.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ a kind have in common is a pattern, and what differs are columns; only order is 
 are there.
 
 The format: "Trace Event Format", Google, 2016.
-
-Long because every kind of track is made here, of one table of events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Recording a piece of code, and what one may ask of the record.
-
-Long because whatever one may ask is a method of `Profile`, each a few lines that call what answers.
-"""
+"""Recording a piece of code, and what one may ask of the record."""
 
 from __future__ import annotations
 

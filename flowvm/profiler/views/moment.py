@@ -7,8 +7,6 @@
 
 What waits is shown with what it waits for; a storage's access list is `[one writer]? readers*`,
 oldest first, and what stands behind another that conflicts with it has to wait.
-
-Long because a moment is many small values, each with its line of the screen.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A column of a lane shows the cause that had most of its time; red is what lay on the observed path.
 Below stand the longest gaps, each with what was waited for.
-
-Long because each kind of lane is worked out here, beside what is drawn of it.
 """
 
 from __future__ import annotations

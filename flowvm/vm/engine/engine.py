@@ -17,8 +17,6 @@ A record is published by its last store.  Between taking a sequence number and t
 may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
 at which CPython looks at signals, and `flowvm.vm.callers.interrupt` puts off a Ctrl-C that lands in
 one of the functions listed there.
-
-Long because an Engine is one object: every part of it works on the same words, lock and `hot`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,6 @@ writer is unknown.
 Without the setting CHECKED is a constant that is False, and compiled code has nothing of this.
 
 A block of the check:  HEAD words, LEFT bytes of pattern, its bytes, pattern up to its end.
-
-Long because it is the whole check: patterns, copies, comparisons and reports.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ calls it turns them (`turned`); the transposes of the formulas are conjugate one
 follow Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 differentiation" (2008), and, for matrices that are not square, Walter and Lehmann, "Algorithmic
 differentiation of linear algebra functions" (2010).
-
-Long because each op stands with its gradient.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Logits are (outer, n, inner); row i's n logits lie `inner` apart.  Forward: the 
 logarithms of sums (`LEVELS`), with label smoothing the sums of their distances from
 the maximum; then a thread for each row takes its loss, and checks the target; then the rows' losses
 and weights are added up, in float64.  Backward: a team for each row writes all of its elements.
-
-Long because each loss stands with its gradient.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ gradients of weight and bias too.  `stats` (2, groups), the means and variances,
 autograd, which reads it as part of x.  It is float64, for a variance has twice the range of x; a
 usual one is rounded as x is.  Of layer norm it has the dimensions of the rows in the place
 of groups, so that it can be cut among ranks along each of them, as x is.
-
-Long because the ops, D and D's gradient define each other.
 """
 
 from __future__ import annotations
