@@ -23,7 +23,7 @@ from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocasting import AMP
 from flowvm.eager.calls import call_function
 from flowvm.eager.live import Live, now
-from flowvm.eager.modes import current_listener, current_recorder, placed
+from flowvm.eager.modes import current_recorder, current_trace_recorder, placed
 from flowvm.eager.native.install import callable_of
 from flowvm.eager.overriding import hint
 from flowvm.eager.placed import Globals, is_placed, local_of, mixed
@@ -431,11 +431,11 @@ def call_into(
     tensors: tuple[Tensor, ...],
     attrs: tuple[Any, ...] = (),
     scalars: tuple[Any, ...] = (),
-    heard: bool = False,
+    traced: bool = False,
 ) -> int:
     """Issue `op` with its outputs written into existing tensors: the instruction's number.
 
-    heard   who listens to this thread's calls is told of it: it has one output, and counts its
+    traced  this thread's trace recorder is told of it: it has one output, and counts its
             version when this returns
 
     `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
@@ -467,9 +467,9 @@ def call_into(
         word = recorder.record(op, made, outs, tensors, attrs, scalars, into=True)
     else:
         word = placed(made[0])
-    if heard and (listener := current_listener()) is not None:
-        listener.into(op, made, outs[0], tensors, attrs, scalars)
-    return engine.issue(word, operands, words, heard=heard)
+    if traced and (trace := current_trace_recorder()) is not None:
+        trace.into(op, made, outs[0], tensors, attrs, scalars)
+    return engine.issue(word, operands, words, traced=traced)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:

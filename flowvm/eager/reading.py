@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import current_listener, current_recorder
-from flowvm.eager.native.driving import read_natively
+from flowvm.eager.modes import current_recorder, current_trace_recorder
+from flowvm.eager.native.functions import value_method
 from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
 from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor, refused
@@ -67,8 +67,8 @@ def wait_for(t: Tensor, read: bool = False) -> None:
         recorder = current_recorder()
         if recorder is not None:
             recorder.read(t)
-        if (listener := current_listener()) is not None:
-            listener.refuse()  # what follows may depend on it
+        if (trace := current_trace_recorder()) is not None:
+            trace.refuse()  # what follows may depend on it
     engine.wait_for([t._ref], read)
 
 
@@ -160,7 +160,7 @@ def numpy(t: Tensor, *, force: bool = False) -> np.ndarray[Any, Any]:
 
 
 @method()
-@partial(read_natively, how=AS_ITEM)
+@partial(value_method, how=AS_ITEM)
 @border
 def item(t: Tensor) -> Any:
     """The value of a one-element tensor as a Python number.  Waits for the tensor.
@@ -190,7 +190,7 @@ def item(t: Tensor) -> Any:
 
 
 @method()
-@partial(read_natively, how=AS_LIST)
+@partial(value_method, how=AS_LIST)
 @border
 def tolist(t: Tensor) -> Any:
     """The values as nested Python lists (a number for a 0-d tensor).  Waits for the tensor.
@@ -208,7 +208,7 @@ def tolist(t: Tensor) -> Any:
 
 
 @method("__bool__")
-@partial(read_natively, how=AS_BOOL)
+@partial(value_method, how=AS_BOOL)
 @border
 def _bool(t: Tensor) -> bool:
     try:
@@ -224,7 +224,7 @@ def _bool(t: Tensor) -> bool:
 
 
 @method("__float__")
-@partial(read_natively, how=AS_FLOAT)
+@partial(value_method, how=AS_FLOAT)
 @border
 def _float(t: Tensor) -> float:
     return float(_real_item(t))
@@ -247,7 +247,7 @@ def _complex(t: Tensor) -> complex:
 
 
 @method("__int__")
-@partial(read_natively, how=AS_INT)
+@partial(value_method, how=AS_INT)
 @border
 def _int(t: Tensor) -> int:
     return int(_real_item(t))

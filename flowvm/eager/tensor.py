@@ -581,8 +581,8 @@ def alias(
     out = new_tensor(ref, meta, base.storage(), cls)
     if meta.__class__ is not TensorMeta and meta.is_copy:  # type: ignore[attr-defined]
         hot["global_alias"](base, out)
-    if hot["departed"] and (listener := hot["listener"]()) is not None:
-        listener.view(base, out, offset_bytes)
+    if hot["departed"] and (trace := hot["trace_recorder"]()) is not None:
+        trace.view(base, out, offset_bytes)
     return out
 
 

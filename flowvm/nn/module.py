@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.modes import note_change
-from flowvm.eager.native.driving import forwarding
+from flowvm.eager.native.functions import module_call
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.files.printable import printable
@@ -132,7 +132,7 @@ class Module:
             raise
 
     if not TYPE_CHECKING:
-        __call__ = forwarding(__call__, hooked, leave)
+        __call__ = module_call(__call__, hooked, leave)
 
     # ---- registration
 

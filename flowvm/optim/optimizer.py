@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_trans
 from flowvm import ops
 from flowvm.autograd import enable_grad
 from flowvm.eager.modes import current_recorder
-from flowvm.eager.native.driving import unrecorded
+from flowvm.eager.native.functions import unrecorded
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import (
     ArgumentError,

@@ -34,8 +34,8 @@ from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.native.courses import steady
 from flowvm.eager.native.install import Function, fronted
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.overriding import hint
 from flowvm.eager.placed import is_placed
@@ -170,7 +170,7 @@ class Elementwise(Unique):
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
-        seq = call_into(variant, (out,), tensors, kinds, numbers, heard=node is None)
+        seq = call_into(variant, (out,), tensors, kinds, numbers, traced=node is None)
         out.bump()
         if node is not None:
             node.node.seq = seq

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, short
-from flowvm.eager.modes import current_listener, grad_enabled
+from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.overriding import hint
 from flowvm.eager.tensor import Tensor
@@ -57,8 +57,8 @@ def record(
     saved: Sequence[Tensor] = (),
 ) -> Tensor:
     """Give `out` the node of `op` on `inputs`, if one of them requires grad; `out`."""
-    if (listener := current_listener()) is not None:
-        listener.recorded(op, tuple(inputs), out, attrs, tuple(saved))
+    if (trace := current_trace_recorder()) is not None:
+        trace.recorded(op, tuple(inputs), out, attrs, tuple(saved))
     wanted = any(t._node is not None for t in inputs) and grad_enabled()
     if wanted and out._meta.dtype.inexact:
         out._node = Node(

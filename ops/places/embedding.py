@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import recording
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View

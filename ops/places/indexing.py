@@ -20,7 +20,7 @@ import numpy as np
 
 from flowvm.eager.autocasting import widest
 from flowvm.eager.interpreter import call_into
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_

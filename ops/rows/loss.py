@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocasting import widened
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
 from flowvm.ops.declare.core import sum_to

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View

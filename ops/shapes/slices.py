@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import DTypeError, OutOfRangeError, ShapeError
 from flowvm.guards.kept import remembered

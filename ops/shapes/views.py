@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import recording
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DeviceError, ShapeError
 from flowvm.guards.kept import remembered

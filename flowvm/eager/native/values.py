@@ -27,9 +27,9 @@ from flowvm.eager.native.cpython import (
     unsigned_of,
     word,
 )
-from flowvm.eager.native.modules import counter_now
-from flowvm.eager.native.publishing import has_room
-from flowvm.eager.native.reading import class_of, is_whole
+from flowvm.eager.native.module import counter_now
+from flowvm.eager.native.record import has_room
+from flowvm.eager.native.tensor import class_of, is_whole
 from flowvm.eager.native.words import (
     AS_BOOL,
     AS_FLOAT,
@@ -51,7 +51,7 @@ from flowvm.vm.machine.words import ARRAY, CTL, OPERAND, STO
 BYTES = 15  # of a dtype's code: those of an element
 
 
-def value_read(site: int, args: int, count: int) -> int:
+def read_value(site: int, args: int, count: int) -> int:
     """Read the tensor's value in the way that the SITE's HOW names.  Return a new reference, MISS
     or FAILED.
     """

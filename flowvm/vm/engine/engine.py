@@ -625,16 +625,16 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int] = (),
         until: float | None = None,
-        heard: bool = False,
+        traced: bool = False,
     ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
-        `heard`: the listener to this thread's calls was told of it.
+        `traced`: the trace recorder of this thread was told of it.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
         """
-        seq = self._issue(entry, operands, scalars, until, heard)
+        seq = self._issue(entry, operands, scalars, until, traced)
         if hot["lent"]:
             self.lending.settle(seq)
         return seq
@@ -645,13 +645,13 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int],
         until: float | None,
-        heard: bool,
+        traced: bool,
     ) -> int:
         """Issue one instruction, also one that accesses lent memory."""
         if hot["dead"]:
             self.release_dead()
-        if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
-            listener.refuse()  # the listener has no word for this
+        if not traced and hot.get("departed") and (trace := hot["trace_recorder"]()) is not None:
+            trace.refuse()  # no step stands for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 
@@ -945,18 +945,22 @@ class Engine:
 
     @waiting
     def _wait(
-        self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
+        self,
+        entry: int,
+        operands: Sequence[int],
+        seconds: float | None = None,
+        traced: bool = False,
     ) -> int:
         """Issue a waiter and wait for it.  Return 0 when it is done.
 
         If an operand is poisoned, return the sequence number + 1 of the instruction that poisoned
-        it.  Return -1 when `seconds` passed first.  `heard` as in `issue`.
+        it.  Return -1 when `seconds` passed first.  `traced` as in `issue`.
         """
         if config.debug_calls:
             assert_none(self.words, "something was waited for")
         cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
-        seq = self._issue(entry, operands, (address,), deadline, heard)
+        seq = self._issue(entry, operands, (address,), deadline, traced)
         begun, started = self.flight.begin_wait(), time.monotonic()
         while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
             if deadline is not None and time.monotonic() > deadline:
@@ -987,7 +991,7 @@ class Engine:
         """Return True if no instruction will write these storages, and with `alone` none reads
         them: now or, if the VM's threads run, a moment later.  No instruction is issued for that.
 
-        False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
+        False where somebody is to hear of reads: a profiler, `debug` 2, a trace recorder.
         """
         if self.words[CTL.LEVEL] > 1 or config.debug >= 2 or hot.get("departed") or self.broken:
             return False
@@ -1011,7 +1015,7 @@ class Engine:
             return
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
-            self._wait(self._touch_alone[len(some)], some, heard=True)
+            self._wait(self._touch_alone[len(some)], some, traced=True)
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done; raise no error of an instruction."""

@@ -51,7 +51,7 @@ class Restoring(Protocol):
         operands: Sequence[int],
         scalars: Sequence[int] = (),
         *,
-        heard: bool = False,
+        traced: bool = False,
     ) -> int:
         """Issue an instruction."""
 
@@ -205,7 +205,7 @@ class Restorer:
                 access = [int(OPERAND.MUT)] * len(some)
                 entry = self.vm.new_entry(KIND.RESTORE, access, scalars=1, info="restore")
                 self.entries[len(some)] = entry
-            self.vm.issue(entry, some, (cause,), heard=True)
+            self.vm.issue(entry, some, (cause,), traced=True)
 
 
 def _forget(lost: Callable[[int], bool]) -> None:

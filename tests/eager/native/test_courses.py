@@ -1,4 +1,4 @@
-"""Courses: calls that follow one give the Python function's result; some calls follow none."""
+"""TraceCache: calls that follow one give the Python function's result; some calls follow none."""
 
 import contextlib
 import gc
@@ -12,7 +12,7 @@ import flowvm as flow
 import flowvm.nn.functional as F
 from flowvm import ops
 from flowvm.autograd import engine as backward
-from flowvm.eager.native import courses, install
+from flowvm.eager.native import install, trace_cache
 from flowvm.eager.native.objects import native_class
 from flowvm.eager.native.words import SITE
 from flowvm.eager.tensor import Storage, Tensor, base_of
@@ -24,10 +24,10 @@ pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsu
 
 
 def steady(function):
-    """`function` as a native call that follows courses, whatever the settings say."""
-    known = courses.Courses(function, courses.FRONT)
+    """`function` as a native call that follows traces, whatever the settings say."""
+    known = trace_cache.TraceCache(function, trace_cache.FRONT)
     call = install.new_call(function, None)
-    site = install.front_table(known.call, function, courses.FRONT, known.kept.young, "test")
+    site = install.front_table(known.call, function, trace_cache.FRONT, known.kept.young, "test")
     install.activate(call, site.words, install._address(), site)
     return call
 
@@ -42,7 +42,7 @@ def hits(call):
 
 
 def followed(call, *args, **named):
-    """Return the result of the third call with such arguments, and True if it follows a course."""
+    """Return the result of the third call with such arguments, and True if it follows a trace."""
     if len(hot["free"]) < 8:
         hot["free"].extend(hot["refill"]() for _ in range(8))
     for _ in range(2):
@@ -170,7 +170,7 @@ def test_keys_in_python_are_the_native_ones():
         assert followed(call, x, *rest)[1], rest
     for named in ({"dim": 1}, {"dim": 1, "keepdim": True}, {"keepdim": True, "dim": 1}):
         assert followed(call, x, **named)[1], named
-    keys = [courses.key_of((x, *rest), (), []) for rest in lists]
+    keys = [trace_cache.dict_key_of((x, *rest), (), []) for rest in lists]
     assert len(set(keys)) == len(keys)
 
 
@@ -350,7 +350,7 @@ def test_tensors_in_lists(join, grad):
     if grad:
         (call([x, y, x], 1) * 2).sum().backward()
         assert x.grad.tolist() == np.full((4, 3), 4).tolist()
-    keys = [courses.key_of((given,), (), []) for given in ([x, y], (x, y), [x, x], [x], x)]
+    keys = [trace_cache.dict_key_of((given,), (), []) for given in ([x, y], (x, y), [x, x], [x], x)]
     assert len(set(keys)) == len(keys)
 
 
@@ -367,7 +367,7 @@ def test_lists_that_are_not_of_tensors_alone_are_the_functions():
 
 
 def test_a_list_that_is_emptied_meanwhile():
-    """A finalizer empties the list of a call that follows a course."""
+    """A finalizer empties the list of a call that follows a trace."""
     call = steady(plain(flow.cat))
     given = [flow.ones(2, 2), flow.ones(2, 2)]
     followed(call, given)
@@ -601,10 +601,10 @@ def test_courses_are_kept_within_bounds_and_forgotten():
     call = steady(plain(flow.narrow))
     x = flow.ones(4000)
     assert followed(call, x, 0, 1, 2)[1]
-    kept = flow.vm.stats()["courses_kept"]
+    kept = flow.vm.stats()["traces_kept"]
     for k in range(50):
         call(x, 0, k, 1)
-    assert flow.vm.stats()["courses_kept"] >= kept + 49
+    assert flow.vm.stats()["traces_kept"] >= kept + 49
     for forget in flow.vm.engine.engine.engine.on_entries_full:
         forget()
     assert followed(call, x, 0, 1, 2)[1]

@@ -11,7 +11,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.eager.modes import recording
-from flowvm.eager.native import driving, install
+from flowvm.eager.native import functions, install
 from flowvm.eager.native.objects import native_class
 from flowvm.errors import ShapeError
 from flowvm.guards import kept
@@ -221,7 +221,7 @@ def test_a_step_records_nothing_and_ends_whatever_comes():
 
 
 def test_what_is_called_in_a_region_may_switch_it():
-    @driving.unrecorded
+    @functions.unrecorded
     def inside(value):
         seen = [flow.is_grad_enabled()]
         with flow.enable_grad():

@@ -21,8 +21,8 @@ from flowvm.eager.native.cpython import (
     this_frame,
     word,
 )
-from flowvm.eager.native.reading import class_of
-from flowvm.eager.native.regions import said_in
+from flowvm.eager.native.regions import entry_in
+from flowvm.eager.native.tensor import class_of
 from flowvm.eager.native.words import FAILED, MISS, SHARED
 from flowvm.vm.machine.lang import load_word
 
@@ -105,7 +105,7 @@ def pinned(shared: int, owner: int) -> tuple[int, int]:
     references; MISS where there is none that says it, or it is not that of `owner`, if one is asked
     for: native backward's is that of the frame that calls it, for it has none of its own.
     """
-    entry = said_in(shared, SHARED.USER_LINES)
+    entry = entry_in(shared, SHARED.USER_LINES)
     code, last = MISS, 0
     if entry <= FAILED:
         return code, last

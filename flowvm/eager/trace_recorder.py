@@ -1,8 +1,7 @@
-"""What a call of a Python function comes to, heard while it is made.
+"""Trace recorder: the steps that a call of a Python function comes to, recorded while it is made.
 
-Views, aliases, operators' calls and Nodes are told to who listens on this thread, and that
-something was done for which there is no word here.  Who draws conclusions from what was heard must
-ask whether it explains what came out.
+This thread's recorder is told of views, aliases, operators' calls and Nodes, and of anything that
+no step stands for.  A user of the steps must check that they explain the result.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ class Pieces(NamedTuple):
     attrs: tuple[Any, ...]
 
 
-class Hearing:
-    """What was heard, in order."""
+class TraceRecorder:
+    """The steps of one call, in order."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []

@@ -1,4 +1,6 @@
-"""The keys of calls that have courses, made in Python: as `flowvm.eager.native.keys` makes them."""
+"""The dict keys of calls that may have traces, made in Python: as `flowvm.eager.native.key` makes
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from flowvm.meta.meta import Size, TensorMeta
 from flowvm.vm.callers.hot import hot
 
 
-def key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
-    """As `keys.key_of`: the key, and in `tensors` those among the arguments; LookupError where an
-    argument is none that keys have.
+def dict_key_of(args: tuple[Any, ...], names: tuple[str, ...], tensors: list[Tensor]) -> Any:
+    """As `key.dict_key_of`: the key, and in `tensors` those among the arguments; LookupError where
+    an argument is none that keys have.
     """
     parts: list[Any] = []
     mask = 0
@@ -63,7 +65,7 @@ def is_tensor(x: Any) -> bool:
 
 def parts_of(x: Any) -> list[Any]:
     """What stands for an argument that is no tensor: of slices, and of tuples that have some, as
-    `lines.put_part` puts it.
+    `key.put_part` puts it.
     """
     if x.__class__ is slice:
         return _slice(x)
@@ -76,7 +78,7 @@ def parts_of(x: Any) -> list[Any]:
 
 
 def part_of(x: Any) -> Any:
-    """As `keys.part_of`."""
+    """As `key.part_of`."""
     kind = x.__class__
     if kind is int or x is None or x is Ellipsis or kind in (str, type, DType, TensorMeta):
         return x

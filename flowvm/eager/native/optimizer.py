@@ -1,4 +1,5 @@
-"""An operator's calls for each of many tensors: its gradient, and what is kept of it in dicts.
+"""A step of an optimizer: an operator's calls for each of many tensors, with its gradient and the
+state that dicts have of it.
 
 `flowvm.ops.declare.update.each` says what that means.  A tensor for which something is not as usual
 is left to Python as it was.
@@ -6,7 +7,8 @@ is left to Python as it was.
 
 from __future__ import annotations
 
-from flowvm.eager.native.call import issued_as
+from flowvm.eager.native.arguments import all_whole, departs, entry_of
+from flowvm.eager.native.call import issue_as
 from flowvm.eager.native.cpython import (
     append,
     as_int,
@@ -25,12 +27,12 @@ from flowvm.eager.native.cpython import (
     tuple_size,
     word,
 )
-from flowvm.eager.native.reading import all_whole, class_of, departs, entry_of, is_whole
+from flowvm.eager.native.tensor import class_of, is_whole
 from flowvm.eager.native.words import FAILED, MISS, MOST_ARGUMENTS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word
 
 
-def called_for_each(site: int, args: int, count: int) -> int:
+def call_each(site: int, args: int, count: int) -> int:
     """Call the operator for `(tensors, state, *numbers)`: a list of the tensors that are left, a
     new reference; MISS, and nothing is done; FAILED.
     """
@@ -48,7 +50,7 @@ def called_for_each(site: int, args: int, count: int) -> int:
     while done == 1 and left != 0 and k < list_size(tensors):
         x = list_item(tensors, k)
         incref(x)
-        done = called_for(shared, site, args, count, x)
+        done = call_for(shared, site, args, count, x)
         if done == MISS:
             done = 1 if append(left, x) == 0 else FAILED
         decref(x)
@@ -67,7 +69,7 @@ def is_dict(shared: int, x: int) -> bool:
     return kind == word(shared, SHARED.DICT) or kind == word(shared, SHARED.DEFAULT_DICT)
 
 
-def called_for(shared: int, site: int, args: int, count: int, x: int) -> int:
+def call_for(shared: int, site: int, args: int, count: int, x: int) -> int:
     """Call it for one tensor, if that has a gradient: 1; MISS or FAILED."""
     if not is_whole(shared, x):
         return MISS
@@ -137,7 +139,7 @@ def one_call(shared: int, operator: int, row: int) -> int:
     made = entry_of(shared, operator, row, 0)
     if made <= FAILED:
         return made
-    result = issued_as(shared, operator, row, 0, made)
+    result = issue_as(shared, operator, row, 0, made)
     decref(made)
     if result <= FAILED:
         return result

@@ -1,4 +1,4 @@
-"""What CPython calls: one function for all operators and all that follows courses, one for what
+"""What CPython calls: one function for all operators and all that replays traces, one for what
 calls Python, and one for what dies.  What it cannot do is left to a Python function from the
 beginning.
 """
@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from flowvm.eager.native.backward import gone_back
-from flowvm.eager.native.call import issued
+from flowvm.eager.native.backward import call_unrecorded, run_backward, run_ready
+from flowvm.eager.native.call import issue_call
 from flowvm.eager.native.cpython import append, incref, put_word, vectorcall, word
-from flowvm.eager.native.each import called_for_each
-from flowvm.eager.native.following import by_course
-from flowvm.eager.native.modules import module_called, module_noted
-from flowvm.eager.native.reading import class_of, is_tensor
-from flowvm.eager.native.starting import started, unrecorded
-from flowvm.eager.native.values import value_read
+from flowvm.eager.native.module import call_module, call_noted_module
+from flowvm.eager.native.optimizer import call_each
+from flowvm.eager.native.tensor import class_of, is_tensor
+from flowvm.eager.native.trace import replay_call
+from flowvm.eager.native.values import read_value
 from flowvm.eager.native.words import (
     EACH,
     FAILED,
@@ -46,19 +45,19 @@ def entry(site_at: int) -> Callable[[int, int, int, int], int]:
         if kind == OPERATOR:
             twin = SITE.TWIN
             if names == 0:
-                result = issued(site, args, count & COUNT)
+                result = issue_call(site, args, count & COUNT)
         elif kind in (FRONT, GRADIENT):
-            result = by_course(site, args, count & COUNT, names)
+            result = replay_call(site, args, count & COUNT, names)
             if result == LEARN:
                 result, twin = MISS, SITE.TWIN
         elif names == 0 and kind == READ:
-            result = value_read(site, args, count & COUNT)
+            result = read_value(site, args, count & COUNT)
         elif names == 0 and kind == EACH:
-            result = called_for_each(site, args, count & COUNT)
+            result = call_each(site, args, count & COUNT)
         elif names == 0 and kind == START:
-            result = started(site, args, count & COUNT)
+            result = run_backward(site, args, count & COUNT)
         elif names == 0 and kind != READ:
-            result = gone_back(site, args, count & COUNT)
+            result = run_ready(site, args, count & COUNT)
         if result != MISS:
             return result
         put_word(site, SITE.MISSES, word(site, SITE.MISSES) + 1)
@@ -76,11 +75,11 @@ def around(site_at: int) -> Callable[[int, int, int, int], int]:
         site = load_word(self + site_at)
         kind = word(site, SITE.KIND)
         if kind == MODULE:
-            result = module_called(site, args, count & COUNT, names)
+            result = call_module(site, args, count & COUNT, names)
         elif kind == NOTED:
-            result = module_noted(site, args, count, names)
+            result = call_noted_module(site, args, count, names)
         else:
-            result = unrecorded(site, args, count, names)
+            result = call_unrecorded(site, args, count, names)
         if result != MISS:
             return result
         return int(vectorcall(word(site, SITE.TWIN), args, count, names))

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from flowvm.eager.modes import recording
 from flowvm.eager.native import install
-from flowvm.eager.native.courses import Courses, courses_of
-from flowvm.eager.native.entries import around
+from flowvm.eager.native.entry_points import around
 from flowvm.eager.native.objects import new_call
 from flowvm.eager.native.tables import CODES, Table
+from flowvm.eager.native.trace_cache import TraceCache, traces_of
 from flowvm.eager.native.words import BACKWARD, EACH, MODULE, NOTED, READ, SITE, START, UNRECORDED
 from flowvm.vm.callers.scopes import NOTES
 from flowvm.vm.engine.engine import engine
@@ -22,18 +22,20 @@ from flowvm.vm.engine.engine import engine
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def gone_back(function: Function, gradients: Callable[..., Any]) -> Function:
+def backward_loop(function: Function, gradients: Callable[..., Any]) -> Function:
     """The function that runs nodes natively (`flowvm.eager.native.backward`) as far as all is
     usual; `gradients` is what `steady_gradient` has made.
     """
-    return _driven(function, BACKWARD, gradients, {})
+    return _with_gradients(function, BACKWARD, gradients, {})
 
 
-def started(function: Function, gradients: Callable[..., Any], ones: dict[Any, Any]) -> Function:
+def whole_backward(
+    function: Function, gradients: Callable[..., Any], ones: dict[Any, Any]
+) -> Function:
     """`function(tensor, ...)`, which goes back from a tensor: natively from its beginning
-    (`flowvm.eager.native.starting`) where all is usual.  `ones` has what that begins with.
+    (`flowvm.eager.native.backward`) where all is usual.  `ones` has what that begins with.
     """
-    return _driven(function, START, gradients, ones)
+    return _with_gradients(function, START, gradients, ones)
 
 
 def unrecorded(function: Function) -> Function:
@@ -55,7 +57,7 @@ def unrecorded(function: Function) -> Function:
     return call  # type: ignore[no-any-return]
 
 
-def forwarding(function: Function, hooked: list[Any], leave: Callable[..., None]) -> Function:
+def module_call(function: Function, hooked: list[Any], leave: Callable[..., None]) -> Function:
     """`Module.__call__`, which calls the module's `forward` natively where `hooked` is empty or the
     module has no hooks, and tells `leave` of a FlowError that comes from there.
     """
@@ -69,7 +71,7 @@ def forwarding(function: Function, hooked: list[Any], leave: Callable[..., None]
     return call  # type: ignore[no-any-return]
 
 
-def noting(
+def noted_module_call(
     function: Function,
     plain: Callable[..., Any],
     leave: Callable[..., None],
@@ -77,8 +79,8 @@ def noting(
     known: dict[int, int],
     add: Callable[[Any], int],
 ) -> Function:
-    """`plain`, which `forwarding` made, as `function` calls it: natively, and noted in the NOTES of
-    the engine.  `known` has the numbers of modules' paths by their addresses, `add` makes one.
+    """`plain`, which `module_call` made, as `function` calls it: natively, and noted in the NOTES
+    of the engine.  `known` has the numbers of modules' paths by their addresses, `add` makes one.
     """
     if not install.wanted():
         return function
@@ -95,7 +97,7 @@ def noting(
     return call  # type: ignore[no-any-return]
 
 
-def read_natively(function: Function, how: int) -> Function:
+def value_method(function: Function, how: int) -> Function:
     """The method, which reads a tensor's value: natively (`flowvm.eager.native.values`) as `how`
     says, AS_ITEM to AS_LIST, where all is usual.
     """
@@ -109,7 +111,9 @@ def read_natively(function: Function, how: int) -> Function:
     return call  # type: ignore[no-any-return]
 
 
-def each(op: install.Operator, names: tuple[str, ...], counts: str) -> Callable[..., list[Any]]:
+def calls_for_each(
+    op: install.Operator, names: tuple[str, ...], counts: str
+) -> Callable[..., list[Any]]:
     """`(tensors, state, *numbers)`, which calls `op` for each of the tensors, and gives those that
     are left: see `flowvm.ops.declare.update.each`.
     """
@@ -128,15 +132,15 @@ def each(op: install.Operator, names: tuple[str, ...], counts: str) -> Callable[
     return call  # type: ignore[no-any-return]
 
 
-def _driven(
+def _with_gradients(
     function: Function, kind: int, gradients: Callable[..., Any], cache: dict[Any, Any]
 ) -> Function:
     if not install.wanted():
         return function
-    courses: Courses = courses_of(gradients)
+    traces: TraceCache = traces_of(gradients)
 
     def table() -> Table:
-        return install.front_table(function, function, kind, cache, "", courses.table())
+        return install.front_table(function, function, kind, cache, "", traces.table())
 
     call: Any = new_call(function, functools.partial(install.begin_with, table))
     return call  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""What a call was given: whether a native call takes it, and which entry it is.
+"""The arguments of a call: whether a native call takes them, and the entry that they have.
 
 Operands are of the class Tensor or Parameter, exactly, and whole; numbers are float, int or bool.
 Whatever else comes is a miss.
@@ -29,17 +29,13 @@ from flowvm.eager.native.cpython import (
     tuple_size,
     word,
 )
-from flowvm.eager.native.ways import known, see
+from flowvm.eager.native.inline_cache import insert, lookup
+from flowvm.eager.native.tensor import class_of, is_whole
 from flowvm.eager.native.words import FAILED, FLOAT, INT, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
 
 INLINE_ALWAYS = True
 MINUS_ONE = -4616189618054758400  # the bits of -1.0, which is what a conversion that fails gives
-
-
-def class_of(shared: int, x: int) -> int:
-    """The class of an object; borrowed."""
-    return load_word(x + word(shared, SHARED.TYPE_AT))
 
 
 def departs(shared: int, site: int) -> bool:
@@ -72,33 +68,6 @@ def argument(args: int, k: int, kind: int) -> int:
     if kind != 0 and k == 2:
         return word(args, 1)
     return word(args, k)
-
-
-def is_tensor(shared: int, x: int) -> bool:
-    """Whether `x` is a Tensor or Parameter, whole or not."""
-    kind = class_of(shared, x)
-    return kind == word(shared, SHARED.TENSOR) or kind == word(shared, SHARED.PARAMETER)
-
-
-def is_unrecorded(shared: int, x: int) -> bool:
-    """Whether `x` is a tensor that has no place in the autograd graph."""
-    if not is_tensor(shared, x):
-        return False
-    return load_word(x + word(shared, SHARED.TENSOR_NODE)) == word(shared, SHARED.NONE)
-
-
-def is_whole(shared: int, x: int) -> bool:
-    """Whether `x` is a tensor that has all that a call reads."""
-    if not is_tensor(shared, x):
-        return False
-    if load_word(x + word(shared, SHARED.TENSOR_META)) == 0:
-        return False
-    if load_word(x + word(shared, SHARED.TENSOR_NODE)) == 0:
-        return False
-    if load_word(x + word(shared, SHARED.TENSOR_STORAGE)) == 0:
-        return False
-    ref = load_word(x + word(shared, SHARED.TENSOR_REF))
-    return ref != 0 and class_of(shared, ref) == word(shared, SHARED.INT)
 
 
 def refs_of(shared: int, site: int, args: int, refs: int) -> bool:
@@ -147,33 +116,33 @@ def any_node(shared: int, site: int, args: int) -> bool:
 def entry_of(shared: int, site: int, args: int, kind: int) -> int:
     """The entry of the call, a new reference to a tuple; MISS or FAILED."""
     inputs, attrs = word(site, SITE.INPUTS), word(site, SITE.ATTRS)
-    line, count = scratch(), inputs + attrs + 1
-    put_word(line, 0, 0)
+    call_key, count = scratch(), inputs + attrs + 1
+    put_word(call_key, 0, 0)
     for k in range(inputs + attrs):
         part = argument(args, k, kind)
         if k < inputs:
             part = load_word(part + word(shared, SHARED.TENSOR_META))
             if part == 0:  # a collection came in between, and what it finalized did this
                 return MISS
-        put_word(line, 1 + k, part)
-    made = known(shared, site, line, count)
+        put_word(call_key, 1 + k, part)
+    made = lookup(shared, site, call_key, count)
     incref(made)
     if made != 0:
         return int(made)
     for k in range(inputs + attrs):  # before anything can run
-        incref(word(line, 1 + k))
+        incref(word(call_key, 1 + k))
     key = new_tuple(inputs + attrs)
     for k in range(inputs + attrs):
         if key == 0:
-            decref(word(line, 1 + k))
+            decref(word(call_key, 1 + k))
         else:
-            set_tuple_item(key, k, word(line, 1 + k))
+            set_tuple_item(key, k, word(call_key, 1 + k))
     if key == 0:
         return FAILED
     made = dict_item(word(site, SITE.CACHE), key)
     incref(made)
     if made != 0:
-        see(shared, site, line, count, made)
+        insert(shared, site, call_key, count, made)
     decref(key)
     if made != 0:
         return int(made)

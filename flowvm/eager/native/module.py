@@ -21,8 +21,8 @@ from flowvm.eager.native.cpython import (
     vectorcall,
     word,
 )
-from flowvm.eager.native.errors import told
-from flowvm.eager.native.reading import class_of
+from flowvm.eager.native.errors import tell_error
+from flowvm.eager.native.tensor import class_of
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.callers.scopes import CALLS, NOTES, OPEN, OVER
 from flowvm.vm.machine.lang import load_word
@@ -30,7 +30,7 @@ from flowvm.vm.machine.lang import load_word
 COUNT = (1 << 63) - 1  # of CPython's count of arguments, all but its flag
 
 
-def module_called(site: int, args: int, count: int, names: int) -> int:
+def call_module(site: int, args: int, count: int, names: int) -> int:
     """What `forward` gives; MISS, and it was not called; FAILED."""
     shared = word(site, SITE.SHARED)
     if count < 1:
@@ -45,11 +45,11 @@ def module_called(site: int, args: int, count: int, names: int) -> int:
         decref(hooks)
     result = int(call_method(word(shared, SHARED.FORWARD_NAME), args, count, names))
     if result == FAILED:
-        told(word(site, SITE.FUNCTION), word(shared, SHARED.FLOW_ERROR), word(args, 0))
+        tell_error(word(site, SITE.FUNCTION), word(shared, SHARED.FLOW_ERROR), word(args, 0))
     return result
 
 
-def module_noted(site: int, args: int, count: int, names: int) -> int:
+def call_noted_module(site: int, args: int, count: int, names: int) -> int:
     """The same, noted; what has hooks is called by the NOTES' PLAIN."""
     shared, notes = word(site, SITE.SHARED), word(site, SITE.NUMBERED)
     if count & COUNT < 1 or word(notes, NOTES.FREE) == 0:
@@ -63,7 +63,7 @@ def module_noted(site: int, args: int, count: int, names: int) -> int:
         return FAILED if path < 0 else MISS
     incref(counter)
     begin(notes, row, load_word(counter + word(shared, SHARED.COUNTER_AT)), path, word(args, 0))
-    result = module_called(site, args, count & COUNT, names)
+    result = call_module(site, args, count & COUNT, names)
     if result == MISS:
         result = int(vectorcall(word(notes, NOTES.PLAIN), args, count, names))
     # an exception may be set: here are words of memory, and a dict with plain names

@@ -1,16 +1,16 @@
-"""Courses: what calls of a Python function come to, remembered.
+"""Traces: what calls of a Python function come to, remembered.
 
 A *steady* function is one whose calls come to the same operators' calls, views and Nodes whenever
 its tensors have such metas and its other arguments are such.  `x.sum(1)`, `x[2:4]` or the gradient
 of a product are many lines of Python, and what they come to is one instruction, or none.  So the
-second call with a key (`flowvm.eager.native.parts`) is heard (`flowvm.eager.hearing`), and what was
-heard is its *course*, which native calls follow from then on.
+second call with a key (`flowvm.eager.native.key_twin`) is recorded (`flowvm.eager.trace_recorder`).
+The record is its *trace*, which native calls replay from then on.
 
-A course is kept where all that was heard explains what came out: every tensor is one that the call
+A trace is kept where the recorded steps explain the result: every tensor is one that the call
 was given or that a step made, and every Node one of the steps'.  What no step stands for refuses
 the key, wherever it is done: other instructions, values that are read, random numbers that are
-drawn.  Then the function makes such calls.  It has to see to what is not heard: that it asks for
-nothing else but metas and arguments.
+drawn.  Then the function makes such calls.  The recorder does not see what
+else such a function reads: it must ask for nothing but metas and arguments.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar
 
-from flowvm.eager.hearing import Call, Hearing, Into, Pieces, Record, View
 from flowvm.eager.keywords import by_numpys_names
-from flowvm.eager.modes import grad_enabled, listening
+from flowvm.eager.modes import grad_enabled, recording_trace
 from flowvm.eager.native import install
+from flowvm.eager.native.key_twin import dict_key_of, is_tensor, parts_of, same_of
 from flowvm.eager.native.objects import new_call
-from flowvm.eager.native.parts import is_tensor, key_of, parts_of, same_of
 from flowvm.eager.native.tables import Several, Table, takes
 from flowvm.eager.native.words import (
     ALIAS,
     CALL,
-    COURSE,
     FRONT,
     GRADIENT,
     INTO,
@@ -43,10 +41,12 @@ from flowvm.eager.native.words import (
     RECORD,
     REFUSED,
     STEP,
+    TRACE,
     VIEW,
 )
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
 from flowvm.guards.kept import Kept
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
@@ -55,42 +55,42 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-_BYTES = 4000  # of a course, with its key, about
+_BYTES = 4000  # of a trace, with its key, about
 _SEEN, _NONE = (LEARN, None), (REFUSED, None)
 
 
-# --- from what was heard to a course ------------------------------------------------------------
+# --- from recorded steps to a trace ------------------------------------------------------------
 
 
-def course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table | None:
-    """The course of a call on `tensors` that gave `result`; None where what was heard does not
+def trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Table | None:
+    """The trace of a call on `tensors` that gave `result`; None where the recorded steps do not
     explain it.
     """
     try:
-        return _course_of(heard, tensors, result)
+        return _trace_of(recorder, tensors, result)
     except LookupError:
         return None
 
 
-def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
+def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Table:
     values: dict[int, int] = {}
     for k, x in enumerate(tensors):
         values.setdefault(id(x), k)
     values[_NEXT] = len(tensors)
-    if heard.refused or not tensors:
+    if recorder.refused or not tensors:
         raise LookupError  # what is made of no tensor may be elsewhere by default
     kept: list[Any] = []
     words: list[int] = []
     explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
     changes = 0
-    for step in heard.steps:
+    for step in recorder.steps:
         # a change comes last: what was changed is not to be changed again by a call that is made
         # from its beginning; several are copies, each of which Python can make by itself
         changes += isinstance(step, Into)
         if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
             raise LookupError
         words += _words(step, values, kept, explained)
-    for x in heard.made:
+    for x in recorder.made:
         node = x._node.node if x._node.__class__ is OutputEdge else x._node
         if node is not None and (
             node.__class__ is not Node or node.operator is not explained[id(x)]
@@ -101,17 +101,21 @@ def _course_of(heard: Hearing, tensors: list[Tensor], result: Any) -> Table:
     several = isinstance(result, (tuple, list))
     given = [-1 if x is None else _value(values, x) for x in result] if several else []
     kind = type(result)
-    if len(given) > MOST_ARGUMENTS or len(heard.steps) > MOST_STEPS or values[_NEXT] > MOST_VALUES:
+    if (
+        len(given) > MOST_ARGUMENTS
+        or len(recorder.steps) > MOST_STEPS
+        or values[_NEXT] > MOST_VALUES
+    ):
         raise LookupError
     if several and (kind is list or kind.__itemsize__ == 0 or kind.__dictoffset__ > 0):
         raise LookupError
     return Table(
-        COURSE,
+        TRACE,
         kept,
         words,
-        STEPS=len(heard.steps),
+        STEPS=len(recorder.steps),
         TENSORS=len(tensors),
-        APART=int(heard.apart),
+        APART=int(recorder.apart),
         RESULT=-1 if several else _value(values, result),
         RESULTS=len(given),
         CLASS=kind,
@@ -192,16 +196,16 @@ def _address(value: Any) -> int:
     return id(value)
 
 
-# --- functions that have courses ----------------------------------------------------------------
+# --- functions that have traces ----------------------------------------------------------------
 
 
-class Courses:
-    """The courses of one function: `call` is called where there may be one the next time."""
+class TraceCache:
+    """The traces of one function: `call` is called where there may be one the next time."""
 
     def __init__(self, function: Callable[..., Any], kind: int) -> None:
         self.function = function
         self.kind = kind
-        self.kept = Kept("courses")
+        self.kept = Kept("traces")
         engine.on_entries_full.append(self.kept.forget)
 
     def table(self) -> Table:
@@ -224,16 +228,16 @@ class Courses:
             self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
         if known is not _SEEN:
             return self.function(*args, **kwargs)
-        heard = Hearing()
-        with listening(heard):
+        recorder = TraceRecorder()
+        with recording_trace(recorder):
             result = self.function(*args, **kwargs)
-        course = course_of(heard, tensors, result)
-        self.kept.replace(key, _NONE if course is None else (course.address, course))
+        trace = trace_of(recorder, tensors, result)
+        self.kept.replace(key, _NONE if trace is None else (trace.address, trace))
         return result
 
     def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
         if self.kind == FRONT:
-            return key_of((*args, *kwargs.values()), tuple(kwargs), tensors)
+            return dict_key_of((*args, *kwargs.values()), tuple(kwargs), tensors)
         node, g = args
         if node.__class__ is not Node or node._saved.__class__ is not tuple or grad_enabled():
             raise LookupError
@@ -262,7 +266,7 @@ def is_flowvms(function: Any) -> bool:
 
 
 def steady(function: Function) -> Function:
-    """The function, which is steady: its calls follow their courses, if calls are to be native."""
+    """The function, which is steady: its calls follow their traces, if calls are to be native."""
     return _followed(by_numpys_names(function), FRONT)
 
 
@@ -273,19 +277,19 @@ def steady_gradient(function: Function) -> Function:
     return _followed(function, GRADIENT)
 
 
-def courses_of(gradients: Callable[..., Any]) -> Courses:
+def traces_of(gradients: Callable[..., Any]) -> TraceCache:
     """Those of what `steady_gradient` has made, where calls are native."""
     return _of_gradients[gradients]
 
 
-_of_gradients: dict[Any, Courses] = {}
+_of_gradients: dict[Any, TraceCache] = {}
 
 
 def _followed(function: Function, kind: int) -> Function:
     if not install.wanted():
         return function
-    courses = Courses(function, kind)
-    call: Any = new_call(function, functools.partial(install.begin_with, courses.table))
+    traces = TraceCache(function, kind)
+    call: Any = new_call(function, functools.partial(install.begin_with, traces.table))
     if kind == GRADIENT:
-        _of_gradients[call] = courses
+        _of_gradients[call] = traces
     return call  # type: ignore[no-any-return]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from flowvm.eager.native.cpython import (
     as_int,
+    call_one,
     clear_error,
     decref,
     dict_item,
@@ -26,7 +27,7 @@ from flowvm.eager.native.cpython import (
     tuple_item,
     word,
 )
-from flowvm.eager.native.reading import class_of
+from flowvm.eager.native.tensor import class_of
 from flowvm.eager.native.words import FAILED, MISS, MOST_RELEASED, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_release, store_word, words_at
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, RING
@@ -126,7 +127,7 @@ def release(shared: int) -> int:
     # ids are taken from the list first, for no storage may be released twice, whatever fails.
     count = plain_dead(shared)
     number = 0
-    if count != 0 and taken(shared, count):
+    if count != 0 and take_dead(shared, count):
         number = next_item(numbers)
     decref(numbers)
     if number == 0:
@@ -150,7 +151,7 @@ def release(shared: int) -> int:
     return int(number)
 
 
-def taken(shared: int, count: int) -> bool:
+def take_dead(shared: int, count: int) -> bool:
     """Whether the last `count` dead storages were taken from their list, last first."""
     dead = word(shared, SHARED.DEAD)
     size = int(list_size(dead))
@@ -192,3 +193,12 @@ def has_room(shared: int, seq: int) -> bool:
     """Whether there is room behind record `seq` for one more."""
     limit = dict_item(word(shared, SHARED.HOT), word(shared, SHARED.LIMIT_NAME))
     return limit != 0 and seq < int(as_int(limit))
+
+
+def finish(shared: int, number: int) -> int:
+    """What is due behind a record: 1, or FAILED."""
+    answer = call_one(word(shared, SHARED.FINISH), number)
+    if answer == 0:
+        return FAILED
+    decref(answer)
+    return 1
