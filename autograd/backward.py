@@ -12,7 +12,7 @@ from flowvm.eager.native.functions import whole_backward
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border

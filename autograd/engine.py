@@ -25,20 +25,20 @@ from typing import Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
+from flowvm.eager.global_calls import Globals
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
 from flowvm.eager.native.functions import backward_loop
 from flowvm.eager.native.trace_cache import steady_gradient
 from flowvm.eager.nodes import Node, OutputEdge
-from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.files.printable import printable
 from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import cast, sum_to
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.callers.hot import hot

@@ -113,7 +113,7 @@ if TYPE_CHECKING:
     )
     from flowvm.nn.composites.pools import max_pool1d_with_indices as max_pool1d_with_indices
     from flowvm.nn.graph.function import compile as compile
-    from flowvm.nn.utils.summarizing import summary as summary
+    from flowvm.nn.utils.model_summary import summary as summary
     from flowvm.ops.places.suppression import nms
     from flowvm.ops.planes.deform_conv import deform_conv2d
     from flowvm.ops.planes.regions import roi_align
@@ -122,7 +122,7 @@ if TYPE_CHECKING:
         _softmax_backward_data,
     )
     from flowvm.profiler.front.magics import load_ipython_extension as load_ipython_extension
-    from flowvm.profiler.views.explaining import explain
+    from flowvm.profiler.views.explanation import explain
     from flowvm.serialization import load, save
     from flowvm.settings import (
         are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
@@ -176,7 +176,7 @@ _LATE: dict[str, str] = {
     ), "flowvm.nn.composites.losses"),
     "max_pool1d_with_indices": "flowvm.nn.composites.pools",
     "compile": "flowvm.nn.graph.function",
-    "summary": "flowvm.nn.utils.summarizing",
+    "summary": "flowvm.nn.utils.model_summary",
     "nms": "flowvm.ops.places.suppression",
     "deform_conv2d": "flowvm.ops.planes.deform_conv",
     "roi_align": "flowvm.ops.planes.regions",
@@ -184,7 +184,7 @@ _LATE: dict[str, str] = {
         "_log_softmax_backward_data", "_softmax_backward_data",
     ), "flowvm.ops.rows.softmax"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
-    "explain": "flowvm.profiler.views.explaining",
+    "explain": "flowvm.profiler.views.explanation",
     **dict.fromkeys(("load", "save"), "flowvm.serialization"),
     **dict.fromkeys((
         "are_deterministic_algorithms_enabled", "clear_autocast_cache", "get_autocast_cpu_dtype",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowvm.autograd import Function, no_grad
-from flowvm.eager.autocasting import autocast_dtype, autocasting
+from flowvm.eager.autocast import autocast_dtype, autocasting
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, MissingNameError, ModeError

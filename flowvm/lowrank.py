@@ -15,8 +15,8 @@ from flowvm.errors import ArgumentError, ShapeError
 from flowvm.linalg import eigh, norm, qr, svd
 from flowvm.loading.listing import listing, own_names
 from flowvm.meta.dtype import finfo
-from flowvm.ops.declare.recording import need_tensor
-from flowvm.ops.linalg.parts.shared import matrices, same_dtype
+from flowvm.ops.declare.composite import need_tensor
+from flowvm.ops.linalg.parts.checks import matrices, same_dtype
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.random.random import randn
 from flowvm.ops.shapes.join import cat, stack

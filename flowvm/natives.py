@@ -14,8 +14,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.nn import functional as F
 from flowvm.nn.utils.weight_norm import norm_except_dim as _norm_except_dim
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.places.embedding import renormalize
 from flowvm.ops.places.gather import positions_of
 from flowvm.ops.random.generator import Generator

@@ -14,7 +14,7 @@ from flowvm.loading.listing import listing
 # isort: off
 # fmt: off
 from flowvm.meta.placements import broadcast, partial_sum, sbp, split
-from flowvm.ops.placed.explaining import explain
+from flowvm.ops.placed.explanation import explain
 
 __all__ = ["broadcast", "explain", "partial_sum", "sbp", "split"]
 # fmt: on

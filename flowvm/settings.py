@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.autograd.anomaly import set_detect_anomaly
-from flowvm.eager.autocasting import autocast_dtype, autocast_mode, defaults, forget, inside
+from flowvm.eager.autocast import autocast_dtype, autocast_mode, defaults, forget, inside
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import DType
 

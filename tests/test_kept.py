@@ -7,8 +7,8 @@ import gc
 import pytest
 
 import flowvm as flow
-from flowvm.guards import kept
-from flowvm.guards.kept import Kept
+from flowvm.guards import lru_cache
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta import meta
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
@@ -20,10 +20,10 @@ from flowvm.vm.machine.words import ENT
 
 @pytest.fixture
 def cache():
-    found = Kept("test")
+    found = LRUCache("test")
     yield found
     found.forget()
-    kept._dropped.pop("test", None)
+    lru_cache._dropped.pop("test", None)
 
 
 def amounts(group):
@@ -37,7 +37,7 @@ def test_what_is_unused_for_two_generations_is_dropped_and_what_is_used_is_not(c
     cache.put("unused", unused, 50)
     assert amounts("test") == [2, 150, 0]
     for turn in range(3):
-        kept.drop_old()
+        lru_cache.drop_old()
         assert cache.find("used") is used, turn
     assert cache.find("unused") is None
     assert amounts("test") == [1, 100, 1]
@@ -47,7 +47,7 @@ def test_the_first_to_be_kept_is_what_all_get(cache):
     first, second = object(), object()
     assert cache.put("key", first, 10) is first
     assert cache.put("key", second, 10) is first
-    kept.drop_old()
+    lru_cache.drop_old()
     assert cache.put("key", second, 10) is first, "the old counts, too"
     assert amounts("test") == [1, 10, 0]
 
@@ -58,17 +58,17 @@ def test_of_a_meta_in_use_there_is_never_a_second_one():
     where = flow.placement("cpu", ranks=[0])
     globally = GlobalMeta.make(held.shape, held.dtype, placed_device(where), (broadcast,))
     for _ in range(5):
-        kept.drop_old()
+        lru_cache.drop_old()
         assert TensorMeta.of((3, 1789), flow.float32) is held
         again = GlobalMeta.make(held.shape, held.dtype, placed_device(where), (broadcast,))
         assert again is globally
         for _ in range(3):
-            kept.drop_old()  # long dropped, and in use
+            lru_cache.drop_old()  # long dropped, and in use
     before = amounts("metas")
     del held, globally, again
     TensorMeta.of((3, 1789), flow.int8)
     for _ in range(3):
-        kept.drop_old()
+        lru_cache.drop_old()
     assert amounts("metas")[0] <= before[0], "what nobody uses is gone"
     assert (flow.Size((3, 1789)), flow.float32, flow.device("cpu"), None) not in meta._kept.gone
 
@@ -110,8 +110,8 @@ def test_a_call_in_flight_keeps_its_entry(monkeypatch):
 
 def test_functions_of_shapes_remember_what_was_used_last():
     kept_before = amounts("views")
-    for n in range(1, kept.PLACES + 200):
+    for n in range(1, lru_cache.PLACES + 200):
         flow.ones(n).reshape(1, n)
     count, nbytes, dropped = amounts("views")
     assert dropped > kept_before[2]
-    assert nbytes == count * kept.RESULT_BYTES
+    assert nbytes == count * lru_cache.RESULT_BYTES

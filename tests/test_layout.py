@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     (
         "compiler", "config", "errors", "files.bounds", "files.printable", "files.schema",
-        "files.writing", "guards", "interop.capsules",
+        "files.writer", "guards", "interop.capsules",
         "loading.absent", "loading.lazy", "loading.listing", "meta", "private", "version",
     ),
     ("vm",),

@@ -20,16 +20,16 @@ import numpy as np
 
 from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
-from flowvm.eager.autocasting import AMP
+from flowvm.eager.autocast import AMP
 from flowvm.eager.calls import call_function
+from flowvm.eager.global_calls import Globals, is_placed, local_of, mixed
 from flowvm.eager.live import Live, now
 from flowvm.eager.modes import current_recorder, current_trace_recorder, placed
 from flowvm.eager.native.install import callable_of
-from flowvm.eager.overriding import hint
-from flowvm.eager.placed import Globals, is_placed, local_of, mixed
+from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.guards.kept import Kept
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
@@ -108,7 +108,7 @@ class Operator(Unique):
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
     site: Any = field(init=False, default=None, repr=False)  # for native calls
-    kept: Kept = field(default_factory=lambda: Kept("calls"))
+    kept: LRUCache = field(default_factory=lambda: LRUCache("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
     twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
@@ -209,7 +209,7 @@ def _plain(value: Any) -> Any:
 def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack).
 
-    A call on global tensors has none yet: `globally` of `flowvm.eager.placed` makes it.
+    A call on global tensors has none yet: `globally` of `flowvm.eager.global_calls` makes it.
     """
     metas = _checked(op, tensors)
     key = (*metas, *attrs)

@@ -7,7 +7,7 @@ change, which it counts.  When the last owner goes, `__del__` leaves the id in a
 issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
 
 This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
-`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.reading`.
+`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.values`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
+from flowvm.eager.values import adopt_array
 from flowvm.errors import FileError, FlowError
 from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
 from flowvm.files.bounds import Bounds, check_shape, check_tree

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import ArgumentError, CommunicationError, FileError
 from flowvm.files.bounds import check_shape
 from flowvm.files.printable import cropped
@@ -39,7 +39,7 @@ from flowvm.files.schema import (
     several,
     text,
 )
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta

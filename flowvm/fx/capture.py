@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowvm.autograd import no_grad
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
 from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, now
 from flowvm.eager.tensor import Tensor, alias, new_tensor

@@ -36,8 +36,8 @@ from flowvm.nn.hooks import (
     hooked,
     registered,
 )
+from flowvm.nn.module_text import fold, module_html
 from flowvm.nn.parameter import Buffer, Parameter, set_data
-from flowvm.nn.showing import fold, module_html
 from flowvm.nn.stages import Configured
 from flowvm.nn.tables import TABLES, Table
 from flowvm.vm.callers.tracebacks import border, cut

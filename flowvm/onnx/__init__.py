@@ -8,8 +8,8 @@ Not here: capture (`nn.graph`), what an op means (`ops`), reading ONNX files.
 """
 
 from flowvm.loading.listing import listing
-from flowvm.onnx.exporting import TrainingMode as TrainingMode
-from flowvm.onnx.exporting import export as export
+from flowvm.onnx.exporter import TrainingMode as TrainingMode
+from flowvm.onnx.exporter import export as export
 
 __all__ = ["TrainingMode", "export", "is_in_onnx_export"]
 __dir__ = listing(globals())

@@ -22,7 +22,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.profiler import markup, terminal
 from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 

@@ -38,8 +38,8 @@ from flowvm.ops.collectives.instructions import (
     run,
     send_from,
 )
+from flowvm.ops.declare.composite import wrap_dim
 from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.recording import wrap_dim
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.lanes import Lane, lane, lane_for
 from flowvm.ranks.world import Group, world

@@ -31,16 +31,16 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
+from flowvm.eager.global_calls import is_placed
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.native.install import Function, fronted
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
-from flowvm.eager.overriding import hint
-from flowvm.eager.placed import is_placed
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor, alias, base_of
+from flowvm.eager.values import adopt_array
 from flowvm.errors import (
     ArgumentError,
     ArgumentTypeError,

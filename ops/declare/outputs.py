@@ -17,8 +17,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, can_cast
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.declare.core import copy_
-from flowvm.ops.declare.recording import empty_of
 from flowvm.return_types import Results
 
 _PLACE = "_storage", "_ref", "_meta"

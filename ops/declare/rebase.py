@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.nodes import Node
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, base_of, first_of, forget_gone
+from flowvm.eager.values import adopt_array
 from flowvm.errors import AutogradError
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.machine.words import OPERAND
 
 

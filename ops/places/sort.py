@@ -18,10 +18,10 @@ from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.kinds import last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.places.cpu.order import ordered_rows
 from flowvm.ops.places.gather import gather_elements
@@ -233,7 +233,7 @@ def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, 
 @op(
     "x -> values, indices",
     name="topk",
-    cuda="selecting:topk",
+    cuda="selection:topk",
     letters=unsplit,
     takes=lambda metas, v: 0 <= v["k"] <= last_size(metas[0]),
 )

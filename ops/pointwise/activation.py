@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
+from flowvm.eager.autocast import lowered
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot

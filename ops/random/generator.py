@@ -20,7 +20,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.guards.forks import held_at_fork
 from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
-from flowvm.ranks.launched import is_launched, launch_name
+from flowvm.ranks.launch_env import is_launched, launch_name
 
 DEFAULT_SEED = 67280421310721  # PyTorch's, of a Generator that nobody has seeded
 

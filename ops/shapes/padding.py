@@ -15,10 +15,10 @@ from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.core import cast, clone
 from flowvm.ops.declare.kinds import is_int
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.slices import _slice, basic_view

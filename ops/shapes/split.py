@@ -18,8 +18,8 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.rebase import remember_view
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice

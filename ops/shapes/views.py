@@ -18,12 +18,12 @@ from flowvm.eager.modes import recording
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DeviceError, ShapeError
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.meta import Size, TensorMeta, as_shape
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.vm.machine.words import OPERAND
 
@@ -93,7 +93,7 @@ def _restride(meta: TensorMeta, shape: Size) -> tuple[int, ...] | None:
     return tuple(stride)
 
 
-@remembered("views")
+@lru_cached("views")
 def _reshaped(meta: TensorMeta, shape: tuple[int, ...]) -> tuple[Size, TensorMeta | None]:
     """The shape without -1, and the view's meta if a view can do it."""
     size = _inferred("reshape", meta, shape)
@@ -141,7 +141,7 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     return _reshape_method(input, shape)
 
 
-@remembered("views")
+@lru_cached("views")
 def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
     """Return `meta` seen as `dtype`, if its bytes lie so.
 
@@ -278,7 +278,7 @@ def ravel(input: Tensor) -> Tensor:
 # --- the order of dimensions --------------------------------------------------------------------
 
 
-@remembered("views")
+@lru_cached("views")
 def _permuted(meta: TensorMeta, dims: tuple[int, ...]) -> tuple[TensorMeta, tuple[int, ...]]:
     if len(dims) != meta.ndim:
         raise ShapeError(
@@ -322,7 +322,7 @@ def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     return _permute(need_tensor("permute", "input", input), _dims_of((dims,)))
 
 
-@remembered("views")
+@lru_cached("views")
 def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
     a, b = wrap_dim("transpose", dim0, ndim), wrap_dim("transpose", dim1, ndim)
     order = list(range(ndim))
@@ -420,7 +420,7 @@ for _name, _property in (("T", _reversed), ("mT", _matrix_transpose)):
 # --- dimensions repeated, removed and added -----------------------------------------------------
 
 
-@remembered("views")
+@lru_cached("views")
 def _expanded(meta: TensorMeta, sizes: tuple[int, ...]) -> TensorMeta:
     lead = len(sizes) - meta.ndim
     if lead < 0:
@@ -522,7 +522,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple(expand(t, shape) for t in tensors)
 
 
-@remembered("views")
+@lru_cached("views")
 def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
     drop = set(range(meta.ndim) if dims is None else wrap_dims("squeeze", dims, meta.ndim))
     keep = [i for i in range(meta.ndim) if not (i in drop and meta.shape[i] == 1)]
@@ -543,7 +543,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     return view_of(x, "reshape", _squeezed(x._meta, dims), 0, _reshape_grad)
 
 
-@remembered("views")
+@lru_cached("views")
 def _unsqueezed(meta: TensorMeta, dim: int) -> TensorMeta:
     at = wrap_dim("unsqueeze", dim, meta.ndim + 1)
     step = meta.stride[at] * meta.shape[at] if at < meta.ndim else 1

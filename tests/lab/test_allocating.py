@@ -7,7 +7,7 @@ import pytest
 import flowvm as flow
 from flowvm import lab
 from flowvm.errors import ArgumentError
-from flowvm.lab.allocating import ALLOCATORS
+from flowvm.lab.allocation import ALLOCATORS
 
 
 @pytest.mark.parametrize("name", ALLOCATORS)

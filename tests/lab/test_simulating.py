@@ -12,7 +12,7 @@ import pytest
 import flowvm as flow
 from flowvm import lab
 from flowvm.errors import ArgumentError, ScheduleError
-from flowvm.lab import loops, native, simulating
+from flowvm.lab import loops, native, simulation
 from flowvm.lab.policies import POLICIES
 from flowvm.lab.synthetic import KINDS
 
@@ -189,7 +189,7 @@ def test_a_simulated_run_is_a_profile():
 
 def test_executed_is_what_was_planned_on_a_plain_machine():
     planned = lab.simulate(lab.synthetic("lu", n=4, ccr=0.5), lab.Machine(3, link=1.0), "heft")
-    ran = simulating.execution(planned)
+    ran = simulation.execution(planned)
     ran.verify()
     assert ran.makespan <= planned.makespan * (1 + 1e-12)
     slow = lab.Machine(3, link=1.0, wake=0.1, handover=0.01, cores=2)

@@ -17,7 +17,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import FlowError, VMError
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import SAMPLES
 from flowvm.vm.callers.hot import hot
 

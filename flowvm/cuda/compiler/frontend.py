@@ -333,7 +333,7 @@ def _attempted(
 
 
 def define_attempt() -> Any:
-    """Define the lowering of `compiling.attempt`."""
+    """Define the lowering of `compilation.attempt`."""
     from numba.cuda import types
 
     def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
@@ -350,7 +350,7 @@ def define_attempt() -> Any:
 
 
 def define_status() -> Any:
-    """Define the lowering of `compiling.status_of`."""
+    """Define the lowering of `compilation.status_of`."""
     from llvmlite import ir
     from numba.cuda import types
 

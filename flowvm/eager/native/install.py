@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from flowvm.compiler import cache, helpers, jit
-from flowvm.compiler.reach import source_key
+from flowvm.compiler.dependencies import source_key
 from flowvm.config import config, say
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.check import (

@@ -26,7 +26,7 @@ from flowvm.eager.native.words import (
 from flowvm.eager.nodes import OutputEdge
 from flowvm.eager.tensor import forget_gone
 from flowvm.errors import FlowError
-from flowvm.guards.kept import clearings
+from flowvm.guards.lru_cache import clearings
 from flowvm.guards.regions import _Entry
 from flowvm.meta import dtype as dtypes
 from flowvm.meta.device import cpu

@@ -47,7 +47,7 @@ from flowvm.eager.native.words import (
 from flowvm.eager.nodes import Node, OutputEdge, askers
 from flowvm.eager.tensor import Tensor
 from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
-from flowvm.guards.kept import Kept
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.lines import INTERNAL
@@ -205,7 +205,7 @@ class TraceCache:
     def __init__(self, function: Callable[..., Any], kind: int) -> None:
         self.function = function
         self.kind = kind
-        self.kept = Kept("traces")
+        self.kept = LRUCache("traces")
         engine.on_entries_full.append(self.kept.forget)
 
     def table(self) -> Table:

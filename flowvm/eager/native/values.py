@@ -3,7 +3,7 @@
 Nothing is issued for that.  A value whose writers are done is there; one that is on its way is
 waited for a moment without the GIL, in which this thread helps (`settle_soon` of
 `flowvm.vm.workers.shell`).  What is not there then, is poisoned, is looked for by somebody (a
-profiler, a capture), or is not on the CPU, is left to the Python function (`flowvm.eager.reading`).
+profiler, a capture), or is not on the CPU, is left to the Python function (`flowvm.eager.values`).
 """
 
 from __future__ import annotations

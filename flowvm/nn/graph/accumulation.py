@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm.autograd import no_grad
 from flowvm.autograd.backward import seeded
-from flowvm.eager.placed import Globals, local_of, partial_grads
+from flowvm.eager.global_calls import Globals, local_of, partial_grads
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
@@ -32,7 +32,7 @@ from flowvm.loading.lazy import lazy
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import broadcast, split
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import cat, stack
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
+from flowvm.eager.global_calls import partial_grads, spread
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.placed import partial_grads, spread
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks

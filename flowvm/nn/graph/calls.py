@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.calls import generated
 from flowvm.eager.live import Leaf, Live, live_lines
 from flowvm.eager.modes import grad_enabled

@@ -23,7 +23,7 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.meta.meta import TensorMeta
 from flowvm.nn.graph.calls import Call, CallTest
 from flowvm.nn.graph.steps import Steps
-from flowvm.ops.declare.recording import Recorded
+from flowvm.ops.declare.composite import Recorded
 from flowvm.vm.callers.interrupt import protected
 from flowvm.vm.machine.words import OPERAND
 

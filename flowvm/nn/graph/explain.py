@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.live import Live
 from flowvm.eager.modes import find_user
 from flowvm.eager.tensor import Tensor

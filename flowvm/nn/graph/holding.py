@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowvm.eager.placed import spread, spread_sbp
+from flowvm.eager.global_calls import spread, spread_sbp
 from flowvm.eager.tensor import Tensor
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.meta.global_meta import GlobalMeta

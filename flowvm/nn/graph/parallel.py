@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
 from flowvm.autograd.backward import seeded
-from flowvm.eager.placed import partial_grads
+from flowvm.eager.global_calls import partial_grads
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
@@ -34,7 +34,7 @@ from flowvm.meta.placements import Sbps, broadcast, here, split
 from flowvm.nn.graph.accumulation import micro_meta, settle
 from flowvm.nn.graph.grads import SetAside
 from flowvm.nn.graph.prices import Price, Rates, exchange_price, kernel_price, measured
-from flowvm.ops.declare.recording import empty_of
+from flowvm.ops.declare.composite import empty_of
 
 if TYPE_CHECKING:
     from flowvm.ops.placed import boxing

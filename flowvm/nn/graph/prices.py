@@ -17,7 +17,7 @@ from flowvm.meta.dtype import float32, float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import here
 from flowvm.ops.collectives.exchanges import TRAFFIC
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch.work import flops_of
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
-from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.analysis.hosting import HOSTED, text_of
-from flowvm.profiler.analysis.hosting import inside as inside_of
-from flowvm.profiler.analysis.sharing import helper_lanes
+from flowvm.profiler.analysis.host_time import HOSTED, text_of
+from flowvm.profiler.analysis.host_time import inside as inside_of
+from flowvm.profiler.analysis.shares import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.grammar import ACCESS, CAUSES, Line, Screen, View, counted, ms, padded, percent
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES

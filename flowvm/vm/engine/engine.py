@@ -51,15 +51,15 @@ from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_S
 from flowvm.vm.callers.interrupt import interrupt, protected, waiting
 from flowvm.vm.callers.lines import apart as line_apart
 from flowvm.vm.callers.lines import user_frame
-from flowvm.vm.callers.publishing import assert_none, begun, watch
+from flowvm.vm.callers.publish_check import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
-from flowvm.vm.engine import cancelling
+from flowvm.vm.engine import cancel
 from flowvm.vm.engine.bounds import bound
 from flowvm.vm.engine.failures import Failures
-from flowvm.vm.engine.forking import Forking
-from flowvm.vm.engine.lending import Lending
+from flowvm.vm.engine.forks import Forking
+from flowvm.vm.engine.loans import Lending
 from flowvm.vm.engine.loops import Loops
-from flowvm.vm.engine.restoring import Restorer
+from flowvm.vm.engine.restore import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN, is_settled
 from flowvm.vm.machine.machine import start as start_machine
@@ -202,7 +202,7 @@ class Engine:
         self.lending = Lending(self)
         self.configured = False  # the settings that are taken at the start have been taken
         self.sequential_for: set[object] = set()  # the objects that want it: see `run_sequentially`
-        self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
+        self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.debugger`
         self.narrator = Narrator(self)
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
@@ -308,7 +308,7 @@ class Engine:
                 config.lock("the VM has started")
                 install()
                 self._bound_memory(config.memory)
-                cancelling.install(self)
+                cancel.install(self)
                 if config.engine == "sequential" or config.sync:
                     self.sequential_for.add("settings")
             if self.running or self.sequential or self.stopped:
@@ -779,7 +779,7 @@ class Engine:
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
-                cancelling.name_wait(self, begun / 1e9)
+                cancel.name_wait(self, begun / 1e9)
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
             self.flight.waited("memory" if full else "credit", begun, seq)
@@ -840,7 +840,7 @@ class Engine:
     def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
         """Make a storage over memory that `owner` keeps alive.  Return its id.
 
-        `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.lending`).
+        `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.loans`).
         """
         try:
             storage: int = hot["free"].pop()
@@ -965,7 +965,7 @@ class Engine:
         while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
             if deadline is not None and time.monotonic() > deadline:
                 return -1
-            cancelling.name_wait(self, started)
+            cancel.name_wait(self, started)
             if not self.running:  # another thread has changed the engine while this one waited
                 self.after_issue()
         self.flight.waited("sync", begun, seq, int(cell[2]))

@@ -26,7 +26,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ModeError, ScheduleError
 from flowvm.files.schema import integer, read_json, record, several, text
-from flowvm.files.writing import writing
+from flowvm.files.writer import writing
 from flowvm.guards.regions import Switched, reverting
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM
 from flowvm.vm.machine.lang import load_acquire

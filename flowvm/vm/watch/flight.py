@@ -164,7 +164,7 @@ class Snapshot:
 
 class Looking(Protocol):
     """Listener that hears, now and then, of the instruction to be issued next
-    (`flowvm.vm.watch.keeping`).
+    (`flowvm.vm.watch.archive`).
     """
 
     def look(self, seq: int) -> None:

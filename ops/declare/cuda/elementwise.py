@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiler.compiling import attempt, simulated, threads
+from flowvm.cuda.compiler.compilation import attempt, simulated, threads
 from flowvm.cuda.launch import (
     STATUS_AT,
     Const,

@@ -21,7 +21,7 @@ from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Char, Int, Program, named
 from flowvm.ops.linalg.parts import matrix_checks
-from flowvm.ops.linalg.parts.shared import turned
+from flowvm.ops.linalg.parts.checks import turned
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros_like

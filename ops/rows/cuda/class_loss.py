@@ -18,7 +18,7 @@ from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Param, Sc
 from flowvm.errors import Status
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.cuda.reporting import report
+from flowvm.ops.declare.cuda.error_report import report
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, part
 from flowvm.ops.rows.cuda.reductions import number_type

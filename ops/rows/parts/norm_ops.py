@@ -19,10 +19,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op
 from flowvm.ops.rows.cpu.norm_launch import (
     Size,

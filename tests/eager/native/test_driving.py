@@ -14,7 +14,7 @@ from flowvm.eager.modes import recording
 from flowvm.eager.native import functions, install
 from flowvm.eager.native.objects import native_class
 from flowvm.errors import ShapeError
-from flowvm.guards import kept
+from flowvm.guards import lru_cache
 from flowvm.vm.callers.hot import hot
 
 pytestmark = pytest.mark.skipif(bool(install.unsupported()), reason=install.unsupported())
@@ -253,10 +253,10 @@ def test_what_is_dropped_is_not_known_again():
     x, y = flow.ones(3, 5), flow.ones(3, 5)
     for _ in range(4):
         (x + y).sum(1)
-    before = kept.clearings[0]
-    kept.drop_old()
-    kept.drop_old()
-    assert kept.clearings[0] > before
+    before = lru_cache.clearings[0]
+    lru_cache.drop_old()
+    lru_cache.drop_old()
+    assert lru_cache.clearings[0] > before
     for _ in range(4):
         assert (x + y).sum(1).tolist() == [10, 10, 10]
 

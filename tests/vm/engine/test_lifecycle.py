@@ -21,7 +21,7 @@ def test_exit_finishes_what_was_issued():
     done = script(
         """
         values = np.zeros(1, np.int64)
-        import flowvm.eager.reading as reading, atexit
+        import flowvm.eager.values as reading, atexit
         x, one = reading.adopt_array(values), tensor([1])
         stop = engine.stop
         def then_look(seconds):
@@ -104,7 +104,7 @@ def test_arrays_come_and_go_without_the_vm():
         def read(k):
             array, owner = np.full(1 << 20, k, np.int64), Owner()
             owners.append(weakref.ref(owner))
-            x = flowvm.eager.reading.adopt_array(array, owner)
+            x = flowvm.eager.values.adopt_array(array, owner)
             assert x.numpy()[0] == k
         for k in range(40):
             read(k)

@@ -1,12 +1,12 @@
 """Caches by shape, bounded by bytes: the entries unused for longest are dropped first.
 
-Every new shape leaves entries behind: metas, the entries of calls.  Such a cache is a `Kept`, two
-dicts.  Look-ups go to `young`, a plain dict in which a hit records nothing.  When all `young`
+Every new shape leaves entries behind: metas, the entries of calls.  Such a cache is an `LRUCache`,
+two dicts.  Look-ups go to `young`, a plain dict in which a hit records nothing.  When all `young`
 together exceed half of `config.kept_bytes`, their entries become `old`, and the old ones unused
 since are dropped.  A miss that finds its key in `old` moves it back.  So used entries are never
 dropped, and a hit costs a look-up in a dict.
 
-Functions of shapes that give no more than a few numbers use `remembered`: an LRU cache of Python's
+Functions of shapes that give no more than a few numbers use `lru_cached`: an LRU cache of Python's
 with so many places that their bytes do not matter.
 
 Bytes are estimates by the kind of object; `flow.vm.stats()` shows them.  A user of a dropped entry
@@ -28,19 +28,19 @@ from typing import Any, TypeVar
 from flowvm.config import config
 from flowvm.guards.forks import Rank, held_at_fork
 
-PLACES = 1 << 11  # of a `remembered` function
+PLACES = 1 << 11  # of an `lru_cached` function
 RESULT_BYTES = 1200  # of one of its results, about, with the key
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _lock = held_at_fork(threading.RLock(), Rank.VM)
-_all: weakref.WeakSet[Kept] = weakref.WeakSet()
+_all: weakref.WeakSet[LRUCache] = weakref.WeakSet()
 _functions: list[Any] = []
 _dropped: Counter[str] = Counter()
 _young_bytes = 0  # of all of them
 clearings = (ctypes.c_int64 * 1)()  # how often some `young` was cleared, for native calls
 
 
-class Kept:
+class LRUCache:
     """One cache; `group` is its name in the statistics, which caches may share.
 
     With `one_each` there is never a second object for a key whose first is still in use.
@@ -150,7 +150,7 @@ def drop_old() -> None:
     del dropped  # last, and with no lock: it may have finalizers
 
 
-def remembered(group: str) -> Callable[[_Function], _Function]:
+def lru_cached(group: str) -> Callable[[_Function], _Function]:
     """Decorate a function of shapes: cache its latest results."""
 
     def decorate(function: _Function) -> _Function:

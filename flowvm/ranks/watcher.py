@@ -31,7 +31,7 @@ from flowvm.ranks.rows import Row, step_text, unlike
 from flowvm.ranks.words import ALERT, HEADER, ROW
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, STO
-from flowvm.vm.watch.dumping import elsewhere
+from flowvm.vm.watch.dump import elsewhere
 
 TICK = 0.1
 LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message may be on its way

@@ -36,8 +36,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowvm.compiler import cache, jit
+from flowvm.compiler.dependencies import source_key
 from flowvm.compiler.native import Intrinsic
-from flowvm.compiler.reach import source_key
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
 from flowvm.errors import ArgumentError, CompileError
 from flowvm.files.schema import read_json, record, text

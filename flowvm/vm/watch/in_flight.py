@@ -62,7 +62,7 @@ class Waited(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lively:
+class InFlight:
     """An instruction that is issued and not released yet.
 
     `state` is a `flowvm.vm.machine.words.State` in small letters, or "running".  `behind` is the
@@ -96,7 +96,7 @@ class Lively:
         return printable(f"<#{self.seq} {self.name} {self.state}: {self.reason()}  {self.line}>")
 
 
-def pending(vm: Recorded) -> list[Lively]:
+def pending(vm: Recorded) -> list[InFlight]:
     """Every lively instruction that the scheduler has received, oldest first."""
     words, head, received = vm.words, int(vm.words[CTL.HEAD]), begun(vm)
     front = fronts(vm)
@@ -183,7 +183,7 @@ def _wait(vm: Recorded, seq: int, source: int) -> Waited:
 
 def _lively(
     vm: Recorded, seq: int, ins: int, state: int, sources: Any, front: dict[int, int]
-) -> Lively:
+) -> InFlight:
     words, slot = vm.words, seq & RING.SLOT_MASK
     kind, stream = int(words[ins + INS.KIND]), int(words[ins + INS.STREAM])
     entry = int(words[RING.AT + slot * RING.WORDS + RING.ENTRY]) & ENT.MASK
@@ -195,7 +195,7 @@ def _lively(
     here = kind not in (KIND.TOUCH, KIND.BARRIER) and state == STATE.DISPATCHED
     first = front.get(stream, -1) if here else -1
     code, last, _ = apart(hot["codes"][seq & (FRAMES - 1)], hot["lasts"][seq & (FRAMES - 1)])
-    return Lively(
+    return InFlight(
         seq,
         getattr(info, "name", None) or NAMES.get(kind, Kind(kind).name.lower()),
         "running" if first == seq else State(state).name.lower(),
@@ -228,13 +228,13 @@ def _callback_line(vm: Recorded) -> str:
     return f"{short_position(own.f_code, own.f_lasti)} {own.f_code.co_name}()" if own else ""
 
 
-def chain(found: list[Lively]) -> list[Lively]:
+def chain(found: list[InFlight]) -> list[InFlight]:
     """Return the chain of waits.  It begins at the instruction for which Python waits, or else at
     the youngest, and ends at a running one.
     """
     by_seq = {one.seq: one for one in found}
     readers = [one for one in found if one.name in ("wait", "barrier")]
-    links: list[Lively] = []
+    links: list[InFlight] = []
     at = next(iter(readers or found[-1:]), None)
     while at is not None and at not in links and len(links) < MOST_LINKS:
         links.append(at)
@@ -245,7 +245,7 @@ def chain(found: list[Lively]) -> list[Lively]:
     return links
 
 
-def chain_text(found: list[Lively]) -> str:
+def chain_text(found: list[InFlight]) -> str:
     """Return `chain` as lines, "" if nothing is lively."""
     links = chain(found)
     if not links:

@@ -31,9 +31,9 @@ from flowvm.vm.engine.persistent import persistent
 from flowvm.vm.machine.words import CTL, ERR, STO
 
 if TYPE_CHECKING:
-    from flowvm.vm.watch import lively
+    from flowvm.vm.watch import in_flight
 else:
-    lively = lazy("flowvm.vm.watch.lively")
+    in_flight = lazy("flowvm.vm.watch.in_flight")
 
 NAMED_AFTER = 0.75  # seconds after which a wait behind a Ctrl-C is named
 PATIENCE = 0.15  # seconds for running instructions to end, before a prompt counts the dropped ones
@@ -129,7 +129,7 @@ def name_wait(vm: Any, begun: float) -> None:
         return
     if threading.current_thread() is threading.main_thread():
         _named[0] = raised[0]
-        chain = lively.chain_text(lively.pending(vm))
+        chain = in_flight.chain_text(in_flight.pending(vm))
         text = (
             "flowvm: a Ctrl-C was caught, and what was issued before it is still waited for; "
             f"flow.vm.cancel() takes back what has not started\n{chain}"

@@ -15,7 +15,7 @@ from typing import Any
 from flowvm.eager.interpreter import Invocation, Operator, short
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.nodes import Node
-from flowvm.eager.overriding import hint
+from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
 from flowvm.meta.dtype import DType

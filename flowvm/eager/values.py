@@ -2,7 +2,7 @@
 
 Each waits for the tensor's own writer and nothing else, then looks at memory directly.  What leaves
 flowvm on a tensor's memory (`numpy()`, DLPack) is on loan: as long as it is there, calls that
-access the memory are done when they return (`flowvm.vm.engine.lending`), and what reads it is
+access the memory are done when they return (`flowvm.vm.engine.loans`), and what reads it is
 waited for before it is handed out.
 """
 
@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import Globals
 from flowvm.eager.modes import current_recorder, current_trace_recorder
 from flowvm.eager.native.functions import value_method
 from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
-from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
 from flowvm.meta.device import Device, cpu
@@ -29,7 +29,7 @@ from flowvm.meta.meta import Size, TensorMeta, array_interface
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.engine.engine import engine
-from flowvm.vm.engine.lending import Loan
+from flowvm.vm.engine.loans import Loan
 from flowvm.vm.machine.words import STO
 from flowvm.vm.workers import zones
 

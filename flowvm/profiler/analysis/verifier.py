@@ -15,7 +15,7 @@ from flowvm.profiler.analysis.beside import uses_by_access
 from flowvm.profiler.analysis.waits import Order, device_of
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
-from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
+from flowvm.vm.watch.device_times import DEVICE, HOST, SEEN
 from flowvm.vm.watch.uses import CONFLICTS, in_wrong_order
 from flowvm.vm.watch.verify import Verified
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flowvm.cuda.compiler.compiling import signature_of, threads
+from flowvm.cuda.compiler.compilation import signature_of, threads
 from flowvm.cuda.launch import (
     Address,
     Const,
@@ -27,7 +27,7 @@ from flowvm.cuda.launch import (
     Scratch,
 )
 from flowvm.ops.declare.cuda.addresses import KINDS, array_at
-from flowvm.ops.declare.cuda.placing import put_capacity, put_steps
+from flowvm.ops.declare.cuda.live_numbers import put_capacity, put_steps
 from flowvm.ops.declare.cuda.steps import written
 
 BLOCK = 256

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from flowvm.eager.global_calls import with_metas
 from flowvm.eager.interpreter import Operator, device_of
-from flowvm.eager.placed import with_metas
 from flowvm.guards.regions import Mode
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.files.writing import writing
+from flowvm.files.writer import writing
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import policy_of
-from flowvm.lab.simulating import Schedule, execution, simulate
+from flowvm.lab.simulation import Schedule, execution, simulate
 from flowvm.lab.sources import SECOND
-from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.profiles import Profile
 
 Array = np.ndarray[Any, Any]
 

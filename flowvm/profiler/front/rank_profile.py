@@ -16,12 +16,12 @@ import numpy as np
 
 from flowvm.profiler.analysis import across
 from flowvm.profiler.analysis.across import Tied
-from flowvm.profiler.analysis.hosting import Spent
+from flowvm.profiler.analysis.host_time import Spent
 from flowvm.profiler.analysis.paths import Floor, Segment, totals
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.analysis.waits import Lane, Order
-from flowvm.profiler.front.profiling import Part, Profile
-from flowvm.profiler.run.joining import joined, placed, title
+from flowvm.profiler.front.profiles import Part, Profile
+from flowvm.profiler.run.rank_runs import joined, placed, title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.flame import Flame
 

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from flowvm.errors import VMError
 from flowvm.profiler.export.html import html, live_html
-from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.vm.machine.words import REC
 

@@ -12,7 +12,7 @@ from flowvm.lab import loops
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import Policy, adversarial, fifo, lifo, pct, policy_of, random
-from flowvm.lab.simulating import Schedule
+from flowvm.lab.simulation import Schedule
 from flowvm.vm.engine.scheduling import Rule
 from flowvm.vm.machine.words import POL
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from numba import cuda
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import (
     LINE,
     STATUS_AT,

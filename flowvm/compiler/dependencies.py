@@ -82,7 +82,7 @@ def source_key(*roots: Any) -> str:
     return _digest_of([*texts, *_digests(parts), *sorted(map(_settled_key, settled))])
 
 
-def reach(*roots: Any) -> frozenset[Fact]:
+def key_facts(*roots: Any) -> frozenset[Fact]:
     """Return all facts that the key of `roots` covers."""
     reached: list[Any] = []
     for root in roots:

@@ -20,7 +20,7 @@ from flowvm.profiler.run.collect import collect
 from flowvm.profiler.views.spots import Spot, spot_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, INS, KIND, OPERAND, STO
-from flowvm.vm.watch.lively import Lively, pending
+from flowvm.vm.watch.in_flight import InFlight, pending
 from flowvm.vm.watch.pending import poison_of, writer_within
 
 DEPTH = 4
@@ -142,7 +142,7 @@ class _Past:
     def __init__(self) -> None:
         # the pending first: what the recorder then does not know to be over is among them, however
         # much is completed in between
-        self.now: dict[int, Lively] = {one.seq: one for one in pending(engine)}
+        self.now: dict[int, InFlight] = {one.seq: one for one in pending(engine)}
         self.seen = engine.flight.look()
         self.run = collect(self.seen)
         run = self.run

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.shapes.matrices import eye
 from flowvm.ops.shapes.views import transpose

@@ -11,7 +11,7 @@ from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.meta.meta import Size, as_shape
 from flowvm.ops.declare import core, registry
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.inplace_views import UntypedStorage
 

@@ -42,7 +42,7 @@ def writing(
     synced   the bytes are on the disk before the file is in its place
 
     >>> import tempfile
-    >>> from flowvm.files.writing import writing
+    >>> from flowvm.files.writer import writing
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with writing(folder + "/a", "example") as file:
     ...         _ = file.write(b"text")
@@ -86,7 +86,7 @@ def put(target: Any, data: bytes | str, what: str, *, synced: bool = False) -> N
     """Write bytes, or text as UTF-8, to a path or a binary file; see `writing`.
 
     >>> import io
-    >>> from flowvm.files.writing import put
+    >>> from flowvm.files.writer import put
     >>> file = io.BytesIO()
     >>> put(file, "text", "example")
     >>> file.getvalue()

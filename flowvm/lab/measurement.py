@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flowvm.ops.shapes.fill import ones
-from flowvm.profiler.front.profiling import profile
+from flowvm.profiler.front.profiles import profile
 from flowvm.vm import sync
 from flowvm.vm.machine.words import KIND
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from flowvm.files.printable import printable
 from flowvm.vm.machine.words import CTL, RING
 from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.lively import Lively, begun, pending
+from flowvm.vm.watch.in_flight import InFlight, begun, pending
 
 MOST = 40
 
 elsewhere: list[Callable[[], list[str]]] = []  # lines about waits for other processes
 
 
-def dump_text(vm: Recorded, found: list[Lively] | None = None) -> str:
+def dump_text(vm: Recorded, found: list[InFlight] | None = None) -> str:
     """Return a table of the oldest lively instructions, oldest first; `found` is the result of
     `pending`.
     """

@@ -18,8 +18,8 @@ from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
 from flowvm.lab.policies import Policy, policy_of
-from flowvm.lab.recording import run_of
-from flowvm.profiler.front.profiling import Profile
+from flowvm.lab.records import run_of
+from flowvm.profiler.front.profiles import Profile
 
 Array = np.ndarray[Any, Any]
 ROUNDING = 1e-9  # of times in a schedule that somebody else made

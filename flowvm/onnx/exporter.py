@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import Operand
 from flowvm.guards.regions import reverting

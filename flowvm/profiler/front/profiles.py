@@ -14,10 +14,10 @@ import numpy as np
 from flowvm.errors import ArgumentError
 from flowvm.guards.regions import Switched
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.analysis import hosting, paths, tables
+from flowvm.profiler.analysis import host_time, paths, tables
 from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.census import held_of, purposes_of
-from flowvm.profiler.analysis.hosting import Spent
+from flowvm.profiler.analysis.host_time import Spent
 from flowvm.profiler.analysis.moments import Moments
 from flowvm.profiler.analysis.paths import Floor, Segment, WhatIf
 from flowvm.profiler.analysis.tables import Memory, Row
@@ -33,22 +33,22 @@ from flowvm.profiler.views.summary import SORTS, Summary, summarize
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND, REC
 from flowvm.vm.watch import cores
+from flowvm.vm.watch.archive import Keeping
 from flowvm.vm.watch.flight import Snapshot
-from flowvm.vm.watch.keeping import Keeping
 from flowvm.vm.watch.spaces import HOST
 
 if TYPE_CHECKING:
     from flowvm.eager.tensor import Tensor
     from flowvm.meta.device import Device
     from flowvm.profiler import export as exporting
-    from flowvm.profiler.analysis import verifying
+    from flowvm.profiler.analysis import verifier
     from flowvm.profiler.export import tabular
     from flowvm.profiler.front import widget as widgets
     from flowvm.profiler.front.widget import Widget
     from flowvm.profiler.views import (
-        collapsed,
         critical,
         dag,
+        dag_groups,
         diff,
         flame,
         instruction,
@@ -62,9 +62,9 @@ if TYPE_CHECKING:
     )
     from flowvm.profiler.views import edges as edging
     from flowvm.profiler.views import sql as sqling
-    from flowvm.profiler.views.collapsed import Collapsed
     from flowvm.profiler.views.critical import Critical
     from flowvm.profiler.views.dag import Dag
+    from flowvm.profiler.views.dag_groups import Collapsed
     from flowvm.profiler.views.diff import Diff
     from flowvm.profiler.views.flame import Flame
     from flowvm.profiler.views.instruction import Instrs
@@ -81,8 +81,8 @@ else:
     exporting = lazy("flowvm.profiler.export")
     widgets = lazy("flowvm.profiler.front.widget")
     tabular = lazy("flowvm.profiler.export.tabular")
-    verifying = lazy("flowvm.profiler.analysis.verifying")
-    collapsed = lazy("flowvm.profiler.views.collapsed")
+    verifier = lazy("flowvm.profiler.analysis.verifier")
+    dag_groups = lazy("flowvm.profiler.views.dag_groups")
     critical = lazy("flowvm.profiler.views.critical")
     dag = lazy("flowvm.profiler.views.dag")
     diff = lazy("flowvm.profiler.views.diff")
@@ -176,7 +176,7 @@ class Profile:
         "asleep", "loader", "capture", "import", "flowvm" (its dispatch); from level 2 on, else
         empty.
         """
-        return hosting.spent(self.run, self.observed)
+        return host_time.spent(self.run, self.observed)
 
     @cached_property
     def floor(self) -> Floor:
@@ -296,7 +296,7 @@ class Profile:
 
         ScheduleError names the first that did.
         """
-        return verifying.verified(self.run, self.order)
+        return verifier.verified(self.run, self.order)
 
     def graph(
         self,
@@ -320,7 +320,7 @@ class Profile:
         ArgumentError: no such instruction, or another `collapse` or `path`.
         """
         if collapse is not None:
-            return collapsed.collapsed(self, collapse, around, depth, limit, path)
+            return dag_groups.collapsed(self, collapse, around, depth, limit, path)
         return dag.dag(self, around, depth, releases, limit, path)
 
     def to_dict(self) -> dict[str, Any]:

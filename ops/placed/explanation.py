@@ -8,7 +8,7 @@ from typing import Any
 
 from flowvm.eager.interpreter import operators
 from flowvm.ops.placed.boxing import bytes_of, cost, steps
-from flowvm.ops.placed.choosing import Choice, watched
+from flowvm.ops.placed.choice import Choice, watched
 from flowvm.profiler import markup
 
 

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowvm.eager.global_calls import local_of, mixed
 from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
-from flowvm.eager.placed import local_of, mixed
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.placements import Sbps, broadcast
 from flowvm.ops.declare import core
+from flowvm.ops.declare.composite import empty_of, filled_of
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
-from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
-from flowvm.ops.placed.choosing import Choice, choose, forced, watched, whole_of
+from flowvm.ops.placed.choice import Choice, choose, forced, watched, whole_of
 from flowvm.ops.placed.rewrites import REWRITE
 from flowvm.ops.placed.views import written_back
 from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn

@@ -10,7 +10,7 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.guards.regions import reverting
 from flowvm.nn.module import Module
 from flowvm.nn.module_calls import paths
-from flowvm.profiler.front.profiling import profile
+from flowvm.profiler.front.profiles import profile
 from flowvm.profiler.views.tree import Known, ModuleTree, tree
 from flowvm.random import fork_rng
 
