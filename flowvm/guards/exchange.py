@@ -4,7 +4,7 @@ Several threads may need one at once, and each makes it.  `exchange` keeps the f
 object, and the others take that.  It tests and sets in one call of C, in which CPython neither
 changes threads nor runs signal handlers.  There is no lock that an exception could leave taken, nor
 one that a finalizer could wait for.  Native calls hold the GIL while they do so
-(`flowvm.eager.native.making`).
+(`flowvm.eager.native.tensor`).
 
 A table of such objects uses `dict.setdefault`, which is one such call.  Objects that must not be
 made twice (compiled code, captures, entries of the VM) are made under their owner's lock.

@@ -502,11 +502,11 @@ sys.path.insert(0, {os.path.dirname(__file__)!r})
 {prepare}
 import test_keys
 from flowvm.compiler import jit
-from flowvm.compiler import reach
+from flowvm.compiler import dependencies
 for kind in {order!r}:
     for name, roots in sorted(test_keys.roots_of(kind).items()):
-        print(kind, name, reach.source_key(*roots))
-print(reach.source_key(jit._object))
+        print(kind, name, dependencies.source_key(*roots))
+print(dependencies.source_key(jit._object))
 assert {bool(prepare)} or "numba" not in sys.modules
 """
 

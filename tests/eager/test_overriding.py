@@ -212,7 +212,7 @@ def test_signatures_stay():
 def test_nothing_asks_before_somebody_may_take_calls_over():
     code = """
 import flowvm as flow
-from flowvm.eager import overriding
+from flowvm.eager import overrides
 x = flow.ones(2); (x + x).sum(); flow.nn.Linear(2, 2); import flowvm.overrides
 class Duck:
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -221,11 +221,11 @@ for f in (flow.mean, flow.exp, flow.clone):
     try: f(Duck())
     except TypeError as error:
         assert "flowvm.overrides.begin()" in str(error), error
-assert not overriding._begun and not overriding._given_way
+assert not overrides._begun and not overrides._given_way
 class Own(flow.nn.Parameter): pass
-assert not overriding._begun
+assert not overrides._begun
 class Named(flow.Tensor): pass
-assert overriding._begun and flow.mean(Duck()) == 3
+assert overrides._begun and flow.mean(Duck()) == 3
 assert type(flow.clone(x.as_subclass(Named))) is Named
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=250)

@@ -234,10 +234,10 @@ def test_names_and_folders(tmp_path: Path) -> None:
 OWN = {
     "flowvm/commands/rank.py": "marks of ranks, in a folder of their own",
     "flowvm/compiler/cache.py": "the cache of kernels",
-    "flowvm/cuda/simulator/exchanging.py": "what simulated devices exchange",
+    "flowvm/cuda/simulator/exchange.py": "what simulated devices exchange",
     "flowvm/files/later.py": "marks of ranks, beside the files that they saved",
-    "flowvm/files/writing.py": "the one place",
-    "flowvm/ranks/watching.py": "marks of ranks, in a folder of their own",
+    "flowvm/files/writer.py": "the one place",
+    "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
     "flowvm/utils/data/messages.py": "a socket between processes",
 }
 WRITES = {"write_text", "write_bytes", "savez", "savez_compressed", "tofile", "mkstemp", "replace"}
