@@ -32,7 +32,7 @@ from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
-from flowvm.nn.graph.tracing import Traced, traced
+from flowvm.nn.graph.function import Traced, traced
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.machine.words import OPERAND
 

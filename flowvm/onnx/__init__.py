@@ -1,6 +1,6 @@
 """`flow.onnx`: a model's computation as an ONNX file, for other programs.
 
-`export` captures one call of the model (`flowvm.nn.graph.tracing`) and translates each op of that
+`export` captures one call of the model (`flowvm.nn.graph.function`) and translates each op of that
 LogicalGraph, before any pass, to ONNX nodes that give the same numbers.  The package `onnx` is
 imported when `export` is called.
 

@@ -15,7 +15,7 @@ from flowvm.graph.capture.trees import flatten, unflatten
 from flowvm.graph.logical.nodes import Operand
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.tracing import Traced, parameter_names, traced
+from flowvm.nn.graph.function import Traced, parameter_names, traced
 from flowvm.nn.module import Module
 from flowvm.onnx import sizes
 from flowvm.onnx.axes import Axes, by_name, by_tree

@@ -12,8 +12,7 @@ import pytest
 import flowvm as flow
 from flowvm.graph.plan import launch_code
 from flowvm.graph.plan.launch_code import MOST_BLOCKS
-from flowvm.nn.graph.calls import MISS
-from flowvm.nn.graph.segments import Segmented
+from flowvm.nn.graph.compiled import MISS, Segmented
 from flowvm.vm.engine.engine import engine
 from tests.vm.live import script
 

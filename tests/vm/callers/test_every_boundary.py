@@ -29,7 +29,7 @@ from flowvm.guards import forks
 from flowvm.guards.regions import Mode, Region
 from flowvm.interop import printing
 from flowvm.nn import module_calls
-from flowvm.nn.graph import steps, watching
+from flowvm.nn.graph import environment, steps
 from flowvm.nn.utils import stateless
 from flowvm.ops.declare.cpu import vector_code
 from flowvm.profiler.front import profiles
@@ -58,7 +58,7 @@ def state():
         "nodes": (dict(node_listeners.askers), flow.eager.nodes.Node.__init__),
         "anomaly": anomaly.check,
         "calls": (dict(module_calls._askers), nn.Module.__call__),
-        "watching": watching._local.seen,
+        "watching": environment._local.seen,
         "checkpoint": list(checkpoints._local.listeners),
         "print": printing._options,
         "level": int(engine.words[CTL.LEVEL]),
@@ -194,11 +194,11 @@ SLOW = {  # more boundaries than there is time for, or threads that start and en
 }
 # driven with what they are a part of, below
 IN_A_CAPTURE = {
-    "flowvm.nn.graph.grads:SetAside", "flowvm.nn.graph.grads:Gradients",
-    "flowvm.nn.graph.watching:watching",
+    "flowvm.nn.graph.gradients:SetAside", "flowvm.nn.graph.gradients:Gradients",
+    "flowvm.nn.graph.environment:capture_environment",
     "flowvm.nn.graph.steps:Steps", "flowvm.nn.graph.steps:Turns",
-    "flowvm.nn.graph.accumulation:MicroBatches",
-    "flowvm.nn.graph.status:Status.shown", "graph.capture.capture:Capture.repeating",
+    "flowvm.nn.graph.gradients:MicroBatches",
+    "flowvm.nn.graph.explain:Status.shown", "graph.capture.capture:Capture.repeating",
     "graph.capture.capture:Capture.forgetting", "graph.capture.capture:capturing",
     "graph.capture.breaks:Breaks", "autograd.checkpoint:_Call._as_before",
     "flowvm.compiler.native:Lowering._compiling", "flowvm.compiler.cache:_opened",

@@ -1,7 +1,8 @@
-"""What Python code sees besides its arguments, as it was before a capture ran it.
+"""The environment of a capture: all that Python code sees besides its arguments, as it was before
+the capture ran it, and the modules that it runs.
 
 A capture runs Python once.  What that code read on the way is frozen in the Plan: attributes of the
-graph and of every module called, closures, globals, the optimizers' state.  `Surroundings` has the
+graph and of every module called, closures, globals, the optimizers' state.  `Environment` has the
 `watchers` that say, at each call, whether it is as it was *before the code ran*.  So code that
 changes what it reads (`self.count += 1`) is captured anew at each call, which is slow, said, and
 right.
@@ -16,6 +17,10 @@ whose tensor it had read, or in a list or dict.  A replay assigns and appends no
 How names are found: the bytecode of the user's functions (not of flowvm or installed libraries)
 says which globals, closure variables and attributes of those it loads; functions among them are
 looked into.
+
+While a thread captures (`capture_environment`), every Module that is called is noted, before it
+runs and however the code reached it.  The capture's scope follows it, and its `Environment` looks
+at it, so that a Plan holds only as long as each of them is as it was.
 """
 
 from __future__ import annotations
@@ -28,11 +33,9 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
-from flowvm.nn.graph.guards import Contents
-from flowvm.nn.graph.names import is_library, is_ours, loads_of
-from flowvm.nn.graph.reads import Reads
-from flowvm.nn.graph.watchers import (
+from flowvm.nn.graph.guards import (
     MISSING,
+    Contents,
     Modules,
     Others,
     View,
@@ -42,19 +45,31 @@ from flowvm.nn.graph.watchers import (
     random_states,
     restore,
 )
+from flowvm.nn.graph.reads import Reads, is_library, is_ours, loads_of
 from flowvm.nn.module import Module
 from flowvm.nn.tables import Table
 
 if TYPE_CHECKING:
     from flowvm.graph.capture.capture import Capture
     from flowvm.optim import Optimizer
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from flowvm.eager.modes import Recorder
+from flowvm.guards.regions import Switched, reverting
+from flowvm.nn.graph.observer import Observer
+from flowvm.nn.module_calls import forget, tell
+
+# --- the environment --------------------------------------------------------------------------
+
 
 DEPTH = 3  # of containers in containers
 TABLES = ("_parameters", "_buffers", "_modules")
 CONTAINERS = (list, dict, set, deque)
 
 
-class Surroundings:
+class Environment:
     """Everything remembered for one capture.
 
     `watchers` are what a Plan asks at each call: each has `holds()`, `difference()` and `gated`.
@@ -292,3 +307,84 @@ def _refuse_assignment(label: str, line: str) -> None:
 
 def _is_computed(value: Any, capture: Capture) -> bool:
     return isinstance(value, Tensor) and capture.holds(value)
+
+
+# --- modules that run -------------------------------------------------------------------------
+
+
+class _Local(threading.local):
+    seen: dict[int, Module] | None = None
+    paths: dict[int, str]  # of modules, as the user reaches them
+    recorder: Recorder  # told of the module that runs
+    environment: Environment  # told of each, before it runs
+
+
+_local = _Local()
+
+
+def _noting(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if _local.seen is None:
+            return inner(self, *args, **kwargs)
+        return _noted(_local.seen, inner, self, args, kwargs)
+
+    return call
+
+
+def _noted(
+    seen: dict[int, Module],
+    inner: Callable[..., Any],
+    self: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    paths, recorder = _local.paths, _local.recorder
+    if id(self) not in paths:  # nobody's attribute: what is below it goes by its class
+        for path, module in self.named_modules(prefix=type(self).__name__):
+            paths.setdefault(id(module), path)
+    if id(self) not in seen:
+        seen[id(self)] = self
+        _local.environment.add_module(self, paths[id(self)])
+    with reverting(partial(setattr, recorder, "scope", recorder.scope)):
+        recorder.scope = paths[id(self)]
+        if recorder.checkpoints:
+            with recorder.forgetting(self, paths[id(self)]):
+                return inner(self, *args, **kwargs)
+        return inner(self, *args, **kwargs)
+
+
+class capture_environment(Switched):  # noqa: N801 - used like a function
+    """Note every module that this thread calls inside, by identity; `recorder.scope` is the path of
+    the one that runs, by `paths` (identity to path), which grows by what is found.
+    """
+
+    def __init__(self, recorder: Recorder, paths: dict[int, str], environment: Environment) -> None:
+        self.recorder, self.paths, self.environment = recorder, paths, environment
+        self.observer = Observer(environment.reads)
+        environment.capture = recorder
+
+    def _switch(self) -> dict[int, Module]:
+        seen: dict[int, Module] = {}
+        _local.paths, _local.recorder = self.paths, self.recorder
+        _local.environment = self.environment
+        _local.seen = seen
+        tell(_noting, self)
+        self.observer.start()
+        return seen
+
+    def _undo(self) -> None:
+        self.observer.stop()
+        _local.__dict__.clear()  # they hold the model
+        forget(self)
+
+
+def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Collection[str]) -> None:
+    """A graph's build is to run as a part of what this thread captures: its modules go by these
+    paths, and what it reads is looked at like what the outer build reads.
+    """
+    if _local.seen is not None:
+        for path, module in modules:
+            _local.paths.setdefault(id(module), path)
+        _local.environment.add_graph(graph, without)
+        settings = (vars(graph.config), "key", graph.config.key, f"{graph.name}.config")
+        _local.environment.others.entries.append(settings)
