@@ -51,7 +51,9 @@ LAYERS = (
     ("lowrank",),
     ("array_api", "comm", "cuda.amp", "distributed", "env", "hub", "multiprocessing", "sparse"),
     # "" is flowvm itself
-    ("", "__main__", "commands", "compat", "datasets", "loading", "mock_torch"),
+    (
+        "", "__main__", "commands", "compat", "datasets", "loading", "mock_torch", "torch_names",
+    ),
 )
 # The same within a package: a room may import from itself and from those in front of it; rooms in
 # one bracket leave each other alone.  A package's own files beside its rooms are above them all,
