@@ -1,4 +1,4 @@
-"""TraceCache: calls that follow one give the Python function's result; some calls follow none."""
+"""Traces: replayed calls give the Python function's result; some calls have none."""
 
 import contextlib
 import gc
@@ -110,7 +110,7 @@ MADE_APART = {"sort", "topk"}  # where something is: by Nodes that no step stand
 
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "recorded"])
 @pytest.mark.parametrize("name", CALLS)
-def test_what_follows_a_course_is_what_the_function_makes(name, grad):
+def test_what_follows_a_trace_is_what_the_function_makes(name, grad):
     function, cases = CALLS[name]
     function = plain(function)
     call = steady(lambda *args, **named: function(*args, **named))
@@ -122,7 +122,7 @@ def test_what_follows_a_course_is_what_the_function_makes(name, grad):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_gradients_that_follow_courses_are_the_functions(name, monkeypatch):
+def test_gradients_that_follow_traces_are_the_functions(name, monkeypatch):
     function, cases = CALLS[name]
     if name in ALWAYS:
         return
@@ -268,7 +268,7 @@ def test_subclasses_and_half_made_tensors_are_the_functions():
         del half
 
 
-def test_a_value_that_is_read_is_no_course():
+def test_a_value_that_is_read_is_no_trace():
     call = steady(lambda x, at=None: x.sum() if at is None else x.select(0, at))
     x, at = numbers(4), flow.tensor(1)
     assert not followed(call, x, at)[1]
@@ -284,14 +284,14 @@ def test_random_numbers_are_drawn_each_time():
     assert found.tolist() != call(x).tolist()
 
 
-def test_what_changes_a_tensor_and_goes_on_is_no_course():
+def test_what_changes_a_tensor_and_goes_on_is_no_trace():
     call = steady(lambda x, how=None: x.add_(1) * 2)
     x = flow.zeros(3)
     assert not followed(call, x)[1]
     assert x.tolist() == [3, 3, 3]
 
 
-def test_a_change_is_the_last_of_a_course():
+def test_a_change_is_the_last_of_a_trace():
     call = steady(lambda x, y: x.add_(y * 2))
     x, y = flow.zeros(3), flow.ones(3)
     for turn in range(1, 6):
@@ -309,7 +309,7 @@ def test_a_change_is_the_last_of_a_course():
         call(view, y)
 
 
-def test_tensors_from_elsewhere_are_no_course():
+def test_tensors_from_elsewhere_are_no_trace():
     held = flow.ones(3)
     call = steady(lambda x, how=None: x + held)
     held_before = call(flow.ones(3), 1).tolist()
@@ -318,7 +318,7 @@ def test_tensors_from_elsewhere_are_no_course():
     assert call(flow.ones(3), 1).tolist() != held_before
 
 
-def test_nodes_made_by_hand_are_no_course():
+def test_nodes_made_by_hand_are_no_trace():
     def by_hand(x, how=None):
         out = x.detach() * 2
         if x._node is not None:
@@ -443,7 +443,7 @@ def test_results_that_go_into_out():
             assert flow.matmul(a, b, out=flow.ones(2)).shape == (3, 3)
 
 
-def test_no_grad_and_inference_are_other_courses():
+def test_no_grad_and_inference_are_other_traces():
     call = steady(plain(flow.sum))
     x = numbers(4, 4, grad=True)
     with_grad, _ = followed(call, x, 1)
@@ -466,7 +466,7 @@ def test_autocast_a_capture_and_listeners_to_nodes_are_the_functions():
     assert flow.compile(lambda x: call(x, w))(x).tolist() == call(x, w).tolist()
 
 
-def test_a_choice_of_kernels_is_no_courses():
+def test_a_choice_of_kernels_is_no_traces():
     q = numbers(1, 2, 4, 8)
     attend = F.scaled_dot_product_attention
     followed_by = [attend(q, q, q) for _ in range(4)][-1].tolist()
@@ -476,7 +476,7 @@ def test_a_choice_of_kernels_is_no_courses():
     np.testing.assert_allclose(attend(q, q, q).tolist(), followed_by, rtol=1e-6)
 
 
-def test_another_default_dtype_is_another_course():
+def test_another_default_dtype_is_another_trace():
     call = steady(lambda x: x / 2)
     x = flow.tensor([1, 2])
     assert followed(call, x)[0].dtype is flow.float32
@@ -597,7 +597,7 @@ def test_several_threads_follow_and_learn():
     np.testing.assert_allclose(call(x, 3).numpy(), x.numpy().sum(1)[:3], rtol=1e-5)
 
 
-def test_courses_are_kept_within_bounds_and_forgotten():
+def test_traces_are_kept_within_bounds_and_forgotten():
     call = steady(plain(flow.narrow))
     x = flow.ones(4000)
     assert followed(call, x, 0, 1, 2)[1]
@@ -610,7 +610,7 @@ def test_courses_are_kept_within_bounds_and_forgotten():
     assert followed(call, x, 0, 1, 2)[1]
 
 
-def test_gradients_of_others_are_no_courses():
+def test_gradients_of_others_are_no_traces():
     """The gradient of a user's op may do anything."""
     asked = []
 
