@@ -17,8 +17,8 @@ from flowvm.autograd import node_listeners
 from flowvm.autograd.engine import anomaly
 from flowvm.autograd.hooks import NodeHooks
 from flowvm.eager.nodes import Node
-from flowvm.eager.reading import values_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import values_of
 from flowvm.errors import AutogradError
 from flowvm.guards.regions import Switched
 from flowvm.vm.callers.lines import is_internal

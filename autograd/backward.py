@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from flowvm.autograd.engine import Watch, add_to_grad, natively_run, run
 from flowvm.eager.modes import current_recorder, recording
-from flowvm.eager.native.driving import started
+from flowvm.eager.native.functions import whole_backward
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.callers.tracebacks import border
@@ -178,7 +178,7 @@ def _batched(
 
 
 @method("backward")
-@functools.partial(started, gradients=natively_run, ones=_ones)
+@functools.partial(whole_backward, gradients=natively_run, ones=_ones)
 @border
 def _tensor_backward(
     t: Tensor,

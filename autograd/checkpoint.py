@@ -29,7 +29,7 @@ from typing import Any
 from flowvm.autograd import node_listeners
 from flowvm.autograd.function import FunctionCtx
 from flowvm.autograd.modes import enable_grad
-from flowvm.eager.autocasting import autocast_dtype, autocasting_apart
+from flowvm.eager.autocast import autocast_dtype, autocasting_apart
 from flowvm.eager.modes import current_recorder, grad_enabled, pinned
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias

@@ -14,8 +14,6 @@ Invariants
   memory, and the gradient's own graph is not wanted;
 - an error in a gradient function or hook leaves the thread's modes as they were, and every `.grad`
   as complete as it was.
-
-Long because backward is one loop, and its special cases are read beside it.
 """
 
 from __future__ import annotations
@@ -27,20 +25,20 @@ from typing import Any
 
 from flowvm.autograd.hooks import NodeHooks, run_hooks
 from flowvm.autograd.leaf import AccumulateGrad
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
+from flowvm.eager.global_calls import Globals
 from flowvm.eager.modes import Recorder, current_recorder, pinned, recording, user_line
-from flowvm.eager.native.courses import steady_gradient
-from flowvm.eager.native.driving import gone_back
+from flowvm.eager.native.functions import backward_loop
+from flowvm.eager.native.trace_cache import steady_gradient
 from flowvm.eager.nodes import Node, OutputEdge
-from flowvm.eager.placed import Globals
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AutogradError
 from flowvm.files.printable import printable
 from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import cast, sum_to
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
 from flowvm.private.cpython import SOLE, getrefcount
 from flowvm.vm.callers.hot import hot
@@ -78,8 +76,8 @@ class Watch:
             self.found[place] = g.get(index) if g.__class__ is dict else g
 
 
-class Course:
-    """One backward while it runs, for hooks that ask `current_course()`.
+class BackwardRun:
+    """One backward while it runs, for hooks that ask `current_backward()`.
 
     counts  the nodes that it comes to are the keys
     kept    what hooks keep until it ends, by hook
@@ -108,18 +106,18 @@ def run(
     ready = [node for node in reversed(grads) if counts.get(node, -1) == 0]
     roots.clear()  # of a gradient that nobody else holds, the engine's is the only reference
     edge = g = None  # type: ignore[assignment]
-    here, recorder, course = user_line(), current_recorder(), Course(counts)
-    with recording(create_graph), pinned(here, course):
+    here, recorder, backward_run = user_line(), current_recorder(), BackwardRun(counts)
+    with recording(create_graph), pinned(here, backward_run):
         if recorder is None and not hot["autocast"]:
             _run(ready, grads, counts, keep_graph, create_graph, watch, here)
-            for end in course.ends:
+            for end in backward_run.ends:
                 end()
             return
         with autocasting(None), nullcontext() if recorder is None else _back(recorder):
             if recorder is not None:
                 recorder.phase = "backward"
             _run(ready, grads, counts, keep_graph, create_graph, watch, here)
-            for end in course.ends:
+            for end in backward_run.ends:
                 end()
 
 
@@ -273,8 +271,8 @@ def _run_usual(
     """
 
 
-_run_usual = gone_back(_run_usual, _gradients)
-natively_run = _gradients  # what that follows the courses of
+_run_usual = backward_loop(_run_usual, _gradients)
+natively_run = _gradients  # what that replays the traces of
 
 
 @border
@@ -284,11 +282,11 @@ def _go_on(
     counts: dict[Any, int],
     here: list[Any],
     keep_graph: bool,
-    course: Course,
+    backward_run: BackwardRun,
 ) -> None:
     """Run the nodes that native backward has left, in its regions."""
     _run(ready, grads, counts, bool(keep_graph), False, None, here)
-    for end in course.ends:
+    for end in backward_run.ends:
         end()
 
 
@@ -520,4 +518,4 @@ def _explain(error: Exception, node: Any) -> None:
 
 # for native backward
 hot.update(fitted=_fitted, arrive=_arrive, add_in_place=_add_in_place, explain=_explain)
-hot.update(go_on=_go_on, Course=Course)
+hot.update(go_on=_go_on, BackwardRun=BackwardRun)

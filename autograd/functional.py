@@ -13,11 +13,11 @@ import numpy as np
 
 from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentTypeError, AutogradError, DTypeError
 from flowvm.loading.listing import listing
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import stack
 
 # public: autograd

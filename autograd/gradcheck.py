@@ -15,8 +15,8 @@ import numpy as np
 
 from flowvm.autograd.backward import grad
 from flowvm.autograd.modes import enable_grad
-from flowvm.eager.reading import adopt_array, values_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array, values_of
 from flowvm.errors import ArgumentError, FlowError, GradcheckError
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import float64

@@ -17,7 +17,7 @@ from typing import Any
 from flowvm.autograd.checkpoint import Listener, placed
 from flowvm.autograd.hooks import RemovableHandle, node_of, register_hook
 from flowvm.autograd.modes import no_grad
-from flowvm.eager.modes import current_course
+from flowvm.eager.modes import current_backward
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
@@ -216,7 +216,7 @@ def increment_version(tensor: Tensor) -> None:
 
 
 class _Joint:
-    """A hook of several tensors; the backward's Course keeps the gradients that it has seen.
+    """A hook of several tensors; the backward's BackwardRun keeps the gradients that it has seen.
 
     nodes    where the tensors stood when it was made, one for each
     """
@@ -228,19 +228,19 @@ class _Joint:
 
     def first(self, g: Tensor) -> None:
         """Take a gradient; call the hook with the first of a backward."""
-        kept = current_course().kept
+        kept = current_backward().kept
         if self not in kept:
             kept[self] = None
             self.hook(g)
 
     def see(self, place: int, g: Tensor) -> None:
         """Take the gradient of one tensor; call the hook when all that will come are there."""
-        course = current_course()
-        found = course.kept.get(self)
+        backward_run = current_backward()
+        found = backward_run.kept.get(self)
         if found is None:
-            due = sum(node in course.counts for node in self.nodes)
-            found = course.kept[self] = _Found([None] * len(self.nodes), due)
-            course.ends.append(partial(self._ended, found))
+            due = sum(node in backward_run.counts for node in self.nodes)
+            found = backward_run.kept[self] = _Found([None] * len(self.nodes), due)
+            backward_run.ends.append(partial(self._ended, found))
         found.gradients[place] = g
         found.due -= 1
         if not found.due:

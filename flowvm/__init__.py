@@ -21,6 +21,7 @@ from flowvm.guards.regions import reverting as _reverting
 
 with _reverting(gc.enable if gc.isenabled() else gc.disable, gc.disable):
     _need_global_lock()
+    __path__.append(f"{__path__[0]}/torch_names")  # `flowvm.mps` and the like are files there
     from flowvm.loading import providers as _providers  # noqa: F401 - it tells lower layers who answers
 
     _settle()
@@ -72,27 +73,30 @@ from flowvm.streams import Stream, current_stream, get_num_threads, set_num_thre
 
 if TYPE_CHECKING:
     from flowvm import (
-        accelerator as accelerator, amp as amp, array_api as array_api, backends as backends, comm
-        as comm, cuda as cuda, datasets as datasets, distributed as distributed, distributions as
-        distributions, env as env, fft as fft, func as func, futures as futures, fx as fx, graph as
-        graph, hub as hub, jit as jit, lab as lab, library as library, linalg as linalg, lowrank as
-        lowrank, masked as masked, memory as memory, mock_torch as mock_torch, mps as mps,
-        multiprocessing as multiprocessing, nn as nn, onnx as onnx, optim as optim, overrides as
-        overrides, profiler as profiler, random as random, return_types as return_types, sbp as sbp,
-        signal as signal, sparse as sparse, special as special, testing as testing, utils as utils,
-        xpu as xpu,
+        amp as amp, array_api as array_api, backends as backends, cuda as cuda, datasets as
+        datasets, distributed as distributed, distributions as distributions, fft as fft, func as
+        func, fx as fx, graph as graph, lab as lab, linalg as linalg, memory as memory, nn as nn,
+        onnx as onnx, optim as optim, overrides as overrides, profiler as profiler, random as
+        random, signal as signal, sparse as sparse, special as special, testing as testing, utils as
+        utils,
+    )
+    from flowvm.torch_names import (
+        accelerator as accelerator, comm as comm, env as env, futures as futures, hub as hub, jit as
+        jit, library as library, lowrank as lowrank, masked as masked, mock_torch as mock_torch, mps
+        as mps, multiprocessing as multiprocessing, return_types as return_types, sbp as sbp, xpu as
+        xpu,
     )
     from flowvm.amp.autocast_mode import autocast
     from flowvm.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
     from flowvm.cuda.options import get_float32_matmul_precision, set_float32_matmul_precision
     from flowvm.func.batching import vmap as vmap
-    from flowvm.lowrank import (
+    from flowvm.torch_names.lowrank import (
         lobpcg as lobpcg, pca_lowrank as pca_lowrank, svd_lowrank as svd_lowrank,
     )
     from flowvm.methods import (
         cast as cast, global_to_global as global_to_global, local_to_global as local_to_global,
     )
-    from flowvm.natives import (
+    from flowvm.torch_names.natives import (
         alpha_dropout as alpha_dropout, constant_pad_nd as constant_pad_nd, embedding_renorm_ as
         embedding_renorm_, feature_alpha_dropout as feature_alpha_dropout, feature_dropout as
         feature_dropout, frobenius_norm as frobenius_norm, grid_sampler as grid_sampler,
@@ -113,7 +117,7 @@ if TYPE_CHECKING:
     )
     from flowvm.nn.composites.pools import max_pool1d_with_indices as max_pool1d_with_indices
     from flowvm.nn.graph.function import compile as compile
-    from flowvm.nn.utils.summarizing import summary as summary
+    from flowvm.nn.utils.model_summary import summary as summary
     from flowvm.ops.places.suppression import nms
     from flowvm.ops.planes.deform_conv import deform_conv2d
     from flowvm.ops.planes.regions import roi_align
@@ -122,9 +126,9 @@ if TYPE_CHECKING:
         _softmax_backward_data,
     )
     from flowvm.profiler.front.magics import load_ipython_extension as load_ipython_extension
-    from flowvm.profiler.views.explaining import explain
+    from flowvm.profiler.views.explanation import explain
     from flowvm.serialization import load, save
-    from flowvm.settings import (
+    from flowvm.torch_names.settings import (
         are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
         clear_autocast_cache as clear_autocast_cache, get_autocast_cpu_dtype as
         get_autocast_cpu_dtype, get_autocast_dtype as get_autocast_dtype, get_autocast_gpu_dtype as
@@ -176,7 +180,7 @@ _LATE: dict[str, str] = {
     ), "flowvm.nn.composites.losses"),
     "max_pool1d_with_indices": "flowvm.nn.composites.pools",
     "compile": "flowvm.nn.graph.function",
-    "summary": "flowvm.nn.utils.summarizing",
+    "summary": "flowvm.nn.utils.model_summary",
     "nms": "flowvm.ops.places.suppression",
     "deform_conv2d": "flowvm.ops.planes.deform_conv",
     "roi_align": "flowvm.ops.planes.regions",
@@ -184,7 +188,7 @@ _LATE: dict[str, str] = {
         "_log_softmax_backward_data", "_softmax_backward_data",
     ), "flowvm.ops.rows.softmax"),
     "load_ipython_extension": "flowvm.profiler.front.magics",
-    "explain": "flowvm.profiler.views.explaining",
+    "explain": "flowvm.profiler.views.explanation",
     **dict.fromkeys(("load", "save"), "flowvm.serialization"),
     **dict.fromkeys((
         "are_deterministic_algorithms_enabled", "clear_autocast_cache", "get_autocast_cpu_dtype",

@@ -16,8 +16,6 @@ the VM is made of, is read from the environment alone.
     4   and the source and types of each kernel that is compiled or loaded, and LLVM's code of it
 
 From level 2 on each instruction is waited for, up to a quarter of a second: little overlaps.
-
-Long because it is one table.
 """
 
 import os

@@ -46,8 +46,6 @@ stands for both inherits from both:
           CancelledError                               a cancel came before it was computed
           FreedError                                   the tensor's storage has been released
           ScheduleError                                a recorded run broke the order of accesses
-
-Long because every error and every status stands here, with its words.
 """
 
 from __future__ import annotations

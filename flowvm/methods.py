@@ -13,7 +13,7 @@ from typing import Any, Final
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, MissingNameError
 from flowvm.meta.dtype import as_dtype
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 
 # public: flow (late, unlisted)
 

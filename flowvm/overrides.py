@@ -5,7 +5,7 @@ public function, method or property that is called with an instance of it; a `To
 that is entered is asked of every call on its thread.  Of a subclass of Tensor flowvm knows when it
 is made; of a class that is none, such as one that only looks like a tensor, once `begin`,
 `has_torch_function` or the like was called: before that a call with it is an error that says so.
-How: `flowvm.eager.overriding`.  Nothing costs anything while nobody takes calls over; from then on
+How: `flowvm.eager.overrides`.  Nothing costs anything while nobody takes calls over; from then on
 each call that is no native one costs two more calls of Python functions, 0.2 us or so.
 """
 
@@ -20,8 +20,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from flowvm import autograd, fft, linalg, ops, special
-from flowvm.eager import overriding
-from flowvm.eager.overriding import ALL, SUBCLASSES, begin, give_way, modes, unasked, unwrapped
+from flowvm.eager import overrides
+from flowvm.eager.overrides import ALL, SUBCLASSES, begin, give_way, modes, unasked, unwrapped
 from flowvm.eager.tensor import Tensor
 from flowvm.guards.regions import Mode, Region
 from flowvm.loading.listing import listing
@@ -137,7 +137,7 @@ def has_torch_function(relevant_args: Iterable[Any]) -> bool:
     False
     """
     begin()
-    return bool(overriding.open_modes() or overriding.overriding(relevant_args))
+    return bool(overrides.open_modes() or overrides.overriding(relevant_args))
 
 
 def has_torch_function_unary(arg: Any) -> bool:
@@ -178,9 +178,7 @@ def handle_torch_function(
     ('twice', tensor([2.]))
     """
     begin()
-    return overriding.overridden(
-        public_api, overriding.overriding(relevant_args), args, dict(kwargs)
-    )
+    return overrides.overridden(public_api, overrides.overriding(relevant_args), args, dict(kwargs))
 
 
 def wrap_torch_function(

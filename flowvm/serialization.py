@@ -6,7 +6,7 @@ is JSON in the file's metadata. Nothing is pickled, so loading a file never runs
 occurs twice is stored once and is one tensor again after loading. Tensors that share a storage
 share one again: the storage is stored once, up to the last byte that one of them has, and the
 structure says where in it each lies. A file of many such views is smaller if they are cloned first.
-Files are written by `flowvm.files.writing`: a crash leaves either the old file or the new.
+Files are written by `flowvm.files.writer`: a crash leaves either the old file or the new.
 
 In the JSON a dict or list that JSON has is itself; what it has not is a one-entry dict:
 
@@ -28,8 +28,6 @@ What is read is not trusted: the header's sizes and offsets are those of the fil
 and the JSON has no key twice and no depth without end; `flowvm.files.bounds` has the bounds on
 keys.  PyTorch's files are read by
 `flowvm.files.pickles`, which runs nothing of them; OneFlow's folders of variables here.
-
-Long because what is written and what is read stand together.
 """
 
 from __future__ import annotations
@@ -47,8 +45,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor, alias, new_tensor
+from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files.bounds import Bounds, check_shape, check_tree
 from flowvm.files.pickles import MOST_REPEATED, MOST_TIMES, read_legacy, read_zip
@@ -66,7 +64,7 @@ from flowvm.files.schema import (
     text,
 )
 from flowvm.files.shards import is_sharded, is_shards, read, write
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.loading.listing import listing
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.device import meta as nowhere

@@ -158,11 +158,6 @@ from flowvm.ops.sequences.attention import scaled_dot_product_attention
 from flowvm.ops.sequences.recurrent import (
     gru, gru_cell, lstm, lstm_cell, rnn_relu, rnn_relu_cell, rnn_tanh, rnn_tanh_cell,
 )
-from flowvm.ops.shapes.asking import (
-    broadcast_shapes, clone, detach, get_device, is_complex, is_conj, is_distributed,
-    is_floating_point, is_inference, is_neg, is_nonzero, is_same_size, is_signed, is_storage,
-    is_tensor, numel, resolve_conj, resolve_neg,
-)
 from flowvm.ops.shapes.blocks import block_diag, combinations, diagflat
 from flowvm.ops.shapes.closed_range import range
 from flowvm.ops.shapes.complex_parts import complex, imag, real, view_as_complex, view_as_real
@@ -180,8 +175,13 @@ from flowvm.ops.shapes.matrices import (
     cartesian_prod, diag, diag_embed, eye, meshgrid, tril, tril_indices, triu, triu_indices, vander,
 )
 from flowvm.ops.shapes.padding import flip, fliplr, flipud, pad, roll, rot90
+from flowvm.ops.shapes.queries import (
+    broadcast_shapes, clone, detach, get_device, is_complex, is_conj, is_distributed,
+    is_floating_point, is_inference, is_neg, is_nonzero, is_same_size, is_signed, is_storage,
+    is_tensor, numel, resolve_conj, resolve_neg,
+)
 from flowvm.ops.shapes.ranges import arange, linspace, logspace
-from flowvm.ops.shapes.scattered import (
+from flowvm.ops.shapes.scatter_views import (
     alias_copy, as_strided_copy, as_strided_scatter, detach_copy, diagonal_copy, diagonal_scatter,
     expand_copy, narrow_copy, permute_copy, select_copy, select_scatter, slice_copy, slice_scatter,
     split_copy, split_with_sizes_copy, squeeze_copy, t_copy, transpose_copy, unbind_copy,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.autocasting import AMP
+from flowvm.eager.autocast import AMP
 from flowvm.eager.interpreter import operators
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.ops.declare.registry import SAMPLES
@@ -45,7 +45,7 @@ OTHERWISE = {
 def no_region_left():
     yield
     assert not hot["autocast"]
-    assert flow.eager.autocasting.autocast_dtype() is None
+    assert flow.eager.autocast.autocast_dtype() is None
 
 
 def converted(value, make, dtypes):

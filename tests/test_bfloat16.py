@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.reading import adopt_array, memory_of
+from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import DTypeError
 
 bf = flow.bfloat16

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from flowvm import from_dlpack, ones, tensor, vm, zeros
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DeviceError
 from flowvm.meta.dtype import ALL_DTYPES, DType, bfloat16
 from flowvm.utils import dlpack

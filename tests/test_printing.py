@@ -14,8 +14,8 @@ import pytest
 
 import flowvm as flow
 from flowvm import empty, get_printoptions, ones, printoptions, set_printoptions, tensor
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND, STO

@@ -3,7 +3,7 @@
 import pytest
 
 import flowvm as flow
-from flowvm.eager.autocasting import autocast_mode
+from flowvm.eager.autocast import autocast_mode
 
 
 def test_deterministic_algorithms():

@@ -181,7 +181,7 @@ def test_the_cause_and_the_context_stay() -> None:
 
 def test_a_bug_of_flowvms_shows_where_it_is() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("flowvm.eager.reading.wait_for", lambda *_, **__: {}["bug"])
+        patch.setattr("flowvm.eager.values.wait_for", lambda *_, **__: {}["bug"])
         error, shown = frames(X.numpy)
     assert type(error) is KeyError
     assert "flowvm numpy" in shown

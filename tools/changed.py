@@ -55,6 +55,8 @@ def module_of(path: Path) -> str:
     """Return the dotted name of a file's module."""
     parts = path.with_suffix("").parts
     parts = parts[:-1] if parts[-1] == "__init__" else parts
+    if parts[:2] == ("flowvm", "torch_names") and len(parts) == 3:
+        parts = (parts[0], parts[2])  # which are on the path of flowvm
     return ".".join(("flowvm", *parts) if parts[0] in MOVED else parts)
 
 

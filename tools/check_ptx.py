@@ -82,7 +82,7 @@ def _told(found: list[Found], seconds: float, everything: bool) -> int:
 
 
 def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) -> Found:
-    from flowvm.cuda.compiler.compiling import available
+    from flowvm.cuda.compiler.compilation import available
     from flowvm.ops.declare.registry import SAMPLES
 
     if why := available():
@@ -176,7 +176,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _check(call: Any, capabilities: Any, found: Found, seen: set[Any]) -> None:
-    from flowvm.cuda.compiler.compiling import signature_of
+    from flowvm.cuda.compiler.compilation import signature_of
     from flowvm.cuda.launch import KernelStep
     from flowvm.errors import DeviceError
     from flowvm.ops.declare.cuda.lowering import launch_of
@@ -214,7 +214,7 @@ def _compiled_as(kernel: Any, signature: Any) -> Any:
 
 
 def _compile(name: str, kernel: Any, signature: Any, capabilities: Any, found: Found) -> None:
-    from flowvm.cuda.compiler.compiling import ptx
+    from flowvm.cuda.compiler.compilation import ptx
     from flowvm.errors import CompileError
     from flowvm.ops.declare.cuda.bodies import is_body
 

@@ -35,6 +35,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 MOVED = ("ops", "autograd", "graph")  # top-level folders that are imported as flowvm.<name>
+ROOM = "torch_names"  # a folder of flowvm whose files are imported as flowvm.<name>
 BEGIN = "# --- public names, by `python -m tools.faces`"
 END = "# --- by hand"
 SHORT = {"flow": "flowvm", "F": "flowvm.nn.functional"}
@@ -63,9 +64,18 @@ def modules(root: Path = ROOT) -> dict[str, Path]:
     for folder, prefix in ((root / "flowvm", ""), *((root / name, name + ".") for name in MOVED)):
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
+            if parts[0] == ROOM and parts[-1] != "__init__":
+                parts = parts[1:]
             dotted = (prefix + ".".join(parts)).removesuffix("__init__").rstrip(".")
             found[f"flowvm.{dotted}" if dotted else "flowvm"] = path
     return found
+
+
+def static(module: str) -> str:
+    """Return the name by which type checkers find a module: they do not read `__path__`."""
+    package, _, name = module.rpartition(".")
+    inside = package == "flowvm" and (ROOT / "flowvm" / ROOM / f"{name}.py").exists()
+    return f"flowvm.{ROOM}.{name}" if inside else module
 
 
 def names_of(statement: ast.stmt) -> list[str]:
@@ -166,6 +176,7 @@ def _imports(names: Iterable[Public], margin: str = "") -> Iterator[str]:
     for one in names:
         by_module[one.module].append(one)
     for module, group in sorted(by_module.items()):
+        module = static(module) if margin else module
         exported = {one.name: one.listed for one in group if one.typed}
         typed = [n if exported[n] else f"{n} as {n}" for n in sorted(exported, key=order)]
         untyped = sorted({one.name for one in group if not one.typed}, key=order)
@@ -187,8 +198,12 @@ def part(module: str, path: Path, names: list[Public]) -> str:
     shown = {one.name for one in names if one.listed} | own
     if late or modules_of_it:
         lines += ["", "if TYPE_CHECKING:"]
-        exported = [f"{name} as {name}" for name in modules_of_it]
-        lines += [_list(f"from {module} import (", exported, ")", "    ")] if exported else []
+        by_home = defaultdict(list)
+        for name in modules_of_it:
+            home = static(f"{module}.{name}").rpartition(".")[0]
+            by_home[home].append(f"{name} as {name}")
+        for home, exported in sorted(by_home.items()):
+            lines.append(_list(f"from {home} import (", exported, ")", "    "))
         lines += _imports([one for one in late if one.typed], "    ")
     if late:
         lines += ["", *_late(late)]

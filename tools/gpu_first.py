@@ -63,17 +63,17 @@ def _doubled() -> Callable[..., None]:
 
 def compiler() -> str:
     """A kernel becomes PTX, and the driver loads it."""
-    from flowvm.cuda.compiler import compiling
+    from flowvm.cuda.compiler import compilation
     from flowvm.cuda.driver.runtime import runtime
 
     made = runtime(0)
     if made.driver.fake is not None and not made.driver.fake.ptx:
         return "kernels are not compiled for this driver"
-    if why := compiling.available():
+    if why := compilation.available():
         raise RuntimeError(why)
     signature = (("float32", 1, "C"), ("float32", 1, "C"), "int64")
     kernel = _doubled()
-    text, entry = compiling.ptx(kernel, signature, made.properties.capability)
+    text, entry = compilation.ptx(kernel, signature, made.properties.capability)
     head = [line for line in text.splitlines() if line.startswith((".version", ".target"))]
     handle = made.function(kernel, signature)
     return f"{' '.join(head)}, entry {entry}, handle {handle:#x}"

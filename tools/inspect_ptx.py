@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _told(case: Case, arch: str, everything: bool) -> int:
-    from flowvm.cuda.compiler.compiling import ptx, signature_of
+    from flowvm.cuda.compiler.compilation import ptx, signature_of
 
     flagged, seen = 0, set()
     for step in steps(case):

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # mypy over the package, the tools and the tutorials.  ops/, autograd/ and graph/ are imported as
 # flowvm.ops and so on, which mypy cannot be told: it gets a folder of links in which they lie where
-# they are imported from.  Paths in its output are the repository's.
+# they are imported from, and so do the files of flowvm/torch_names.  Paths in its output are the repository's.
 #
 #   tools/typecheck.sh [python] [mypy options]
 set -euo pipefail
@@ -16,6 +16,8 @@ root=$PWD
 for entry in flowvm/* ops autograd graph; do
   [[ $entry != *__pycache__ && -e $entry ]] && ln -s "$root/$entry" "$farm/flowvm/"
 done
+
+ln -s "$root"/flowvm/torch_names/[a-z]*.py "$farm/flowvm/" # which are imported as flowvm.mps
 
 ln -sfn "$root/tools" "$farm/tools"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype, autocast_mode, defaults, inside
+from flowvm.eager.autocast import autocast_dtype, autocast_mode, defaults, inside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.guards.regions import AroundToo, Mode
@@ -41,7 +41,7 @@ class autocast(AroundToo):  # noqa: N801 - PyTorch's name
     Products and convolutions convert their float32 inputs to `dtype`; exponentials, logarithms,
     powers, sums, softmax, layer_norm, group_norm and losses convert 16-bit ones to float32; `cat`
     and its like to the widest; all else computes in what it is given.  PyTorch's CUDA lists
-    (`flowvm.eager.autocasting`).  Backward belongs outside; inside, it computes as if it were.
+    (`flowvm.eager.autocast`).  Backward belongs outside; inside, it computes as if it were.
 
     DeviceError for a device_type that is not there, ArgumentError for another dtype.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from flowvm.backends._switching import with_switches
+from flowvm.backends._switches import with_switches
 from flowvm.cuda import options
 from flowvm.loading.listing import listing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from flowvm.backends._switching import with_switches
+from flowvm.backends._switches import with_switches
 from flowvm.cuda import options
 from flowvm.loading.listing import listing, own_names
 

@@ -5,8 +5,6 @@ Both trainings begin with the same weights and see the same images, so they must
 losses.  Its kernels are large, so a graph saves little there, and a network of small kernels is
 timed, too.  Everything printed is measured in this run.  The exit code is 0 only if both trainings
 reach 97 % on the test images, so the demo is also an end-to-end check.
-
-Long because it is one program, to be read from its beginning to its end.
 """
 
 import argparse

@@ -4,8 +4,6 @@ A verdict a line, with the fix on the same line, so that the output can be paste
 report.  Environment checks read metadata and touch no device; then the private names that flowvm
 uses of other packages are looked for, and the self-test runs ops through the VM and compares them
 with NumPy.  The exit code is 1 if a line says FAIL, else 0.
-
-Long because it is a list: each check is here, with the words that say how to mend it.
 """
 
 import argparse

@@ -11,9 +11,9 @@ from flowvm.errors import ArgumentError
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
-    from flowvm.lab import comparing, graphs, machines
+    from flowvm.lab import comparison, graphs, machines
 else:
-    comparing = lazy("flowvm.lab.comparing")
+    comparison = lazy("flowvm.lab.comparison")
     graphs = lazy("flowvm.lab.graphs")
     machines = lazy("flowvm.lab.machines")
 
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
     policies = [name.strip() for name in args.policy.split(",")]
     kind = machines.Machine
     table = {str(n): kind.here(n) if args.here else kind(n, link=args.link) for n in counts}
-    results = comparing.sweep({Path(args.run).name: dag}, table, policies)
+    results = comparison.sweep({Path(args.run).name: dag}, table, policies)
     if args.csv:
         results.csv(args.csv)
     if args.svg:

@@ -1,7 +1,7 @@
 """`flowvm launch -n 4 train.py`: a program on several ranks of this machine, by mpiexec.
 
 Each rank gets its part of the cores, each line of output the number of its rank.  When a rank
-fails, the others hear of it (`flowvm.ranks.watching`), report their waits and end; the rest are
+fails, the others hear of it (`flowvm.ranks.watcher`), report their waits and end; the rest are
 ended.  The exit code is the first failed rank's.
 """
 
@@ -22,7 +22,7 @@ from flowvm.commands import rank
 from flowvm.errors import ArgumentError, CommunicationError
 from flowvm.guards import processes
 from flowvm.ranks.library import INSTALL, is_installed, wheel_file
-from flowvm.ranks.watching import BROKEN, ENDED, FIRST
+from flowvm.ranks.watcher import BROKEN, ENDED, FIRST
 
 PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
 AT_ONCE = 3.0  # and after a request to end

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.eager.overriding import ALL, unasked
+from flowvm.eager.overrides import ALL, unasked
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError
 from flowvm.fx import make_fx as make_fx

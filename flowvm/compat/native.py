@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.accelerator import current_accelerator
-from flowvm.eager.overriding import disabled as _disabled_torch_function_impl  # noqa: F401
+from flowvm.eager.overrides import disabled as _disabled_torch_function_impl  # noqa: F401
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError
 from flowvm.jit import ScriptFunction as ScriptFunction

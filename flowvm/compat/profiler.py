@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import flowvm.profiler as own
 from flowvm.compat.profiler_events import EventList, FunctionEvent, FunctionEventAvg, Interval
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.profiler.run.shapes import shapes_of
 from flowvm.vm.machine.words import KIND
 

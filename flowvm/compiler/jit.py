@@ -18,9 +18,7 @@ Guarantees
   set).
 
 `flowvm.compiler.native` says which functions may be compiled, and turns them into LLVM's modules;
-`flowvm.compiler.reach` says what a key covers.
-
-Long because it is one path: key, cache entry, linking, optimizing, code, loading.
+`flowvm.compiler.dependencies` says what a key covers.
 """
 
 from __future__ import annotations
@@ -43,9 +41,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flowvm.compiler import cache
+from flowvm.compiler.dependencies import source_key
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.compiler.progress import compiling
-from flowvm.compiler.reach import source_key
 from flowvm.compiler.target import Target, level, levels_here, target
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError

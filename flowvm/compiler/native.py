@@ -20,8 +20,6 @@ Invariants
   would not find how to vectorize the loops that they end up in; it finds that of the others itself.
 
 What of Numba is private stands in `flowvm.private.numba`.
-
-Long because typing and lowering, and all three kinds of functions that take part, are one subject.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ Invariants
 
 Private to Numba are the shortcuts in the table of `flowvm.private.numba`, the attributes that are
 replaced here, and `_impl_keys` and `_values` of what they are replaced on.
-
-Long because each shortcut says what Numba does and why kernels do not need it.
 """
 
 from __future__ import annotations

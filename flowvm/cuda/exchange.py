@@ -22,9 +22,9 @@ import numpy as np
 
 from flowvm.cuda.driver.driver import error_of
 from flowvm.cuda.driver.runtime import runtime, runtimes
-from flowvm.cuda.peeking import own_stream
-from flowvm.eager.reading import adopt_array, memory_now, wait_for
+from flowvm.cuda.element_reader import own_stream
 from flowvm.eager.tensor import Storage, Tensor
+from flowvm.eager.values import adopt_array, memory_now, wait_for
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, FlowError
 from flowvm.interop.capsules import CODES, UNSIGNED, dtype_code, marked, retyped
 from flowvm.meta.device import Device, require

@@ -36,7 +36,7 @@ from flowvm.launch import View
 from flowvm.meta.meta import TensorMeta
 
 STATUS_AT = 6  # place of the status in Details
-LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.declare.cuda.placing`)
+LINE = 8  # words of Details; the last is for graphs (`flowvm.ops.declare.cuda.live_numbers`)
 UNSIZED = 1 << 40  # rows of an operand about which only the device knows: its memory bounds it
 
 

@@ -18,7 +18,7 @@ from flowvm.loading.listing import listing
 # --- public names, by `python -m tools.faces`
 # isort: off
 # fmt: off
-from flowvm.distributed.exchanging import (
+from flowvm.distributed.collectives import (
     all_gather, all_gather_into_tensor, all_reduce, all_to_all, all_to_all_single, barrier,
     broadcast, gather, monitored_barrier, reduce, reduce_scatter, reduce_scatter_tensor, scatter,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flowvm.config import config
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError
 from flowvm.loading.lazy import lazy
-from flowvm.ranks.launched import is_launched
+from flowvm.ranks.launch_env import is_launched
 from flowvm.ranks.library import is_installed
 from flowvm.ranks.world import Group, rank, world, world_size
 

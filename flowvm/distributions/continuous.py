@@ -1,7 +1,4 @@
-"""Distributions of one real number with a location, a scale or bounds: their formulas are short.
-
-Long because it is a list of them.
-"""
+"""Distributions of one real number with a location, a scale or bounds: their formulas are short."""
 
 from __future__ import annotations
 

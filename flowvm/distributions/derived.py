@@ -1,7 +1,4 @@
-"""Distributions that are a transform of another one, with what is known of them besides.
-
-Long because it is a list of them.
-"""
+"""Distributions that are a transform of another one, with what is known of them besides."""
 
 from __future__ import annotations
 

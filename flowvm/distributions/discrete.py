@@ -1,7 +1,4 @@
-"""Distributions of counts and choices.
-
-Long because it is a list of them.
-"""
+"""Distributions of counts and choices."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The formulas are those of the distributions' textbooks; exponential families of gamma's kind as in
 Penny, "KL-divergences of normal, gamma, Dirichlet and Wishart densities", 2001.
-
-Long because it is a table of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Distributions of vectors and matrices whose elements depend on each other.
-
-Long because it is a list of them.
-"""
+"""Distributions of vectors and matrices whose elements depend on each other."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Invertible functions with the logarithm of how they stretch: y = t(x), x = t.inv(y).
-
-Long because it is a list of them.
-"""
+"""Invertible functions with the logarithm of how they stretch: y = t(x), x = t.inv(y)."""
 
 from __future__ import annotations
 

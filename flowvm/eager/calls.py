@@ -10,8 +10,6 @@ stands between a call and it afterwards.
 
 Its globals are `hot` itself, which is how it sees `limit`, `departed` and `counter` change; what
 belongs to the operator is in its closure.
-
-Long because the text of a call is read beside what compiles it.
 """
 
 from __future__ import annotations
@@ -140,7 +138,7 @@ def publishing(values: Sequence[str], taken: str = "") -> list[str]:
     From the number to the mark the record is being published: the scheduler waits for it, so what
     waits for the scheduler waits for itself.  Nothing is issued, waited for or collected there, and
     only ints, floats and references that are words already are packed.  Where `config.debug_calls`
-    is set, `flowvm.vm.callers.publishing` asserts it.
+    is set, `flowvm.vm.callers.publish_check` asserts it.
 
     Behind a number that was taken there is a record, whatever comes in between: a scalar that no
     word holds, MemoryError, an exception of a signal handler.

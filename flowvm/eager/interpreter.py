@@ -4,8 +4,6 @@ An `Operator` says what its calls mean; `flowvm.eager.calls` writes the Python f
 them.  On a miss `Operator.lower` infers (wrong arguments raise here, on the caller's line),
 compiles or loads the kernel and describes the call as an `Invocation`; that becomes an entry of the
 VM, and the next call with such metas finds it in the operator's cache.
-
-Long because what an operator is and everything that a miss asks of it are read together.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ import numpy as np
 
 from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
-from flowvm.eager.autocasting import AMP
+from flowvm.eager.autocast import AMP
 from flowvm.eager.calls import call_function
+from flowvm.eager.global_calls import Globals, is_placed, local_of, mixed
 from flowvm.eager.live import Live, now
-from flowvm.eager.modes import current_listener, current_recorder, placed
+from flowvm.eager.modes import current_recorder, current_trace_recorder, placed
 from flowvm.eager.native.install import callable_of
-from flowvm.eager.overriding import hint
-from flowvm.eager.placed import Globals, is_placed, local_of, mixed
+from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.guards.kept import Kept
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
@@ -110,7 +108,7 @@ class Operator(Unique):
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
     site: Any = field(init=False, default=None, repr=False)  # for native calls
-    kept: Kept = field(default_factory=lambda: Kept("calls"))
+    kept: LRUCache = field(default_factory=lambda: LRUCache("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
     twin: Callable[..., Any] = field(init=False)  # the Python function that issues calls
     call: Callable[..., Any] = field(init=False)  # that, or compiled code that does the same
@@ -211,7 +209,7 @@ def _plain(value: Any) -> Any:
 def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack).
 
-    A call on global tensors has none yet: `globally` of `flowvm.eager.placed` makes it.
+    A call on global tensors has none yet: `globally` of `flowvm.eager.global_calls` makes it.
     """
     metas = _checked(op, tensors)
     key = (*metas, *attrs)
@@ -433,11 +431,11 @@ def call_into(
     tensors: tuple[Tensor, ...],
     attrs: tuple[Any, ...] = (),
     scalars: tuple[Any, ...] = (),
-    heard: bool = False,
+    traced: bool = False,
 ) -> int:
     """Issue `op` with its outputs written into existing tensors: the instruction's number.
 
-    heard   who listens to this thread's calls is told of it: it has one output, and counts its
+    traced  this thread's trace recorder is told of it: it has one output, and counts its
             version when this returns
 
     `op.lower` gets the outputs' metas in front of the inputs'.  Records nothing for autograd and
@@ -469,9 +467,9 @@ def call_into(
         word = recorder.record(op, made, outs, tensors, attrs, scalars, into=True)
     else:
         word = placed(made[0])
-    if heard and (listener := current_listener()) is not None:
-        listener.into(op, made, outs[0], tensors, attrs, scalars)
-    return engine.issue(word, operands, words, heard=heard)
+    if traced and (trace := current_trace_recorder()) is not None:
+        trace.into(op, made, outs[0], tensors, attrs, scalars)
+    return engine.issue(word, operands, words, traced=traced)
 
 
 def _unsized(op: Operator, out: Tensor, most: TensorMeta) -> None:

@@ -15,8 +15,6 @@ of those and forgets where it came from.  But `isinstance` says that they are, s
 its numbers takes them.  Where a plain number is demanded (`float()`, `math.sqrt`, a size, an
 index), it is `fixed`: the number of now, with a guard that it stays that.
 Outside a capture there are none: everything here is made by `flowvm.graph`.
-
-Long because a number has many methods.
 """
 
 from __future__ import annotations

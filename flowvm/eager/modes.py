@@ -105,7 +105,7 @@ class Recorder(Protocol):
 _recording = Mode(RECORD)
 _departed: set[Any] = set()
 _recorder: Mode[Recorder | None] = Mode(None, _departed)  # while a graph is captured
-_listener = Mode[Any](None, _departed)  # a `flowvm.eager.hearing.Hearing`
+_trace_recorder = Mode[Any](None, _departed)  # a `flowvm.eager.trace_recorder.TraceRecorder`
 _stream = Mode(CALL_STREAM, _departed)
 _no_streams: Mapping[int, int] = MappingProxyType({})
 _device_streams = Mode(_no_streams)  # default stream of a device: another
@@ -124,7 +124,7 @@ def _records() -> bool:
     return True
 
 
-hot.update(grad_enabled=_records, recorder=_recorder.now, listener=_listener.now)
+hot.update(grad_enabled=_records, recorder=_recorder.now, trace_recorder=_trace_recorder.now)
 hot.update(recording=_recording.here, Recording=Recording, FORGET=FORGET)
 
 
@@ -211,16 +211,16 @@ def recorder_mode() -> Mode[Recorder | None]:
     return _recorder
 
 
-def listening(heard: Any) -> AbstractContextManager[None]:
-    """For one with statement: tell `heard`, a `flowvm.eager.hearing.Hearing`, of what this thread's
-    calls come to.
+def recording_trace(recorder: Any) -> AbstractContextManager[None]:
+    """For one with statement: tell `recorder`, a
+    `flowvm.eager.trace_recorder.TraceRecorder`, of what this thread's calls come to.
     """
-    return _listener.within(heard)
+    return _trace_recorder.within(recorder)
 
 
-def current_listener() -> Any:
-    """Who hears what this thread's calls come to, None if nobody does."""
-    return _listener.now() if _departed else None
+def current_trace_recorder() -> Any:
+    """Return the recorder of this thread's calls for a trace, None if there is none."""
+    return _trace_recorder.now() if _departed else None
 
 
 def current_recorder() -> Recorder | None:
@@ -237,9 +237,9 @@ def _depart(
     scalars: tuple[Any, ...],
 ) -> int:
     """The entry word of a call while some thread departs from the default."""
-    recorder, listener = _recorder.now(), _listener.now()
-    if listener is not None:
-        listener.call(op, made, outputs, inputs, attrs, scalars)
+    recorder, trace = _recorder.now(), _trace_recorder.now()
+    if trace is not None:
+        trace.call(op, made, outputs, inputs, attrs, scalars)
     if recorder is not None:
         return recorder.record(op, made, outputs, inputs, attrs, scalars)
     word = placed(made[0])
@@ -284,15 +284,15 @@ def _first_user(frame: Any) -> tuple[Any, int]:
     return None, 0
 
 
-def pinned(here: list[Any] | None, course: Any = None) -> AbstractContextManager[None]:
+def pinned(here: list[Any] | None, backward_run: Any = None) -> AbstractContextManager[None]:
     """For one with statement: attribute what this thread issues inside to `here`, see `user_line`.
-    None: to the lines that issue it.  `course` is the backward that pins the line.
+    None: to the lines that issue it.  `backward_run` is the backward that pins the line.
     """
-    return _user.within(here, course)
+    return _user.within(here, backward_run)
 
 
-def current_course() -> Any:
-    """The backward that runs on this thread, a `flowvm.autograd.engine.Course`; None if none."""
+def current_backward() -> Any:
+    """Return the `flowvm.autograd.engine.BackwardRun` of this thread, None if there is none."""
     return _user.kept()
 
 

@@ -13,7 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any, Final
 
 from flowvm.eager.native.objects import Call
-from flowvm.eager.overriding import copied, exchange_code
+from flowvm.eager.overrides import copied, exchange_code
 from flowvm.eager.tensor import Tensor, refused
 
 NAMES: Final = (

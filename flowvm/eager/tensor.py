@@ -7,9 +7,7 @@ change, which it counts.  When the last owner goes, `__del__` leaves the id in a
 issue turns into a ReleaseTensor (it may run anywhere, so it must not issue).
 
 This module has what a tensor *is*.  Arithmetic, indexing and the other methods are attached by
-`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.reading`.
-
-Long because all that a tensor is stands here.
+`flowvm.ops`, and `backward` by `flowvm.autograd`; reading values is `flowvm.eager.values`.
 """
 
 from __future__ import annotations
@@ -576,8 +574,8 @@ def alias(
     out = new_tensor(ref, meta, base.storage(), cls)
     if meta.__class__ is not TensorMeta and meta.is_copy:  # type: ignore[attr-defined]
         hot["global_alias"](base, out)
-    if hot["departed"] and (listener := hot["listener"]()) is not None:
-        listener.view(base, out, offset_bytes)
+    if hot["departed"] and (trace := hot["trace_recorder"]()) is not None:
+        trace.view(base, out, offset_bytes)
     return out
 
 

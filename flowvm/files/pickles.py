@@ -12,8 +12,6 @@ never runs code.  Two formats: a zip with data.pkl and data/<key> (since PyTorch
 pickles in a row with storages behind them.  Sizes are held against the file before memory is taken,
 keys and the whole value against `flowvm.files.bounds`.  A storage is read once, and all tensors on
 it share it, as they did when they were saved.
-
-Long because it is a machine: its opcodes stand together.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, alias
+from flowvm.eager.values import adopt_array
 from flowvm.errors import FileError, FlowError
 from flowvm.files.bounds import MOST_DEPTH as MOST_NESTED
 from flowvm.files.bounds import Bounds, check_shape, check_tree

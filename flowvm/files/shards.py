@@ -9,8 +9,6 @@ The first rank that has a part writes it; summands are added first.  Files have 
 the index is moved into place when all of them exist.  Then the old index's files are removed.  So a
 reader finds the whole old object or the whole new one, whenever writing ends.  All ranks save
 together, and load together; an error on one is an error on all.
-
-Long because writing and reading stand together.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import ArgumentError, CommunicationError, FileError
 from flowvm.files.bounds import check_shape
 from flowvm.files.printable import cropped
@@ -41,7 +39,7 @@ from flowvm.files.schema import (
     several,
     text,
 )
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.meta.dtype import ALL_DTYPES, DType, dtype_named, int64
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta

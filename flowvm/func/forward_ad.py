@@ -1,6 +1,6 @@
 """Dual tensors, `torch.autograd.forward_ad`: values that carry a tangent through all computations.
 
-A dual is a Tensor of a class of its own, which overrides calls (`flowvm.eager.overriding`).  Each
+A dual is a Tensor of a class of its own, which overrides calls (`flowvm.eager.overrides`).  Each
 public function called with a dual computes `flow.func.jvp` of itself, by two backwards.  So a
 function has a tangent if it can be differentiated twice, and a function with several steps is one
 call.  Results of a program's own `autograd.Function` have no tangent.
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowvm.autograd import no_grad
-from flowvm.eager.overriding import SUBCLASSES, begin, disabled, unasked
+from flowvm.eager.overrides import SUBCLASSES, begin, disabled, unasked
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError
 from flowvm.func.transforms import jvp

@@ -19,7 +19,7 @@ from flowvm.fx.graph_module import GraphModule
 from flowvm.fx.interpreter import Interpreter, Transformer
 from flowvm.fx.node import Node
 from flowvm.fx.proxy import Proxy
-from flowvm.fx.recording import wrap
+from flowvm.fx.recorder import wrap
 from flowvm.fx.subgraph_rewriter import replace_pattern
 from flowvm.fx.tracer import Tracer, symbolic_trace
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowvm.autograd import no_grad
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
 from flowvm.eager.interpreter import Operator, call_into
 from flowvm.eager.live import Live, now
 from flowvm.eager.tensor import Tensor, alias, new_tensor
@@ -32,7 +32,7 @@ from flowvm.graph.logical.nodes import Buffer, Operand, OpNode
 from flowvm.loading.listing import listing
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import TensorMeta
-from flowvm.nn.graph.tracing import Traced, traced
+from flowvm.nn.graph.function import Traced, traced
 from flowvm.vm.callers.tracebacks import border
 from flowvm.vm.machine.words import OPERAND
 

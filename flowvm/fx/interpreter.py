@@ -12,7 +12,7 @@ from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
 from flowvm.fx.node import Node, map_arg
 from flowvm.fx.proxy import Proxy
-from flowvm.fx.recording import Tracing, alone
+from flowvm.fx.recorder import Tracing, alone
 from flowvm.fx.tracer import Tracer
 from flowvm.loading.listing import listing, own_names
 from flowvm.nn.module import Module

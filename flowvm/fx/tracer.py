@@ -16,7 +16,7 @@ from flowvm.fx.graph import Graph
 from flowvm.fx.graph_module import GraphModule
 from flowvm.fx.node import Node, map_aggregate
 from flowvm.fx.proxy import Attribute, Proxy
-from flowvm.fx.recording import Tracing, alone
+from flowvm.fx.recorder import Tracing, alone
 from flowvm.loading.listing import listing
 from flowvm.nn.module import Module
 from flowvm.vm.callers.tracebacks import border

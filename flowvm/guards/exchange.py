@@ -6,7 +6,7 @@ changes threads nor runs signal handlers.  Nor does it make an object between te
 the garbage collector tracks: CPython 3.11 may collect where one is made, and the finalizers that
 it runs then are Python code, between whose lines threads change.  There is no lock that an
 exception could leave taken, nor one that a finalizer could wait for.  Native calls hold the GIL
-while they do so (`flowvm.eager.native.making`).
+while they do so (`flowvm.eager.native.tensor`).
 
 A table of such objects uses `dict.setdefault`, which is one such call.  Objects that must not be
 made twice (compiled code, captures, entries of the VM) are made under their owner's lock.

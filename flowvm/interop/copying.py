@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from flowvm.eager.modes import current_recorder
-from flowvm.eager.reading import adopt_array, memory_of, wait_for
 from flowvm.eager.tensor import Storage, Tensor, alias, method, new_tensor
+from flowvm.eager.values import adopt_array, memory_of, wait_for
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, uint8

@@ -8,8 +8,6 @@ exception reports, so it
   asked for the value, and wait for it);
 - never raises and marks no failure as seen: a failed tensor shows its error;
 - copies the elements that it prints and no others.
-
-Long because all that a tensor is shown as is made of the same values and facts.
 """
 
 from __future__ import annotations
@@ -20,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from flowvm.eager.placed import Globals
-from flowvm.eager.reading import memory_now, wait_for
+from flowvm.eager.global_calls import Globals
 from flowvm.eager.tensor import Fields, Tensor, method
+from flowvm.eager.values import memory_now, wait_for
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
@@ -38,10 +36,10 @@ from flowvm.vm.watch.pending import poison_of, writer_within
 if TYPE_CHECKING:
     import html
 
-    from flowvm.cuda import peeking
+    from flowvm.cuda import element_reader
 else:
     html = lazy("html")
-    peeking = lazy("flowvm.cuda.peeking")
+    element_reader = lazy("flowvm.cuda.element_reader")
 
 PATIENCE = 0.2  # seconds that a repr waits for a value
 MESSAGE = 160  # characters of an error's message that a failed tensor shows
@@ -205,7 +203,7 @@ def _elements(t: Tensor, kept: list[list[int]]) -> np.ndarray[Any, Any]:
         t = Globals.gathered(t)
         wait_for(t)
     if t._meta.device is not cpu:
-        return peeking.elements(t, kept)
+        return element_reader.elements(t, kept)
     picked = memory_now(t)[np.ix_(*(np.array(k, np.intp) for k in kept))]
     return np.array(picked)
 

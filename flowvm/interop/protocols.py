@@ -5,7 +5,7 @@ What is shared and for how long:
 - `numpy()`, `np.asarray(t)`, NumPy functions on tensors and DLPack share memory.  They wait for who
   writes or reads it, so what they hand out is there, and may be written.  Calls that access that
   memory later are done when they return, as long as the other side has it: each side sees what the
-  other did before (`flowvm.vm.engine.lending`).
+  other did before (`flowvm.vm.engine.loans`).
 - An exported array keeps the memory, not the Tensor: the tensor may go, and its ReleaseTensor comes
   when the array has gone too.
 - An imported array is kept by the tensor's storage, and let go some time after the ReleaseTensor of
@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, lent_array, memory_of, values_of
 from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.values import adopt_array, lent_array, memory_of, values_of
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError
 from flowvm.interop.capsules import (
     CODES,

@@ -10,10 +10,10 @@ Here: schedules and what makes them.  Not here: the scheduler of the VM, which t
 
 from __future__ import annotations
 
-from flowvm.lab.allocating import Allocations, allocators
-from flowvm.lab.comparing import Comparison, Sweep, compare, sweep
-from flowvm.lab.exploring import Exploration, explore
-from flowvm.lab.fitting import Cost
+from flowvm.lab.allocation import Allocations, allocators
+from flowvm.lab.comparison import Comparison, Sweep, compare, sweep
+from flowvm.lab.exploration import Exploration, explore
+from flowvm.lab.fits import Cost
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.policies import (
@@ -38,7 +38,7 @@ from flowvm.lab.policies import (
     sufferage,
     work_stealing,
 )
-from flowvm.lab.simulating import Schedule, optimal, simulate
+from flowvm.lab.simulation import Schedule, optimal, simulate
 from flowvm.lab.synthetic import launches, synthetic
 from flowvm.loading.listing import listing
 

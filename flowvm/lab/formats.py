@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.files.writing import writing
+from flowvm.files.writer import writing
 
 Array = np.ndarray[Any, Any]
 WFFORMAT = "1.5"

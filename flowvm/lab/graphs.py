@@ -19,7 +19,7 @@ from flowvm.errors import ArgumentError, ConfigError
 from flowvm.lab import formats, loops
 from flowvm.lab.native import call
 from flowvm.lab.sources import of_plan, of_run, of_trace
-from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.trace import Trace
 

@@ -4,8 +4,6 @@ Plain Python functions on float64 and int64 arrays that allocate nothing: `flowv
 them compiled.  Graphs are two lists of edges by task: `into` and `out` have offsets, `source` is
 sorted by target, `follower` and `edge` by source.  `near` is 1 / link from worker to worker, in a
 row a worker; it is empty where edges take no time.
-
-Long because what is compiled together stands together.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from flowvm.lab.native import call
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
-    from flowvm.lab import measuring
+    from flowvm.lab import measurement
 else:
-    measuring = lazy("flowvm.lab.measuring")
+    measurement = lazy("flowvm.lab.measurement")
 
 Array = np.ndarray[Any, Any]
 _UNITS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -128,7 +128,7 @@ class Machine:
         >>> flow.lab.Machine.here().wake > 0
         True
         """
-        known = measuring.measurement()
+        known = measurement.measurement()
         workers = config.workers if workers is None else workers
         return Machine(
             workers, link=known.bandwidth, cores=min(workers, config.workers), wake=known.wake,

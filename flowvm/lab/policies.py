@@ -11,8 +11,6 @@ A policy is one of three kinds.
 
 What is shipped has the name it has in the literature, and `paper` says where.  Where a `policy` is
 asked for, a name, a class or an object does.
-
-Long because the table of policies is one.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from flowvm import compiler
-from flowvm.eager import overriding
+from flowvm.eager import overrides as call_overrides
 from flowvm.eager.interpreter import Invocation, Operator, lowerings, on_recorded
 from flowvm.eager.modes import current_recorder
 from flowvm.eager.tensor import Tensor, method
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flowvm.cuda import amp, lanes
     from flowvm.cuda.driver import runtime
     from flowvm.graph.capture import ahead
-    from flowvm.lab import ruling
+    from flowvm.lab import rules
     from flowvm.ops.declare import valueless
     from flowvm.ops.declare.cuda import lowering
     from flowvm.profiler.views import traces
@@ -40,7 +40,7 @@ else:
     lanes = lazy("flowvm.cuda.lanes")
     runtime = lazy("flowvm.cuda.driver.runtime")
     ahead = lazy("flowvm.graph.capture.ahead")
-    ruling = lazy("flowvm.lab.ruling")
+    rules = lazy("flowvm.lab.rules")
     valueless = lazy("flowvm.ops.declare.valueless")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     traces = lazy("flowvm.profiler.views.traces")
@@ -102,7 +102,7 @@ def _give_way() -> None:
 
 def _rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) -> Rule:
     """Return the rule by which the scheduler compares ready instructions."""
-    return ruling.rule_of(policy, seed, like, streams)
+    return rules.rule_of(policy, seed, like, streams)
 
 
 def _trace_screen(trace: Trace, width: int) -> Any:
@@ -122,7 +122,7 @@ def __array_namespace__(self: Tensor, /, *, api_version: str | None = None) -> A
 
 
 compiler.captured.append(_captured)
-overriding.on_first.append(_give_way)
+call_overrides.on_first.append(_give_way)
 device.backends["cuda"] = _why_no_cuda
 lowerings["cuda"] = _lower_for_cuda
 on_recorded.append(_foretell)

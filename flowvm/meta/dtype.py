@@ -15,8 +15,6 @@ A complex number is two floats of `real`, one behind the other.  Only the CPU ha
 
 Python's names are kept out of this module's way by an underscore: `flowvm/__init__.py` exports
 `bool_` as `flow.bool`, `int_` as `flow.int` and `float_` as `flow.float`.
-
-Long because the dtypes, their promotion and their limits are one table.
 """
 
 import functools

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.guards.kept import Kept
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.dtype import DType
 from flowvm.meta.meta import Size, TensorMeta, as_shape, dense_stride
 from flowvm.meta.placements import (
@@ -30,7 +30,7 @@ from flowvm.meta.placements import (
     placement,
 )
 
-_kept = Kept("global metas", one_each=True)
+_kept = LRUCache("global metas", one_each=True)
 _META_BYTES = 1500
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex, overload
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
-from flowvm.guards.kept import Kept
+from flowvm.guards.lru_cache import LRUCache
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.dtype import DType
 
@@ -90,7 +90,7 @@ def reach(shape: Sequence[int], stride: Sequence[int]) -> tuple[int, int]:
     return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0)
 
 
-_kept = Kept("metas", one_each=True)
+_kept = LRUCache("metas", one_each=True)
 _interned: dict[tuple[Any, ...], TensorMeta] = _kept.young
 about_memory: list[Callable[[], str]] = []  # what an error says of who has memory, see providers
 _META_BYTES = 900  # of a meta of some dimensions, with its key

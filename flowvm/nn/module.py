@@ -8,8 +8,7 @@ Invariants:
   __delattr__ and the tables themselves (`flowvm.nn.tables`) keep both sides equal.
 - A parameter keeps its identity for life: to(), half() and load_state_dict() change what it holds.
 
-What a module does with state dicts is in state.py, what it does with hooks in hooks.py. This file
-is long because it is Module's public surface, method by method, none of them long.
+What a module does with state dicts is in state.py, what it does with hooks in hooks.py.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from flowvm import ops
 from flowvm.autograd import no_grad
 from flowvm.eager.modes import note_change
-from flowvm.eager.native.driving import forwarding
+from flowvm.eager.native.functions import module_call
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, FlowError, MissingNameError
 from flowvm.files.printable import printable
@@ -37,8 +36,8 @@ from flowvm.nn.hooks import (
     hooked,
     registered,
 )
+from flowvm.nn.module_text import fold, module_html
 from flowvm.nn.parameter import Buffer, Parameter, set_data
-from flowvm.nn.showing import fold, module_html
 from flowvm.nn.stages import Configured
 from flowvm.nn.tables import TABLES, Table
 from flowvm.vm.callers.tracebacks import border, cut
@@ -133,7 +132,7 @@ class Module:
             raise
 
     if not TYPE_CHECKING:
-        __call__ = forwarding(__call__, hooked, leave)
+        __call__ = module_call(__call__, hooked, leave)
 
     # ---- registration
 

@@ -19,7 +19,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any
 
-from flowvm.eager.native.driving import noting
+from flowvm.eager.native.functions import noted_module_call
 from flowvm.errors import FlowError
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.nn.hooks import call_with_hooks, hooked
@@ -162,7 +162,7 @@ def _added(module: Module) -> int:
     return paths.numbers[id(module)]
 
 
-_call = noting(_noted, _plain, leave, hooked, paths.numbers, _added)
+_call = noted_module_call(_noted, _plain, leave, hooked, paths.numbers, _added)
 
 
 def _calls_of(frame: FrameType | None) -> Iterator[dict[str, Any]]:

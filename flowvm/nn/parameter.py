@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowvm import ops
 from flowvm.eager.native.install import take_parameters
-from flowvm.eager.overriding import disabled, take_no_calls
+from flowvm.eager.overrides import disabled, take_no_calls
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.loading.listing import listing

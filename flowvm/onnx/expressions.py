@@ -3,8 +3,6 @@
 One walk over the expression's syntax tree serves every op of `Elementwise`.  Arguments are cast to
 the dtype in which the op computes.  Each operator and function of the expression becomes one or
 more nodes.  A function without an ONNX form, direct or composed, is an Untranslated.
-
-Long because it lists every function that an expression may name.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from flowvm.errors import ArgumentError, FlowError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.tracing import Traced
+from flowvm.nn.graph.function import Traced
 from flowvm.onnx.call import Call
 from flowvm.onnx.expressions import Untranslated, elementwise
 from flowvm.onnx.memory import Memory

@@ -14,7 +14,7 @@ from flowvm.meta.dtype import bool_, int64
 from flowvm.onnx import draws, places, planes, rows, sequences
 from flowvm.onnx.call import Call
 from flowvm.onnx.rows import Values
-from flowvm.ops.declare import core, recording, transfers
+from flowvm.ops.declare import composite, core, transfers
 from flowvm.ops.declare.facts import Fact
 from flowvm.ops.linalg import systems
 from flowvm.ops.linalg.parts import factors, spectra
@@ -212,7 +212,7 @@ for _translation, *_declarations in (
     (sequences.recurrent, scans.scan),
     # shapes
     (_cast, *core.CASTS, core._arrange, core._arrange_away, transfers._move),
-    (_copy, core._copy), (_fill, recording._fill, recording._empty),
+    (_copy, core._copy), (_fill, composite._fill, composite._empty),
     (_arange, ranges._count, ranges._ramp), (_cat, join._cat_of),
     (_pad, padding._constant, padding._border), (_roll, padding._roll),
     (_triangle(0), matrices._tril), (_triangle(1), matrices._triu), (_diag_embed, matrices._embed),

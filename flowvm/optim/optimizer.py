@@ -8,8 +8,6 @@ Invariants:
 A subclass says in `_step_group` what one step does to a group of parameters. The saved form is
 PyTorch's: groups name parameters by number, in order, so it loads into an optimizer over equally
 shaped parameters.
-
-Long because what surrounds a step stands together: groups, hooks, the saved form, options.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, dataclass_trans
 from flowvm import ops
 from flowvm.autograd import enable_grad
 from flowvm.eager.modes import current_recorder
-from flowvm.eager.native.driving import unrecorded
+from flowvm.eager.native.functions import unrecorded
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import (
     ArgumentError,

@@ -3,8 +3,6 @@ which signals are handled.
 
 Public, though CPython's own, are `sys._getframe` and `sys._current_frames`, and the C functions of
 capsules.  `CPYTHON` is the table; what it lists is here, and nowhere else.
-
-Long because each thing has a probe beside it.
 """
 
 from __future__ import annotations

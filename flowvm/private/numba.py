@@ -5,8 +5,6 @@ objects, besides the shortcuts (`flowvm.compiler.shortcuts`), whose entries stan
 
 Public are `numba.types`, `numba.extending` and `numba.config`, and of what the documents of Numba
 tell who extends it, `_getvalue` of a structure.  Nothing here imports Numba before it is used.
-
-Long because it is one table.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Package:
         return target
 
     def jit_parts(self) -> tuple[Any, ...]:
-        """Return the part of a key of compiled code: see `flowvm.compiler.reach`."""
+        """Return the part of a key of compiled code: see `flowvm.compiler.dependencies`."""
         return (self._digest,)
 
     @functools.cached_property

@@ -47,9 +47,9 @@ import types
 
 from flowvm.config import config
 from flowvm.loading.listing import listing
-from flowvm.profiler.front.profiling import Profile, last, load, profile
+from flowvm.profiler.front.live import live, serve
+from flowvm.profiler.front.profiles import Profile, last, load, profile
 from flowvm.profiler.front.ranks import Ranks, gather
-from flowvm.profiler.front.showing import live, serve
 from flowvm.profiler.run.columns import COLUMNS
 from flowvm.profiler.run.costs import overhead
 from flowvm.profiler.run.roof import roofline

@@ -6,8 +6,6 @@ has an ASCII twin.  A glyph never says less than its colour, so nothing is lost 
 
 A `View` is a frozen dataclass of what is to be shown, with all numbers chosen; `screen(width)` lays
 it out.  So what is shown can be tested, and had as a dict, without any terminal.
-
-Long because numbers, tables, screens and views are made of each other.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.profiler import markup, terminal
 from flowvm.profiler.terminal import USUAL, WIDE, speaks_utf8, terminal_width, to_ascii
 

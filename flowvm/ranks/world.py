@@ -28,9 +28,9 @@ from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.meta.device import Device, cpu
 from flowvm.profiler.front.ranks import gathering
 from flowvm.ranks.clocks import gathered
-from flowvm.ranks.launched import launched_ranks
+from flowvm.ranks.launch_env import launched_ranks
 from flowvm.ranks.library import handle, mpi
-from flowvm.ranks.watching import LEFT_AFTER, Part, Watcher
+from flowvm.ranks.watcher import LEFT_AFTER, Part, Watcher
 from flowvm.ranks.wires import wires
 from flowvm.ranks.words import ALERT, BOARD_BYTES, HEADER, ROW
 from flowvm.vm.callers.interrupt import protected, waiting

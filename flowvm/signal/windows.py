@@ -23,7 +23,7 @@ from flowvm.loading.listing import listing, own_names
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import float32, float64
 from flowvm.meta.formats import accept
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.composite import whole
 from flowvm.ops.shapes import tapers
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import dtype_or

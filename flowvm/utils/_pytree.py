@@ -3,8 +3,6 @@
 A tuple, a named tuple, a list, a dict (ordered, with a default, or plain), a deque, and what was
 registered is a node; anything else, None too, is a leaf.  Leaves come in the containers' order.
 What a graph takes and returns is another matter: `graph/capture/trees.py`.
-
-Long because programs use many of these names, each of a few lines.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.loading.listing import listing, own_names
-from flowvm.profiler.front.profiling import profile
+from flowvm.profiler.front.profiles import profile
 
 __dir__ = listing(globals())
 

@@ -22,9 +22,9 @@ from flowvm.meta.dtype import bfloat16, float32
 
 if TYPE_CHECKING:
     from flowvm.graph.logical.logical import LogicalGraph
-    from flowvm.nn.graph import tracing
+    from flowvm.nn.graph import function
 else:
-    tracing = lazy("flowvm.nn.graph.tracing")
+    function = lazy("flowvm.nn.graph.function")
 
 __dir__ = listing(globals())
 
@@ -72,7 +72,7 @@ class SummaryWriter:
         if isinstance(self._writer, _Scalars):
             self._writer.add_graph()
         args = input_to_model if type(input_to_model) in (tuple, list) else (input_to_model,)
-        graph = tracing.traced(model, args, {}, "add_graph").graph
+        graph = function.traced(model, args, {}, "add_graph").graph
         made = _graph_def(graph)
         if verbose:
             print(graph)

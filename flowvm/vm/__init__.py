@@ -14,37 +14,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ScheduleError
-from flowvm.guards.kept import kept as _kept
+from flowvm.guards.lru_cache import kept as _kept
 from flowvm.loading.lazy import lazy as _lazy
 from flowvm.loading.listing import listing
 from flowvm.vm.callers.hot import CALL_STREAM, HOST_STREAM
 from flowvm.vm.callers.hot import counted as _counted
 from flowvm.vm.callers.lines import user_frame
 from flowvm.vm.callers.tracebacks import border
-from flowvm.vm.engine import cancelling as _cancelling
-from flowvm.vm.engine.cancelling import Cancelled
+from flowvm.vm.engine import cancel as _cancelling
+from flowvm.vm.engine.cancel import Cancelled
 from flowvm.vm.engine.engine import engine as _engine
 from flowvm.vm.engine.failures import Errors, Failure
-from flowvm.vm.engine.restoring import Lost, Restored
+from flowvm.vm.engine.restore import Lost, Restored
 from flowvm.vm.machine.words import CTL
 from flowvm.vm.watch.trace import Trace
 from flowvm.vm.watch.trace import record as _record
 from flowvm.vm.watch.verify import Verified, verify
 
 if TYPE_CHECKING:
+    from flowvm.vm.engine import debugger as _stepping
     from flowvm.vm.engine import prompt as _prompt
     from flowvm.vm.engine import scheduling as _scheduling
-    from flowvm.vm.engine import stepping as _stepping
+    from flowvm.vm.engine.debugger import Stepping, Stop
     from flowvm.vm.engine.scheduling import Order, Replay, Scheduling
-    from flowvm.vm.engine.stepping import Stepping, Stop
-    from flowvm.vm.watch import dumping as _dumping
-    from flowvm.vm.watch import lively as _lively
+    from flowvm.vm.watch import dump as _dumping
+    from flowvm.vm.watch import in_flight as _lively
 else:
     _prompt = _lazy("flowvm.vm.engine.prompt")
     _scheduling = _lazy("flowvm.vm.engine.scheduling")
-    _stepping = _lazy("flowvm.vm.engine.stepping")
-    _dumping = _lazy("flowvm.vm.watch.dumping")
-    _lively = _lazy("flowvm.vm.watch.lively")
+    _stepping = _lazy("flowvm.vm.engine.debugger")
+    _dumping = _lazy("flowvm.vm.watch.dump")
+    _lively = _lazy("flowvm.vm.watch.in_flight")
 
 __all__ = [
     "Cancelled",
@@ -219,7 +219,7 @@ def dump() -> str:
     return _Dump(_dumping.dump_text(_engine))
 
 
-def pending() -> list[_lively.Lively]:
+def pending() -> list[_lively.InFlight]:
     """Return the instructions that are issued and not done, oldest first, without waiting.
 
     >>> x = flow.ones(2) + 1

@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from flowvm.eager.live import Decisions, Live
 from flowvm.eager.modes import recording_to
-from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import Storage, new_tensor
+from flowvm.eager.values import memory_of
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.buffers import Buffers
 from flowvm.graph.capture.segments import Ask, Outcome, Run, Segment, Source

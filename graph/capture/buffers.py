@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flowvm.eager.global_calls import local_of
 from flowvm.eager.interpreter import Operator
-from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.graph.capture.segments import Source
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand

@@ -11,8 +11,6 @@ its Buffers.
 
 `Capture` is what the interpreter tells of operations, and what builds the graph of it.  Which
 buffer stands for what is `Buffers`'; which module and line a gradient belongs to, `Origins`'.
-
-Long because a Recorder is one object, which is told of everything.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from flowvm.eager.global_calls import local_of
 from flowvm.eager.interpreter import Operator, device_of
 from flowvm.eager.live import Decisions, Frozen, Leaf, Live, plain_number
 from flowvm.eager.modes import current_recorder, find_user, recorder_mode
 from flowvm.eager.nodes import Node
-from flowvm.eager.placed import local_of
 from flowvm.eager.tensor import Tensor, new_tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks

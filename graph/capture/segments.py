@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
 from flowvm.eager.live import Guard, now
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, new_tensor

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
 from flowvm.eager.interpreter import call_into
 from flowvm.eager.live import now
 from flowvm.eager.modes import recording

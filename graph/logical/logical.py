@@ -22,9 +22,9 @@ from typing import Any
 from flowvm.eager import interpreter
 from flowvm.errors import ArgumentError, CaptureError
 from flowvm.files.printable import printable
+from flowvm.graph.logical.memory_reuse import shared
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.graph.logical.printing import graph_text
-from flowvm.graph.logical.sharing import shared
+from flowvm.graph.logical.printer import graph_text
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta
 

@@ -10,8 +10,6 @@ name that the reader finds its own tensor by, a live number its expression.
 What is read is trusted in nothing: forms and ranges are held against NODE, BUFFER and the like,
 places against what is there, extents against the memory that buffers have.  What operators make of
 operands is asked of them again by `LogicalGraph.check`.
-
-Long because what is written and what is read are one form, and stand beside each other.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import numpy as np
 from flowvm.errors import CaptureError
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind
-from flowvm.graph.logical.printing import size_text
+from flowvm.graph.logical.printer import size_text
 from flowvm.vm.workers.allocator import class_of, size_of
 from flowvm.vm.workers.zones import CHUNK_ZONE
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
-from flowvm.ops.declare.recording import _fill
+from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.places.cpu.index_kernels import ADD
 from flowvm.ops.places.gather import combine_elements, combine_slices

@@ -24,8 +24,8 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.meta.dtype import DType, finfo
+from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _cast_away
-from flowvm.ops.declare.recording import _fill
 from flowvm.ops.pointwise.arithmetic import _add, _div, _sub, mul
 
 Rule = Callable[["_Facts", int, OpNode], OpNode | None]

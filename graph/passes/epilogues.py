@@ -32,7 +32,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import MOST_TITLE, program_text, real_of, title
-from flowvm.graph.passes.grouping import Groups
+from flowvm.graph.passes.groups import Groups
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.expressions import TypedLiterals

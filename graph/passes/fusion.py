@@ -16,7 +16,7 @@ from flowvm.eager.live import Live
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.graph.passes.fusion_program import program_of, real_of
-from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
+from flowvm.graph.passes.groups import MOST_OPERANDS, Group, Groups
 from flowvm.ops.declare.core import CASTS
 
 

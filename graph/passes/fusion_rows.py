@@ -25,7 +25,7 @@ from flowvm.graph.logical.nodes import Operand, OpNode
 from flowvm.graph.passes.device_rows import held_launch, held_operator, holds
 from flowvm.graph.passes.fusion import is_elementwise
 from flowvm.graph.passes.fusion_program import is_program, operator_by, program_of, title
-from flowvm.graph.passes.grouping import MOST_OPERANDS, Group, Groups
+from flowvm.graph.passes.groups import MOST_OPERANDS, Group, Groups
 from flowvm.graph.passes.row_layout import Part, RowParts, arrange, lower_rows
 from flowvm.graph.passes.row_parts import PARTS, check_parts, check_places
 from flowvm.meta.meta import TensorMeta

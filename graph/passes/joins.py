@@ -19,9 +19,9 @@ from flowvm.graph.logical.nodes import Operand, OpNode, is_pure
 from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, check_pieces
+from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _cast_away
 from flowvm.ops.declare.recipes import maker
-from flowvm.ops.declare.recording import _fill
 from flowvm.ops.shapes.join import MOST, _cat_of
 from flowvm.ops.shapes.views import _restride
 

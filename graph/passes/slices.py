@@ -23,8 +23,8 @@ from flowvm.graph.logical.rewriting import Accesses, rebuilt, together
 from flowvm.graph.passes.joins import assembly_operator, is_zero, join_copies
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Piece
+from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _cast_away, _copy
-from flowvm.ops.declare.recording import _fill
 from flowvm.ops.declare.scalar_launch import broadcast_stride
 from flowvm.ops.pointwise.arithmetic import _add
 

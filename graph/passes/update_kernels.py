@@ -1,6 +1,6 @@
 """The kernels of merged updates: they call the members' kernels for pieces of the tensors.
 
-On a device there is one launch for all of them (`flowvm.ops.updates.cuda.merging`).
+On a device there is one launch for all of them (`flowvm.ops.updates.cuda.multi_tensor`).
 
 Invariant: the layout of a merged kernel holds the layouts of its members, and nothing else is
 pointed to.
@@ -17,7 +17,7 @@ import numpy as np
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation
 from flowvm.errors import ArgumentError
-from flowvm.graph.passes.merged import Merged
+from flowvm.graph.passes.multi_tensor import Merged
 from flowvm.loading.lazy import lazy
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.cpu.walk import OPERANDS_AT, stack_memory
@@ -26,10 +26,10 @@ from flowvm.vm.machine.words import ARG
 
 if TYPE_CHECKING:
     from flowvm.ops.declare.cuda import lowering
-    from flowvm.ops.updates.cuda import merging
+    from flowvm.ops.updates.cuda import multi_tensor
 else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
-    merging = lazy("flowvm.ops.updates.cuda.merging")
+    multi_tensor = lazy("flowvm.ops.updates.cuda.multi_tensor")
 
 
 def lower_each(
@@ -85,7 +85,9 @@ def launch_each(merged: Merged, metas: tuple[TensorMeta, ...], attrs: tuple[Any,
         lowering.launch_of(merged.base, tuple(own), own_attrs)
         for own, own_attrs in zip(merged.per_member(metas), all_attrs, strict=True)
     ]
-    return merging.merged(members, [merged.operands_of(k) for k in range(merged.count)], numbers_of)
+    return multi_tensor.merged(
+        members, [merged.operands_of(k) for k in range(merged.count)], numbers_of
+    )
 
 
 Piece = tuple[int, int, int]  # a member, and from where to where in its units

@@ -28,7 +28,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.logical.nodes import Buffer, Operand, OpNode, is_pure
 from flowvm.graph.logical.plain import operator_mark, plain, read_operator
 from flowvm.graph.logical.rewriting import rebuilt
-from flowvm.graph.passes.merged import Merged
+from flowvm.graph.passes.multi_tensor import Merged
 from flowvm.graph.passes.update_kernels import launch_each, lower_each
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, cpu
@@ -37,10 +37,10 @@ from flowvm.ops.declare.recipes import maker
 
 if TYPE_CHECKING:
     from flowvm.ops.declare.cuda import lowering
-    from flowvm.ops.updates.cuda import merging
+    from flowvm.ops.updates.cuda import multi_tensor
 else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
-    merging = lazy("flowvm.ops.updates.cuda.merging")
+    multi_tensor = lazy("flowvm.ops.updates.cuda.multi_tensor")
 
 MOST_BYTES = 1 << 20  # of an operand: a larger one keeps workers busy alone, and its gradient
 MOST_WORDS = 1 << 10  # would have to wait for the others; operands and scalars of a node
@@ -85,7 +85,7 @@ def _merges_on_cpu(node: OpNode) -> bool:
 
 def _merges_on_device(node: OpNode) -> bool:
     """Return True if a device can merge the node, of any size: there, the launch is the cost."""
-    return merging.merges(lowering.launch_of(node.operator, _metas(node), node.attrs))
+    return multi_tensor.merges(lowering.launch_of(node.operator, _metas(node), node.attrs))
 
 
 def _metas(node: OpNode) -> tuple[TensorMeta, ...]:

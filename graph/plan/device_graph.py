@@ -17,7 +17,7 @@ from flowvm.launch import View
 from flowvm.loading.lazy import lazy
 from flowvm.meta.dtype import int64, uint8
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.recording import empty_of
+from flowvm.ops.declare.composite import empty_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.device_words import BRANCH, DEV, GRAPH, LINES, REPORTER
 from flowvm.vm.machine.words import CTL
@@ -27,13 +27,13 @@ from flowvm.vm.workers.device_graph import NEVER_ALIKE, TOO_LARGE
 if TYPE_CHECKING:
     from flowvm.cuda import launch
     from flowvm.cuda.driver import runtime, streams
-    from flowvm.ops.declare.cuda import lowering, placing
+    from flowvm.ops.declare.cuda import live_numbers, lowering
 else:
     launch = lazy("flowvm.cuda.launch")
     runtime = lazy("flowvm.cuda.driver.runtime")
     streams = lazy("flowvm.cuda.driver.streams")
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
-    placing = lazy("flowvm.ops.declare.cuda.placing")
+    live_numbers = lazy("flowvm.ops.declare.cuda.live_numbers")
 
 Words = np.ndarray[Any, np.dtype[np.int64]]
 LINE_BYTES = 8 * LINES.WORDS
@@ -73,7 +73,7 @@ class ChunkEnd:
 
     def nbytes(self, numbers: int) -> int:
         """Bytes that the chunk is longer by."""
-        return self.number_at(placing.put_capacity(numbers)) - self.begin
+        return self.number_at(live_numbers.put_capacity(numbers)) - self.begin
 
 
 class DeviceGraph:
@@ -153,11 +153,11 @@ class DeviceGraph:
         given = [
             launch.Scalar(k, "i") for k in range(numbers)
         ]  # the bits of a number, whatever it is
-        put: tuple[Any, ...] = placing.put_steps(launch.Operand(0, View(int64, (0,))), given)
+        put: tuple[Any, ...] = live_numbers.put_steps(launch.Operand(0, View(int64, (0,))), given)
         put = (*(step for task in plan.tasks for step in task.begins * task.node.repeat), *put)
         for place, steps in (
             (GRAPH.PUT, put),
-            (GRAPH.COLLECT, (placing.collect_step(0, lines),) if lines else ()),
+            (GRAPH.COLLECT, (live_numbers.collect_step(0, lines),) if lines else ()),
         ):
             if steps:
                 layout = lowering.layout_of(steps, 1, self.device, "a graph's launch")

@@ -25,11 +25,11 @@ from flowvm.errors import CaptureError
 from flowvm.files.printable import printable
 from flowvm.graph.logical.logical import LogicalGraph, Uses
 from flowvm.graph.logical.nodes import Buffer, BufferKind, Operand, OpNode
-from flowvm.graph.logical.printing import operand_text, size_text
+from flowvm.graph.logical.printer import operand_text, size_text
 from flowvm.graph.memory.offsets import Block, MemoryPlan, MemoryReport, joined, plan_memory
 from flowvm.graph.passes.changes import changes
 from flowvm.graph.plan.actors import ActorDesc, actors_of, by_actor, passed_on
-from flowvm.graph.plan.launching import Launching
+from flowvm.graph.plan.launch_code import Launching
 from flowvm.graph.plan.parts import RegstDesc, TaskDesc
 from flowvm.graph.plan.plan_info import PlanInfo
 from flowvm.graph.plan.words import ActorWords, PlanWords
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from flowvm.graph.passes import changes_view
     from flowvm.graph.plan import tables
     from flowvm.ops.declare.cuda import lowering
-    from flowvm.profiler.front import showing
+    from flowvm.profiler.front import live
     from flowvm.profiler.views.passes import PassesView
     from flowvm.profiler.views.plan import PlanView
 else:
     lowering = lazy("flowvm.ops.declare.cuda.lowering")
     changes_view = lazy("flowvm.graph.passes.changes_view")
-    showing = lazy("flowvm.profiler.front.showing")
+    live = lazy("flowvm.profiler.front.live")
     tables = lazy("flowvm.graph.plan.tables")
 
 
@@ -232,9 +232,9 @@ class Plan:
         """The Plan as a screen: actors with registers and credits as they stand, or tasks."""
         return tables.plan_table(self, self.memory_report())
 
-    def watch(self, hz: float = 2.0) -> showing.live:
+    def watch(self, hz: float = 2.0) -> live.live:
         """`with plan.watch():` shows `table()` while the block runs, as `flow.profiler.live`."""
-        return showing.live(hz, self.table)
+        return live.live(hz, self.table)
 
     def memory_report(self) -> MemoryReport:
         """Return the memory that a launch allocates, and the memory that eager code allocates."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flowvm.graph.logical.nodes import Operand
-from flowvm.graph.logical.printing import size_text
+from flowvm.graph.logical.printer import size_text
 from flowvm.graph.memory.offsets import MemoryReport
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.parts import PlanParts, RegstDesc, TaskDesc

@@ -9,8 +9,6 @@ them like any other.
 
 What is only moved is moved as bytes.  float16 and bfloat16 are reduced in float32, as everywhere;
 bools by "or" (sum, max) and "and" (prod, min).
-
-Long because each collective has its checks and its words.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from flowvm.ops.collectives.instructions import (
     run,
     send_from,
 )
+from flowvm.ops.declare.composite import wrap_dim
 from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.recording import wrap_dim
 from flowvm.ops.shapes.join import cat
 from flowvm.ranks.lanes import Lane, lane, lane_for
 from flowvm.ranks.world import Group, world

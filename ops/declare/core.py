@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
-from flowvm.eager.modes import current_listener, grad_enabled
-from flowvm.eager.native.courses import steady
+from flowvm.eager.modes import current_trace_recorder, grad_enabled
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -236,7 +236,7 @@ def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
         )
     source = _apart(x, moved(source, x._meta.device))
     pending = record_in_place("copy_", _copy, x, (source,), ())
-    seq = call_into(_copy, (x,), (source,), heard=pending is None)
+    seq = call_into(_copy, (x,), (source,), traced=pending is None)
     x.bump()
     if pending is not None:
         pending.node.seq = seq
@@ -333,8 +333,8 @@ def view_of(
     op = _views.get(name)
     if op is None:
         op = _views.setdefault(name, _ViewOperator(name, grad))
-    if hot["departed"] and (listener := current_listener()) is not None:
-        listener.named(out, op, attrs)
+    if hot["departed"] and (trace := current_trace_recorder()) is not None:
+        trace.named(out, op, attrs)
     base = out._kin = x if x._storage is None else base_of(x)
     if meta.__class__ is not TensorMeta:
         out.extra().update(hot["global_links"](x, out, meta, offset))

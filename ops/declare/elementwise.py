@@ -20,8 +20,6 @@ gradient's node.  A Python number is a dynamic scalar: another value is not anot
 an error at the call.  A call that computes in complex numbers is made by a *twin*: the op of that
 expression.  Its gradients are PyTorch's, the conjugates of the derivatives: `grad` says the
 derivative of a holomorphic function, and the twin's is conj(grad(conj(g))).
-
-Long because one object is all forms of an op: tensors, numbers, `out=`, in place, gradients.
 """
 
 from __future__ import annotations
@@ -33,16 +31,16 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
+from flowvm.eager.global_calls import is_placed
 from flowvm.eager.interpreter import Operator, call_into, going_over
 from flowvm.eager.live import Frozen, FrozenInt, Live, freeze, plain_type
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.native.courses import steady
 from flowvm.eager.native.install import Function, fronted
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
-from flowvm.eager.overriding import hint
-from flowvm.eager.placed import is_placed
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor, alias, base_of
+from flowvm.eager.values import adopt_array
 from flowvm.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -172,7 +170,7 @@ class Elementwise(Unique):
         variant = self._variant(pattern)
         tensors = tuple(_apart(out, t) for t in together(tensors, out._meta.device))
         node = record_in_place(self.name, variant, out, tensors, (*kinds, *numbers))
-        seq = call_into(variant, (out,), tensors, kinds, numbers, heard=node is None)
+        seq = call_into(variant, (out,), tensors, kinds, numbers, traced=node is None)
         out.bump()
         if node is not None:
             node.node.seq = seq

@@ -11,14 +11,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flowvm.eager.modes import current_listener, grad_enabled, note_change
-from flowvm.eager.native.courses import steady
+from flowvm.eager.modes import current_trace_recorder, grad_enabled, note_change
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, can_cast
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.declare.core import copy_
-from flowvm.ops.declare.recording import empty_of
 from flowvm.return_types import Results
 
 _PLACE = "_storage", "_ref", "_meta"
@@ -32,8 +32,8 @@ APART = {"bernoulli", "cat", "gather", "index_select", "kthvalue", "masked_selec
 
 def become(tensor: Tensor, data: Tensor) -> Tensor:
     """Let `tensor` be `data` from now on: same object, other storage, shape, dtype or device."""
-    if (listener := current_listener()) is not None:
-        listener.refuse()
+    if (trace := current_trace_recorder()) is not None:
+        trace.refuse()
     tensor.storage()  # so that the old memory has an owner that goes when the last alias does
     # all or nothing: one call, of C code
     any(map(setattr, (tensor,) * 3, _PLACE, (data.storage(), data._ref, data._meta)))
@@ -105,8 +105,8 @@ def dtype_for(name: str, out: Tensor | None, dtype: Any) -> Any:
 
 
 def _check_apart(name: str, args: Any, out: Any) -> None:
-    if (listener := current_listener()) is not None:
-        listener.apart = True
+    if (trace := current_trace_recorder()) is not None:
+        trace.apart = True
     outs = out if isinstance(out, (tuple, list)) else (out,)
     given = [a for arg in args for a in (arg if isinstance(arg, (tuple, list)) else (arg,))]
     for o in outs:

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.nodes import Node
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Fields, Tensor, base_of, forget_gone
+from flowvm.eager.values import adopt_array
 from flowvm.errors import AutogradError
 from flowvm.guards.exchange import first_of
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.machine.words import OPERAND
 
 

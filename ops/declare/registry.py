@@ -9,8 +9,6 @@
 From a declaration flowvm makes the call function, the VM entry, the CPU kernel, the autograd node,
 in-place and `out=` forms (elementwise), reduced floats (float16, bfloat16) through float32, and the
 tests in `tests/ops`.
-
-Long because the keywords of a declaration are explained here.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.config import config, say
-from flowvm.eager.autocasting import autocasting
+from flowvm.eager.autocast import autocasting
 from flowvm.eager.interpreter import Invocation, Operator, check_kernels
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
@@ -121,7 +119,7 @@ def op(
     complex     it takes complex numbers; else these are an error at the call
     letters     the rule of its SBP letters (`flowvm.ops.declare.letters`), by which calls on global
                 tensors are split; without one, every rank computes all of everything
-    amp         what autocast converts its inputs to (`flowvm.eager.autocasting`): "half", "full",
+    amp         what autocast converts its inputs to (`flowvm.eager.autocast`): "half", "full",
                 "widest", or "" for as they are
     takes       `takes(metas, attributes by name)`: what operands and attributes are to each other,
                 where infer and kernel rely on it and a file could say otherwise

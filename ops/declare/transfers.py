@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import Globals, is_placed
 from flowvm.eager.interpreter import Invocation, Operator
-from flowvm.eager.placed import Globals, is_placed
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, ValuelessError
 from flowvm.loading.lazy import lazy

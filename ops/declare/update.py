@@ -15,7 +15,7 @@ from typing import Any
 
 from flowvm.config import config, say
 from flowvm.eager.interpreter import Operator
-from flowvm.eager.native.driving import each as native_each
+from flowvm.eager.native.functions import calls_for_each
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.meta import TensorMeta
@@ -108,7 +108,7 @@ def each(function: Callable[..., Any], *names: str, counts: str = "") -> Callabl
 
     counts   the name of a number in `state[tensor]`, 1 more from this call on, which comes last
     """
-    return native_each(operator_of(function), names, counts)
+    return calls_for_each(operator_of(function), names, counts)
 
 
 def _in_pairs(operator: Operator, others: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.fourier.transforms import fft, ifft, irfft, rfft
 from flowvm.ops.shapes.complex_parts import view_as_real
 from flowvm.ops.shapes.fill import ones, zeros

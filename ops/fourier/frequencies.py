@@ -8,7 +8,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import get_default_dtype
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dims
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dims
 from flowvm.ops.shapes.padding import roll
 from flowvm.ops.shapes.ranges import arange
 

@@ -4,8 +4,6 @@ One op transforms rows; everything else is a composition: real transforms are co
 half is kept, more dimensions go one after the other, and lengths with a large prime factor go by
 Bluestein's chirps (1970) through a power of two.  The gradient of a transform is the one the other
 way, so it is differentiable again.
-
-Long because the transforms of PyTorch, each with its arguments, follow what they are made of.
 """
 
 from __future__ import annotations
@@ -17,16 +15,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, constant
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array, constant
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.dtype import complex64, complex128, get_default_dtype
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.kinds import Metas, Values
 from flowvm.ops.declare.letters import Attrs, Letters, numbered
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import op
 from flowvm.ops.fourier.cpu.fft_kernels import transform
 from flowvm.ops.pointwise.complex_numbers import conj

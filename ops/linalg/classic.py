@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.eager.autocasting import outside
+from flowvm.eager.autocast import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import DType, int32
@@ -20,7 +20,7 @@ from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg import decompositions, norms, spectra
 from flowvm.ops.linalg.decompositions import householder_product, lu_factor_ex, reflected, unpacked
-from flowvm.ops.linalg.parts.shared import batched, identity, matrices, same_dtype, square, turned
+from flowvm.ops.linalg.parts.checks import batched, identity, matrices, same_dtype, square, turned
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.fill import zeros

@@ -2,8 +2,6 @@
 
 What LAPACK finds wrong with a matrix is an error where a result is read, LinAlgError with the
 matrix' place in the batch; functions whose name ends in `_ex` leave LAPACK's info instead.
-
-Long because a dozen public functions stand with what they return.
 """
 
 from __future__ import annotations
@@ -13,8 +11,17 @@ from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, LinAlgError, ShapeError
 from flowvm.meta.dtype import int32
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.linalg.parts.checks import (
+    batched,
+    constant_of,
+    identity,
+    matrices,
+    same_dtype,
+    square,
+    turned,
+)
 from flowvm.ops.linalg.parts.factors import (
     cholesky_info,
     geqrf_op,
@@ -26,15 +33,6 @@ from flowvm.ops.linalg.parts.factors import (
     permutation_matrix,
     qr_op,
     right_triangular,
-)
-from flowvm.ops.linalg.parts.shared import (
-    batched,
-    constant_of,
-    identity,
-    matrices,
-    same_dtype,
-    square,
-    turned,
 )
 from flowvm.ops.linalg.systems import cholesky as _cholesky
 from flowvm.ops.linalg.systems import solve as _solve

@@ -10,11 +10,11 @@ import numpy as np
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype
+from flowvm.ops.declare.composite import need_tensor, wrap_dims
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import inexact, matrices, square
+from flowvm.ops.linalg.parts.checks import inexact, matrices, square
 from flowvm.ops.linalg.solvers import inv_ex
 from flowvm.ops.linalg.spectra import svdvals
 from flowvm.ops.pointwise.compare import ne, where

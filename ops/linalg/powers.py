@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import outside
+from flowvm.eager.autocast import outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import constant_of, identity, square
+from flowvm.ops.linalg.parts.checks import constant_of, identity, square
 from flowvm.ops.linalg.systems import inverse, solve
 from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.products.matmul import matmul

@@ -12,12 +12,11 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo, int64
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.linalg.decompositions import checked
-from flowvm.ops.linalg.parts.factors import right_solve
-from flowvm.ops.linalg.parts.shared import (
+from flowvm.ops.linalg.parts.checks import (
     batched,
     constant_of,
     identity,
@@ -27,6 +26,7 @@ from flowvm.ops.linalg.parts.shared import (
     turned,
     vector_side,
 )
+from flowvm.ops.linalg.parts.factors import right_solve
 from flowvm.ops.linalg.parts.spectra import lstsq_op
 from flowvm.ops.linalg.spectra import pinv
 from flowvm.ops.linalg.systems import det as _det

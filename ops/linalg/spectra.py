@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
-from flowvm.eager.autocasting import outside
+from flowvm.eager.autocast import outside
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import finfo, int64
+from flowvm.ops.declare.composite import Recorded, record
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, record
 from flowvm.ops.declare.registry import Sample, samples
-from flowvm.ops.linalg.parts.shared import constant_of, identity, matrices, square, turned
+from flowvm.ops.linalg.parts.checks import constant_of, identity, matrices, square, turned
 from flowvm.ops.linalg.parts.spectra import (
     complex_eig,
     eigh_op,

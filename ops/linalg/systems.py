@@ -4,8 +4,6 @@ by address inside kernels.
 Each matrix of a batch is factored in a unit's own scratch memory.  A matrix that cannot be factored
 is found there: the error is raised where the result is read, LinAlgError with its place in the
 batch.
-
-Long because each function stands with its kernel, its gradient and its samples.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError, Status
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.letters import matrices, unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.linalg.cpu.blas import call, enter, leave, threads
 from flowvm.ops.linalg.cpu.lapack import PREFIX

@@ -6,9 +6,9 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.rows.reduce import sum

@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from flowvm.eager.modes import find_user, listening, recording_to
+from flowvm.eager.modes import find_user, recording_to, recording_trace
 from flowvm.meta.placements import here
 from flowvm.ops.placed.boxing import transport
 
@@ -38,5 +38,5 @@ def agree(where: Any, text: str) -> None:
         return
     compared.add(key)
     use = transport[-1]()
-    with recording_to(None), listening(None):  # a graph that is captured does not repeat it
+    with recording_to(None), recording_trace(None):  # a graph that is captured does not repeat it
         use.barrier(use.group(ranks), text)

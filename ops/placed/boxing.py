@@ -30,7 +30,7 @@ from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import PARTIAL, Sbps, broadcast, cut, part, placement, sizes
 from flowvm.ops.collectives import collectives
-from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.slices import narrow
 from flowvm.ranks.world import Group
 

@@ -14,9 +14,9 @@ from flowvm.eager.interpreter import Operator
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.placements import broadcast
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.placed.boxing import boxed, global_of
 from flowvm.ops.places.gather import gather
 from flowvm.ops.pointwise.compare import ne, where

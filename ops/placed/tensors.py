@@ -1,7 +1,5 @@
 """Global tensors made of local ones, of numbers, and of each other: `to_global`, `to_local`, the
 `placement` and `sbp` of functions that make tensors; and what lower layers ask about them.
-
-Long because all that users and lower layers ask of global tensors is answered here.
 """
 
 from __future__ import annotations
@@ -12,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import Globals, partial_grads
 from flowvm.eager.modes import grad_enabled, recording, recording_to
 from flowvm.eager.nodes import Node
-from flowvm.eager.placed import Globals, partial_grads
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.loading.lazy import lazy
@@ -33,19 +31,19 @@ from flowvm.meta.placements import (
     placement,
     world,
 )
+from flowvm.ops.declare.composite import Recorded, need_tensor
 from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.shapes.create import tensor
 from flowvm.vm.callers.hot import hot
 
 if TYPE_CHECKING:
     from flowvm.cuda.driver import runtime as runtimes
-    from flowvm.ops.placed import agreement, boxing, calling, views
+    from flowvm.ops.placed import agreement, boxing, calls, views
     from flowvm.ranks import world as world_of_ranks
 else:
     agreement = lazy("flowvm.ops.placed.agreement")
     boxing = lazy("flowvm.ops.placed.boxing")
-    calling = lazy("flowvm.ops.placed.calling")
+    calls = lazy("flowvm.ops.placed.calls")
     views = lazy("flowvm.ops.placed.views")
     world_of_ranks = lazy("flowvm.ranks.world")
     runtimes = lazy("flowvm.cuda.driver.runtime")
@@ -337,8 +335,8 @@ def _placed(x: Tensor, device: Any) -> Tensor:
 
 
 # what does the work is imported when there is some
-Globals.call = staticmethod(lambda *args: calling.call(*args))
-Globals.call_into = staticmethod(lambda *args: calling.into(*args))
+Globals.call = staticmethod(lambda *args: calls.call(*args))
+Globals.call_into = staticmethod(lambda *args: calls.into(*args))
 Globals.gathered = staticmethod(_gathered)
 Globals.landed = staticmethod(_landed)
 Globals.placed = staticmethod(_placed)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias, new_tensor
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import PARTIAL, Sbps, broadcast, split
@@ -159,7 +159,7 @@ def _dims(own: GlobalMeta) -> list[_Dim]:
     return [_Dim(n, s, m, t, d) for d, (n, s, m, t) in enumerate(known) if n != 1]
 
 
-@remembered("views")
+@lru_cached("views")
 def _kept_sbp(own: GlobalMeta, meta: GlobalMeta, offset: int) -> Sbps | None:
     """Return the sbp of the view if each rank has all that the view shows of its part; else None.
 

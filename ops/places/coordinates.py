@@ -13,7 +13,7 @@ from typing import Any
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.meta import as_shape
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.places.gather import gather, positions_of
 from flowvm.ops.places.indexing import getitem, index_put, setitem
 from flowvm.ops.places.scatter import same_dtype

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
 from flowvm.meta.dtype import bool_, float32, float64, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.views import unsqueeze
 

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import recording
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.kinds import Count
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.gather import positions_of, spread, take_slices

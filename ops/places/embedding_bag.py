@@ -16,8 +16,8 @@ from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of, need_tensor, whole
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.cpu.index_kernels import NONE
 from flowvm.ops.places.embedding import renormalize

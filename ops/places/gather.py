@@ -3,8 +3,6 @@ for each element (`gather`), and the ops that write at such positions.
 
 A tensor is seen as [outer, n, inner] around the indexed dimension, so the four kernels of
 `flowvm.ops.places.cpu.index_kernels` serve all shapes.
-
-Long because the ops of the four kernels, their gradients and the samples belong together.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.kinds import Dim, Metas, Values, between
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.places.cpu.index_kernels import ADD as ADD  # indexing takes both from here
 from flowvm.ops.places.cpu.index_kernels import NONE as NONE

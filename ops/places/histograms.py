@@ -12,8 +12,8 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import float32, float64
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.search import searchsorted
 from flowvm.ops.shapes.fill import ones_like, zeros

@@ -5,8 +5,6 @@ index dimensions of that view.  These count as one list of positions in the inde
 together; what they pick stands where those dimensions stood if they are neighbours, else in front.
 A boolean tensor is the list of its true positions in the dimensions that it covers.  An int next to
 tensors is a selection, as in PyTorch.
-
-Long because reading and writing share the plan of an index, and nothing else uses it.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widest
+from flowvm.eager.autocast import widest
 from flowvm.eager.interpreter import call_into
-from flowvm.eager.native.courses import steady
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.eager.values import adopt_array
 from flowvm.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -38,10 +36,10 @@ from flowvm.launch import Launch, View
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, need_tensor
 from flowvm.ops.declare.core import _copy, cast, sum_to
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import Recorded, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.declare.transfers import moved
 from flowvm.ops.places.counting import true_positions

@@ -14,12 +14,12 @@ from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_sta
 from flowvm.launch import Launch, View, bits
 from flowvm.meta.dtype import bool_, result_type_of
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, samples
 from flowvm.ops.places.scatter import apart, changed, fresh
 from flowvm.ops.shapes.views import expand, reshape

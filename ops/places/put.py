@@ -13,9 +13,9 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import as_shape
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.repeats import repeat_interleave
 from flowvm.ops.places.scatter import same_dtype

@@ -9,7 +9,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int32, int64
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.counting import repeated_positions
 from flowvm.ops.places.gather import index_select

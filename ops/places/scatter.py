@@ -3,8 +3,6 @@ kin, each in a fresh and an in-place form.
 
 A form is one function that writes into a tensor outside the graph; the fresh form gives it a clone,
 the in-place form the tensor itself.  Both record the same node.
-
-Long because each op has a fresh and an in-place form, a gradient and samples.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widest
+from flowvm.eager.autocast import widest
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import record_in_place
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.cpu.index_kernels import ADD, AMAX, AMIN, MULTIPLY, NONE
 from flowvm.ops.places.gather import (

@@ -11,8 +11,8 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import iinfo
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.cpu.index_kernels import ADD
 from flowvm.ops.places.gather import aligned, gather, narrowed_to

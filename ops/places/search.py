@@ -14,10 +14,10 @@ from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeErr
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import bool_, float64, int32, int64, promote_types
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of, need_tensor, whole
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import filled_of, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.places.sort import sort

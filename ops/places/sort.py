@@ -3,8 +3,6 @@
 Sorting is stable; a NaN is larger than any number.  The kernels (most of them are those of
 `flowvm.ops.places.cpu.order` and `nth`) give the positions with the values, and backward is
 `gather`'s: the gradient goes where the value came from.
-
-Long because the first k of many, slices and frequencies have kernels of their own.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from flowvm.errors import ArgumentError, OutOfRangeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.kinds import last_size
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.places.cpu.order import ordered_rows
 from flowvm.ops.places.gather import gather_elements
@@ -235,7 +233,7 @@ def _topk_body(values: Array, indices: Array, x: Array, largest: bool, lo: int, 
 @op(
     "x -> values, indices",
     name="topk",
-    cuda="selecting:topk",
+    cuda="selection:topk",
     letters=unsplit,
     takes=lambda metas, v: 0 <= v["k"] <= last_size(metas[0]),
 )

@@ -15,8 +15,8 @@ from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.gather import index_select
 from flowvm.ops.places.masks import masked_select

@@ -16,8 +16,8 @@ from flowvm.errors import ShapeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import empty_of, need_tensor, wrap_dim
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import empty_of, need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.places.sort import row_order, sort
 from flowvm.ops.shapes.ranges import arange

@@ -2,8 +2,6 @@
 
 The ops are in `conv_ops`, the kernels in `conv_strips` and `conv_weight`; integers go another way,
 that of `integers`.
-
-Long because the samples of six functions follow them.
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import lowered
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.cpu.conv_plan import three_of
 from flowvm.ops.planes.parts import integers

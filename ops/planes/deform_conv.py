@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
+from flowvm.eager.autocast import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of, need_tensor
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.deform_kernels import (

@@ -17,8 +17,8 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.conv_rows import take_row

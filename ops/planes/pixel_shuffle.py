@@ -6,7 +6,7 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 
 # public: flow, F

@@ -1,7 +1,4 @@
-"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly.
-
-Long because each function stands in one and in two dimensions, and the samples follow.
-"""
+"""Pooling: the maximum or the average of windows, of fixed size or dividing the input evenly."""
 
 from __future__ import annotations
 
@@ -11,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows

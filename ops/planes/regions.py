@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
+from flowvm.eager.autocast import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import ARENA_BYTES, GRAIN, Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.cpu.region_kernels import (
     NO_REGION,

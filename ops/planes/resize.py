@@ -4,8 +4,6 @@
 adaptive pooling.  Integers can only be taken as they are, by the nearest ways, which move bits; but
 images of uint8 are weighed, too (`parts/byte_resize`).
 The kernels are in `resize_kernels`.
-
-Long because the reference of seven modes and their samples follow.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
+from flowvm.eager.autocast import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ModeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
 from flowvm.meta.dtype import uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.kinds import Count
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.planes.cpu.resize_kernels import (
     CUBIC,

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import outside, widened
+from flowvm.eager.autocast import outside, widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import float32, int64
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.pointwise.compare import lt, where

@@ -4,8 +4,6 @@ Each has its value, first and second derivative as an expression of x and its pa
 makes three ops: the function, its backward (g times the first derivative), and that one's backward.
  So a gradient is one instruction and can itself be differentiated; a third derivative raises.
  Parameters such as a slope are dynamic scalars: another value is not another kernel.
-
-Long because the table of expressions and the samples beside it are one list of two dozen functions.
 """
 
 from __future__ import annotations
@@ -15,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import lowered
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot

@@ -3,8 +3,6 @@
 
 The operators are native calls of their own, so `x + y` is one call; what those leave comes to a
 function that sees to it that a tensor was given (`received`).
-
-Long because each operator is declared with its methods.
 """
 
 from __future__ import annotations

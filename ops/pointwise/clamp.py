@@ -8,8 +8,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or, where
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place

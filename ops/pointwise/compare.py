@@ -1,7 +1,4 @@
-"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient.
-
-Long because it is many short declarations.
-"""
+"""Comparisons, logic, bits and choices, element by element; none but `where` has a gradient."""
 
 from __future__ import annotations
 
@@ -12,9 +9,9 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.dtype import bool_, float64
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import reversed_operator
 from flowvm.ops.pointwise.parts.unary import attach, back, in_place

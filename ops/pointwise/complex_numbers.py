@@ -17,9 +17,9 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.trigonometry import cos, sin
 from flowvm.ops.shapes.complex_parts import complex, two_parts, view_as_real

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.values import wait_for
 from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
 from flowvm.meta.device import cpu as _cpu
 from flowvm.meta.device import meta as _nowhere
@@ -28,9 +28,9 @@ from flowvm.meta.dtype import (
     uint8,
 )
 from flowvm.meta.formats import strided
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import copy_, detach, sum_to
 from flowvm.ops.declare.outputs import become
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.shapes.create import tensor as tensor_of
 from flowvm.ops.shapes.fill import size_of

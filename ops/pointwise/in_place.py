@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.tensor import Tensor
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 
 # public: each of flow
 METHODS = """

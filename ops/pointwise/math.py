@@ -18,10 +18,10 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.dtype import int64
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import attach, flat, in_place, into, unary, within
 

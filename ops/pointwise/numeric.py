@@ -1,8 +1,6 @@
 """Numbers taken apart and put together: divisors, exponents, neighbours, logits.
 
 Each is one declaration or a composition of others.
-
-Long because each function's gradient and samples stand beside it.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import complex128, float64, int32
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import replaced, with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.clamp import clamp
 from flowvm.ops.pointwise.compare import eq, where

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
+from flowvm.eager.autocast import widened
 from flowvm.eager.live import Live
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError

@@ -2,8 +2,6 @@
 distribution, orthogonal polynomials.  `flowvm.special` has them under PyTorch's names.
 
 Gradients: DLMF 10.6, 10.29 (Bessel), 8.8 (incomplete gamma, by x alone, as in PyTorch).
-
-Long because each function's gradient stands beside it.
 """
 
 from __future__ import annotations
@@ -16,10 +14,10 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.dtype import float64
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import lt, where
 from flowvm.ops.pointwise.math import abs as abs_of

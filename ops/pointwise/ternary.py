@@ -10,8 +10,8 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.meta.dtype import finfo
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import elementwise
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.arithmetic import pairs
 from flowvm.ops.pointwise.compare import isfinite, where

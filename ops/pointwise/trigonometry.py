@@ -10,8 +10,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.math import exp, rsqrt
 from flowvm.ops.pointwise.parts.unary import attach, special, unary, within

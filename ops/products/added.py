@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype, lowered, outside
+from flowvm.eager.autocast import autocast_dtype, lowered, outside
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import promote_types
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import replaced, with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.pointwise.compare import logical_and, logical_or
 from flowvm.ops.pointwise.complex_numbers import conj

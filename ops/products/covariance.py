@@ -8,8 +8,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.complex_numbers import conj
 from flowvm.ops.products.matmul import matmul

@@ -8,9 +8,9 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.rows.statistics import vector_norm

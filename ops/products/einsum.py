@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype, lowered, outside
+from flowvm.eager.autocast import autocast_dtype, lowered, outside
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.ops.declare.registry import Sample, samples

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import lowered
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
@@ -20,9 +20,9 @@ from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, op, operator_of, samples
 from flowvm.ops.products.cpu.gemm import check_pair, product, walkable
 from flowvm.ops.products.parts import product_letters

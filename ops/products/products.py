@@ -1,7 +1,4 @@
-"""The other matrix products of PyTorch: most are `matmul` in a line or two.
-
-Long because the samples of a dozen functions follow them.
-"""
+"""The other matrix products of PyTorch: most are `matmul` in a line or two."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype, outside, widest
+from flowvm.eager.autocast import autocast_dtype, outside, widest
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.products.cpu.gemm import Epilogue, product
 from flowvm.ops.products.matmul import _matmul_nt, _matmul_tn, matmul

@@ -10,8 +10,8 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, bool_, float64
+from flowvm.ops.declare.composite import filled_of, need_tensor
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import filled_of, need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.places.search import searchsorted

@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import current_listener, current_recorder
+from flowvm.eager.modes import current_recorder, current_trace_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.guards.forks import held_at_fork
 from flowvm.meta.device import as_device
 from flowvm.ops.shapes.create import tensor
-from flowvm.ranks.launched import is_launched, launch_name
+from flowvm.ranks.launch_env import is_launched, launch_name
 
 DEFAULT_SEED = 67280421310721  # PyTorch's, of a Generator that nobody has seeded
 
@@ -133,8 +133,8 @@ class Generator:
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
         recorder = current_recorder()
-        if (listener := current_listener()) is not None:
-            listener.refuse()  # another time it is another number
+        if (trace := current_trace_recorder()) is not None:
+            trace.refuse()  # another time it is another number
         return self.draw_now() if recorder is None else recorder.draw(self)
 
     def draw_now(self) -> tuple[int, int]:

@@ -1,7 +1,4 @@
-"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get.
-
-Long because each function has PyTorch's arguments for where and how a tensor is made.
-"""
+"""Random tensors; `flowvm.ops.random.parts.philox` says which numbers they get."""
 
 from __future__ import annotations
 
@@ -11,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.placed import placed_like, takes_placement
+from flowvm.eager.global_calls import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import DType, as_dtype, float64, get_default_dtype, int64
 from flowvm.meta.formats import accept, format_stride
 from flowvm.meta.meta import TensorMeta, as_shape
+from flowvm.ops.declare.composite import Recorded, need_tensor, whole
 from flowvm.ops.declare.core import arranged, cast
 from flowvm.ops.declare.outputs import dtype_for
-from flowvm.ops.declare.recording import Recorded, need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.scatter import changed
 from flowvm.ops.random.generator import Generator, drawn_from

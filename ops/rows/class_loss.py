@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import widened
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.meta.dtype import float32, int64
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import ne
 from flowvm.ops.rows.parts.class_loss_ops import (

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
+from flowvm.eager.autocast import widened
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.rows.cpu.ctc_kernels import Labels, ctc_back_body, ctc_body

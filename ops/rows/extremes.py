@@ -19,10 +19,10 @@ from flowvm.errors import ArgumentTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.kinds import Dim
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.places.sort import kthvalue
 from flowvm.ops.pointwise.clamp import maximum, minimum

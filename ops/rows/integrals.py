@@ -8,8 +8,8 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.ops.declare.composite import need_tensor, wrap_dim, wrap_dims
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.scan import cumsum
 from flowvm.ops.shapes.join import cat

@@ -5,8 +5,6 @@
 A loss of x (what was computed) and y (the target) is a row of expressions: the value and its first
 and second derivatives. From them come the op, an op for each gradient, and the ops that those have
 as gradients; a third derivative raises.
-
-Long because the table of expressions and the samples of eight losses follow.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import widened
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, AutogradError, ShapeError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.elementwise import Elementwise, elementwise
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
 from flowvm.ops.pointwise.math import abs as abs_of

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.halves import wide
 from flowvm.ops.declare.kinds import Dims
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, op, operator_of, samples
 from flowvm.ops.pointwise.compare import where
 from flowvm.ops.pointwise.parts.unary import back

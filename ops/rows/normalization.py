@@ -1,8 +1,6 @@
 """Layer, batch, group, instance and RMS norm, and division by a norm: arguments and checks.
 
 The first five are one op, in `norm_ops`.
-
-Long because the samples of six functions follow them.
 """
 
 from __future__ import annotations
@@ -13,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import widened
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.rows.parts.norm_checks import check_channels
 from flowvm.ops.rows.parts.norm_ops import _both, _fixed, _normalized, _tracking, _update

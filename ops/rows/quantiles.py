@@ -14,9 +14,9 @@ from flowvm import return_types
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, OutOfRangeError, ShapeError
 from flowvm.meta.dtype import float32, float64, int64
+from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor, wrap_dim
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.sort import sort
 from flowvm.ops.pointwise.compare import logical_not, where

@@ -1,8 +1,6 @@
 """Sums, products, extremes and truth over dimensions.
 
 Each public function is one autograd node, whatever number of instructions it issues.
-
-Long because the samples of nine functions follow them.
 """
 
 from __future__ import annotations
@@ -11,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import autocast_dtype
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import autocast_dtype
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, float32, float64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.halves import gradient_in_float32
 from flowvm.ops.declare.letters import fold
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, wrap_dims
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.rows.parts.fold_walk import shape_without

@@ -1,7 +1,4 @@
-"""Running results along a dimension: sums, products, extremes, and differences.
-
-Long because each has a kernel, a gradient and samples.
-"""
+"""Running results along a dimension: sums, products, extremes, and differences."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from flowvm.errors import ArgumentError, DTypeError
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType, as_dtype, bool_, int64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.kinds import Dim
 from flowvm.ops.declare.letters import along_dim
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.pointwise.math import exp
 from flowvm.ops.rows.cpu.scan_launch import Scanned, scan_launch

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
 from flowvm.launch import Launch

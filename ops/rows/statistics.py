@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import widened
-from flowvm.eager.native.courses import steady
+from flowvm.eager.autocast import widened
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype, float64, int64, uint64
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.elementwise import elementwise
 from flowvm.ops.declare.halves import in_float32
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.compare import bitwise_xor, isinf, where
 from flowvm.ops.pointwise.math import abs as abs_of

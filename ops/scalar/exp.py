@@ -7,8 +7,6 @@ together without overflow, underflow or cancellation on the way.
 
 Coefficients are minimax (`tools/minimax.py`) for the function named beside them, lowest power
 first.  The largest errors that were found are in `flowvm.ops.scalar.functions`.
-
-Long because of its list of functions, each for float32 and float64.
 """
 
 from __future__ import annotations

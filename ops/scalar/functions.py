@@ -26,8 +26,6 @@ normal_cdf is 4.6 for float64, and for float32 good to an absolute 1.6e-7, which
 
 An integer divided by zero raises inside the kernel, which becomes the status DIVISION_BY_ZERO, and
 so does what `probability` gets and is not between 0 and 1: NO_PROBABILITY.
-
-Long because it is a list: every function an expression may name.
 """
 
 from __future__ import annotations

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
+from flowvm.eager.autocast import lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.guards.regions import Mode
 from flowvm.meta.dtype import bool_
 from flowvm.meta.formats import result_stride
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import arranged
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.ops.places.repeats import repeat_interleave
 from flowvm.ops.random.choices import dropout

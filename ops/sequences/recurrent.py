@@ -3,8 +3,6 @@
 
 A layer in one direction is a product for the inputs of all steps and one instruction for the steps
 (`parts.scans`); on other devices, and with projections, the steps are ops (`parts.steps`).
-
-Long because networks and cells, each in PyTorch's argument lists, share their checks.
 """
 
 from __future__ import annotations
@@ -14,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.eager.autocasting import lowered
+from flowvm.eager.autocast import lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.device import cpu
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.products.matmul import linear
 from flowvm.ops.random.choices import dropout as dropped

@@ -10,7 +10,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import result_type
-from flowvm.ops.declare.recording import need_tensor, whole
+from flowvm.ops.declare.composite import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import zeros

@@ -13,12 +13,12 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.dtype import complex_of, float32, float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.core import contiguous, copy_, view_of
 from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recording import need_tensor
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ops.shapes.join import stack
@@ -28,13 +28,13 @@ from flowvm.vm.machine.words import OPERAND
 # --- views ----------------------------------------------------------------------------------------
 
 
-@remembered("views")
+@lru_cached("views")
 def _part(meta: TensorMeta) -> TensorMeta:
     stride = tuple(2 * s for s in meta.stride)
     return TensorMeta.of(meta.shape, meta.dtype.real, meta.device, stride)
 
 
-@remembered("views")
+@lru_cached("views")
 def _pairs(meta: TensorMeta) -> TensorMeta:
     stride = (*(2 * s for s in meta.stride), 1)
     return TensorMeta.of((*meta.shape, 2), meta.dtype.real, meta.device, stride)
@@ -131,7 +131,7 @@ def view_as_complex(input: Tensor) -> Tensor:
     return view_of(x, "view_as_complex", _joined(meta), 0, _complex_grad)
 
 
-@remembered("views")
+@lru_cached("views")
 def _joined(meta: TensorMeta) -> TensorMeta:
     stride = tuple(s // 2 for s in meta.stride[:-1])
     return TensorMeta.of(meta.shape[:-1], complex_of(meta.dtype), meta.device, stride)

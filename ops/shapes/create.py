@@ -1,7 +1,7 @@
 """Tensors from data: from Python numbers and from NumPy.
 
 Data is copied, except by `from_numpy`, `as_tensor`, `frombuffer` and `from_file`, which share
-memory (see `flowvm.vm.engine.lending` for the order of what is done to it from both sides).
+memory (see `flowvm.vm.engine.loans` for the order of what is done to it from both sides).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import takes_placement
 from flowvm.eager.live import Live, plain_number
-from flowvm.eager.placed import takes_placement
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, method
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, as_device, cpu
 from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
 from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished, full
 from flowvm.vm.callers.lines import warn

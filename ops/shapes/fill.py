@@ -3,8 +3,6 @@
 Shapes and values are checked, and memory that no machine of this size has is refused, when the
 call is made.  The keywords of PyTorch that have no meaning here (`layout`, which is `flow.strided`,
 `pin_memory`, `memory_format`) are taken by all of them, and `size=` where sizes are positional.
-
-Long because each function has all of these arguments.
 """
 
 from __future__ import annotations
@@ -15,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.global_calls import placed_like, takes_placement
 from flowvm.eager.live import Live
-from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.dtype import DType, as_dtype, bool_, complex_of, get_default_dtype, int64
 from flowvm.meta.formats import accept, format_stride
 from flowvm.meta.meta import Size, TensorMeta, as_shape
+from flowvm.ops.declare.composite import empty_of, filled_of
 from flowvm.ops.declare.outputs import dtype_for, written
-from flowvm.ops.declare.recording import empty_of, filled_of
 from flowvm.ops.declare.registry import Sample, samples
 
 Scalar = bool | int | float | complex

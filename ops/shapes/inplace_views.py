@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.eager.values import wait_for
 from flowvm.errors import ArgumentError, ArgumentTypeError, AutogradError
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import as_shape, dense_stride
+from flowvm.ops.declare.composite import empty_of, need_tensor
 from flowvm.ops.declare.core import copy_
 from flowvm.ops.declare.outputs import become
-from flowvm.ops.declare.recording import empty_of, need_tensor
 from flowvm.ops.shapes.fill import number_for, size_of
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import OPERAND

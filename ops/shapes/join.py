@@ -2,8 +2,6 @@
 
 `cat` and `stack` are one instruction that writes each tensor's slice of the output, after
 converting those of another dtype; the rest is views around them and around one copy.
-
-Long because joining and repeating are here with their samples.
 """
 
 from __future__ import annotations
@@ -18,16 +16,11 @@ from flowvm.eager.interpreter import Invocation, Operator, call_into
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
 from flowvm.files.schema import integer
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.dtype import result_type_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.assembly import Assembly, Piece
-from flowvm.ops.declare.core import cast
-from flowvm.ops.declare.facts import facts_of
-from flowvm.ops.declare.letters import Attrs, Letters, Metas, all_inexact, numbered
-from flowvm.ops.declare.outputs import with_out
-from flowvm.ops.declare.recipes import maker
-from flowvm.ops.declare.recording import (
+from flowvm.ops.declare.composite import (
     Recorded,
     empty_of,
     filled_of,
@@ -35,6 +28,11 @@ from flowvm.ops.declare.recording import (
     record,
     wrap_dim,
 )
+from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.facts import facts_of
+from flowvm.ops.declare.letters import Attrs, Letters, Metas, all_inexact, numbered
+from flowvm.ops.declare.outputs import with_out
+from flowvm.ops.declare.recipes import maker
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.slices import _select, _slice, _slice_geometry
 from flowvm.ops.shapes.views import _dims_of, _xs, expand, reshape, unsqueeze
@@ -68,7 +66,7 @@ def _skipped(meta: TensorMeta, out: TensorMeta) -> bool:
     return meta.shape == (0,) and out.ndim != 1
 
 
-@remembered("views")
+@lru_cached("views")
 def _cat_meta(metas: tuple[TensorMeta, ...], dim: int, new: bool) -> tuple[TensorMeta, int]:
     """The joined tensor's meta and the dimension; ShapeError where the shapes do not fit."""
     parts = list(enumerate(metas))

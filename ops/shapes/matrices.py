@@ -1,7 +1,4 @@
-"""Matrices by formula: identity, triangles, diagonals, grids.
-
-Long because kernels, gradients and samples stand beside each other.
-"""
+"""Matrices by formula: identity, triangles, diagonals, grids."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from flowvm.eager.placed import takes_placement
+from flowvm.eager.global_calls import takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, bits
@@ -17,10 +14,10 @@ from flowvm.meta.device import as_device
 from flowvm.meta.dtype import as_dtype, get_default_dtype, int64
 from flowvm.meta.formats import accept
 from flowvm.meta.meta import TensorMeta, as_shape
+from flowvm.ops.declare.composite import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.kinds import between
 from flowvm.ops.declare.letters import matrices, unsplit
 from flowvm.ops.declare.outputs import dtype_for, with_out
-from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import Sample, op, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import finished

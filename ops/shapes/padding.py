@@ -1,7 +1,5 @@
 """Elements moved about whole: flipped, rolled, rotated, padded.  Views, copies, and tensors put
 together of pieces (`ops/declare/assembly.py`); no kernel of its own.
-
-Long because the four ways to pad are here with their gradients and samples.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, ModeError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.assembly import NUMBER, Assembly, Piece, rectangles
+from flowvm.ops.declare.composite import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.core import cast, clone
 from flowvm.ops.declare.kinds import is_int
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import Recorded, need_tensor, record, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.complex_parts import complex, imag, real
 from flowvm.ops.shapes.slices import _slice, basic_view

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.placed import takes_placement
+from flowvm.eager.global_calls import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.launch import GRAIN, Launch

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array, memory_of
 from flowvm.eager.tensor import Tensor, alias, method
+from flowvm.eager.values import adopt_array, memory_of
 from flowvm.errors import ArgumentError, AutogradError, DeviceError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import cpu

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import DTypeError, OutOfRangeError, ShapeError
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.core import copy_, view_of
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, record, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _xs
 
@@ -29,7 +29,7 @@ Geometry = Callable[..., tuple[TensorMeta, int]]
 
 def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
     """The view function of a geometry that shows no element twice."""
-    cached = remembered("views")(geometry)
+    cached = lru_cached("views")(geometry)
 
     def backward(c: Any, g: Tensor) -> tuple[Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)

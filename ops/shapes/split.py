@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.modes import current_listener, grad_enabled
-from flowvm.eager.native.courses import steady
+from flowvm.eager.modes import current_trace_recorder, grad_enabled
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.errors import ArgumentError, ShapeError
+from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.rebase import remember_view
-from flowvm.ops.declare.recording import Recorded, filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.join import cat, stack
 from flowvm.ops.shapes.slices import _select, _slice
@@ -62,8 +62,8 @@ def _plain(x: Tensor) -> Tensor:
 def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tensor, ...]:
     base = base_of(x)
     if x._node is not None and grad_enabled():
-        if (listener := current_listener()) is not None:
-            listener.pieces(_split_op, x, tuple(out), attrs)
+        if (trace := current_trace_recorder()) is not None:
+            trace.pieces(_split_op, x, tuple(out), attrs)
         for piece in out:
             piece._kin = base
             if not (base._node is not None and base._node.is_leaf):

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.placed import takes_placement
+from flowvm.eager.global_calls import takes_placement
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, DTypeError
 from flowvm.meta.device import as_device
 from flowvm.meta.formats import accept
+from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.outputs import dtype_for, written
-from flowvm.ops.declare.recording import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.create import tensor
 from flowvm.ops.shapes.fill import dtype_or

@@ -4,8 +4,6 @@ repeated.
 A view is a meta and an offset on the same memory; no instruction is issued.  Writing through it
 changes the tensor it was made of, and both count the same version.  The gradient of a view is the
 opposite view, or a sum where elements were repeated, so it is differentiable again.
-
-Long because every view is here with its gradient and its samples.
 """
 
 from __future__ import annotations
@@ -17,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.modes import recording
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DeviceError, ShapeError
-from flowvm.guards.kept import remembered
+from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.meta import Size, TensorMeta, as_shape
+from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.core import contiguous, sum_to, view_of
-from flowvm.ops.declare.recording import need_tensor, whole, wrap_dim, wrap_dims
 from flowvm.ops.declare.registry import Sample, broadcast_shapes, samples
 from flowvm.vm.machine.words import OPERAND
 
@@ -95,7 +93,7 @@ def _restride(meta: TensorMeta, shape: Size) -> tuple[int, ...] | None:
     return tuple(stride)
 
 
-@remembered("views")
+@lru_cached("views")
 def _reshaped(meta: TensorMeta, shape: tuple[int, ...]) -> tuple[Size, TensorMeta | None]:
     """The shape without -1, and the view's meta if a view can do it."""
     size = _inferred("reshape", meta, shape)
@@ -143,7 +141,7 @@ def reshape(input: Tensor, shape: Sequence[int]) -> Tensor:
     return _reshape_method(input, shape)
 
 
-@remembered("views")
+@lru_cached("views")
 def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
     """Return `meta` seen as `dtype`, if its bytes lie so.
 
@@ -280,7 +278,7 @@ def ravel(input: Tensor) -> Tensor:
 # --- the order of dimensions --------------------------------------------------------------------
 
 
-@remembered("views")
+@lru_cached("views")
 def _permuted(meta: TensorMeta, dims: tuple[int, ...]) -> tuple[TensorMeta, tuple[int, ...]]:
     if len(dims) != meta.ndim:
         raise ShapeError(
@@ -324,7 +322,7 @@ def permute(input: Tensor, dims: Sequence[int]) -> Tensor:
     return _permute(need_tensor("permute", "input", input), _dims_of((dims,)))
 
 
-@remembered("views")
+@lru_cached("views")
 def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
     a, b = wrap_dim("transpose", dim0, ndim), wrap_dim("transpose", dim1, ndim)
     order = list(range(ndim))
@@ -422,7 +420,7 @@ for _name, _property in (("T", _reversed), ("mT", _matrix_transpose)):
 # --- dimensions repeated, removed and added -----------------------------------------------------
 
 
-@remembered("views")
+@lru_cached("views")
 def _expanded(meta: TensorMeta, sizes: tuple[int, ...]) -> TensorMeta:
     lead = len(sizes) - meta.ndim
     if lead < 0:
@@ -524,7 +522,7 @@ def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     return tuple(expand(t, shape) for t in tensors)
 
 
-@remembered("views")
+@lru_cached("views")
 def _squeezed(meta: TensorMeta, dims: tuple[int, ...] | None) -> TensorMeta:
     drop = set(range(meta.ndim) if dims is None else wrap_dims("squeeze", dims, meta.ndim))
     keep = [i for i in range(meta.ndim) if not (i in drop and meta.shape[i] == 1)]
@@ -545,7 +543,7 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     return view_of(x, "reshape", _squeezed(x._meta, dims), 0, _reshape_grad)
 
 
-@remembered("views")
+@lru_cached("views")
 def _unsqueezed(meta: TensorMeta, dim: int) -> TensorMeta:
     at = wrap_dim("unsqueeze", dim, meta.ndim + 1)
     step = meta.stride[at] * meta.shape[at] if at < meta.ndim else 1

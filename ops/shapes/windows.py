@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor, base_of, method
+from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.ops.declare.composite import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.core import view_of
 from flowvm.ops.declare.rebase import strided_grad
-from flowvm.ops.declare.recording import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.registry import samples
 from flowvm.ops.shapes.views import _dims_of, _xs, movedim
 

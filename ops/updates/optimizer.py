@@ -2,8 +2,6 @@
 
 A step reads the gradient and rewrites the parameter and its state in one pass over memory.
 Arithmetic is done in the parameter's dtype, in PyTorch's order of operations.
-
-Long because it is a list: the arithmetic of every optimizer.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 import flowvm.autograd
 import flowvm.ops
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.values import adopt_array
 
 for _module in pkgutil.iter_modules(flowvm.ops.__path__):
     importlib.import_module(f"flowvm.ops.{_module.name}")

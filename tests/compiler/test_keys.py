@@ -1,8 +1,8 @@
 """Keys of compiled code: each changes with all that the code is made of, and with nothing else.
 
-What a key covers is asked of `flowvm.compiler.reach`, and each part of it is changed in turn.  That
-it is all there is is asked of who compiles: which code of flowvm runs, which functions and
-constants Numba is given.
+What a key covers is asked of `flowvm.compiler.dependencies`, and each part of it is changed in
+turn.  That it is all there is is asked of who compiles: which code of flowvm runs, which functions
+and constants Numba is given.
 """
 
 import enum
@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from flowvm.compiler import jit, reach
+from flowvm.compiler import dependencies, jit
 from flowvm.errors import CompileError
 from flowvm.loading.lazy import lazy
 from flowvm.ops.declare.cpu import blocks, body_kernel, element_tiles, elementwise_kernel
@@ -101,7 +101,7 @@ def roots_of(kind):
 
 def cuda_roots():
     """The roots of a CUDA kernel's key."""
-    from flowvm.cuda.compiler import compiling
+    from flowvm.cuda.compiler import compilation
     from flowvm.ops.rows.cuda import class_loss
 
     kernel = next(f for n, f in sorted(vars(class_loss).items()) if _is_kernel(f))
@@ -112,9 +112,9 @@ def cuda_roots():
         raise CompileError("that is all")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compiling, "source_key", key)
+        patch.setattr(compilation, "source_key", key)
         with pytest.raises(CompileError, match="all"):
-            compiling.ptx(kernel, ("int64",), (8, 0))
+            compilation.ptx(kernel, ("int64",), (8, 0))
     return {kernel.__name__: found[0]}
 
 
@@ -135,18 +135,18 @@ def modules_of(facts):
 
 def key_without(places, roots):
     """The key, made again as far as it depends on these places."""
-    for item, parts in list(reach._remembered.items()):
+    for item, parts in list(dependencies._remembered.items()):
         if any(f"\0{place}\0" in parts.lines for place in places):
-            del reach._remembered[item]
-    reach._settled_keys.clear()
-    reach._named_in.clear()
-    return reach.source_key(*roots)
+            del dependencies._remembered[item]
+    dependencies._settled_keys.clear()
+    dependencies._named_in.clear()
+    return dependencies.source_key(*roots)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_stays():
     yield
-    for memory in (reach._remembered, reach._settled_keys, reach._named_in):
+    for memory in (dependencies._remembered, dependencies._settled_keys, dependencies._named_in):
         memory.clear()
 
 
@@ -155,18 +155,18 @@ def _nothing_stays():
 
 def changed(path):
     """The digests of files, were this one another."""
-    read = reach.file_digest
+    read = dependencies.file_digest
     return lambda p: read(p) + "changed" * (p == path)
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_a_change_of_any_file_reached_changes_the_key(kind, monkeypatch):
     for name, roots in all_roots(kind).items():
-        key, modules = reach.source_key(*roots), modules_of(reach.reach(*roots))
+        key, modules = dependencies.source_key(*roots), modules_of(dependencies.key_facts(*roots))
         for module in sorted(modules):
             path = importlib.util.find_spec(module).origin
             with monkeypatch.context() as patch:
-                patch.setattr(reach, "file_digest", changed(path))
+                patch.setattr(dependencies, "file_digest", changed(path))
                 assert key_without({module}, roots) != key, (name, module)
             assert key_without({module}, roots) == key, (name, module)
 
@@ -184,8 +184,8 @@ def another(value):
 @pytest.mark.parametrize("kind", ALL)
 def test_a_change_of_any_constant_reached_changes_the_key(kind, monkeypatch):
     for name, roots in all_roots(kind).items():
-        key, changed = reach.source_key(*roots), 0
-        for fact in sorted(reach.reach(*roots)):
+        key, changed = dependencies.source_key(*roots), 0
+        for fact in sorted(dependencies.key_facts(*roots)):
             module, _, constant = fact.place.rpartition(".")
             if fact.kind != "constant" or module not in sys.modules:
                 continue
@@ -198,17 +198,17 @@ def test_a_change_of_any_constant_reached_changes_the_key(kind, monkeypatch):
             key_without({fact.place}, roots)
             changed += 1
         assert changed or name == "x + 1, float32 -> float32", name
-        assert reach.source_key(*roots) == key
+        assert dependencies.source_key(*roots) == key
 
 
 @pytest.mark.parametrize("kind", ALL)
 def test_constants_that_could_change_are_named_as_constants(kind):
     for name, roots in all_roots(kind).items():
-        for fact in reach.reach(*roots):
+        for fact in dependencies.key_facts(*roots):
             if fact.kind == "constant" and fact.text.startswith(("list(", "dict(", "set(", "an ")):
                 module, _, constant = fact.place.rpartition(".")
                 value = getattr(sys.modules.get(module), constant, None)
-                assert constant.isupper() or not reach._can_change(value), (name, fact)
+                assert constant.isupper() or not dependencies._can_change(value), (name, fact)
 
 
 # --- nothing is missing -------------------------------------------------------------------------
@@ -259,7 +259,7 @@ FACTS = {
     ],
     "blocks": ["OPERANDS_AT", "HEADER", "flowvm.ops.declare.cpu.moves", "STAGE_WORDS"],
     "cuda": [
-        "flowvm.cuda.compiler.compiling",
+        "flowvm.cuda.compiler.compilation",
         "flowvm.cuda.compiler.frontend",
         "flowvm.cuda.compiler.indices",
         "flowvm.compiler.native",
@@ -270,7 +270,7 @@ FACTS = {
 
 @pytest.mark.parametrize("kind", ALL)
 def test_what_is_known_to_matter_is_covered(kind):
-    for_all = [reach.reach(*roots) for roots in all_roots(kind).values()]
+    for_all = [dependencies.key_facts(*roots) for roots in all_roots(kind).values()]
     covered = {f.place for facts in for_all for f in facts}
     covered |= {place.rpartition(".")[2] for place in covered}  # whoever imports a constant
     assert not set(FACTS[kind]) - covered
@@ -323,7 +323,7 @@ def test_all_that_runs_and_all_that_is_compiled_is_covered(kind, monkeypatch):
             roots[0]()
         finally:
             sys.setprofile(None)
-        facts = reach.reach(*roots) | reach.reach(jit._object)
+        facts = dependencies.key_facts(*roots) | dependencies.key_facts(jit._object)
         assert watched.modules <= modules_of(facts), name
         for function in watched.functions:
             module, line = function.__globals__.get("__name__"), function.__code__.co_firstlineno
@@ -334,7 +334,7 @@ def test_all_that_runs_and_all_that_is_compiled_is_covered(kind, monkeypatch):
         told = {(f.place.rpartition(".")[2], f.text) for f in facts}
         for constant, value in watched.constants:
             if isinstance(value, (bool, int, float, str, tuple, np.generic)):
-                assert (constant, reach._told(value, [])) in told, (name, constant)
+                assert (constant, dependencies._told(value, [])) in told, (name, constant)
 
 
 # --- rules ------------------------------------------------------------------------------------
@@ -395,23 +395,23 @@ def same_module():
     ],
 )
 def test_constants_count_wherever_they_stand(monkeypatch, name, value):
-    key = reach.source_key(reaches)
+    key = dependencies.source_key(reaches)
     monkeypatch.setattr(same_module(), name, value)
-    assert reach.source_key(reaches) != key
+    assert dependencies.source_key(reaches) != key
 
 
 def test_what_classes_hold_counts(monkeypatch):
-    key = reach.source_key(reaches)
+    key = dependencies.source_key(reaches)
     monkeypatch.setattr(Words, "FIRST", 6)
-    assert reach.source_key(reaches) != key
+    assert dependencies.source_key(reaches) != key
 
 
 def test_the_state_of_the_process_does_not_count(monkeypatch):
-    key = reach.source_key(reaches)
+    key = dependencies.source_key(reaches)
     monkeypatch.setitem(_seen, "b", 2)
     monkeypatch.setattr(Words, "counted", [1])
     helper(1)
-    assert reach.source_key(reaches) == key
+    assert dependencies.source_key(reaches) == key
 
 
 def test_what_a_function_is_given_counts():
@@ -422,12 +422,12 @@ def test_what_a_function_is_given_counts():
         return inner
 
     def key(*given):
-        return reach.source_key(made(*given))
+        return dependencies.source_key(made(*given))
 
     assert key([1, {2: 3}]) == key([1, {2: 3}]) != key([1, {2: 4}])
     assert key(helper) == key(helper) != key(made(1))
     assert key(1, 2) != key(1, 3)
-    assert reach.source_key(functools.partial(made, 1)) != reach.source_key(
+    assert dependencies.source_key(functools.partial(made, 1)) != dependencies.source_key(
         functools.partial(made, 2)
     )
     assert key({3, 1, 2}) == key({2, 3, 1})
@@ -439,25 +439,25 @@ def test_a_module_that_is_imported_late_counts(tmp_path, monkeypatch):
     scope = {"later": lazy("counted_late")}
     exec("def g(x):\n    return later.f(x)\n", scope)
     try:
-        key = reach.source_key(scope["g"])
-        assert "counted_late" in modules_of(reach.reach(scope["g"]))
+        key = dependencies.source_key(scope["g"])
+        assert "counted_late" in modules_of(dependencies.key_facts(scope["g"]))
         path = str(tmp_path / "counted_late.py")
-        monkeypatch.setattr(reach, "file_digest", changed(path))
-        assert reach.source_key(scope["g"]) != key
+        monkeypatch.setattr(dependencies, "file_digest", changed(path))
+        assert dependencies.source_key(scope["g"]) != key
     finally:
         sys.modules.pop("counted_late", None)
 
 
 def test_lambdas_of_one_line_differ():
     one, two = (lambda x: x + 1), (lambda x: x + 2)
-    assert reach.source_key(one) != reach.source_key(two)
+    assert dependencies.source_key(one) != dependencies.source_key(two)
 
 
 def test_code_without_a_file_counts_by_itself():
     def key(text):
         scope = {}
         exec(compile(text, "<typed>", "exec"), scope)
-        return reach.source_key(scope["f"])
+        return dependencies.source_key(scope["f"])
 
     nested = "def f(x):\n    return [y + {} for y in x] or (lambda: {})"
     assert key(nested.format(1, 2)) == key(nested.format(1, 2))
@@ -471,7 +471,7 @@ def test_a_module_that_is_reloaded_counts_as_it_is_now(tmp_path):
         path.write_text(text)
         scope = {"__name__": "edited"}
         exec(compile(text, str(path), "exec"), scope)
-        return reach.source_key(scope["f"])
+        return dependencies.source_key(scope["f"])
 
     assert key("def f(x): return x + 1") != key("def f(x): return x + 2")
 
@@ -480,7 +480,7 @@ def test_a_module_that_is_reloaded_counts_as_it_is_now(tmp_path):
 def test_no_key_is_given_an_object_that_it_cannot_tell(kind):
     """Check closures, defaults and arguments of `partial`, which could hold any object."""
     for name, roots in all_roots(kind).items():
-        for fact in reach.reach(*roots):
+        for fact in dependencies.key_facts(*roots):
             if fact.kind == "given" and "an object of flowvm" in fact.text:
                 assert not fact.text.endswith(" tuple()"), (name, fact)
 
@@ -490,9 +490,9 @@ def test_a_file_that_is_gone_is_an_error(tmp_path):
     scope = {"__name__": "gone"}
     exec(compile("def f(x): return x", str(path), "exec"), scope)
     with pytest.raises(CompileError, match=r"gone\.f was read from .*gone\.py"):
-        reach.source_key(scope["f"])
+        dependencies.source_key(scope["f"])
     path.write_text("def f(x): return x")
-    assert reach.source_key(scope["f"])
+    assert dependencies.source_key(scope["f"])
 
 
 def keys_program(order, prepare=""):
@@ -502,11 +502,11 @@ sys.path.insert(0, {os.path.dirname(__file__)!r})
 {prepare}
 import test_keys
 from flowvm.compiler import jit
-from flowvm.compiler import reach
+from flowvm.compiler import dependencies
 for kind in {order!r}:
     for name, roots in sorted(test_keys.roots_of(kind).items()):
-        print(kind, name, reach.source_key(*roots))
-print(reach.source_key(jit._object))
+        print(kind, name, dependencies.source_key(*roots))
+print(dependencies.source_key(jit._object))
 assert {bool(prepare)} or "numba" not in sys.modules
 """
 

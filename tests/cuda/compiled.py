@@ -44,7 +44,7 @@ class Compiler:
 
     def launch(self, launch, capabilities=CAPABILITIES):
         """The PTX of every kernel of a launch, for each capability."""
-        from flowvm.cuda.compiler.compiling import signature_of
+        from flowvm.cuda.compiler.compilation import signature_of
         from flowvm.cuda.launch import KernelStep
 
         steps = [s for s in launch.steps if isinstance(s, KernelStep)]
@@ -100,7 +100,7 @@ def _module(name, file):
 
 
 def serve():
-    from flowvm.cuda.compiler.compiling import available, ptx
+    from flowvm.cuda.compiler.compilation import available, ptx
     from flowvm.errors import CompileError
 
     answers = os.fdopen(os.dup(1), "wb")

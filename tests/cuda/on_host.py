@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiler.compiling import signature_of
+from flowvm.cuda.compiler.compilation import signature_of
 from flowvm.cuda.launch import LINE, Const, Details, Operand, Scalar, Scratch
 from flowvm.eager.interpreter import operators
 from flowvm.meta.device import Device

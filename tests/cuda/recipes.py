@@ -12,7 +12,7 @@ import importlib
 import operator
 from types import SimpleNamespace
 
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.registry import operator_of
@@ -42,12 +42,12 @@ def kernel_of(path, specs, attrs, k):
 
 def compile_op(ptx_of, path, specs, attrs, capabilities=CAPABILITIES):
     """Compile each kernel of the launch, as large as it is on a GPU, that was not before."""
-    assert not compiling.simulated(), "patch `simulated`: the other process does not simulate"
+    assert not compilation.simulated(), "patch `simulated`: the other process does not simulate"
     specs = tuple(specs)
     steps = steps_of(path, specs, attrs)
     assert steps
     for k, step in enumerate(steps):
-        signature = compiling.signature_of(step)
+        signature = compilation.signature_of(step)
         if (step.kernel, signature) in _seen:
             continue
         _seen.add((step.kernel, signature))

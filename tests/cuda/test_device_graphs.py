@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.errors import CaptureError, OutOfRangeError
 from flowvm.graph.plan import device_graph
-from flowvm.ops.declare.cuda import lowering, placing, steps
+from flowvm.ops.declare.cuda import live_numbers, lowering, steps
 from flowvm.ops.declare.registry import operator_of
-from flowvm.ops.updates.cuda import merging
+from flowvm.ops.updates.cuda import multi_tensor
 from flowvm.vm.machine.device_words import GRAPH
 from flowvm.vm.machine.words import CTL
 from flowvm.vm.workers.device_graph import PATIENCE
@@ -381,7 +381,7 @@ def test_rows_that_are_held_read_and_write_through_programs(device, rng, ptx_of,
     (step,) = lowering.launch_of(
         nodes[-1].operator, tuple(o.meta for o in nodes[-1].inputs), nodes[-1].attrs
     ).steps
-    (text,) = ptx_of(step.kernel, compiling.signature_of(step), ((7, 0),))
+    (text,) = ptx_of(step.kernel, compilation.signature_of(step), ((7, 0),))
     assert "ld.local" not in text
 
 
@@ -439,20 +439,20 @@ def test_the_kernels_compile(ptx_of, monkeypatch):
         step = operator_of(getattr(flow.ops, name))
         return lowering.launch_of(step, (flow.ones(8)._meta,) * count, ()).steps[0].part
 
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     words, number = ("int64", 1, "C"), ("float64", 1, "C")
     adam = *["int64"] * 3, *["float64"] * 5, "int64"
-    each = merging.each_kernel(part("adam_step_", 4), ("float32",) * 4, len(adam), 4096)
+    each = multi_tensor.each_kernel(part("adam_step_", 4), ("float32",) * 4, len(adam), 4096)
     sgd = steps.whole(part("sgd_step_", 2), 5)
     vector = ("float32", 1, "C")
     for kernel, signature in (
         (each, (words, "int64", *adam)),
         (
-            placing.by_address(sgd, (False,) * 3 + (True,) * 2),
+            live_numbers.by_address(sgd, (False,) * 3 + (True,) * 2),
             (vector, vector, "int64", number, number),
         ),
-        (placing.put_kernel(8), (words, *["int64"] * 8)),
-        (placing._collect, (words, words, "int64")),
+        (live_numbers.put_kernel(8), (words, *["int64"] * 8)),
+        (live_numbers._collect, (words, words, "int64")),
     ):
         (text,) = ptx_of(kernel, signature, ((7, 0),))
         assert ".entry" in text

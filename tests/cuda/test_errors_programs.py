@@ -158,8 +158,8 @@ INTERRUPTED = """
 import os, signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it in the background
 import flowvm as flow
-from flowvm.vm.engine import cancelling
-cancelling.NAMED_AFTER = 1e9  # a busy machine takes long for what is in flight
+from flowvm.vm.engine import cancel
+cancel.NAMED_AFTER = 1e9  # a busy machine takes long for what is in flight
 from flowvm.cuda.driver.driver import driver
 x = flow.ones(300, device="cuda")
 (x + 1).cpu().numpy()

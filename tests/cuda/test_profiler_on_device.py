@@ -11,11 +11,11 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import profile
-from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.html import html
+from flowvm.profiler.export.trace_rules import problems
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL, KIND
-from flowvm.vm.watch import device_placing as devices
+from flowvm.vm.watch import device_times as devices
 
 OWN, SEEN = "by the device's clock", "as the host saw it"
 

@@ -92,7 +92,7 @@ def test_indices_may_be_on_the_cpu(device):
 
 
 def test_printing_copies_what_it_prints(device, monkeypatch):
-    from flowvm.cuda import peeking
+    from flowvm.cuda import element_reader
 
     def views(t):
         return t, t.t(), t[::3, ::5], t[:2, :3], t[5:5], t[7, 7], t.float() / 7
@@ -106,8 +106,8 @@ def test_printing_copies_what_it_prints(device, monkeypatch):
     for a, b in zip(views(large), views(there), strict=True):
         assert shown(b).replace(",device='cuda:0'", "") == shown(a)
         assert "device='cuda:0'" in repr(b)
-    read, plain = [], peeking._bytes
-    monkeypatch.setattr(peeking, "_bytes", lambda *a: read.append(a[2]) or plain(*a))
+    read, plain = [], element_reader._bytes
+    monkeypatch.setattr(element_reader, "_bytes", lambda *a: read.append(a[2]) or plain(*a))
     assert "262143" in repr(there)
     assert 0 < sum(read) < 1 << 15
 

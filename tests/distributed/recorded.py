@@ -12,7 +12,7 @@ import flowvm as flow
 from flowvm.errors import CommunicationError
 from flowvm.ops.collectives import collectives as c
 from flowvm.profiler.analysis.across import exchanges_of
-from flowvm.profiler.export import checking
+from flowvm.profiler.export import trace_rules
 from flowvm.ranks.clocks import measured_shifts
 from flowvm.ranks.world import rank, world
 
@@ -62,7 +62,7 @@ assert all(0 <= row.hidden <= 1 and 0 < row.exchanging <= row.wall for row in su
 
 trace = found.export(FOLDER / f"{RANK}.json")
 read = json.loads(trace.read_text())
-assert not checking.problems(read), checking.problems(read)[:5]
+assert not trace_rules.problems(read), trace_rules.problems(read)[:5]
 names = {e["args"]["name"] for e in read["traceEvents"] if e["name"] == "process_name"}
 assert any(n.startswith("rank 0") for n in names) and any(n.startswith("rank 1") for n in names)  # noqa: PT018
 arrows = [e for e in read["traceEvents"] if e.get("cat") == "ranks"]

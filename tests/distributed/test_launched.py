@@ -8,9 +8,9 @@ import pytest
 
 from flowvm.commands import launch
 from flowvm.errors import CommunicationError
-from flowvm.ranks import launched
+from flowvm.ranks import launch_env
 
-VARIABLES = [name for pair in (*launched.LAUNCHERS, launched.SLURM) for name in pair]
+VARIABLES = [name for pair in (*launch_env.LAUNCHERS, launch_env.SLURM) for name in pair]
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_launchers_are_known_by_what_they_leave(found, rank, ranks, monkeypatch)
         monkeypatch.delenv(name, raising=False)
     for name, value in found.items():
         monkeypatch.setenv(name, value)
-    assert launched.launched_rank() == rank
-    assert launched.launched_ranks() == ranks
-    assert launched.is_launched() is (ranks != 1)
+    assert launch_env.launched_rank() == rank
+    assert launch_env.launched_ranks() == ranks
+    assert launch_env.is_launched() is (ranks != 1)
 
 
 def python(program: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flowvm.ops.collectives.parts.standing import begin, different, text_words
+from flowvm.ops.collectives.parts.board import begin, different, text_words
 from flowvm.ranks.words import ROW
 
 SAID = np.array(text_words(b"all_reduce(f32[3], sum)"))

@@ -14,7 +14,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.autograd import engine as backward
-from flowvm.eager.autocasting import _Kept
+from flowvm.eager.autocast import _Kept
 from flowvm.eager.tensor import Storage, base_of, new_tensor
 from flowvm.nn.module_calls import Paths
 from flowvm.vm.callers.hot import hot

@@ -14,7 +14,7 @@ from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.passes import PASSES
-from flowvm.nn.graph.checking import INEXACT
+from flowvm.nn.graph.check import INEXACT
 
 
 def exact(graph: Any) -> Any:

@@ -115,7 +115,7 @@ def test_costs_are_fitted_and_predict(rng):
 
 
 def test_a_line_is_found_under_noise(rng):
-    from flowvm.lab.fitting import _line
+    from flowvm.lab.fits import _line
 
     x = np.column_stack((np.ones(200), rng.uniform(1, 1e6, 200), np.zeros(200)))
     y = (2e-6 + 3e-12 * x[:, 1]) * rng.normal(1, 0.02, 200)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.eager.reading import memory_of, values_of
+from flowvm.eager.values import memory_of, values_of
 from flowvm.errors import ArgumentError
 from flowvm.nn import functional as F
 

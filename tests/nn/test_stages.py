@@ -14,7 +14,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
-from flowvm.nn.graph.accumulation import Rows, micro_meta
+from flowvm.nn.graph.gradients import Rows, micro_meta
 from flowvm.nn.stages import in_flight
 from tests.ops.helpers import ranks
 

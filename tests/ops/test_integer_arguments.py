@@ -17,7 +17,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import FlowError, VMError
-from flowvm.ops.declare.recording import whole
+from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import SAMPLES
 from flowvm.vm.callers.hot import hot
 
@@ -219,12 +219,12 @@ def test_a_number_that_fits_no_word_is_an_error_and_leaves_no_hole():
 DEBUG = """
 import gc
 import flowvm as flow
-from flowvm.vm.callers import publishing
+from flowvm.vm.callers import publish_check
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 
 x = flow.ones(3) * 2
-assert x.tolist() == [2.0] * 3 and not publishing.broken
+assert x.tolist() == [2.0] * 3 and not publish_check.broken
 
 class Index:
     def __index__(self):
@@ -240,7 +240,7 @@ except Exception as error:
 else:
     print("nothing was said")
 y._ref = before
-print(publishing.broken)
+print(publish_check.broken)
 print((y * 2).tolist())
 """
 

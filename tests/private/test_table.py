@@ -184,7 +184,7 @@ def test_what_is_compiled_without_shortcuts_is_the_same(anew, monkeypatch):
 
 
 def test_the_key_of_a_kernel_is_the_same_without_shortcuts(anew, monkeypatch):
-    from flowvm.compiler.reach import source_key
+    from flowvm.compiler.dependencies import source_key
 
     key = source_key(native.lower, shortcuts.shortcuts)
     change(monkeypatch, "variables")

@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.front.ranks import Ranks
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.run import Run

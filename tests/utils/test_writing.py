@@ -16,7 +16,7 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.errors import ArgumentTypeError
-from flowvm.files import writing
+from flowvm.files import writer as file_writer
 
 ROOT = Path(flow.__file__).resolve().parent.parent
 
@@ -111,7 +111,7 @@ def test_devices_are_written_to(writer: Any, tmp_path: Path) -> None:
 def test_an_exception_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    unfinished = writing.writing(path, "test")
+    unfinished = file_writer.writing(path, "test")
     unfinished.__enter__().write(b"half of the new o")
     assert not unfinished.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert path.read_bytes() == b"old"
@@ -174,7 +174,7 @@ def test_standard_output(name: str, kind: str, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to("/dev/stdout")
         path = str(tmp_path / "link")
     code = (
-        "from flowvm.files.writing import put\nimport sys\n"
+        "from flowvm.files.writer import put\nimport sys\n"
         f"print('before')\nput({path!r}, b'text', 'test')\nprint(' after')"
     )
     out = tmp_path / "out"
@@ -234,10 +234,10 @@ def test_names_and_folders(tmp_path: Path) -> None:
 OWN = {
     "flowvm/commands/rank.py": "marks of ranks, in a folder of their own",
     "flowvm/compiler/cache.py": "the cache of kernels",
-    "flowvm/cuda/simulator/exchanging.py": "what simulated devices exchange",
+    "flowvm/cuda/simulator/exchange.py": "what simulated devices exchange",
     "flowvm/files/later.py": "marks of ranks, beside the files that they saved",
-    "flowvm/files/writing.py": "the one place",
-    "flowvm/ranks/watching.py": "marks of ranks, in a folder of their own",
+    "flowvm/files/writer.py": "the one place",
+    "flowvm/ranks/watcher.py": "marks of ranks, in a folder of their own",
     "flowvm/utils/data/messages.py": "a socket between processes",
 }
 WRITES = {"write_text", "write_bytes", "savez", "savez_compressed", "tofile", "mkstemp", "replace"}

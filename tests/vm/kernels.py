@@ -17,8 +17,8 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import Invocation, Operator
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine

@@ -29,14 +29,14 @@ from typing import Any
 import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.eager.interpreter import operators
-from flowvm.eager.native import entries, install
+from flowvm.eager.native import entry_points, install
+from flowvm.eager.native.arguments import all_whole, departs, entry_of
 from flowvm.eager.native.check import Apart, callee, plain_tensor
 from flowvm.eager.native.cpython import decref, incref, provide_api, word
-from flowvm.eager.native.making import new_output
 from flowvm.eager.native.objects import SITE_AT, activate, new_call
-from flowvm.eager.native.places import place
-from flowvm.eager.native.reading import all_whole, departs, entry_of
+from flowvm.eager.native.origin import place
 from flowvm.eager.native.tables import shared_table, site_table
+from flowvm.eager.native.tensor import new_output
 from flowvm.eager.native.words import SHARED, SITE
 from flowvm.eager.tensor import Tensor
 from flowvm.ops.declare.registry import operator_of
@@ -105,7 +105,7 @@ STEPS: tuple[tuple[str, Callable[..., int]], ...] = (
     ("find the entry", finds),
     ("make the output, and drop it", makes),
     ("find the caller's line", places),
-    ("publish the record", entries.entry(SITE_AT)),
+    ("publish the record", entry_points.entry(SITE_AT)),
 )
 
 
@@ -146,7 +146,7 @@ def step_rows(rounds: int) -> list[tuple[str, float]]:
     calls = []
     for _, function in STEPS:
         call, site = new_call(lambda *args: None, None), site_table(op, print, shared)
-        activate(call, site.words, jit.native(function, entries.SIGNATURE), site)
+        activate(call, site.words, jit.native(function, entry_points.SIGNATURE), site)
         calls.append(call)
 
     def ready() -> None:

@@ -34,8 +34,8 @@ import numpy as np
 import flowvm as flow
 from flowvm.compiler import jit
 from flowvm.errors import ArgumentError, FlowError
-from flowvm.nn.graph import loading as _loading
-from flowvm.nn.graph.saving import checksum
+from flowvm.nn.graph import plan_file as _loading
+from flowvm.nn.graph.plan_file import checksum
 from flowvm.ops.declare.registry import SAMPLES
 from flowvm.profiler.run.run import Run
 from tools import pickled

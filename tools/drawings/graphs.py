@@ -45,7 +45,7 @@ def plan() -> Canvas:
                     "graph/plan, graph/memory"), rim="green", colour="green")  # fmt: skip
     canvas.arrow([(240, 328), (300, 328)])
     canvas.labelled(300, 296, 230, 64, ("LaunchPlan", "one instruction each call",
-                    "graph/plan/launching.py"), rim="orange", colour="orange")  # fmt: skip
+                    "graph/plan/launch_code.py"), rim="orange", colour="orange")  # fmt: skip
     canvas.text(300, 384, "ordered among eager ones", size="small", colour="dim")
     canvas.text(300, 400, "by its operands", size="small", colour="dim")
     canvas.arrow([(530, 322), (640, 312)])

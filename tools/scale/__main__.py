@@ -21,7 +21,7 @@ from typing import Any
 
 import flowvm as flow
 from flowvm.errors import ArgumentError, CaptureError, CommunicationError
-from flowvm.graph.logical.printing import size_text
+from flowvm.graph.logical.printer import size_text
 from flowvm.graph.passes.buckets import BUCKET
 from tools.scale.links import ALGORITHMS, BANDWIDTH_GBS, LATENCY_US, Link, Network
 from tools.scale.memory import Held, held

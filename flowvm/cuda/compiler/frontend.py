@@ -3,8 +3,6 @@
 The contexts, in which Numba looks up what names mean and how types are laid out, are subclasses of
 its own and belong to `Frontend` alone.  What of Numba-CUDA is private stands in
 `flowvm.private.numba_cuda`.
-
-Long because the front end and the four classes of Numba's that it stands in for are one thing.
 """
 
 from __future__ import annotations
@@ -335,7 +333,7 @@ def _attempted(
 
 
 def define_attempt() -> Any:
-    """Define the lowering of `compiling.attempt`."""
+    """Define the lowering of `compilation.attempt`."""
     from numba.cuda import types
 
     def attempt(typingctx: Any, function: Any, arguments: Any) -> Any:
@@ -352,7 +350,7 @@ def define_attempt() -> Any:
 
 
 def define_status() -> Any:
-    """Define the lowering of `compiling.status_of`."""
+    """Define the lowering of `compilation.status_of`."""
     from llvmlite import ir
     from numba.cuda import types
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from flowvm.errors import CommunicationError, DeviceError, FlowError, OutOfMemoryError
-from flowvm.ranks.launched import launched_rank
+from flowvm.ranks.launch_env import launched_rank
 
 NAMES: Final[dict[int, str]] = {
     0: "CUDA_SUCCESS",

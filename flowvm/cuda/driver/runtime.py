@@ -21,9 +21,9 @@ from flowvm.errors import CompileError, DeviceError, FlowError
 from flowvm.loading.lazy import lazy
 
 if TYPE_CHECKING:
-    from flowvm.cuda.compiler import compiling
+    from flowvm.cuda.compiler import compilation
 else:
-    compiling = lazy("flowvm.cuda.compiler.compiling")
+    compilation = lazy("flowvm.cuda.compiler.compilation")
 
 OLDEST: Final = (7, 0)  # compute capability
 PLAIN_SHARED: Final = 48 << 10  # bytes of dynamic shared memory that need no asking
@@ -99,7 +99,7 @@ class Runtime:
         self, kernel: Callable[..., Any], signature: tuple[Any, ...], shared: int = 0
     ) -> int:
         """The handle by which cuLaunchKernel launches `kernel`, compiled for `signature` (see
-        `flowvm.cuda.compiler.compiling`), with up to `shared` bytes of dynamic shared memory.
+        `flowvm.cuda.compiler.compilation`), with up to `shared` bytes of dynamic shared memory.
         """
         with self._lock:
             key = kernel, signature
@@ -116,8 +116,8 @@ class Runtime:
         fake = self.driver.fake
         if fake is not None and not fake.ptx:
             return int(fake.register(kernel, signature, self.index))
-        text, entry = compiling.ptx(kernel, signature, self.properties.capability)
-        text = compiling.readable(text, self.driver.version)
+        text, entry = compilation.ptx(kernel, signature, self.properties.capability)
+        text = compilation.readable(text, self.driver.version)
         if (text, entry) not in self._loaded:  # generated kernels may have the same code
             self._loaded[text, entry] = self._load(kernel, text, entry)
         return self._loaded[text, entry]

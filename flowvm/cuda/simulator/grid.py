@@ -11,8 +11,6 @@ runs its threads one after another without any switching.
 and, on the way, indices below 0, which compiled kernels do not count from the end (`indices`).
 
 Launches from several Python threads run one after another.
-
-Long because a block's threads, their waits and shuffles, and what a kernel reaches are one machine.
 """
 
 from __future__ import annotations

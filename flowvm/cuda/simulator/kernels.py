@@ -1,8 +1,8 @@
 """Kernels of a simulated device: a launch's raw words as arguments, checked, and the kernel run.
 
 A kernel was registered with its *signature*, as it would be compiled
-(`flowvm.cuda.compiler.compiling`): a dtype's name for a number, (dtype, dimensions, "C" or "A") for
-an array, (type, dtypes) for a NamedTuple of numbers, which are passed one by one.  An array is
+(`flowvm.cuda.compiler.compilation`): a dtype's name for a number, (dtype, dimensions, "C" or "A")
+for an array, (type, dtypes) for a NamedTuple of numbers, which are passed one by one.  An array is
 passed as Numba lays it out: meminfo, parent (both 0), elements, size of one, address, shape,
 strides in bytes.  What does not fit together in these words is found at the call, as no GPU would;
 what lies outside of its memory is found before the kernel runs.

@@ -1,6 +1,6 @@
 # ruff: noqa: N802  methods are named as the functions that they stand for
 """NCCL without GPUs: ranks that are processes of one host exchange by files
-(`flowvm.cuda.simulator.exchanging`).  Exchanges that do not fit each other are faults that say so.
+(`flowvm.cuda.simulator.exchange`).  Exchanges that do not fit each other are faults that say so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from flowvm.cuda.driver.functions import ID_BYTES, UniqueId
-from flowvm.cuda.simulator.exchanging import Communicator, Exchanging, Part
+from flowvm.cuda.simulator.exchange import Communicator, Exchanging, Part
 from flowvm.cuda.simulator.memory import Fault, Memory
 from flowvm.meta.dtype import DType, dtype_named
 

@@ -16,8 +16,6 @@ memory     of each device (1G)
 
 As with a GPU, an error while a stream runs is sticky, and later calls return it; `why` returns its
 reason.  Every callback holds `lock`, so native threads may call at any time.
-
-Long because a method stands for each function.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from flowvm.cuda.driver.functions import NAMES as FUNCTIONS
 from flowvm.cuda.driver.functions import function_type
 from flowvm.cuda.driver.results import NAMES, STICKY
 from flowvm.cuda.simulator.blas import read_gemm
-from flowvm.cuda.simulator.exchanging import Communicator
+from flowvm.cuda.simulator.exchange import Communicator
 from flowvm.cuda.simulator.kernels import Function, Launch, choose_simulator, read_launch
 from flowvm.cuda.simulator.memory import HOST, Fault, Memory
 from flowvm.cuda.simulator.nccl import Nccl

@@ -15,13 +15,13 @@ from flowvm.loading.listing import listing
 # --- public names, by `python -m tools.faces`
 # isort: off
 # fmt: off
+from flowvm.distributed.checkpoint.checkpoint_io import async_save, load, save
 from flowvm.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner, DefaultSavePlanner, LoadPlanner, SavePlanner,
 )
 from flowvm.distributed.checkpoint.hf_storage import (
     HuggingFaceStorageReader, HuggingFaceStorageWriter,
 )
-from flowvm.distributed.checkpoint.saving import async_save, load, save
 from flowvm.distributed.checkpoint.storage import (
     FileSystemReader, FileSystemWriter, Metadata, StorageReader, StorageWriter,
     TensorStorageMetadata,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from flowvm import serialization
-from flowvm.distributed.checkpoint.saving import save
+from flowvm.distributed.checkpoint.checkpoint_io import save
 from flowvm.errors import ArgumentError, FileError
 from flowvm.files import shards
 from flowvm.loading.listing import listing, own_names

@@ -24,7 +24,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError, FileError
 from flowvm.files import shards
 from flowvm.files.printable import cropped
 from flowvm.files.schema import integer, mapping, options, read_json, several
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.loading.listing import listing
 from flowvm.meta import dtype as dtypes
 from flowvm.meta.dtype import DType

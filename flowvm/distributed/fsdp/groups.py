@@ -29,7 +29,7 @@ from flowvm.autograd.function import Function, once_differentiable
 from flowvm.autograd.graph import some_saved_tensors_hooks
 from flowvm.distributed.fsdp.cuts import Cut, as_dtype, joined, parted
 from flowvm.distributed.fsdp.policies import MixedPrecisionPolicy
-from flowvm.eager.modes import current_course, current_recorder, grad_enabled, recording
+from flowvm.eager.modes import current_backward, current_recorder, grad_enabled, recording
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import AutogradError
 from flowvm.guards.regions import Mode, reverting
@@ -247,15 +247,15 @@ class ParameterGroup:
     # --- backward -----------------------------------------------------------------------------
 
     def _backward_begins(self, g: Tensor) -> None:
-        course = current_course()
-        if course is None or self in course.kept:
+        backward_run = current_backward()
+        if backward_run is None or self in backward_run.kept:
             return
-        course.kept[self] = None
+        backward_run.kept[self] = None
         with recording(False):
             self.unshard()
             for other in self.before_backward:
                 other.whole()
-        course.ends.append(self._backward_ends)
+        backward_run.ends.append(self._backward_ends)
 
     def _backward_ends(self) -> None:
         if self.reshard_after_backward and not self.depth:

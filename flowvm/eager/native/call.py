@@ -8,6 +8,17 @@ beginning; so up to the sequence number nothing is done that may not be dropped 
 
 from __future__ import annotations
 
+from flowvm.eager.native.arguments import (
+    all_counted,
+    all_whole,
+    any_node,
+    bits_of_scalars,
+    departs,
+    entry_of,
+    frees_first,
+    number_class,
+    refs_of,
+)
 from flowvm.eager.native.cpython import (
     as_int,
     decref,
@@ -21,39 +32,26 @@ from flowvm.eager.native.cpython import (
     set_tuple_item,
     word,
 )
-from flowvm.eager.native.making import (
-    attach,
+from flowvm.eager.native.node import attach, new_node
+from flowvm.eager.native.origin import place
+from flowvm.eager.native.record import counter_of, finish, has_room, is_due, publish, release
+from flowvm.eager.native.regions import records
+from flowvm.eager.native.tensor import (
+    class_of,
     count_change,
     count_changes,
-    finish,
-    new_node,
+    is_unrecorded,
     new_output,
     own_storage,
     own_storages,
 )
-from flowvm.eager.native.places import place
-from flowvm.eager.native.publishing import counter_of, has_room, is_due, publish, release
-from flowvm.eager.native.reading import (
-    all_counted,
-    all_whole,
-    any_node,
-    bits_of_scalars,
-    class_of,
-    departs,
-    entry_of,
-    frees_first,
-    is_unrecorded,
-    number_class,
-    refs_of,
-)
-from flowvm.eager.native.regions import records
 from flowvm.eager.native.words import FAILED, MISS, SHARED, SITE
 from flowvm.vm.machine.lang import load_word, store_word
 
 KEEP_DEAD = 15  # as `flowvm.eager.calls` has it
 
 
-def issued(site: int, args: int, count: int) -> int:
+def issue_call(site: int, args: int, count: int) -> int:
     """The output, a new reference; MISS or FAILED."""
     shared = word(site, SITE.SHARED)
     if count != word(site, SITE.ARGUMENTS) or departs(shared, site):
@@ -68,17 +66,17 @@ def issued(site: int, args: int, count: int) -> int:
     made = entry_of(shared, site, args, kind)
     if made <= FAILED:
         return made
-    result = issued_as(shared, site, args, kind, made)
+    result = issue_as(shared, site, args, kind, made)
     decref(made)
     return result
 
 
-def issued_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
+def issue_as(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same, with the call's entry."""
     if word(site, SITE.WRITES) != 0:
-        return changed(shared, site, args, kind, made)
+        return change(shared, site, args, kind, made)
     outs = scratch()
-    done = issued_into(shared, site, args, kind, made, outs)
+    done = issue_into(shared, site, args, kind, made, outs)
     if done != 1:
         return done
     if word(site, SITE.OUTPUTS) == 1:
@@ -97,7 +95,7 @@ def tuple_of(values: int, count: int) -> int:
     return int(made)
 
 
-def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
+def issue_into(shared: int, site: int, args: int, kind: int, made: int, outs: int) -> int:
     """Issue a call of an operator that writes nothing, with its entry: 1, and the outputs are words
     of `outs`, new references; MISS or FAILED.
     """
@@ -105,7 +103,7 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
     if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     if frees_first(shared, made):
-        freed = released(shared)
+        freed = release_dead(shared)
         if freed != 1:
             return freed
     recorded = 0
@@ -128,7 +126,7 @@ def issued_into(shared: int, site: int, args: int, kind: int, made: int, outs: i
         if node <= FAILED:
             drop(outs, count)
             return node
-    done = published(shared, site, args, bits, made, outs, count, node)
+    done = publish_call(shared, site, args, bits, made, outs, count, node)
     if done <= FAILED:
         decref(node)
         drop(outs, count)
@@ -144,20 +142,20 @@ def drop(values: int, count: int) -> None:
         decref(word(values, k))
 
 
-def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
+def change(shared: int, site: int, args: int, kind: int, made: int) -> int:
     """The same of an operator that writes: the first input that it does."""
     bits = scratch()
     if not bits_of_scalars(shared, site, made, args, kind, bits):
         return MISS
     over, done = 0, 1
     if frees_first(shared, made):
-        done = released(shared)
+        done = release_dead(shared)
     if done == 1 and word(site, SITE.OVER) != 0:
         over, done = 1, goes_over(shared, site, args)
     if done == 1:
         done = own_storages(shared, site, args)
     if done == 1:
-        done = published(shared, site, args, bits, made, args, over, 0)
+        done = publish_call(shared, site, args, bits, made, args, over, 0)
     if done != 1:
         return done
     written = word(args, word(site, SITE.WRITTEN))
@@ -165,7 +163,7 @@ def changed(shared: int, site: int, args: int, kind: int, made: int) -> int:
     return written
 
 
-def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
+def change_into(shared: int, site: int, args: int, made: int, out: int) -> int:
     """Issue a call of an operator whose output goes into a tensor that is there, a word at `out`:
     1; MISS if that might be recorded; FAILED.
     """
@@ -179,7 +177,7 @@ def changed_into(shared: int, site: int, args: int, made: int, out: int) -> int:
         return MISS
     done = own_storage(shared, target)
     if done == 1:
-        done = published(shared, site, args, bits, made, out, 1, 0)
+        done = publish_call(shared, site, args, bits, made, out, 1, 0)
     return count_change(shared, target) if done == 1 else done
 
 
@@ -210,7 +208,7 @@ def goes_over(shared: int, site: int, args: int) -> int:
     return 1
 
 
-def published(
+def publish_call(
     shared: int, site: int, args: int, bits: int, made: int, outs: int, count: int, node: int
 ) -> int:
     """Publish the record, which begins with the tensors that `count` words of `outs` have, and do
@@ -249,7 +247,7 @@ def published(
     dead = 0 if seq & KEEP_DEAD != 0 else list_size(word(shared, SHARED.DEAD))
     done = count_changes(shared, site, args)
     if done == 1 and dead != 0 and has_room(shared, seq):
-        done = released(shared)
+        done = release_dead(shared)
         dead = 0 if done == 1 else list_size(word(shared, SHARED.DEAD))
         done = FAILED if done == FAILED else 1
     if done == 1 and is_due(shared, seq, dead):
@@ -258,7 +256,7 @@ def published(
     return done
 
 
-def released(shared: int) -> int:
+def release_dead(shared: int) -> int:
     """Release the dead storages: 1; MISS where the Python function is to; FAILED."""
     while list_size(word(shared, SHARED.DEAD)) != 0:
         number = release(shared)

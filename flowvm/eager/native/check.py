@@ -2,8 +2,6 @@
 
 Twin and native call run apart from the VM, each with a ring, a counter and a list of storage ids of
 its own, on the same operands; records, tensors, nodes, places and reference counts are compared.
-
-Long because what stands for the VM, and what is compared by it, belong together.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from flowvm.eager.native.objects import activate, new_call
 from flowvm.eager.native.tables import Table, shared_table, site_table
 from flowvm.eager.native.words import (
     AS_LIST,
-    COURSE,
     FRONT,
     NOTED,
     READ,
     SITE,
     STEP,
+    TRACE,
     UNRECORDED,
     VIEW,
 )
@@ -294,30 +292,30 @@ def trouble_at_pins(address: int) -> str:
     return "" if before == after else f"references to places {before} become {after}"
 
 
-def trouble_at_courses(address: int) -> str:
-    """The same for a call that follows a course, which here is one view: what `view_of` makes."""
+def trouble_at_traces(address: int) -> str:
+    """The same for a call that follows a trace, which here is one view: what `view_of` makes."""
     apart, meta, seen, op = Apart(), ("meta",), ("seen",), object()
     edge = object.__new__(Node)
     apart.names["unrecorded"], attrs, cache = set(), ("attribute",), dict[Any, Any]()
     step = Table(
         STEP, None, KIND=VIEW, SITE=op, MADE=seen, OFFSET=64, ATTRS=attrs, INPUTS=1, ARGUMENTS=1
     )
-    course = Table(COURSE, step, list(step.words), STEPS=1, TENSORS=1, RESULT=1)
+    trace = Table(TRACE, step, list(step.words), STEPS=1, TENSORS=1, RESULT=1)
     for key in ((0, None, meta, 1), (1, None, meta, 1)):
-        cache[key] = (course.address, course)
+        cache[key] = (trace.address, trace)
     shared, asked = shared_table(apart.names), list[Any]()
     facts = {"TWIN": asked.append, "FUNCTION": asked.append, "KIND": FRONT, "CACHE": cache}
     site = Table(SITE, shared, SHARED=shared.address, CONVERTED=1, **facts)
     call = new_call(asked.append, None)
     activate(call, site.words, address, site)
     x, w = plain_tensor(11, meta), plain_tensor(12, meta, edge, version=2)
-    kept, counts = (x, w, meta, seen, edge, op, attrs, course, None), []
+    kept, counts = (x, w, meta, seen, edge, op, attrs, trace, None), []
     for _ in range(3):
         for tensor in (x, w) * _TIMES:
             out: Any = call(tensor, 1)
             same = out._storage is tensor._storage and out._kin is tensor and out._meta is seen
             if not same or out._ref != tensor._ref + 64 or tensor._kin[-1]() is not out:
-                return "a view is not what its course says"
+                return "a view is not what its trace says"
             node, recorded = out._node, tensor is w
             if (node is not None) != recorded:
                 return "a view's Node is there, or is not, where it should not"
@@ -328,7 +326,7 @@ def trouble_at_courses(address: int) -> str:
     if counts[1] != counts[2]:
         return f"references before and after views: {counts}"
     call(x)
-    return "" if asked == [x] else f"what has no course is left to {asked}"
+    return "" if asked == [x] else f"what has no trace is left to {asked}"
 
 
 def trouble_at_regions(address: int) -> str:

@@ -20,7 +20,7 @@ from flowvm.eager.native.cpython import (
 from flowvm.eager.native.words import FAILED
 
 
-def told(function: int, kind: int, about: int) -> None:
+def tell_error(function: int, kind: int, about: int) -> None:
     """Call `function(error, about)` if the error that is set is one of a class, and raise it again,
     with the traceback that it has then.
     """

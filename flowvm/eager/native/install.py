@@ -9,8 +9,6 @@ never waits: where nothing was prepared yet a helper does it behind, after the V
 With `config.calls` "native" the first call waits for all that, and where native calls differ from
 their twins, or this CPython is none that they were tested on, a VMError says so: who asked for
 native calls is not given others.  By default twins go on making them, and `flowvm doctor` says why.
-
-Long because what is decided, and the tables of what is, are read together.
 """
 
 from __future__ import annotations
@@ -28,23 +26,30 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from flowvm.compiler import cache, helpers, jit
-from flowvm.compiler.reach import source_key
+from flowvm.compiler.dependencies import source_key
 from flowvm.config import config, say
 from flowvm.eager.calls import Callee
 from flowvm.eager.native.check import (
     trouble,
-    trouble_at_courses,
     trouble_at_death,
     trouble_at_modules,
     trouble_at_pins,
     trouble_at_regions,
     trouble_at_release,
+    trouble_at_traces,
     trouble_at_values,
 )
 from flowvm.eager.native.cpython import provide_api
-from flowvm.eager.native.entries import SIGNATURE, around, death, entry
+from flowvm.eager.native.entry_points import SIGNATURE, around, death, entry
 from flowvm.eager.native.objects import SITE_AT, Call, activate, new_call
-from flowvm.eager.native.tables import CODES, Table, shared_table, site_table, takes, ways_table
+from flowvm.eager.native.tables import (
+    CODES,
+    Table,
+    inline_cache_table,
+    shared_table,
+    site_table,
+    takes,
+)
 from flowvm.eager.native.words import FRONT, GRADIENT, SHARED, SITE
 from flowvm.eager.tensor import Storage, Tensor
 from flowvm.errors import FlowError, VMError
@@ -56,7 +61,7 @@ from flowvm.vm.callers.hot import counted, hot
 from flowvm.vm.engine.engine import engine
 
 metadata = lazy("importlib.metadata")  # when calls are to be native, and not with flowvm
-WAYS_OF = {FRONT: 8, GRADIENT: 64}  # calls that are known again without a look into a dict
+CACHE_SLOTS = {FRONT: 8, GRADIENT: 64}  # calls that are known again without a look into a dict
 FIRST = 64  # calls of a program that twins make: one that makes no more need not load anything
 
 
@@ -64,7 +69,7 @@ class Operator(Callee, Protocol):
     """An operator, as far as native calls are made of it."""
 
     numbered: Callable[[], Any] | None
-    site: Any  # for courses, once there is one
+    site: Any  # for traces, once there is one
 
     @property
     def twin(self) -> Callable[..., Any]:
@@ -135,7 +140,7 @@ def _begin(op: Operator, call: Call, front: bool = False) -> None:
 
 def begin_with(table: Callable[[], Table], call: Call, made_by: Any = entry) -> None:
     """Make a call native whose SITE `table` makes, once calls are to be: it is what `made_by` makes
-    of `entries.py`.
+    of `entry_points.py`.
     """
     if config.calls == "native" or behind.ready or _look():
         _begin_with(table, call, made_by)
@@ -247,7 +252,7 @@ def site_of(op: Operator, front: Callable[..., Any] | None = None) -> Table:
 
 
 def own_site(op: Operator) -> Table:
-    """The SITE of an operator for all courses."""
+    """The SITE of an operator for all traces."""
     with _making:
         if op.site is None:
             op.site = site_of(op)
@@ -264,12 +269,12 @@ def front_table(
     inner: Table | None = None,
     **more: Any,
 ) -> Table:
-    """The SITE of what follows courses; see `flowvm.eager.native.courses`."""
-    ways = ways_table(WAYS_OF[kind]) if kind in WAYS_OF else None
+    """The SITE of what follows traces; see `flowvm.eager.native.trace_cache`."""
+    inline = inline_cache_table(CACHE_SLOTS[kind]) if kind in CACHE_SLOTS else None
     site = Table(
         SITE,
-        (_shared(), inner, ways),
-        WAYS=0 if ways is None else ways.address,
+        (_shared(), inner, inline),
+        INLINE_CACHE=0 if inline is None else inline.address,
         NUMBERED=0 if inner is None else inner.address,
         SHARED=_shared().address,
         TWIN=learn,
@@ -355,7 +360,7 @@ def tested() -> str:
     """How native calls differ from their twins, "" if they do not: looked at now."""
     try:
         calls = trouble(_address()) or trouble_at_release(_address())
-        calls = calls or trouble_at_pins(_address()) or trouble_at_courses(_address())
+        calls = calls or trouble_at_pins(_address()) or trouble_at_traces(_address())
         calls = calls or trouble_at_values(_address(), CODES)
         calls = calls or trouble_at_regions(_address(around))
         calls = calls or trouble_at_modules(_address(around))

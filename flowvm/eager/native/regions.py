@@ -28,8 +28,7 @@ from flowvm.eager.native.cpython import (
     tuple_item,
     word,
 )
-from flowvm.eager.native.making import lend
-from flowvm.eager.native.reading import class_of
+from flowvm.eager.native.tensor import class_of, lend
 from flowvm.eager.native.words import FAILED, MISS, SHARED
 from flowvm.vm.machine.lang import load_word
 
@@ -69,7 +68,7 @@ def forget(shared: int, k: int) -> None:
     decref(old)
 
 
-def said_in(shared: int, mode: int) -> int:
+def entry_in(shared: int, mode: int) -> int:
     """The innermost entry of this thread's with statements, borrowed; MISS where there is none;
     FAILED where that is not known.
     """
@@ -86,9 +85,9 @@ def said_in(shared: int, mode: int) -> int:
     return entry if class_of(shared, entry) == word(shared, SHARED.ENTRY) else FAILED
 
 
-def said(shared: int, mode: int) -> int:
+def value_in(shared: int, mode: int) -> int:
     """What it says, borrowed; MISS or FAILED."""
-    entry = said_in(shared, mode)
+    entry = entry_in(shared, mode)
     return load_word(entry + word(shared, SHARED.ENTRY_VALUE)) if entry > FAILED else entry
 
 
@@ -100,7 +99,7 @@ def records(shared: int) -> int:
         return 2
     if set_size(word(shared, SHARED.UNRECORDED)) == 0:
         return 1
-    now = said(shared, SHARED.RECORDING)
+    now = value_in(shared, SHARED.RECORDING)
     if now == MISS:  # nothing, on this thread
         return 1
     if now > FAILED and class_of(shared, now) == word(shared, SHARED.RECORDED):
@@ -113,9 +112,9 @@ def records(shared: int) -> int:
     return records
 
 
-def entered(shared: int, entries: int, inside: int, value: int, owner: int) -> int:
+def enter(shared: int, entries: int, inside: int, value: int, owner: int) -> int:
     """Let `value` hold on the thread of these entries, as if in a with statement of `owner`, until
-    `left`: what is to be left, a new reference; FAILED.  `inside` is the mode's set.
+    `leave`: what is to be left, a new reference; FAILED.  `inside` is the mode's set.
     """
     entry = allocate(word(shared, SHARED.ENTRY), 0)
     if entry == 0:
@@ -133,7 +132,7 @@ def entered(shared: int, entries: int, inside: int, value: int, owner: int) -> i
     return int(entry)
 
 
-def left(entries: int, inside: int, entry: int) -> None:
+def leave(entries: int, inside: int, entry: int) -> None:
     """What held before holds again, whatever the entry says by now.  An exception may be set."""
     if dict_contains(entries, entry) == 1:
         dict_delete(entries, entry)

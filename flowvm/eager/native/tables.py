@@ -11,8 +11,9 @@ from typing import Any
 from flowvm.eager.calls import Callee, finish_function
 from flowvm.eager.native.words import (
     BOOLEAN,
+    CACHE,
     FLOATING,
-    MOST_LINE,
+    MOST_KEY,
     MOST_OUTPUTS,
     MOST_SAVED,
     MOST_SCALARS,
@@ -20,13 +21,12 @@ from flowvm.eager.native.words import (
     SHARED,
     SIGNED,
     SITE,
-    WAY,
-    WAYS,
+    SLOT,
 )
 from flowvm.eager.nodes import OutputEdge
 from flowvm.eager.tensor import forget_gone
 from flowvm.errors import FlowError
-from flowvm.guards.kept import clearings
+from flowvm.guards.lru_cache import clearings
 from flowvm.guards.regions import _Entry
 from flowvm.meta import dtype as dtypes
 from flowvm.meta.device import cpu
@@ -53,7 +53,7 @@ _SLOTS = {
 }  # fmt: skip
 
 
-# in the keys of courses: for True and False, as 1 is another; around the parts of lists
+# in the keys of traces: for True and False, as 1 is another; around the parts of lists
 # and tuples, in front of those of slices
 YES, NO = object(), object()
 OPEN_LIST, OPEN_TUPLE, CLOSE, SLICED = object(), object(), object(), object()
@@ -150,7 +150,7 @@ def shared_table(names: dict[str, Any]) -> Table:
         THROUGH=_through,
         STARTED=names.get("started", 0),
         BACKWARD=Backward,
-        COURSE=names.get("Course", 0),
+        BACKWARD_RUN=names.get("BackwardRun", 0),
         GO_ON=names.get("go_on", 0),
         EXPLAIN=names.get("explain", 0),
         ADD=names.get("add_in_place", 0),
@@ -250,15 +250,15 @@ def takes(op: Callee) -> bool:
         known = 0 < len(op.outputs) <= MOST_OUTPUTS and not op.unsized
         known = known and len(op.saves) <= MOST_SAVED
     operands = len(op.outputs) + len(op.inputs) + len(op.scalars) + (op.over is not None)
-    known = known and len(op.inputs) + len(op.attrs) <= MOST_LINE
+    known = known and len(op.inputs) + len(op.attrs) <= MOST_KEY
     known = known and len(op.scalars) <= MOST_SCALARS
     return known and operands <= RING.MAX_INLINE
 
 
-def ways_table(count: int) -> Table:
-    """WAYS, with so many WAYs."""
-    more = [0] * (count * WAY.WORDS)
-    return Table(WAYS, None, more, CLEARED=-1, COUNT=count, HELD=[None] * count)
+def inline_cache_table(count: int) -> Table:
+    """CACHE, with so many SLOTs."""
+    more = [0] * (count * SLOT.WORDS)
+    return Table(CACHE, None, more, CLEARED=-1, COUNT=count, HELD=[None] * count)
 
 
 def site_table(
@@ -279,12 +279,12 @@ def site_table(
         op.inputs.index(n) if n in op.inputs else -1 - op.outputs.index(n) for n in saves
     )
     written = Several(k for k, n in enumerate(op.inputs) if taken and n in op.writes)
-    ways = ways_table(4)
+    inline = inline_cache_table(4)
     return Table(
         SITE,
-        (shared, numbered, ways),
+        (shared, numbered, inline),
         SHARED=shared.address,
-        WAYS=ways.address,
+        INLINE_CACHE=inline.address,
         TWIN=twin,
         CACHE=op.cache,
         ARGUMENTS=arguments,

@@ -3,7 +3,7 @@
 Nothing is issued for that.  A value whose writers are done is there; one that is on its way is
 waited for a moment without the GIL, in which this thread helps (`settle_soon` of
 `flowvm.vm.workers.shell`).  What is not there then, is poisoned, is looked for by somebody (a
-profiler, a capture), or is not on the CPU, is left to the Python function (`flowvm.eager.reading`).
+profiler, a capture), or is not on the CPU, is left to the Python function (`flowvm.eager.values`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from flowvm.eager.native.cpython import (
     unsigned_of,
     word,
 )
-from flowvm.eager.native.modules import counter_now
-from flowvm.eager.native.publishing import has_room
-from flowvm.eager.native.reading import class_of, is_whole
+from flowvm.eager.native.module import counter_now
+from flowvm.eager.native.record import has_room
+from flowvm.eager.native.tensor import class_of, is_whole
 from flowvm.eager.native.words import (
     AS_BOOL,
     AS_FLOAT,
@@ -51,7 +51,7 @@ from flowvm.vm.machine.words import ARRAY, CTL, OPERAND, STO
 BYTES = 15  # of a dtype's code: those of an element
 
 
-def value_read(site: int, args: int, count: int) -> int:
+def read_value(site: int, args: int, count: int) -> int:
     """Read the tensor's value in the way that the SITE's HOW names.  Return a new reference, MISS
     or FAILED.
     """

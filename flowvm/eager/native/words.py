@@ -13,18 +13,18 @@ from __future__ import annotations
 from flowvm.vm.machine.record import Record, field, record
 
 MISS, FAILED = -1, 0
-REFUSED, LEARN = 1, 2  # in the place of a course: there is none; there may be one the next time
+REFUSED, LEARN = 1, 2  # in the place of a trace: there is none; there may be one the next time
 MOST_SAVED = 8  # operands that a native call saves for a gradient
 MOST_WRITTEN = 8  # operands that it changes
 MOST_RELEASED = 24  # storages that one record releases
 MOST_OUTPUTS = 6  # of an operator
-MOST_ARGUMENTS = 16  # of a step of a course; tensors or not, of a call that has courses
+MOST_ARGUMENTS = 16  # of a step of a trace; tensors or not, of a call that has traces
 MOST_PARTS = 34  # of the key of such a call, but for two
 MOST_SAME = 7  # the place of the last tensor of a call that may be one of those before
-MOST_VALUES = 32  # tensors that a course is given or makes
-MOST_STEPS = 18  # of a course
+MOST_VALUES = 32  # tensors that a trace is given or makes
+MOST_STEPS = 18  # of a trace
 MOST_SCALARS = 16  # dynamic numbers of an operator whose kinds are known
-MOST_LINE = 24  # words by which a call is known again
+MOST_KEY = 24  # words by which a call is known again
 # of SITEs
 OPERATOR, FRONT, GRADIENT, BACKWARD, START, UNRECORDED, EACH, MODULE, NOTED, READ = range(10)
 AS_ITEM, AS_BOOL, AS_FLOAT, AS_INT, AS_LIST = range(5)  # what a READ gives
@@ -92,12 +92,12 @@ class SHARED(Record):
     STR = field("the class str")
     DTYPE = field("the class DType")
     ELLIPSIS = field("Ellipsis")
-    OPEN_LIST = field("stands before the tensors of a list in the keys of courses")
+    OPEN_LIST = field("stands before the tensors of a list in the keys of traces")
     OPEN_TUPLE = field("before those of a tuple, and before what a tuple has that has slices")
     CLOSE = field("and behind them")
     SLICED = field("before start, stop and step of a slice")
     COPY = field("Tensor.copy_")
-    YES = field("stands for True in the keys of courses, where 1 is another")
+    YES = field("stands for True in the keys of traces, where 1 is another")
     NO = field("stands for False there")
     GRAD_NAME = field("'grad', what backward leaves in _extra")
     GETREFCOUNT = field("says how many hold an object")
@@ -109,7 +109,7 @@ class SHARED(Record):
     THROUGH = field("calls a function from a frame of flowvm's")
     STARTED = field("set: not empty while backward begins with something else than ones")
     BACKWARD = field("the class Backward")
-    COURSE = field("the class of what hooks of a backward keep things in, or 0")
+    BACKWARD_RUN = field("the class of what hooks of a backward keep things in, or 0")
     GO_ON = field("runs what is left of a backward, or 0")
     EXPLAIN = field("says whose gradient an error came from, or 0")
     ADD = field("adds a gradient to the one that is there, or 0")
@@ -185,17 +185,17 @@ class SITE(Record):
     SHARED = field("address of the SHARED table")
     TWIN = field("the Python function")
     CACHE = field(
-        "dict from metas and attributes to entries, from keys to courses; of START, from "
+        "dict from metas and attributes to entries, from keys to traces; of START, from "
         "metas to ones; of READ, from dtypes to their codes"
     )
     ARGUMENTS = field("how many there are: inputs, attributes and scalars; -1: never native")
     KIND = field(
-        "OPERATOR; what follows courses: FRONT or GRADIENT; the engine's loop: BACKWARD; "
+        "OPERATOR; what follows traces: FRONT or GRADIENT; the engine's loop: BACKWARD; "
         "all of backward: START; UNRECORDED: FUNCTION in a region that records nothing; READ: "
         "gives a tensor's value"
     )
     FUNCTION = field(
-        "of all but an OPERATOR: makes calls that have no course; of MODULE and NOTED, is told of "
+        "of all but an OPERATOR: makes calls that have no trace; of MODULE and NOTED, is told of "
         "errors"
     )
     OUTPUTS = field("how many it makes; 0: it writes inputs")
@@ -215,7 +215,9 @@ class SITE(Record):
     OVER = field("1: its result goes over its first input, where nothing is recorded")
     WRITES = field("how many inputs it writes; the first of them is what it gives")
     WRITTEN = field("their places among the inputs", words=MOST_WRITTEN)
-    WAYS = field("address of what calls were last seen to be: a WAYS and WAYs behind it; or 0")
+    INLINE_CACHE = field(
+        "address of what calls were last seen to be: a CACHE and its SLOTs; 0: none"
+    )
     NUMBERED = field(
         "the SITE of `op(tensor, number)`, or 0; that of gradients, of BACKWARD and "
         "START; that of the operator, of EACH; of NOTED the NOTES"
@@ -226,28 +228,28 @@ class SITE(Record):
 
 
 @record(words=4)
-class WAYS(Record):
-    """An inline cache, in front of a dict; see `flowvm.eager.native.ways`."""
+class CACHE(Record):
+    """An inline cache, in front of a dict; see `flowvm.eager.native.inline_cache`."""
 
     CLEARED = field("what SHARED.CLEARED had when it was begun", by="who has the GIL")
-    COUNT = field("how many WAYs there are, a power of two")
+    COUNT = field("how many SLOTs there are, a power of two")
     HELD = field("a list with a tuple for each: what its words refer to")
     TURN = field("how many were seen", by="who has the GIL")
 
 
-@record(words=2 + MOST_LINE)
-class WAY(Record):
-    """A call that was seen, by its line: a number, and addresses of objects, or 0; those with a 1
+@record(words=2 + MOST_KEY)
+class SLOT(Record):
+    """A call that was seen, by its key: a number, and addresses of objects, or 0; those with a 1
     added are of metas of tensors.
     """
 
-    VALUE = field("the entry, or what courses keep; 0: none", by="who has the GIL")
-    WORDS_OF = field("how many words the line has", by="who has the GIL")
-    LINE = field("they themselves", words=MOST_LINE, by="who has the GIL")
+    VALUE = field("the entry, or what traces keep; 0: none", by="who has the GIL")
+    WORDS_OF = field("how many words the call key has", by="who has the GIL")
+    KEY = field("they themselves", words=MOST_KEY, by="who has the GIL")
 
 
 @record(words=6 + MOST_ARGUMENTS)
-class COURSE(Record):
+class TRACE(Record):
     """What a call of a function, with such metas and such other arguments, comes to: its STEPs lie
     behind.  A value is a tensor that the call is given, or that a step makes, by its number.
     """

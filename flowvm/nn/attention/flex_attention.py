@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 import flowvm.ops as _ops
-from flowvm.eager.autocasting import autocasting, lowered
+from flowvm.eager.autocast import autocasting, lowered
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, ModeError
 from flowvm.loading.listing import listing

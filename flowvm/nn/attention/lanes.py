@@ -29,9 +29,9 @@ from flowvm.ops.shapes.join import stack
 from flowvm.ops.shapes.ranges import arange
 
 if TYPE_CHECKING:
-    from flowvm.nn.graph import tracing
+    from flowvm.nn.graph import function as graph_function
 else:
-    tracing = lazy("flowvm.nn.graph.tracing")
+    graph_function = lazy("flowvm.nn.graph.function")
 
 NUMBER = ()  # the shape of one
 LOOKED_UP = (operator_of(take_slices), operator_of(_join_positions))  # `table[i, j]`
@@ -99,7 +99,7 @@ def _alone(
         return out
 
     with recorder_mode().within(None):  # what is captured around goes on behind
-        trace = tracing.traced(once, given, {}, what)
+        trace = graph_function.traced(once, given, {}, what)
     if trace.draws:
         raise ArgumentError(f"{what} draws random numbers; draw them before, and look them up")
     inputs = [SCORE, 0, 1, 2, 3] if score is not None else [0, 1, 2, 3]

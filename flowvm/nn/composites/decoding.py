@@ -8,7 +8,7 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import bool_, int64
-from flowvm.ops.declare.recording import need_tensor
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.rows.ctc_loss import lengths_of
 
 

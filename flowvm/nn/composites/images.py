@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
+from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.halves import in_float32
-from flowvm.ops.declare.recording import need_tensor
 
 # public: F
 

@@ -1,8 +1,6 @@
 """Losses of nn.functional that are a line or two over ops.
 
 `size_average` and `reduce` are older than `reduction`, which they override.
-
-Long because a dozen losses stand side by side, each with all its arguments.
 """
 
 from __future__ import annotations

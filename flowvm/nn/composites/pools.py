@@ -1,7 +1,4 @@
-"""Pooling by norm, by windows that are drawn, and back to where maxima were.
-
-Long because each function stands in one, two and three dimensions.
-"""
+"""Pooling by norm, by windows that are drawn, and back to where maxima were."""
 
 from __future__ import annotations
 

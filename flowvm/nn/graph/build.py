@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from flowvm.autograd.backward import seeded
+from flowvm.eager.global_calls import partial_grads, spread
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.placed import partial_grads, spread
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CaptureError
 from flowvm.graph.capture.breaks import Breaks
@@ -22,17 +22,13 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.passes.checkpointing import check_marks
 from flowvm.graph.passes.passes import PASSES, optimize
 from flowvm.graph.plan.plan import compile_plan
-from flowvm.nn.graph.accumulation import MicroBatches, in_turn, settle
 from flowvm.nn.graph.compiled import Compiled, left_behind, storages_of
 from flowvm.nn.graph.config import GraphConfig
-from flowvm.nn.graph.explain import say_difference, say_unwatched
-from flowvm.nn.graph.grads import Gradients, Landing, SetAside
-from flowvm.nn.graph.holding import Holding
-from flowvm.nn.graph.precision import precisely
-from flowvm.nn.graph.status import Status
-from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options
-from flowvm.nn.graph.surroundings import Surroundings
-from flowvm.nn.graph.watching import note_graph, watching
+from flowvm.nn.graph.environment import Environment, capture_environment, note_graph
+from flowvm.nn.graph.explain import Status, say_difference, say_unwatched
+from flowvm.nn.graph.gradients import Gradients, Landing, MicroBatches, SetAside, in_turn, settle
+from flowvm.nn.graph.parallel import Holding
+from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options, precisely
 from flowvm.nn.module import Module
 from flowvm.nn.stages import in_flight, stays_in_stage
 
@@ -196,7 +192,7 @@ class GraphBuild(Holding):
         for path, module in self._modules():
             paths.setdefault(id(module), path)
         around = self._surroundings()
-        with capturing(self.name) as capture, watching(capture, paths, around):
+        with capturing(self.name) as capture, capture_environment(capture, paths, around):
             capture.breaks, breaks.seen = breaks, around.watchers
             capture.checkpoints = self.config.checkpoints
             resumed = bool(breaks.path)
@@ -271,13 +267,13 @@ class GraphBuild(Holding):
         compiled.ends, compiled.left = [] if capture.backwards else ends, left
         return compiled
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> Environment:
         """What `build` can see now."""
-        surroundings = Surroundings()
-        surroundings.add_graph(self, self._own)
+        environment = Environment()
+        environment.add_graph(self, self._own)
         for optimizer, _ in self._optimizers:
-            surroundings.add_optimizer(optimizer)
-        return surroundings
+            environment.add_optimizer(optimizer)
+        return environment
 
     def _stepped_parameters(self) -> list[Tensor]:
         """Parameters whose gradients are the graph's own: those of its optimizers."""

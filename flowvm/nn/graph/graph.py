@@ -25,8 +25,6 @@ is said on stderr, as a RecaptureWarning, and `explain()` keeps what made it nec
 Gradients that `backward()` in build computes belong to the graph's optimizers, which step with them
 at the end of a call, or where build calls `step()`; those of other leaves are in `.grad`
 afterwards, as eager code leaves them.
-
-Long because it is a Graph's public surface, method by method.
 """
 
 from __future__ import annotations
@@ -52,20 +50,15 @@ from flowvm.graph.plan.plan import Plan
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.loading.lazy import lazy
 from flowvm.nn.graph.build import GraphBuild
-from flowvm.nn.graph.calls import MISS, Call, thread_settings
-from flowvm.nn.graph.checking import checked
-from flowvm.nn.graph.compiled import Compiled, storages_of
-from flowvm.nn.graph.explain import History, call_facts, unwatched_line
-from flowvm.nn.graph.grads import Landed, Landing
-from flowvm.nn.graph.loading import loaded_plans
-from flowvm.nn.graph.names import is_internal_module
-from flowvm.nn.graph.precision import precisely
+from flowvm.nn.graph.check import checked
+from flowvm.nn.graph.compiled import MISS, Call, Compiled, Segmented, storages_of, thread_settings
+from flowvm.nn.graph.explain import History, Status, call_facts, unwatched_line
+from flowvm.nn.graph.gradients import Landed, Landing
+from flowvm.nn.graph.plan_file import loaded_plans, runtime_state
+from flowvm.nn.graph.reads import is_internal_module
 from flowvm.nn.graph.repr import graph_html, graph_tree
-from flowvm.nn.graph.saving import runtime_state
-from flowvm.nn.graph.segments import Segmented
 from flowvm.nn.graph.state import graph_state, load_graph_state
-from flowvm.nn.graph.status import Status
-from flowvm.nn.graph.steps import inlining
+from flowvm.nn.graph.steps import inlining, precisely
 from flowvm.serialization import load, save
 from flowvm.vm.callers.tracebacks import cut
 

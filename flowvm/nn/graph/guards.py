@@ -1,19 +1,320 @@
-"""Guards: one Python value each that code read while it was captured, the place where it was, and
-how to ask whether it is there still.
+"""Guards: questions to Python's state, besides the arguments, that a Plan asks at each call.
 
-A guard has `then`, the value that was read, `now()`, the value that is there, and `expression`,
+A watcher has `holds()`, whether all is as it was, `difference()`, what is not, in words, and
+`gated`: whether what it looks at changes only with `flowvm.eager.modes.note_change`, so that
+it need not be asked as long as that was not called.  Values are compared by identity first, which
+is nearly always the answer, and then by what they are: 1 is neither True nor 1.0.
+
+A guard is a watcher of one Python value that code read while it was captured.  It has the place of
+the value, and `then`, the value that was read, `now()`, the value that is there, and `expression`,
 Python source that is true if it is the very object of then: most calls need ask no more.  MISSING
 stands for a name that was, or is, not there.
 """
 
 from __future__ import annotations
 
+import datetime
+import math
 import operator
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from fractions import Fraction
 from itertools import chain
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import BuiltinMethodType, MethodType
 from typing import Any
+from uuid import UUID
 
-from flowvm.nn.graph.watchers import MISSING, change_text, is_same, items_of, restore
+import numpy as np
+
+from flowvm.eager.tensor import Tensor
+from flowvm.meta.dtype import get_default_dtype
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.notes import writer_of
+
+# --- values -----------------------------------------------------------------------------------
+
+
+ITEMS = 256  # a container of more is watched by its length alone
+MISSING: Any = type("Missing", (), {})()
+
+Asked = tuple[Any, Mapping[str, Any], list[Any]]
+
+
+class View:
+    """Some names of one mapping, with the values that they had."""
+
+    def __init__(self, label: str, mapping: Mapping[str, Any]) -> None:
+        self.label, self.mapping = label, mapping
+        self.then: dict[str, Any] = {}
+
+    def finish(self) -> tuple[Any, Mapping[str, Any], list[Any]]:
+        """(getter of a tuple, mapping, values): what is asked at each call."""
+        names = list(self.then)
+        return operator.itemgetter(*names, names[0]), self.mapping, [*self.then.values()]
+
+    def text(self, name: str) -> str:
+        """What the user calls it."""
+        return f"{self.label}.{name}" if self.label else name
+
+
+class Modules:
+    """The modules' own attributes, and where tensors are: changes of these are announced
+    (`flowvm.eager.modes.note_change`), so who asks may do so after one only.
+    """
+
+    gated = True
+
+    def __init__(self) -> None:
+        self.views: dict[int, View] = {}
+        self.tables: dict[int, tuple[str, dict[str, Any], list[Any]]] = {}
+        self.optional: list[tuple[dict[str, Any], str, Any, str]] = []  # may be absent
+        self.tensors: dict[int, tuple[str, Tensor, int, bool]] = {}
+        self._asked: list[Asked] = []
+
+    def ready(self) -> None:
+        """What is looked at is settled."""
+        self._asked = [view.finish() for view in self.views.values() if view.then]
+
+    def holds(self) -> bool:
+        """Whether they are as they were."""
+        return (
+            all(
+                t._ref == ref and (t._node is None) is leaf
+                for _, t, ref, leaf in self.tensors.values()
+            )
+            and all(m.get(name, MISSING) is then for m, name, then, _ in self.optional)
+            and all(unchanged(table, then) for _, table, then in self.tables.values())
+            and _all_hold(self._asked)
+        )
+
+    def difference(self) -> list[str]:
+        """What is otherwise, in words; empty if it holds."""
+        differences = _view_differences(self.views.values())
+        for mapping, name, then, label in self.optional:
+            if mapping.get(name, MISSING) is not then:
+                differences.append(f"{label} changed")
+        for label, t, ref, leaf in self.tensors.values():
+            if t._ref != ref:
+                differences.append(f"{label} has other memory")
+            elif (t._node is None) is not leaf:
+                differences.append(f"{label}.requires_grad {not leaf} -> {leaf}")
+        for label, table, then in self.tables.values():
+            if not differences and not unchanged(table, then):
+                differences.append(f"{label} has other parts")
+        return differences
+
+
+class Others:
+    """All that changes unannounced: attributes of other objects, closures, globals, containers,
+    the optimizers' state, random states that the code draws from.
+    """
+
+    gated = False
+
+    def __init__(self) -> None:
+        self.views: dict[int, View] = {}
+        self.cells: dict[int, tuple[str, Any, Any]] = {}  # (name, cell, value)
+        self.contents: dict[int, tuple[str, Any, list[Any]]] = {}
+        self.entries: list[tuple[dict[str, Any], str, Any, str]] = []  # of optimizers' states
+        self.random: Any = None
+        self.dtype = get_default_dtype()
+        self._asked: list[Asked] = []
+        self._places: list[tuple[dict[str, Any], str]] = []
+        self._values: list[Any] = []
+
+    def keys(self) -> set[tuple[Any, ...]]:
+        """All that is looked at here, by the keys that `Reads` has for it."""
+        keys: set[tuple[Any, ...]] = {("cell", id(cell)) for _, cell, _ in self.cells.values()}
+        for view in self.views.values():
+            keys.update(("entry", id(view.mapping), name) for name in view.then)
+        for _, container, items in self.contents.values():
+            if len(container) << isinstance(container, dict) == len(items):
+                keys.add(("contents", id(container)))
+        return keys
+
+    def ready(self) -> None:
+        """What is looked at is settled."""
+        self._asked = [view.finish() for view in self.views.values() if view.then]
+        self._places = [(entry, name) for entry, name, _, _ in self.entries]
+        self._values = [then for _, _, then, _ in self.entries]
+
+    def holds(self) -> bool:
+        """Whether all is as it was."""
+        if not _all_hold(self._asked):
+            return False
+        for _, cell, then in self.cells.values():
+            now = content_of(cell)
+            if now is not then and not is_same(now, then):
+                return False
+        for _, container, items in self.contents.values():
+            if not unchanged(container, items):
+                return False
+        try:
+            values = [entry[name] for entry, name in self._places]
+        except KeyError:
+            return False
+        if not all(map(operator.is_, values, self._values)):
+            return False
+        if get_default_dtype() is not self.dtype:
+            return False
+        return self.random is None or random_states() == self.random
+
+    def difference(self) -> list[str]:
+        """What is otherwise, in words; empty if it holds."""
+        differences = _view_differences(self.views.values())
+        if get_default_dtype() is not self.dtype:
+            differences.append(f"the default dtype {self.dtype!r} -> {get_default_dtype()!r}")
+        for name, cell, then in self.cells.values():
+            if not is_same(now := content_of(cell), then):
+                differences.append(change_text(name, then, now))
+        for label, container, items in self.contents.values():
+            if not unchanged(container, items):
+                differences.append(f"the contents of {label} changed")
+        for entry, name, then, label in self.entries:
+            if entry.get(name) is not then:
+                differences.append(f"{label} has another {name}")
+                break
+        if self.random is not None and random_states() != self.random:
+            differences.append("Python's or NumPy's random state, which build draws from")
+        return differences
+
+
+# of which two that are equal are alike
+_PLAIN: frozenset[Any] = frozenset({
+    complex, range, Decimal, Fraction, datetime.date, datetime.datetime,
+    datetime.time, datetime.timedelta, UUID, PurePosixPath, PureWindowsPath, PosixPath, WindowsPath,
+})  # fmt: skip
+
+# --- values -------------------------------------------------------------------------------------
+
+
+def content_of(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def items_of(container: Any, whole: bool = False) -> list[Any]:
+    """Values and keys of a dict, else the items; of a large one, unless `whole`, its length."""
+    if len(container) > ITEMS and not whole:
+        return [len(container)]
+    return [*container.values(), *container] if isinstance(container, dict) else [*container]
+
+
+def unchanged(container: Any, then: list[Any]) -> bool:
+    """Whether the items are those of then: identical, mostly, which needs no list."""
+    is_dict = isinstance(container, dict)
+    if len(container) <= ITEMS and len(container) << is_dict == len(then):
+        now = chain(container.values(), container) if is_dict else container
+        if all(map(operator.is_, now, then)):
+            return True
+    return _all_same(items_of(container), then)
+
+
+def new_items(container: Any, then: list[Any]) -> list[Any]:
+    known = set(map(id, then))
+    return [item for item in items_of(container) if id(item) not in known]
+
+
+def restore(container: Any, items: list[Any]) -> None:
+    container.clear()
+    if isinstance(container, dict):
+        half = len(items) // 2
+        container.update(zip(items[half:], items[:half], strict=True))
+    else:
+        (container.update if isinstance(container, set) else container.extend)(items)
+
+
+def is_same(now: Any, then: Any) -> bool:
+    """Identical, or plain and equal: 1 is neither True nor 1.0, 0.0 is not -0.0, NaN is NaN."""
+    if now is then:
+        return True
+    kind = type(now)
+    if kind is not type(then):
+        return False
+    if kind is float:
+        if math.isnan(now) or math.isnan(then):
+            return math.isnan(now) and math.isnan(then)
+        return bool(now == then and math.copysign(1.0, now) == math.copysign(1.0, then))
+    if kind is tuple:
+        return _all_same(now, then)
+    if kind in (bool, int, str, bytes):
+        return bool(now == then)
+    if kind in _PLAIN:
+        return bool(now == then and repr(now) == repr(then))
+    if isinstance(now, np.generic):
+        return bool(now.dtype == then.dtype and now.tobytes() == then.tobytes())
+    if isinstance(now, MethodType):
+        return now.__func__ is then.__func__ and now.__self__ is then.__self__
+    if isinstance(now, BuiltinMethodType):
+        return now.__self__ is then.__self__ and now.__name__ == then.__name__
+    return False
+
+
+def _all_same(now: Any, then: Any) -> bool:
+    if len(now) != len(then):
+        return False
+    return all(map(operator.is_, now, then)) or all(map(is_same, now, then))
+
+
+def _all_hold(asked: list[Asked]) -> bool:
+    for get, mapping, then in asked:
+        try:
+            now = get(mapping)
+        except KeyError:
+            return False
+        if not all(map(operator.is_, now, then)) and not all(map(is_same, now, then)):
+            return False
+    return True
+
+
+def _view_differences(views: Iterable[View]) -> list[str]:
+    return [
+        change_text(view.text(name), then, view.mapping.get(name, MISSING))
+        for view in views
+        for name, then in view.then.items()
+        if not is_same(view.mapping.get(name, MISSING), then)
+    ]
+
+
+SOON = 0.05  # seconds: a capture takes as long
+
+
+def change_text(label: str, then: Any, now: Any) -> str:
+    """What was, and what is; of two that look alike, that it is another, and who wrote it."""
+    before, after = value_text(then), value_text(now)
+    if before != after:
+        return f"{label} {before} -> {after}"
+    if not isinstance(now, Tensor):
+        return f"{label} is another {after}"
+    engine.wait_idle(SOON)  # what was issued a moment ago is in the record then
+    writer = writer_of(engine, now._ref)
+    return f"{label} was replaced by another tensor {now._meta!r}" + f" (of {writer})" * bool(
+        writer
+    )
+
+
+def value_text(value: Any) -> str:
+    if value is MISSING:
+        return "nothing"
+    if isinstance(value, Tensor):
+        return f"a tensor {value._meta!r}"
+    text = (
+        repr(value) if isinstance(value, (bool, int, float, str, tuple)) else type(value).__name__
+    )
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def random_states() -> tuple[Any, ...]:
+    kind, keys, place, has_gauss, gauss = np.random.get_state(legacy=True)
+    return random.getstate(), kind, keys.tobytes(), place, has_gauss, gauss  # type: ignore[union-attr]
+
+
+# --- guards -----------------------------------------------------------------------------------
+
 
 FAILED: Any = type("Failed", (), {"__repr__": lambda self: "an error"})()  # asking raised
 

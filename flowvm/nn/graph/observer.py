@@ -8,8 +8,6 @@ is not seen inside: of what it is given, everything that it may read is taken to
 its answer depends on something else (a clock, a file), that is said.
 
 A debugger's or a coverage tool's trace function that was there before is called as ever.
-
-Long because each instruction has what reads for it, and so has each kind of callable.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.nn.graph.names import is_library, is_seen, is_stdlib
-from flowvm.nn.graph.reads import CONTAINERS, Reads
-from flowvm.nn.graph.watchers import MISSING, content_of
+from flowvm.nn.graph.guards import MISSING, content_of
+from flowvm.nn.graph.reads import CONTAINERS, Reads, is_library, is_seen, is_stdlib
 from flowvm.nn.module import Module
 from flowvm.private.cpython import HELD, getrefcount
 from flowvm.private.stacks import (
@@ -296,7 +293,7 @@ class Observer:
                 self._say_if_hidden(frame, type(owner), name)
 
     def _draw(self, frame: FrameType, source: Any) -> None:
-        """Random numbers; those that all programs share are watched by the surroundings."""
+        """Random numbers; those that all programs share are watched by the environment."""
         shared = getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None)
         if any(source is one for one in shared):
             return

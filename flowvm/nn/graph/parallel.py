@@ -8,38 +8,174 @@ layers of a stack), placed and held alike, and inputs that are.  Where two have 
 (what comes out of one layer cut, what goes into the next) neither pays alone; so it also goes down
 as if exchanges were cheap, which cuts all there is, and then less and less so.  Ranks add up their
 prices, so all decide the same.
+
+The first part has the prices, the last one what ZeRO and the search make of a graph's global
+parameters and inputs (`Holding`).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowvm import ops
-from flowvm.autograd.backward import seeded
-from flowvm.eager.placed import partial_grads
-from flowvm.eager.tensor import Tensor, new_tensor
-from flowvm.errors import CaptureError
-from flowvm.graph.capture.capture import capturing
 from flowvm.graph.logical.nodes import OpNode
 from flowvm.loading.lazy import lazy
-from flowvm.meta.dtype import float64
-from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.device import cpu
+from flowvm.meta.dtype import float32, float64
 from flowvm.meta.meta import TensorMeta
-from flowvm.meta.placements import Sbps, broadcast, here, split
-from flowvm.nn.graph.accumulation import micro_meta, settle
-from flowvm.nn.graph.grads import SetAside
-from flowvm.nn.graph.prices import Price, Rates, exchange_price, kernel_price, measured
-from flowvm.ops.declare.recording import empty_of
+from flowvm.meta.placements import here
+from flowvm.ops.collectives.exchanges import TRAFFIC
+from flowvm.ops.declare.composite import filled_of
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.watch.work import flops_of
 
 if TYPE_CHECKING:
     from flowvm.ops.placed import boxing
 else:
     boxing = lazy("flowvm.ops.placed.boxing")
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flowvm.autograd.backward import seeded
+from flowvm.eager.global_calls import partial_grads
+from flowvm.eager.tensor import Tensor, new_tensor
+from flowvm.errors import CaptureError
+from flowvm.graph.capture.capture import capturing
+from flowvm.loading.lazy import lazy
+from flowvm.meta.global_meta import GlobalMeta
+from flowvm.meta.placements import Sbps, broadcast, split
+from flowvm.nn.graph.gradients import SetAside, micro_meta, settle
+from flowvm.ops.declare.composite import empty_of
+
+if TYPE_CHECKING:
+    from flowvm.ops.placed import boxing
+else:
+    boxing = lazy("flowvm.ops.placed.boxing")
+from typing import TYPE_CHECKING
+
+from flowvm.eager.global_calls import spread, spread_sbp
+from flowvm.graph.capture.trees import flatten, unflatten
+from flowvm.nn.graph.config import GraphConfig
+from flowvm.nn.graph.steps import precisely
+from flowvm.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
+    from flowvm.optim import Optimizer
+
+
+# --- prices -----------------------------------------------------------------------------------
+
+
+ROUNDS = 5  # of each measurement, of which the least counts
+SIDE = 256  # of the product that is measured
+COPIED = 1 << 20  # elements of the sum that is measured, and of the larger all-reduce
+TASK = 2e-7  # seconds that a task takes without its kernel
+
+
+class Rates(NamedTuple):
+    """What was measured: operations and bytes a second of kernels, bytes a second and seconds a
+    message of exchanges.
+    """
+
+    flops: float
+    memory: float
+    bandwidth: float
+    latency: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flops / 1e9:.3g} GFLOP/s, {self.memory / 1e9:.3g} GB/s; exchanges "
+            f"{self.latency * 1e6:.3g} us and {self.bandwidth / 1e9:.3g} GB/s"
+        )
+
+
+class Price(NamedTuple):
+    """Seconds of a call, the mean over ranks; exchanges are not taken to be hidden."""
+
+    computing: float
+    exchanging: float
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.computing + self.exchanging
+
+    def weighed(self, part: float) -> float:
+        """The same if exchanges took a part of their time."""
+        return self.computing + part * self.exchanging
+
+    def __str__(self) -> str:
+        return (
+            f"{self.total * 1e3:.3g} ms ({self.computing * 1e3:.3g} computing, "
+            f"{self.exchanging * 1e3:.3g} exchanging)"
+        )
+
+
+def exchange_price(node: OpNode, rates: Rates) -> float | None:
+    """Seconds of an exchange of which this rank is a part; None for any other node."""
+    traffic = TRAFFIC.of(node.operator)
+    if traffic is None:
+        return None
+    metas = [o.meta for o in (*node.outputs, *node.inputs[:-1])]
+    share = traffic.share(max(2, len(node.attrs[-1])))
+    whole = max((meta.nbytes for meta in metas), default=0)
+    return traffic.messages * rates.latency + share * whole / rates.bandwidth
+
+
+def kernel_price(node: OpNode, rates: Rates) -> float:
+    """Seconds of a kernel: the longer of its operations and its traffic."""
+    metas = [o.meta for o in (*node.outputs, *node.inputs)]
+    traffic = sum(meta.nbytes for meta in metas) / rates.memory
+    return TASK + max(flops_of(node.operator.name, metas) / rates.flops, traffic)
+
+
+_measured: list[Rates] = []  # of this process, once
+
+
+def measured() -> Rates:
+    """The rates of these ranks, the slowest one's; measured once, by all of them together."""
+    if not _measured:
+        a = filled_of(TensorMeta.of((SIDE, SIDE), float32, cpu), 1)
+        x, y = (filled_of(TensorMeta.of((n,), float32, cpu), 1) for n in (COPIED, 16))
+        product = _least(lambda: ops.matmul(a, a))
+        added = _least(lambda: x + x)
+        size, short, long = here()[1], 1e-6, 0.0
+        if size > 1:
+            use = boxing.transport[-1]()
+            group = use.group(tuple(range(size)))
+            short = _least(lambda: use.all_reduce(y, "sum", group)) / 2
+            long = _least(lambda: use.all_reduce(x, "sum", group))
+        mine = [product, added, short, max(long - 2 * short, 1e-9)]
+        agreed = ops.tensor([mine], dtype=float64)
+        if size > 1:
+            agreed = use.all_reduce(agreed, "sum", group)
+        product, added, short, long = (float(v) / size for v in agreed.numpy()[0])
+        share = 2 * (size - 1) / size
+        bandwidth = share * 4 * COPIED / long if size > 1 else 1e10
+        _measured.append(Rates(2 * SIDE**3 / product, 12 * COPIED / added, bandwidth, short))
+    return _measured[0]
+
+
+def _least(function: Callable[[], Any]) -> float:
+    best = math.inf
+    for _ in range(ROUNDS):
+        engine.sync()
+        begun = time.perf_counter()
+        function()
+        engine.sync()
+        best = min(best, time.perf_counter() - begun)
+    return best
+
+
+# --- the search -------------------------------------------------------------------------------
+
 
 TOUCHED = 7  # how often an optimizer's step goes over a parameter: it, its gradient, two states
 WORTH = 0.01  # of the price: what saves less is left as it is
@@ -274,3 +410,97 @@ def _fits(way: Sbps) -> bool:
     """Whether no dimension is cut twice."""
     cut = [s.dim for s in way if s.is_split]
     return len(set(cut)) == len(cut)
+
+
+# --- holding ----------------------------------------------------------------------------------
+
+
+class Holding:
+    """The part of a graph that says how tensors are held.
+
+    _found   what the search has found, None if there was none
+    """
+
+    name: str
+    config: GraphConfig
+    _optimizers: list[tuple[Optimizer, Any]]
+    _scaler: GradScaler | None
+    _found: Found | None
+
+    def build(self, *args: Any, **kwargs: Any) -> Any:
+        """What the graph computes."""
+        raise NotImplementedError
+
+    def _named_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        raise NotImplementedError
+
+    def _stepped_parameters(self) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _cut(self) -> None:
+        """Have the gradients of global parameters cut among ranks, or these themselves and what
+        optimizers have of them by now, where ZeRO asks for that.
+        """
+        stage, least = self.config.zero
+        for param in self._stepped_parameters() if stage else ():
+            meta = param._meta
+            if not isinstance(meta, GlobalMeta):
+                continue
+            with spread.within(least if stage > 1 else 0):
+                held = spread_sbp(meta)
+            param.extra()["grad_sbp"] = held
+            if stage == 3:
+                self._hold(param, held)
+
+    def _hold(self, param: Tensor, sbp: Any) -> None:
+        """Have a global parameter, and what optimizers have that is like it, held as `sbp` says."""
+        meta: Any = param._meta
+        if meta.sbp == sbp:
+            return
+        states = [o.state.get(param, {}) for o, _ in self._optimizers]
+        alike = [v for state in states for v in state.values() if _is_like(v, meta)]
+        for tensor in (param, *alike):
+            tensor.data = tensor.detach().to_global(sbp=sbp)
+
+    def _search(self, structure: Any, leaves: Sequence[Tensor]) -> None:
+        """Before the first call, find how parameters and inputs are best held."""
+        if self._found is not None:
+            return
+        named = {name: t for name, t in self._named_tensors() if isinstance(t, Parameter)}
+        search = Search(
+            self.name,
+            lambda given: self._built(*unflatten(structure, iter(given))),
+            leaves,
+            named,
+            self._stepped_parameters(),
+            self.config.gradient_accumulation_steps,
+            self.config.auto_parallel,
+        )
+        self._found = search.run()
+        for group in self._found.groups if self._found else ():
+            for member in group.members:
+                if isinstance(member, Tensor):
+                    self._hold(member, group.now)
+
+    def _built(self, args: Any, kwargs: Any) -> Any:
+        """What `build` gives, under the graph's mixed precision."""
+        return precisely(self.config.amp_dtype, self._scaler, self.build, args, kwargs)
+
+    def _build_held(self, *args: Any, **kwargs: Any) -> Any:
+        """`build`, with inputs held as the search has found."""
+        if self._found is None or not self._found.inputs:
+            return self.build(*args, **kwargs)
+        leaves: list[Tensor] = []
+        structure = flatten((args, kwargs), leaves)
+        wanted = self._found.inputs
+        held = [held_as(t, wanted.get(k)) for k, t in enumerate(leaves)]
+        args, kwargs = unflatten(structure, iter(held))
+        return self.build(*args, **kwargs)
+
+
+def _is_like(value: Any, meta: GlobalMeta) -> bool:
+    """Whether it is a global tensor of the shape of `meta` that is held likewise."""
+    if not isinstance(value, Tensor):
+        return False
+    own = value._meta
+    return isinstance(own, GlobalMeta) and own.shape == meta.shape and own.sbp == meta.sbp

@@ -20,7 +20,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from flowvm.graph.logical.printing import listed, size_text
+from flowvm.graph.logical.printer import listed, size_text
 from flowvm.profiler import markup
 
 if TYPE_CHECKING:

@@ -1,10 +1,27 @@
-"""Optimizers inside a capture: numbers that stay live, steps that become part of the graph."""
+"""Optimizers inside a capture: numbers that stay live, steps that become part of the graph, mixed
+precision.
+
+With mixed precision `build` runs under autocast, the loss is scaled, and the scaler takes or skips
+steps.  The same functions serve a capture and the eager step that an optimizer's state is made by,
+so both do what a training loop with `autocast` and `GradScaler` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flowvm.autograd.backward import scaled
+from flowvm.eager.autocast import autocasting
+from flowvm.meta.dtype import DType
+
+if TYPE_CHECKING:
+    from flowvm.amp import GradScaler
+    from flowvm.optim import Optimizer
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from flowvm.eager.live import Leaf, Live
 from flowvm.eager.modes import current_recorder, departing
@@ -12,7 +29,6 @@ from flowvm.errors import CaptureError
 from flowvm.graph.capture.capture import Capture
 from flowvm.guards.regions import Mode, Region, Switched
 from flowvm.loading.lazy import lazy
-from flowvm.nn.graph.precision import step_all
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
@@ -20,6 +36,53 @@ if TYPE_CHECKING:
     from flowvm.optim import optimizer as optimizers
 else:
     optimizers = lazy("flowvm.optim.optimizer")
+
+
+# --- mixed precision --------------------------------------------------------------------------
+
+
+T = TypeVar("T")
+
+
+def precisely(
+    amp: DType | None,
+    scaler: GradScaler | None,
+    build: Callable[..., T],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> T:
+    """What `build` returns under autocast to `amp`, if given; backward is of the scaled loss."""
+    on = scaler is not None and scaler.is_enabled()
+    try:
+        with (
+            nullcontext() if amp is None else autocasting(amp),
+            scaled(scaler._scale) if scaler is not None and on else nullcontext(),
+        ):
+            return build(*args, **kwargs)
+    except BaseException:
+        if scaler is not None:
+            scaler.forget()
+        raise
+
+
+def step_all(optimizers: Sequence[Optimizer], scaler: GradScaler | None) -> None:
+    """One step of each optimizer; with a scaler, one that it may skip, and its update."""
+    if scaler is None:
+        for optimizer in optimizers:
+            optimizer._graph_step(optimizer.step)
+        return
+    try:
+        for optimizer in optimizers:
+            if not scaler.has_unscaled(optimizer):
+                scaler.unscale_(optimizer)  # clipping is of the gradients themselves
+            optimizer._graph_step(partial(scaler.step, optimizer))
+        if optimizers:
+            scaler.update()
+    finally:
+        scaler.forget()  # what a capture found, or one that failed, has no value
+
+
+# --- optimizers -------------------------------------------------------------------------------
 
 
 _eager = Mode(False, departing())  # whether this thread is in an eager step of a graph

@@ -2,8 +2,6 @@
 
 Sequential, ModuleList and ParameterList name what they hold "0", "1", ...; whatever changes their
 length renumbers the rest, so a name is always the index.
-
-Long because they have the methods of Python's lists and dicts.
 """
 
 from __future__ import annotations

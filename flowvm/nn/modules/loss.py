@@ -1,8 +1,6 @@
 """Losses as modules: they keep the arguments of the functions of the same name.
 
 reduction is "mean", "sum" or "none" everywhere; size_average and reduce are older, and override it.
-
-Long because each layer keeps the arguments of its function.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Recurrent layers and cells: parameters with PyTorch's names, over the functions of `ops`.
 
 Weights start as in PyTorch: uniform within 1 / sqrt(hidden_size), biases too.
-
-Long because networks and cells share their parameters' names and checks.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ Architecture", 2020).
 Masks are those of `F.multi_head_attention_forward`.  The `is_causal` arguments say that a mask that
 is given too is the causal one; None, where it is the default, leaves the mask to be applied as it
 is.  What is computed is the same in training and in evaluation, but for dropout.
-
-Long because of the masks in each signature, which are PyTorch's.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flowvm import ops
-from flowvm.eager.autocasting import autocast_dtype
+from flowvm.eager.autocast import autocast_dtype
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError

@@ -3,8 +3,6 @@
 `module.<name>` is then `<name>_orig`, a parameter, times `<name>_mask`, a buffer; `remove` makes it
 a parameter again.  Masks are of what counts least, by importance scores or at random; pruning again
 is of what is left.
-
-Long because each method stands as a class and as a function.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flowvm.profiler.analysis.lacking import cores_of, lack
+from flowvm.profiler.analysis.contention import cores_of, lack
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.waits import Lane, device_of, held_back
 from flowvm.profiler.run.columns import CAUSES, SAMPLED

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.analysis.hosting import by_line, spent
+from flowvm.profiler.analysis.host_time import by_line, spent
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.analysis.waits import STATES, Lane, Waits
 from flowvm.profiler.run.kinds import KINDS, kinds_of

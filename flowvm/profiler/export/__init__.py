@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
 from flowvm.profiler.grammar import Link, Node

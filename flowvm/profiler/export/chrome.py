@@ -1,8 +1,8 @@
 """Chrome trace events, as Perfetto reads them: a track for each stream, edges as flows.
 
-Rules that viewers do not forgive, and `checking.problems` checks: the slices of a track are nested
-or disjoint (others are dropped); a flow begins inside the slice of the producer and ends at the
-start of the consumer's; both have one id, name and category.  Dense flows freeze viewers, so by
+Rules that viewers do not forgive, and `trace_rules.problems` checks: the slices of a track are
+nested or disjoint (others are dropped); a flow begins inside the slice of the producer and ends at
+the start of the consumer's; both have one id, name and category.  Dense flows freeze viewers, so by
 default only the gating edge of each instruction is one.  What launches side by side overlap on a
 track goes to a track beside it.  Times are microseconds with three decimals: nanoseconds, exactly.
 
@@ -11,8 +11,6 @@ a kind have in common is a pattern, and what differs are columns; only order is 
 are there.
 
 The format: "Trace Event Format", Google, 2016.
-
-Long because every kind of track is made here, of one table of events.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.files.writing import put
-from flowvm.profiler.analysis.sharing import helper_name
+from flowvm.files.writer import put
+from flowvm.profiler.analysis.shares import helper_name
 from flowvm.profiler.analysis.waits import STATES, device_of
 from flowvm.profiler.export.arrows import messages, reduced
 from flowvm.profiler.export.intervals import beside, microseconds

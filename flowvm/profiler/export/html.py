@@ -20,8 +20,8 @@ from flowvm.files.printable import printable_tree
 from flowvm.profiler.analysis.tables import births
 from flowvm.profiler.analysis.waits import by_device
 from flowvm.profiler.export.lanes import ALL_STATES, lanes_of, ranks_of
-from flowvm.profiler.export.rewinding import rewinding
 from flowvm.profiler.export.svg import svg_of
+from flowvm.profiler.export.time_machine import rewinding
 from flowvm.profiler.grammar import CAUSES, Screen, counted, ms
 from flowvm.profiler.run.devices import TIMED, said_of
 from flowvm.profiler.run.run import Run
@@ -55,7 +55,7 @@ def html(profile: Any, against: Any = None) -> str:
 
 
 def live_html() -> str:
-    """The page around it of a process that runs; `flowvm.profiler.front.serving` answers it."""
+    """The page around it of a process that runs; `flowvm.profiler.front.server` answers it."""
     return _filled("live.html", CSS=_asset("report.css"), JS=_asset("live.js"))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.profiler.analysis.sharing import helper_lanes
+from flowvm.profiler.analysis.shares import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
-from flowvm.profiler.export.rewinding import Columns
+from flowvm.profiler.export.time_machine import Columns
 from flowvm.profiler.grammar import CAUSES
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES
 from flowvm.profiler.views.ranks import ranks_summary

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.profiler.export.intervals import beside
 from flowvm.profiler.run.rows import distinct
 from flowvm.profiler.run.run import Run

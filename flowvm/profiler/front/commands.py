@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.front.profiling import load, profile
+from flowvm.profiler.front.profiles import load, profile
 from flowvm.vm.callers import tracebacks
 from flowvm.vm.callers.lines import INTERNAL
 
 if TYPE_CHECKING:
-    from flowvm.profiler.export import checking
+    from flowvm.profiler.export import trace_rules
     from flowvm.profiler.front import top
 else:
-    checking = lazy("flowvm.profiler.export.checking")
+    trace_rules = lazy("flowvm.profiler.export.trace_rules")
     top = lazy("flowvm.profiler.front.top")
 
 MOST_ROWS = 20  # of a query
@@ -177,7 +177,7 @@ def _export(args: argparse.Namespace) -> int:
     print(f"written: {path} ({path.stat().st_size:,} bytes)")
     if args.check:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rt") as file:
-            problems = checking.problems(json.load(file))
+            problems = trace_rules.problems(json.load(file))
         print("\n".join(problems) or "no problems")
         return int(bool(problems))
     return 0

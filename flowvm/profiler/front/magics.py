@@ -22,9 +22,9 @@ import time
 from typing import Any
 
 from flowvm.errors import ArgumentError
-from flowvm.files.writing import put
-from flowvm.profiler.front.profiling import profile
-from flowvm.profiler.front.showing import in_notebook, live
+from flowvm.files.writer import put
+from flowvm.profiler.front.live import in_notebook, live
+from flowvm.profiler.front.profiles import profile
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.terminal import has_colours
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.front.joined import Joined
-from flowvm.profiler.front.profiling import Profile
+from flowvm.profiler.front.profiles import Profile
+from flowvm.profiler.front.rank_profile import Joined
 
 if TYPE_CHECKING:
     from flowvm.profiler.export import html as pages

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 from flowvm.errors import VMError
 from flowvm.files.printable import printable
 from flowvm.loading.lazy import lazy
-from flowvm.profiler.front.profiling import Profile
-from flowvm.profiler.front.showing import LINE_S
+from flowvm.profiler.front.live import LINE_S
+from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.front.watcher import Watcher
 from flowvm.profiler.grammar import Line, Screen, counted, flowed, ms
 from flowvm.profiler.terminal import WIDE, to_ascii
@@ -35,10 +35,10 @@ from flowvm.profiler.views.live import Live
 from flowvm.vm.watch import window
 
 if TYPE_CHECKING:
-    from flowvm.profiler.front import serving
+    from flowvm.profiler.front import server
     from flowvm.profiler.run.run import Run
 else:
-    serving = lazy("flowvm.profiler.front.serving")
+    server = lazy("flowvm.profiler.front.server")
 
 SORTS: dict[str, Callable[[Any], Any]] = {
     "number": lambda s: 0,
@@ -60,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
         raise VMError("--hz is 0.1 to 10, --interval more than 0")
     watcher = Watcher(_pid(args.pid))
     if args.web:
-        return serving.run(watcher, args.port, lambda url: print(url, flush=True))
+        return server.run(watcher, args.port, lambda url: print(url, flush=True))
     if args.dump:
         watcher.look(dump=True)
         print(printable(watcher.dump, lines=True))

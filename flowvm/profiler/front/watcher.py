@@ -25,9 +25,9 @@ from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, KIND, OPERAND, REC, RING, STATE, STR
 from flowvm.vm.watch import window
-from flowvm.vm.watch.device_placing import place_on_devices
+from flowvm.vm.watch.device_times import place_on_devices
 from flowvm.vm.watch.flight import TIMES
-from flowvm.vm.watch.lively import NAMES
+from flowvm.vm.watch.in_flight import NAMES
 from flowvm.vm.watch.spaces import Space
 
 Array = np.ndarray[Any, Any]

@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.profiler.run.costs import recorded_ns
-from flowvm.profiler.run.placing import placed
+from flowvm.profiler.run.loss_places import placed
 from flowvm.profiler.run.roof import cpu_name
 from flowvm.profiler.run.roof import known as known_roof
 from flowvm.profiler.run.run import Run
@@ -23,7 +23,7 @@ from flowvm.vm.callers.lines import UNKNOWN, expression, short_position, source_
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, REC
-from flowvm.vm.watch.device_placing import HOST, place_on_devices
+from flowvm.vm.watch.device_times import HOST, place_on_devices
 from flowvm.vm.watch.flight import TIMES, Snapshot
 from flowvm.vm.watch.sampling import Sample
 from flowvm.vm.watch.spaces import space_of, spaces

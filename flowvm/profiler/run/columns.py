@@ -60,7 +60,7 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "clock": (
         "int8",
         "instruction: whose started and ended are: 0 its worker's, on the host; of a device's, 1 "
-        "when the host saw it, 2 the device's own (`flowvm.vm.watch.device_placing`)",
+        "when the host saw it, 2 the device's own (`flowvm.vm.watch.device_times`)",
     ),
     "nbytes": ("int64", "instruction: bytes of its operands, read and written"),
     "flops": ("int64", "instruction: operations of products and convolutions"),

@@ -1,7 +1,7 @@
 """Times of a run's instructions on devices, in words.
 
 `Run.clock` says of each instruction whose its times are: HOST, SEEN or DEVICE of
-`flowvm.vm.watch.device_placing`; `Run.opened` when it was handed over, which is also when it took
+`flowvm.vm.watch.device_times`; `Run.opened` when it was handed over, which is also when it took
 its memory, or gave it back.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND
-from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN
+from flowvm.vm.watch.device_times import DEVICE, HOST, SEEN
 from flowvm.vm.watch.flight import TIMES
 
 # what is said of one instruction's times

@@ -23,7 +23,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.schema import read_json, wrong
-from flowvm.files.writing import writing
+from flowvm.files.writer import writing
 from flowvm.profiler.run.columns import (
     COLUMNS,
     ROWS,

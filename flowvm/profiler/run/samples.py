@@ -19,7 +19,7 @@ import numpy as np
 
 from flowvm.private.cpython import calls_nothing
 from flowvm.profiler.run.columns import CAUSES, SAMPLED
-from flowvm.profiler.run.placing import Off
+from flowvm.profiler.run.loss_places import Off
 from flowvm.profiler.run.run import Run
 from flowvm.vm.callers.lines import is_internal
 from flowvm.vm.watch.sampling import Sample

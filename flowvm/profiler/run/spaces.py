@@ -38,7 +38,7 @@ def returned(run: Run) -> Array:
 def spaces_of(run: Run) -> list[str]:
     """Return the memories in which there was anything: the host's first, then devices in the order
     of their numbers, whichever was used first in the process.  Of several ranks in one run each has
-    its own (`flowvm.profiler.run.joining`).
+    its own (`flowvm.profiler.run.rank_runs`).
     """
     live, known = run.info.get("live", {}), dict.fromkeys(run.info.get("spaces", ()))
     used = sorted(

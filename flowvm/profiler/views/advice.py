@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from flowvm.profiler.analysis.bounds import crowded, short_of_memory, stalls
-from flowvm.profiler.analysis.lacking import machine
+from flowvm.profiler.analysis.contention import machine
 from flowvm.profiler.grammar import percent, size
 from flowvm.profiler.views.facts import Facts, Said, roof_share
 from flowvm.profiler.views.verdict import Part

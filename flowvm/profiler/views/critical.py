@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowvm.profiler.analysis.hosting import HOSTED, during, text_of
+from flowvm.profiler.analysis.host_time import HOSTED, during, text_of
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.grammar import (
     CAUSES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from flowvm.profiler.analysis.hosting import Spent
+from flowvm.profiler.analysis.host_time import Spent
 from flowvm.profiler.analysis.paths import Floor, Segment
 from flowvm.profiler.analysis.tables import Row
 from flowvm.profiler.analysis.waits import Lane
@@ -16,7 +16,7 @@ from flowvm.profiler.views.verdict import Part
 
 
 class Summed(Protocol):
-    """A profile (`flowvm.profiler.front.profiling`), as far as its summary goes."""
+    """A profile (`flowvm.profiler.front.profiles`), as far as its summary goes."""
 
     run: Run
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
-from flowvm.files.writing import put
+from flowvm.files.writer import put
 from flowvm.profiler.grammar import Screen, Span, View, bar, cropped, ms, percent, size
 from flowvm.profiler.run.columns import SAMPLED
 from flowvm.profiler.run.run import Run

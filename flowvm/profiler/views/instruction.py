@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.analysis.sharing import Helped, helpers_of
+from flowvm.profiler.analysis.shares import Helped, helpers_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, cropped, ms, rate, size
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run

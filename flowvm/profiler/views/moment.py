@@ -7,8 +7,6 @@
 
 What waits is shown with what it waits for; a storage's access list is `[one writer]? readers*`,
 oldest first, and what stands behind another that conflicts with it has to wait.
-
-Long because a moment is many small values, each with its line of the screen.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from flowvm.profiler.analysis.across import Tied
 from flowvm.profiler.analysis.moments import STATES, Moments
 from flowvm.profiler.grammar import ACCESS, Screen, Span, View, counted, cropped, ms, size
 from flowvm.profiler.run.columns import CAUSES
-from flowvm.profiler.run.joining import title
+from flowvm.profiler.run.rank_runs import title
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.run.spaces import spaces_of
 from flowvm.profiler.views.holders import Holder

@@ -21,7 +21,7 @@ from flowvm.profiler.analysis.across import (
     tied,
     union,
 )
-from flowvm.profiler.analysis.hosting import inside
+from flowvm.profiler.analysis.host_time import inside
 from flowvm.profiler.grammar import Column, Screen, View, flowed, ms, percent, size, table
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.verdict import WORDS

@@ -11,7 +11,7 @@ from flowvm.profiler.grammar import ms, percent
 from flowvm.profiler.run.run import Run
 from flowvm.profiler.views.plan import ActorRow, PlanView, TaskRow, label
 from flowvm.vm.machine.words import KIND
-from flowvm.vm.watch.device_placing import HOST
+from flowvm.vm.watch.device_times import HOST
 
 Array = np.ndarray[Any, Any]
 MOST_LAUNCHES = 2000  # that a what-if plays through

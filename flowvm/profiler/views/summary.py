@@ -14,7 +14,7 @@ import numpy as np
 
 from flowvm.errors import Status
 from flowvm.profiler.analysis.bounds import bounded, crowded, short_of_memory
-from flowvm.profiler.analysis.lacking import cores_of, machine
+from flowvm.profiler.analysis.contention import cores_of, machine
 from flowvm.profiler.analysis.tables import BY, STEP, Row
 from flowvm.profiler.grammar import (
     CAUSES,

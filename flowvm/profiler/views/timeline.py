@@ -2,8 +2,6 @@
 
 A column of a lane shows the cause that had most of its time; red is what lay on the observed path.
 Below stand the longest gaps, each with what was waited for.
-
-Long because each kind of lane is worked out here, beside what is drawn of it.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowvm.errors import ArgumentError
-from flowvm.profiler.analysis.hosting import HOSTED, text_of
-from flowvm.profiler.analysis.hosting import inside as inside_of
-from flowvm.profiler.analysis.sharing import helper_lanes
+from flowvm.profiler.analysis.host_time import HOSTED, text_of
+from flowvm.profiler.analysis.host_time import inside as inside_of
+from flowvm.profiler.analysis.shares import helper_lanes
 from flowvm.profiler.analysis.waits import STATES
 from flowvm.profiler.grammar import ACCESS, CAUSES, Line, Screen, View, counted, ms, padded, percent
 from flowvm.profiler.run.columns import CAUSES as HOST_CAUSES

@@ -1,8 +1,8 @@
 """The verdict: what had most of the path, told finer than by cause, and the line that had it.
 
 The host's share of the path is cut by what issuing threads were seen doing (from level 2 on), and
-what lacked a core is told from what ran (`flowvm.profiler.analysis.lacking`); every other cause is
-its own.  Whatever had most comes first, with the line that had most of it; what other processes
+what lacked a core is told from what ran (`flowvm.profiler.analysis.contention`); every other cause
+is its own.  Whatever had most comes first, with the line that had most of it; what other processes
 took comes last, for it is the machine's and not the program's.
 """
 
@@ -13,8 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from flowvm.profiler.analysis.hosting import HOSTED, Spent, spent, text_of
-from flowvm.profiler.analysis.lacking import lack, takers
+from flowvm.profiler.analysis.contention import lack, takers
+from flowvm.profiler.analysis.host_time import HOSTED, Spent, spent, text_of
 from flowvm.profiler.analysis.paths import Segment
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.words import KIND

@@ -15,11 +15,11 @@ import numpy as np
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
-from flowvm.profiler.analysis.sharing import threads_of
+from flowvm.profiler.analysis.shares import threads_of
 from flowvm.profiler.grammar import ACCESS, Screen, View, ms
 from flowvm.profiler.run.devices import TIMED, steps_of
 from flowvm.profiler.run.run import Run
-from flowvm.profiler.views.explaining import explain
+from flowvm.profiler.views.explanation import explain
 from flowvm.profiler.views.spots import Origin, Spot, origin_of, spot_of
 from flowvm.vm.machine.edges import HAZARDS
 from flowvm.vm.machine.words import KIND

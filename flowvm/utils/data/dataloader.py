@@ -18,9 +18,9 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.ops import Generator, default_generator
 from flowvm.utils.data.collate import default_collate, default_convert
 from flowvm.utils.data.dataset import Dataset, IterableDataset
+from flowvm.utils.data.fetch import Recipe
 from flowvm.utils.data.passes import Pass
 from flowvm.utils.data.pool import Pool, context_of
-from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.sampler import BatchSampler, RandomSampler, SequentialSampler
 from flowvm.utils.data.threads import Prefetcher
 from flowvm.utils.data.worker_info import WorkerInfo

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from flowvm.errors import LoaderError
 from flowvm.guards.apart import apart
+from flowvm.utils.data.fetch import Recipe
 from flowvm.utils.data.messages import Answer, Task, fetch, post
-from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.segments import Borrowed
 from flowvm.utils.data.worker import PATIENCE_S, serve
 from flowvm.vm.engine.engine import engine

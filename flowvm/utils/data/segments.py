@@ -26,8 +26,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import memory_of
 from flowvm.interop.copying import reduced
 from flowvm.utils.data.messages import Placed
 from flowvm.vm.callers.interrupt import protected

@@ -28,8 +28,8 @@ import numpy as np
 
 from flowvm.config import config
 from flowvm.ops import manual_seed
+from flowvm.utils.data.fetch import Recipe
 from flowvm.utils.data.messages import Answer, Failure, Task, fetch, post
-from flowvm.utils.data.reading import Recipe
 from flowvm.utils.data.segments import Segments, encoded
 from flowvm.utils.data.worker_info import WorkerInfo, begin_process
 

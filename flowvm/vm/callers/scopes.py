@@ -5,7 +5,7 @@ From level 2 on a call of a module notes, as it ends, its path, its thread, and 
 next instructions at its beginning and its end.  Issuing knows nothing of it.  The module of an
 instruction is the innermost call around it, among finished and running ones.
 
-Calls that are native (`flowvm.eager.native.modules`) note it in NOTES, all others in `calls`, and
+Calls that are native (`flowvm.eager.native.module`) note it in NOTES, all others in `calls`, and
 of these `running`, which `flowvm.nn.module_calls` knows, says which still run.
 
 Instructions do not say which thread issued them.  If modules run in several threads at once,

@@ -17,8 +17,6 @@ A record is published by its last store.  Between taking a sequence number and t
 may raise, or the ring would have a hole that stops the VM: `for seq in counter: break` has no point
 at which CPython looks at signals, and `flowvm.vm.callers.interrupt` puts off a Ctrl-C that lands in
 one of the functions listed there.
-
-Long because an Engine is one object: every part of it works on the same words, lock and `hot`.
 """
 
 from __future__ import annotations
@@ -53,15 +51,15 @@ from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM, FRAMES, HOST_S
 from flowvm.vm.callers.interrupt import interrupt, protected, waiting
 from flowvm.vm.callers.lines import apart as line_apart
 from flowvm.vm.callers.lines import user_frame
-from flowvm.vm.callers.publishing import assert_none, begun, watch
+from flowvm.vm.callers.publish_check import assert_none, begun, watch
 from flowvm.vm.callers.tracebacks import install
-from flowvm.vm.engine import cancelling
+from flowvm.vm.engine import cancel
 from flowvm.vm.engine.bounds import bound
 from flowvm.vm.engine.failures import Failures
-from flowvm.vm.engine.forking import Forking
-from flowvm.vm.engine.lending import Lending
+from flowvm.vm.engine.forks import Forking
+from flowvm.vm.engine.loans import Lending
 from flowvm.vm.engine.loops import Loops
-from flowvm.vm.engine.restoring import Restorer
+from flowvm.vm.engine.restore import Restorer
 from flowvm.vm.machine.lang import address_of, load_acquire
 from flowvm.vm.machine.machine import MARGIN, is_settled
 from flowvm.vm.machine.machine import start as start_machine
@@ -204,7 +202,7 @@ class Engine:
         self.lending = Lending(self)
         self.configured = False  # the settings that are taken at the start have been taken
         self.sequential_for: set[object] = set()  # the objects that want it: see `run_sequentially`
-        self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.stepping`
+        self.stepping: Any = None  # the debugger, of `flowvm.vm.engine.debugger`
         self.narrator = Narrator(self)
         self.flight: Flight = Flight(self)
         self.watch = Watch(self)
@@ -310,7 +308,7 @@ class Engine:
                 config.lock("the VM has started")
                 install()
                 self._bound_memory(config.memory)
-                cancelling.install(self)
+                cancel.install(self)
                 if config.engine == "sequential" or config.sync:
                     self.sequential_for.add("settings")
             if self.running or self.sequential or self.stopped:
@@ -627,16 +625,16 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int] = (),
         until: float | None = None,
-        heard: bool = False,
+        traced: bool = False,
     ) -> int:
         """Issue one instruction, the slow and general way: `operands` as words, `scalars` as int64.
 
-        `heard`: the listener to this thread's calls was told of it.
+        `traced`: the trace recorder of this thread was told of it.
 
         When the VM is full the thread waits for room, but not past the moment `until` of the
         monotonic clock.  The instruction's sequence number.
         """
-        seq = self._issue(entry, operands, scalars, until, heard)
+        seq = self._issue(entry, operands, scalars, until, traced)
         if hot["lent"]:
             self.lending.settle(seq)
         return seq
@@ -647,13 +645,13 @@ class Engine:
         operands: Sequence[int],
         scalars: Sequence[int],
         until: float | None,
-        heard: bool,
+        traced: bool,
     ) -> int:
         """Issue one instruction, also one that accesses lent memory."""
         if hot["dead"]:
             self.release_dead()
-        if not heard and hot.get("departed") and (listener := hot["listener"]()) is not None:
-            listener.refuse()  # the listener has no word for this
+        if not traced and hot.get("departed") and (trace := hot["trace_recorder"]()) is not None:
+            trace.refuse()  # no step stands for this
         code, last = user_frame(2)
         return self.publish(entry, operands, scalars, code, last, until)
 
@@ -781,7 +779,7 @@ class Engine:
             while seq >= (limit := self.call("wait_room")(self.base, seq, SLICE_US)):
                 if until is not None and time.monotonic() > until:
                     return
-                cancelling.name_wait(self, begun / 1e9)
+                cancel.name_wait(self, begun / 1e9)
                 if not self.running:  # another thread has changed the engine while this one waited
                     self.after_issue()
             self.flight.waited("memory" if full else "credit", begun, seq)
@@ -842,7 +840,7 @@ class Engine:
     def adopt(self, address: int, nbytes: int, owner: Any, shared: bool = False) -> int:
         """Make a storage over memory that `owner` keeps alive.  Return its id.
 
-        `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.lending`).
+        `shared`: others write that memory, or read it, without the VM (`flowvm.vm.engine.loans`).
         """
         try:
             storage: int = hot["free"].pop()
@@ -947,23 +945,27 @@ class Engine:
 
     @waiting
     def _wait(
-        self, entry: int, operands: Sequence[int], seconds: float | None = None, heard: bool = False
+        self,
+        entry: int,
+        operands: Sequence[int],
+        seconds: float | None = None,
+        traced: bool = False,
     ) -> int:
         """Issue a waiter and wait for it.  Return 0 when it is done.
 
         If an operand is poisoned, return the sequence number + 1 of the instruction that poisoned
-        it.  Return -1 when `seconds` passed first.  `heard` as in `issue`.
+        it.  Return -1 when `seconds` passed first.  `traced` as in `issue`.
         """
         if config.debug_calls:
             assert_none(self.words, "something was waited for")
         cell, address = self._cell()
         deadline = None if seconds is None else time.monotonic() + seconds
-        seq = self._issue(entry, operands, (address,), deadline, heard)
+        seq = self._issue(entry, operands, (address,), deadline, traced)
         begun, started = self.flight.begin_wait(), time.monotonic()
         while not (outcome := self.call("wait_cell")(self.base, address, SLICE_US)):
             if deadline is not None and time.monotonic() > deadline:
                 return -1
-            cancelling.name_wait(self, started)
+            cancel.name_wait(self, started)
             if not self.running:  # another thread has changed the engine while this one waited
                 self.after_issue()
         self.flight.waited("sync", begun, seq, int(cell[2]))
@@ -989,7 +991,7 @@ class Engine:
         """Return True if no instruction will write these storages, and with `alone` none reads
         them: now or, if the VM's threads run, a moment later.  No instruction is issued for that.
 
-        False where somebody is to hear of reads: a profiler, `debug` 2, a listener to calls.
+        False where somebody is to hear of reads: a profiler, `debug` 2, a trace recorder.
         """
         if self.words[CTL.LEVEL] > 1 or config.debug >= 2 or self.broken:
             return False
@@ -1015,7 +1017,7 @@ class Engine:
             return
         for i in range(0, len(storages), TOUCH_MAX):
             some = storages[i : i + TOUCH_MAX]
-            self._wait(self._touch_alone[len(some)], some, heard=True)
+            self._wait(self._touch_alone[len(some)], some, traced=True)
 
     def wait_idle(self, seconds: float | None = None) -> bool:
         """Wait until everything issued so far is done; raise no error of an instruction."""

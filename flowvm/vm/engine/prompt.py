@@ -6,7 +6,7 @@ import cmd
 from typing import NoReturn
 
 from flowvm.vm.callers.lines import INTERNAL, short_position
-from flowvm.vm.engine.stepping import Stepping, Stop
+from flowvm.vm.engine.debugger import Stepping, Stop
 
 
 class StepEnded(BaseException):

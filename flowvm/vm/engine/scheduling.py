@@ -25,7 +25,7 @@ import numpy as np
 
 from flowvm.errors import ArgumentError, ModeError, ScheduleError
 from flowvm.files.schema import integer, read_json, record, several, text
-from flowvm.files.writing import writing
+from flowvm.files.writer import writing
 from flowvm.guards.regions import Switched
 from flowvm.vm.callers.hot import CALL_STREAM, FIRST_USER_STREAM
 from flowvm.vm.machine.policy import has_room, is_shared, is_still

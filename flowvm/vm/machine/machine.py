@@ -28,8 +28,6 @@ When an edge is satisfied depends on whom it is between:
 
 Only the scheduler thread calls these functions (tests call them in its place and play the workers,
 in any order).
-
-Long because the state machine is one piece.
 """
 
 from __future__ import annotations

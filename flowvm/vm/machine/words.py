@@ -6,8 +6,6 @@ reserved, not used: the system hands out pages as they are touched.
 
 Each record names its writer, and each field with another writer names that one; no other thread
 writes it.  Words that are not in `m` are in `plan_words` and `device_words`.
-
-Long because every word of the VM's array is named here, once.
 """
 
 from __future__ import annotations

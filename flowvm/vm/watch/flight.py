@@ -22,8 +22,6 @@ What each level records:
 
 `Flight.look` is a snapshot: consistent whatever the threads do meanwhile, in nanoseconds of the
 monotonic clock, with what was overwritten counted.
-
-Long because one object has the recorder's level, lines, waits, marks and snapshots.
 """
 
 from __future__ import annotations
@@ -166,7 +164,7 @@ class Snapshot:
 
 class Looking(Protocol):
     """Listener that hears, now and then, of the instruction to be issued next
-    (`flowvm.vm.watch.keeping`).
+    (`flowvm.vm.watch.archive`).
     """
 
     def look(self, seq: int) -> None:

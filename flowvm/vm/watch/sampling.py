@@ -7,8 +7,6 @@ identified by more than its address.  So a freed one is left out and not mistake
 Until the loop is compiled a thread of Python does the same, ten times as seldom.  Where CPython's
 places are not found, or nothing may read memory by the system, that thread asks for frame objects
 (`how` says which).
-
-Long because all three ways to look give one kind of sample.
 """
 
 from __future__ import annotations

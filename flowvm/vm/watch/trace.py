@@ -19,7 +19,7 @@ from flowvm.guards.regions import Switched
 from flowvm.vm.callers.lines import short_position
 from flowvm.vm.machine.edges import HAZARDS, connect, tensors_of
 from flowvm.vm.machine.words import CTL, ENT, KIND, OPERAND, Access, Kind
-from flowvm.vm.watch.device_placing import place_on_devices
+from flowvm.vm.watch.device_times import place_on_devices
 from flowvm.vm.watch.flight import TIMES, Recorded, Snapshot
 from flowvm.vm.watch.lanes import Line, draw_lanes, encodable
 from flowvm.vm.watch.uses import UNUSED, Times, joined, uses_of

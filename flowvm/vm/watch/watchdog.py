@@ -29,10 +29,10 @@ from flowvm.vm.machine.words import CTL, STR
 if TYPE_CHECKING:
     import socket
 
-    from flowvm.vm.watch import dumping, lively, window
+    from flowvm.vm.watch import dump, in_flight, window
 else:
-    dumping = lazy("flowvm.vm.watch.dumping")
-    lively = lazy("flowvm.vm.watch.lively")
+    dump = lazy("flowvm.vm.watch.dump")
+    in_flight = lazy("flowvm.vm.watch.in_flight")
     window = lazy("flowvm.vm.watch.window")
 
 LOOK_S = 1.0  # seconds between two looks, or a quarter of the watchdog's patience
@@ -120,7 +120,7 @@ class Watch:
         streams = range(self.vm.streams)
         tasks = (words[STR.AT + s * STR.WORDS + STR.TASK] for s in streams)  # within replays
         seen = (words[CTL.N_DONE], *tasks)
-        idle = words[CTL.HEAD] == lively.begun(self.vm)
+        idle = words[CTL.HEAD] == in_flight.begun(self.vm)
         if seen != self.seen or idle or now - self.looked > 3 * seconds + 1:
             self.seen, self.since, self.told = seen, now, False
         elif not self.told and now - self.since > config.watchdog:
@@ -129,8 +129,8 @@ class Watch:
         self.looked = now
 
     def _print(self, why: str) -> None:
-        found = lively.pending(self.vm)
-        text = f"flowvm: {why}\n{lively.chain_text(found)}\n{dumping.dump_text(self.vm, found)}"
+        found = in_flight.pending(self.vm)
+        text = f"flowvm: {why}\n{in_flight.chain_text(found)}\n{dump.dump_text(self.vm, found)}"
         with suppress(OSError, ValueError):  # stderr may be closed
             text = printable(text.replace("\n\n", "\n"), lines=True)
             print(text, file=sys.stderr, flush=True)

@@ -33,9 +33,9 @@ from flowvm.files.schema import Check, integer, read_json, row, several, wrong
 from flowvm.vm.callers.hot import FRAMES, hot
 from flowvm.vm.callers.lines import apart, short_position
 from flowvm.vm.machine.words import ARRAY, CTL, ENT, INS, REC, RING, STR
-from flowvm.vm.watch.dumping import dump_text
+from flowvm.vm.watch.dump import dump_text
 from flowvm.vm.watch.flight import Recorded
-from flowvm.vm.watch.lively import begun, fronts
+from flowvm.vm.watch.in_flight import begun, fronts
 from flowvm.vm.watch.spaces import space_of, spaces
 
 SAMPLE = 1024  # instructions in an answer, unless more are asked for

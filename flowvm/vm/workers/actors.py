@@ -22,8 +22,6 @@ waits for it goes on).  Each launch in flight has a chunk of its own, so `regst_
 
 Eord, the end of register data, goes from the sources to whoever they tell, once no launch will
 come.
-
-Long because it is one protocol: who acts, who opens and closes, and what they leave each other.
 """
 
 from __future__ import annotations

@@ -25,8 +25,6 @@ bytes what the VM holds from the system; all in rounded sizes, and for each devi
 
 Under the memory check (`zones`) a block of the host's memory is the system's, with zones of its
 own, and a released one goes into quarantine; the rest is as it is without.
-
-Long because the host's memory and the devices' are one mechanism.
 """
 
 from __future__ import annotations

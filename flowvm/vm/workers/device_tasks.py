@@ -2,10 +2,11 @@
 
 Numbers that change (a learning rate, a step count, a seed) are no parameters of the tasks' kernels:
 those read them from the chunk, to which each launch writes them first, graph or not, by a kernel
-whose parameters they are (`flowvm.ops.declare.cuda.placing`).  Each task that may find bad data has
-a line of its own there, too.  Behind the tasks a kernel looks through the lines; the first that has
-a status goes to the instruction's line with its number, so an error is that task's.  What a failed
-task made nobody stops others to read: what they wrote of it is poisoned when the launch is closed.
+whose parameters they are (`flowvm.ops.declare.cuda.live_numbers`).  Each task that may find bad
+data has a line of its own there, too.  Behind the tasks a kernel looks through the lines; the
+first that has a status goes to the instruction's line with its number, so an error is that task's.
+Nobody stops others to read what a failed task made: what they wrote of it is poisoned when the
+launch is closed.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from flowvm.vm.machine.stamps import stamp_end, stamp_start
 from flowvm.vm.machine.words import ARG, CTL, ENT, ERR, INS, KIND, OPERAND, RING, STO, STR
 from flowvm.vm.workers.allocation import MOST_BYTES, OWNED, out_of_memory, own
 from flowvm.vm.workers.allocator import allocate, class_of, release
+from flowvm.vm.workers.error_report import report
 from flowvm.vm.workers.launch import poison_launch, run_launch
 from flowvm.vm.workers.ranges import run_phases
-from flowvm.vm.workers.reporting import report
 from flowvm.vm.workers.zones import (
     CHECKED,
     begin_check,

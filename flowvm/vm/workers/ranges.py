@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowvm.vm.machine.chunks import chunks_of, helpers_for, run_length
 from flowvm.vm.machine.lang import (
     Words,
     address_in,
@@ -15,7 +16,6 @@ from flowvm.vm.machine.lang import (
     store_release,
     ticks,
 )
-from flowvm.vm.machine.sharing import chunks_of, helpers_for, run_length
 from flowvm.vm.machine.stamps import stamp_share
 from flowvm.vm.machine.words import ARG, CTL, STR
 from flowvm.vm.workers.zones import CHECKED, check_arena

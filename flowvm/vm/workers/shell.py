@@ -10,8 +10,6 @@ Going to sleep is: set the word, fence, look again, wait.  Waking is: publish, f
 word, clear it, wake.  Python issues records without that fence, so a wake-up can be missed there;
 the scheduler therefore sleeps at most SLICE at a time, and everything that *waits* goes through
 `wait_cell`, which fences.
-
-Long because all that is entered from Python is here: loops, waits, and the sequential engine.
 """
 
 from __future__ import annotations

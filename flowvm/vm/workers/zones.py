@@ -20,8 +20,6 @@ writer is unknown.
 Without the setting CHECKED is a constant that is False, and compiled code has nothing of this.
 
 A block of the check:  HEAD words, LEFT bytes of pattern, its bytes, pattern up to its end.
-
-Long because it is the whole check: patterns, copies, comparisons and reports.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from flowvm.config import config
 from flowvm.vm.machine.lang import Words, aligned_alloc, copy_bytes, free, load_word, store_word
 from flowvm.vm.machine.machine import access_of, count_of, operand_of
 from flowvm.vm.machine.words import ARG, CHK, ENT, OPERAND, RING, STO, STR, VEW
-from flowvm.vm.workers.reporting import report
+from flowvm.vm.workers.error_report import report
 
 CHECKED = config.check == "memory"
 

@@ -20,9 +20,9 @@ from flowvm.launch import Launch, View
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.exchanges import Exchange
-from flowvm.ops.collectives.parts.standing import begin, different, text_words
+from flowvm.ops.collectives.parts.board import begin, different, text_words
 from flowvm.ranks.library import STATUS_BYTES, address
-from flowvm.ranks.watching import ALERTED, DIFFERENT, MPI_FAILED
+from flowvm.ranks.watcher import ALERTED, DIFFERENT, MPI_FAILED
 from flowvm.ranks.words import ALERT, ROW
 from flowvm.vm.machine.device_words import CALL
 from flowvm.vm.machine.lang import (

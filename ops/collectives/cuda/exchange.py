@@ -31,8 +31,8 @@ from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.collectives.cuda.nccl import NCCL
 from flowvm.ops.collectives.exchanges import Exchange
-from flowvm.ops.collectives.parts.standing import begin, different, text_words
-from flowvm.ranks.watching import ALERTED, DIFFERENT
+from flowvm.ops.collectives.parts.board import begin, different, text_words
+from flowvm.ranks.watcher import ALERTED, DIFFERENT
 from flowvm.ranks.words import ALERT, ROW, STEP, TALLY
 from flowvm.ranks.world import world
 from flowvm.vm.machine.lang import futex_wait, load_word, store_word, words_at

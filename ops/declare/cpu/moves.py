@@ -8,8 +8,6 @@ dimension that LLVM vectorizes where the strides are small.
 Invariants
 - Nothing outside the given elements is read or written: a short row is two moves that overlap.
 - The two sides are the same elements in the same places, or share no memory.
-
-Long because each way to move has its intrinsic, in LLVM's words and in Python's.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 from numba import types
 
-from flowvm.cuda.compiler.compiling import simulated, status_of, threads
+from flowvm.cuda.compiler.compilation import simulated, status_of, threads
 from flowvm.cuda.launch import (
     STATUS_AT,
     Const,

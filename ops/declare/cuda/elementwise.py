@@ -12,8 +12,6 @@ several short rows, so that what it reads of that operand lies together.
 
 A kernel is generated, as Python, for an expression, dtypes and a pattern of strides; sizes and
 strides are its arguments.  It has a `recipe`: the function and arguments that make it again.
-
-Long because kernels of all patterns of strides are generated here, of the same pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiler.compiling import attempt, simulated, threads
+from flowvm.cuda.compiler.compilation import attempt, simulated, threads
 from flowvm.cuda.launch import (
     STATUS_AT,
     Const,

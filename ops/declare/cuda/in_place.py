@@ -2,7 +2,7 @@
 
 What is computed once is worked out by one thread of each block and left in shared memory, for all.
 The kernel is made of a `part`, so that in a graph the operands of many launches are one launch's
-(`flowvm.ops.updates.cuda.merging`).
+(`flowvm.ops.updates.cuda.multi_tensor`).
 """
 
 from __future__ import annotations

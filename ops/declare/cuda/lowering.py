@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler import jit
-from flowvm.cuda.compiler.compiling import signature_of
+from flowvm.cuda.compiler.compilation import signature_of
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver.functions import INDEX
 from flowvm.cuda.driver.runtime import Runtime
@@ -54,7 +54,7 @@ from flowvm.ops.declare.cuda.bodies import adapted, is_body
 from flowvm.ops.declare.cuda.copies import assembly
 from flowvm.ops.declare.cuda.elementwise import scalars
 from flowvm.ops.declare.cuda.in_place import in_place
-from flowvm.ops.declare.cuda.placing import placed, reports
+from flowvm.ops.declare.cuda.live_numbers import placed, reports
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.vm.machine.device_words import CALL, DEV, LINES, SOURCE, STEP
 from flowvm.vm.workers.steps import take_steps
@@ -78,7 +78,7 @@ def lower_task(
     """Lower a call to a task of a graph; `live` marks the scalars that are live.
 
     Return the Invocation, True if the task reports to a line, and the steps that begin it.
-    `flowvm.ops.declare.cuda.placing` explains the arguments; the graph chooses the stream.
+    `flowvm.ops.declare.cuda.live_numbers` explains the arguments; the graph chooses the stream.
     """
     launch, pack = _launched(op, metas, attrs)
     task = replace(placed(launch, len(op.outputs) + len(op.inputs), live), stream=0)

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from flowvm.compiler.native import Overloaded
-from flowvm.cuda.compiler.compiling import simulated
-from flowvm.cuda.compiler.compiling import threads as threads
+from flowvm.cuda.compiler.compilation import simulated
+from flowvm.cuda.compiler.compilation import threads as threads
 from flowvm.cuda.launch import Const, KernelStep, Operand, Param, Scratch, blocks_for, itemsize_of
 from flowvm.launch import View
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda, types
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import KernelStep, Operand
 from flowvm.launch import View
 from flowvm.meta.dtype import dtype_named

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import STATUS_AT, CudaLaunch, Details, KernelStep, Operand, Scratch
 from flowvm.errors import Status
 from flowvm.launch import Launch, View

@@ -5,8 +5,6 @@ calls it turns them (`turned`); the transposes of the formulas are conjugate one
 follow Giles, "Collected matrix derivative results for forward and reverse mode algorithmic
 differentiation" (2008), and, for matrices that are not square, Walter and Lehmann, "Algorithmic
 differentiation of linear algebra functions" (2010).
-
-Long because each op stands with its gradient.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Char, Int, Program, named
 from flowvm.ops.linalg.parts import matrix_checks
-from flowvm.ops.linalg.parts.shared import turned
+from flowvm.ops.linalg.parts.checks import turned
 from flowvm.ops.products.matmul import matmul
 from flowvm.ops.shapes.complex_parts import real
 from flowvm.ops.shapes.fill import zeros_like

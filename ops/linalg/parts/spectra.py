@@ -21,7 +21,7 @@ from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
 from flowvm.ops.linalg.cpu.lapack import INFO, Argument, Char, Int, Program, Real, named
 from flowvm.ops.linalg.parts import matrix_checks
-from flowvm.ops.linalg.parts.shared import identity, turned
+from flowvm.ops.linalg.parts.checks import identity, turned
 from flowvm.ops.linalg.systems import solve
 from flowvm.ops.pointwise.compare import eq, where
 from flowvm.ops.products.matmul import matmul

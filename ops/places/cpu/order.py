@@ -15,8 +15,6 @@ their positions where both fit.
                             blocks count a digit, then write to where the counts say
 
 All of them are stable, and none depends on the number of threads.
-
-Long because the three share keys, digits and decoding.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each counts the elements of a tile that are kept, sums what tiles before keep
 (`flowvm.ops.places.cuda.prefix`), and writes from there on.  The first two are the counting steps
-of a mut2 op: the sum of all is how many rows its output gets.  Long because each is all three.
+of a mut2 op: the sum of all is how many rows its output gets.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from numba import cuda
 from flowvm.cuda.launch import CudaLaunch, Details, Operand
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
+from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import consts, flat_step, row_step, wide
 from flowvm.ops.places.embedding_bag import Bags
 

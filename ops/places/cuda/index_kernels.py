@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import cuda
 
-from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
+from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import remade_by, wide
 from flowvm.ops.declare.cuda.vectors import aligned, load_many, store_many
 from flowvm.ops.places.cpu.index_kernels import NONE, Elements, Joined, Slices, _combined

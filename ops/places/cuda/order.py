@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch, View
 from flowvm.meta.meta import TensorMeta

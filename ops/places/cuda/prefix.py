@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch
 
 Array = Any

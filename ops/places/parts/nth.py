@@ -151,7 +151,7 @@ def _nth_body(
 @op(
     "x -> value, index",
     name="kthvalue",
-    cuda="selecting:kthvalue",
+    cuda="selection:kthvalue",
     letters=unsplit,
     takes=lambda metas, v: 0 <= v["nth"] < last_size(metas[0]),
 )

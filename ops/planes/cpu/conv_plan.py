@@ -15,8 +15,6 @@ The zeros at the end of a row serve as those at the start of the next.
 Everything here depends on shapes alone, and so does every result (`Launch`).
 
 Annotations are evaluated: a NamedTuple of this many fields is made faster of types than of names.
-
-Long because both plans are lists of what a kernel takes.
 """
 
 import math

@@ -7,8 +7,6 @@ the position alone is made once for all planes of a chunk.
 
 Adaptive windows differ in size, and large ones are few: `any_...` go from window to window, where
 averages add up the rows first, then the columns.
-
-Long because there are both kinds of kernel for maxima, averages and their gradients.
 """
 
 from __future__ import annotations

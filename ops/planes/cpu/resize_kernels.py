@@ -14,8 +14,6 @@ axis after another:
 
     forward     places[taps][out], weights[taps][out]
     backward    begins[in + 1], places[taps * out], weights[taps * out], without weights of 0
-
-Long because the nearest place, weighted sums and their gradient each have a kernel.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from numba import cuda
 from flowvm.cuda.launch import CudaLaunch, Details, KernelStep, Param, blocks_for
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.cuda.reporting import OUTSIDE, report
+from flowvm.ops.declare.cuda.error_report import OUTSIDE, report
 from flowvm.ops.declare.cuda.steps import (
     BLOCK,
     consts,

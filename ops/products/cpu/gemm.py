@@ -7,8 +7,6 @@ around it, and a graph's epilogues are its arguments.
 A batch that is more rows becomes them; what is left are at most three batch dimensions.  The rest
 is `ops/products/cpu/gemm_plan.py`.  On other devices only what comes out is inferred here: their
 rules plan.
-
-Long because products of floats and of integers see their operands alike.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ A unit of work is STEP words.  A kernel makes them into its arena and then numbe
 loops that LLVM vectorizes, or one where the numbers are made of whole counters.  The last unit
 makes whole rounds of words, more than it needs, so that whether a number comes out of the vector
 loop never depends on how many follow it.
-
-Long because each distribution has a body, and an op that fills as well as one that makes.
 """
 
 from __future__ import annotations

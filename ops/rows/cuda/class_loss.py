@@ -4,8 +4,6 @@ Logits are (outer, n, inner); row i's n logits lie `inner` apart.  Forward: the 
 logarithms of sums (`LEVELS`), with label smoothing the sums of their distances from
 the maximum; then a thread for each row takes its loss, and checks the target; then the rows' losses
 and weights are added up, in float64.  Backward: a team for each row writes all of its elements.
-
-Long because each loss stands with its gradient.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Param, Sc
 from flowvm.errors import Status
 from flowvm.launch import Launch
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.declare.cuda.reporting import report
+from flowvm.ops.declare.cuda.error_report import report
 from flowvm.ops.rows.cuda.fold_kernels import Reduction, cut_of, reduction_steps
 from flowvm.ops.rows.cuda.operands import each_step, flat, part
 from flowvm.ops.rows.cuda.reductions import number_type

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, KernelStep, Param, Scratch, blocks_for
 from flowvm.ops.declare.registry import power_below
 from flowvm.ops.rows.cuda.teams import MOST, WARP, place_of, team

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import KernelStep, Operand, Param, blocks_for
 from flowvm.launch import View
 from flowvm.meta.meta import TensorMeta

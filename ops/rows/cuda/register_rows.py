@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowvm.cuda.compiler.compiling import simulated, threads
+from flowvm.cuda.compiler.compilation import simulated, threads
 from flowvm.cuda.launch import Const, KernelStep, Param, blocks_for
 from flowvm.ops.declare.cpu.expressions import expression_function
 from flowvm.ops.declare.cuda.steps import written

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from numba import cuda
 
-from flowvm.cuda.compiler.compiling import threads
+from flowvm.cuda.compiler.compilation import threads
 from flowvm.cuda.launch import Const, CudaLaunch, KernelStep, Operand, Param, blocks_for
 from flowvm.launch import Launch
 from flowvm.meta.dtype import DType

@@ -3,8 +3,6 @@ backward.
 
 Targets are data: one that names no class is found by the kernel and raises at the next sync.  The
 second output, `notes`, is for the gradient (`class_loss_kernels`).
-
-Long because forward and backward of each are declared side by side.
 """
 
 from __future__ import annotations

@@ -18,9 +18,9 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.launch import Launch, View
 from flowvm.meta.dtype import DType, bool_, float64, int64, uint8
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.kinds import Dims
 from flowvm.ops.declare.letters import fold
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op, operator_of
 from flowvm.ops.rows.cpu import sum_kernels
 from flowvm.ops.rows.cpu.fold_launch import blocks_of, fold_launch

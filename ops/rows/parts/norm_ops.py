@@ -9,8 +9,6 @@ gradients of weight and bias too.  `stats` (2, groups), the means and variances,
 autograd, which reads it as part of x.  It is float64, for a variance has twice the range of x; a
 usual one is rounded as x is.  Of layer norm it has the dimensions of the rows in the place
 of groups, so that it can be cut among ranks along each of them, as x is.
-
-Long because the ops, D and D's gradient define each other.
 """
 
 from __future__ import annotations
@@ -21,10 +19,10 @@ from flowvm.eager.tensor import Tensor
 from flowvm.launch import GRAIN, Launch, View
 from flowvm.meta.dtype import float64
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import sum_to
 from flowvm.ops.declare.kinds import Count
 from flowvm.ops.declare.letters import unsplit
-from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.declare.registry import op
 from flowvm.ops.rows.cpu.norm_launch import (
     Size,

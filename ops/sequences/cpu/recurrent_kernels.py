@@ -16,8 +16,6 @@ What lies in memory
 - `state` (samples, width): h, and for LSTM c behind it.
 - `notes` (rows, kept * size), for the gradient: LSTM its gates and c; GRU its gates and the hidden
   part of the new one; else nothing.
-
-Long because four cells have their formulas forward and backward here, gate by gate.
 """
 
 from __future__ import annotations

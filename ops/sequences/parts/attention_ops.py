@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flowvm.eager.modes import grad_enabled
-from flowvm.eager.native.courses import steady
+from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.launch import ARENA_BYTES, Launch, View
 from flowvm.meta.device import cpu

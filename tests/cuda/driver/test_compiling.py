@@ -9,7 +9,7 @@ import pytest
 from numba import cuda
 from simulated import run, status
 
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.cuda.launch import Const, CudaLaunch, Details, KernelStep, Operand, Scratch
 from flowvm.cuda.simulator.grid import run_grid
 from flowvm.launch import View
@@ -26,7 +26,7 @@ def doubled(out, x, n):
 def divided(out, x, y, details):
     i = cuda.grid(1)
     if i < out.shape[0]:
-        fine, value = compiling.attempt(_divide, (x[i], y[i]))
+        fine, value = compilation.attempt(_divide, (x[i], y[i]))
         out[i] = value
         if not fine:
             details[6] = 2
@@ -111,7 +111,7 @@ def test_arithmetic_in_float16_is_refused(ptx_of):
 
 def test_the_cache_answers_without_compiling(tmp_path):
     program = (
-        "import flowvm.compiler.jit, sys; from flowvm.cuda.compiler.compiling import ptx;"
+        "import flowvm.compiler.jit, sys; from flowvm.cuda.compiler.compilation import ptx;"
         "sys.path.insert(0, {here!r}); from test_compiling_kernel import kernel;"
         "print(hash(ptx(kernel, (('float32', 1, 'C'),), (7, 0))),"
         "'flowvm.cuda.compiler.frontend' in sys.modules)"
@@ -190,6 +190,6 @@ def test_a_signature_says_what_the_kernel_takes():
     view = View(dtype_named("float16"), (2, 3), (1, 2))
     params = (Operand(0, view), Scratch(0, "float32", (4,)), Const(1), Const(0.5), Details())
     step = KernelStep(doubled, params, (1, 1, 1), (1, 1, 1))
-    assert compiling.signature_of(step) == (
+    assert compilation.signature_of(step) == (
         ("float16", 2, "A"), ("float32", 1, "C"), "int64", "float64", ("int64", 1, "C"),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.cuda.driver import driver as drivers
 from flowvm.cuda.driver import runtime as runtimes
 from flowvm.cuda.driver.runtime import runtime
@@ -55,7 +55,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
         made["asked"].append(capability)
         return made["text"], "entry"
 
-    monkeypatch.setattr("flowvm.cuda.compiler.compiling.ptx", ptx)
+    monkeypatch.setattr("flowvm.cuda.compiler.compilation.ptx", ptx)
     fake.made = made
     with drivers.using(fake.driver()):
         yield fake
@@ -150,10 +150,10 @@ def test_ptx_of_a_newer_toolkit_is_declared_as_the_driver_reads_it(
 
 
 def test_without_numba_cuda_a_kernel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "_from_cache", lambda digest: None)
-    monkeypatch.setattr(compiling, "_made", {})
+    monkeypatch.setattr(compilation, "_from_cache", lambda digest: None)
+    monkeypatch.setattr(compilation, "_made", {})
     monkeypatch.setitem(sys.modules, "numba.cuda.cudadrv", None)
-    compiling._toolchain_error.cache_clear()
+    compilation._toolchain_error.cache_clear()
     try:
         with drivers.using(Recorder(ptx=True).driver()):
             for _ in range(2):
@@ -163,7 +163,7 @@ def test_without_numba_cuda_a_kernel_says_what_to_install(monkeypatch: pytest.Mo
                 ):
                     runtime(0).function(kernel, SIGNATURE)
     finally:
-        compiling._toolchain_error.cache_clear()
+        compilation._toolchain_error.cache_clear()
 
 
 def test_cublas_has_memory_of_its_own_for_each_stream(recorder: Recorder) -> None:

@@ -15,7 +15,7 @@ import bfloat16_checks
 
 import flowvm as flow
 from flowvm.cuda.launch import LibraryStep
-from flowvm.eager.reading import memory_of, values_of
+from flowvm.eager.values import memory_of, values_of
 from flowvm.errors import ArgumentTypeError, DeviceError
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta

@@ -11,7 +11,7 @@ import pytest
 from played import agree, launch, named, play
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.ops.places.counting import NEGATIVE
 from flowvm.ops.places.masks import TOO_FEW
 from flowvm.ops.places.search import NO_RANGE
@@ -182,7 +182,7 @@ def test_what_a_kernel_finds_is_raised_where_it_is_read(device):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     n = 1 << 16
     x, mask, places = np.zeros(n, dtype), np.zeros(n, bool), np.zeros(n, np.int64)
     made = [

@@ -10,9 +10,9 @@ import flowvm as flow
 from flowvm.graph.passes.fusion_program import fused_operator
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import _fill
 from flowvm.ops.declare.core import _cast, _copy
 from flowvm.ops.declare.cuda.elementwise import scalars
-from flowvm.ops.declare.recording import _fill
 from flowvm.ops.pointwise.arithmetic import _add as add
 from flowvm.ops.pointwise.arithmetic import floor_divide, mul
 from flowvm.ops.pointwise.math import exp

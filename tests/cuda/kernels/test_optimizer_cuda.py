@@ -7,7 +7,7 @@ import pytest
 from played import agree, launch, named, on_cpu, play, same
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.launch import GRAIN
 from flowvm.ops.updates.loss_scaling import unscale_, update_scale_
 
@@ -105,7 +105,7 @@ def test_training_with_a_scaler_is_that_of_the_cpu(device, name):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     x = np.zeros(1000, dtype)
     made = [launch(named(name), [x] * count) for name, count, _ in CALLS]
     made.append(launch(named("accumulate_"), [x, x]))

@@ -8,7 +8,7 @@ import pytest
 from played import agree, launch, play, same
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.ops.places.cpu.order import ordered_rows
 from flowvm.ops.places.parts.nth import nth_of_rows
 from flowvm.ops.places.sort import _mode_rows, _row_order, _topk_rows
@@ -135,7 +135,7 @@ def test_gradients_go_where_values_came_from(device, rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)  # as large as they are on a GPU
+    monkeypatch.setattr(compilation, "simulated", lambda: False)  # as large as they are on a GPU
     for n in (100, 5000, 1 << 26):
         x = np.empty(0, dtype if dtype != "bool" else np.bool_)
         x = np.lib.stride_tricks.as_strided(

@@ -7,7 +7,7 @@ import pytest
 from played import agree, launch, named, on_cpu, play, same
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.meta.dtype import dtype_named
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.random.parts import shuffle
@@ -154,7 +154,7 @@ def test_the_gradient_of_dropout_has_its_mask(device):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     meta, x = like(1000, dtype), np.zeros(1000, dtype)
     made = [
         launch(named("randint"), [], (meta,)),

@@ -9,7 +9,7 @@ from recipes import compile_op
 from simulated import run
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.ops.declare.cuda.lowering import launch_of
 from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.rows.cuda import fold_kernels
@@ -199,7 +199,7 @@ def test_moments_of_what_is_not_finite():
     ("shape", "dims"), [((100, 5), (1,)), ((100, 5), (0,)), ((3, 4, 5), (0, 2)), ((1 << 24,), (0,))]
 )
 def test_the_kernels_compile(ptx_of, dtype, shape, dims, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     given = [(shape, dtype)]
     for name in ["add_up"] if dtype == "float16" else ["add_up", "largest", "every"]:
         path, attrs = f"flowvm.ops.rows.parts.folds:{name}.call", (dims, False, 1.0, None)

@@ -10,7 +10,7 @@ from played import on_cpu, play
 from recipes import compile_op
 from simulated import status
 
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.errors import Status
 from flowvm.ops.rows.cpu.norm_launch import groups_of
 from flowvm.ops.rows.cuda import fold_kernels
@@ -204,7 +204,7 @@ def test_a_target_that_names_no_class_fails(bad, op):
 
 @pytest.fixture
 def as_large_as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
 
 
 @pytest.mark.usefixtures("as_large_as_on_a_gpu")

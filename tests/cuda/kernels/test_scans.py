@@ -5,7 +5,7 @@ import pytest
 from played import on_cpu, play, same
 from recipes import compile_op
 
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.ops.rows.cuda import scan_kernels
 from flowvm.ops.rows.scan import _cummax, _cummin, _cumprod, _cumsum, _logcumsumexp
 
@@ -96,7 +96,7 @@ def test_a_result_does_not_depend_on_the_order_of_threads(rng):
 
 @pytest.mark.parametrize(("shape", "dim"), [((5,), 0), ((1 << 20,), 0), ((1 << 16, 3), 0)])
 def test_the_kernels_compile(ptx_of, shape, dim, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     path = "flowvm.ops.rows.scan:"
     for dtype in ("float32", "int64"):
         x = [(shape, dtype)]

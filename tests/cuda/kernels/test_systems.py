@@ -5,7 +5,7 @@ import pytest
 from played import agree, launch, named, play
 
 import flowvm as flow
-from flowvm.cuda.compiler import compiling
+from flowvm.cuda.compiler import compilation
 from flowvm.errors import Status
 
 SIZES = (0, 1, 2, 5, 33)
@@ -81,7 +81,7 @@ def test_what_has_no_solution_is_told(rng):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_kernels_compile(ptx_of, dtype, monkeypatch):
-    monkeypatch.setattr(compiling, "simulated", lambda: False)
+    monkeypatch.setattr(compilation, "simulated", lambda: False)
     a, b = np.zeros((2, 5, 5), dtype), np.zeros((2, 5, 2), dtype)
     for name, arrays in (("solve", [a, b]), ("inverse", [a]), ("slogdet", [a]), ("cholesky", [a])):
         made = launch(named(name), arrays)

@@ -8,8 +8,6 @@ Where the traps come from: PyTorch's "Common graph breaks", "Dynamo core concept
 111785, 98928, 197859 (attributes changed later), 195422, 139789, 94777, 198101 (in-place changes),
 148439 (outputs overwritten); JAX's "Sharp bits" and FAQ (globals, side effects, leaked tracers);
 tinygrad's issues 9108, 6868 (random numbers frozen), 13364, 14278 (an input that is an output).
-
-Long because each trap is a test of its own.
 """
 
 from __future__ import annotations

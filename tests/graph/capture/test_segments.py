@@ -12,7 +12,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import CaptureError, RecaptureWarning
 from flowvm.graph.logical.interpret import interpret
-from flowvm.nn.graph.segments import Segmented
+from flowvm.nn.graph.compiled import Segmented
 
 nn, F = flow.nn, flow.nn.functional
 pytestmark = pytest.mark.filterwarnings("ignore::flowvm.errors.RecaptureWarning")

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.graph.plan import launching
-from flowvm.graph.plan.launching import MOST_BLOCKS
-from flowvm.nn.graph.calls import MISS
-from flowvm.nn.graph.segments import Segmented
+from flowvm.graph.plan import launch_code
+from flowvm.graph.plan.launch_code import MOST_BLOCKS
+from flowvm.nn.graph.compiled import MISS, Segmented
 from flowvm.vm.engine.engine import engine
 from tests.vm.live import script
 
@@ -372,7 +371,7 @@ def test_blocks_outlive_a_graph_that_goes_while_it_runs():
     assert [out[0, 0].item() for out in outputs] == [2.0 * k + 1 for k in range(50)]
     flow.vm.sync()
     gc.collect()
-    launching._forget_released()
+    launch_code._forget_released()
     assert not engine.outline
 
 
@@ -389,7 +388,7 @@ def test_small_outputs_are_released_now_and_then():
 
 INTERRUPTED = """
     import flowvm as flow
-    from flowvm.graph.plan.launching import NEVER
+    from flowvm.graph.plan.launch_code import NEVER
 
     count = flow.zeros(())
     graph = flow.compile(lambda x: count.add_(x))

@@ -5,7 +5,7 @@ changes a bit.
 import numpy as np
 
 import flowvm as flow
-from flowvm.eager.reading import values_of
+from flowvm.eager.values import values_of
 from flowvm.graph.logical.interpret import interpret
 from flowvm.graph.passes.algebra import _lossless
 from flowvm.graph.passes.passes import PASSES

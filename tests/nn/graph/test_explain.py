@@ -13,7 +13,7 @@ import pytest
 import flowvm as flow
 from flowvm.compiler import progress
 from flowvm.errors import ArgumentError, RecaptureWarning
-from flowvm.nn.graph import status as graph_status
+from flowvm.nn.graph import explain as graph_status
 
 nn, F = flow.nn, flow.nn.functional
 

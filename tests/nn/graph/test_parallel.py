@@ -15,9 +15,8 @@ import flowvm as flow
 from flowvm import nn
 from flowvm.errors import ArgumentError, ArgumentTypeError, CaptureError
 from flowvm.graph.capture.capture import capturing
-from flowvm.nn.graph import prices
-from flowvm.nn.graph.parallel import Search
-from flowvm.nn.graph.prices import Price, Rates, exchange_price, kernel_price
+from flowvm.nn.graph import parallel
+from flowvm.nn.graph.parallel import Price, Rates, Search, exchange_price, kernel_price
 from flowvm.ops.collectives import instructions
 from flowvm.ops.declare.registry import operator_of
 from tests.ops.helpers import ranks
@@ -32,8 +31,8 @@ def test_kernels_are_priced_by_the_longer_of_operations_and_bytes():
         capture.output(a @ b)
         capture.output(a + b)
     product, added = (kernel_price(node, RATES) for node in capture.graph.nodes)
-    np.testing.assert_allclose(product, prices.TASK + 2 * 100**3 / 1e9)
-    np.testing.assert_allclose(added, prices.TASK + 3 * 40000 / 1e9)
+    np.testing.assert_allclose(product, parallel.TASK + 2 * 100**3 / 1e9)
+    np.testing.assert_allclose(added, parallel.TASK + 3 * 40000 / 1e9)
     assert exchange_price(capture.graph.nodes[0], RATES) is None
 
 
@@ -110,12 +109,12 @@ def test_it_goes_down_and_out_of_a_hollow(monkeypatch):
         assert "1 GFLOP/s, 1 GB/s; exchanges 10 us and 0.1 GB/s" in measured
         assert (down, up) == ("  down (1 of 6x4): B -> S(1)", "  up (1 of 4x4): B -> S(0)")
 
-    monkeypatch.setattr(prices, "_measured", [RATES])
+    monkeypatch.setattr(parallel, "_measured", [RATES])
     ranks.run(2, rank)
 
 
 def test_build_that_steps_an_optimizer_is_refused(monkeypatch):
-    monkeypatch.setattr(prices, "_measured", [RATES])
+    monkeypatch.setattr(parallel, "_measured", [RATES])
 
     def rank(k: int) -> None:
         where = flow.placement("cpu", [0, 1])

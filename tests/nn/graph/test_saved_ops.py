@@ -265,7 +265,7 @@ def test_a_fresh_process_has_declared_every_operator() -> None:
     """Modules that only some programs import are imported before a graph is read."""
     program = """
 import importlib, pkgutil
-import flowvm.nn.graph.loading
+import flowvm.nn.graph.plan_file
 from flowvm.eager.interpreter import operators
 known = set(operators)
 for module in pkgutil.walk_packages(flowvm.ops.__path__, "flowvm.ops."):

@@ -14,7 +14,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.plain import plain, read_operator, read_plain
-from flowvm.nn.graph.saving import checksum
+from flowvm.nn.graph.plan_file import checksum
 
 nn, F = flow.nn, flow.nn.functional
 X = flow.linspace(-2, 2, 32).reshape(4, 8)

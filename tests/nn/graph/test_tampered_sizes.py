@@ -13,7 +13,7 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.graph.logical.plain import RECORDS, plain, read_plain
-from flowvm.nn.graph.saving import checksum
+from flowvm.nn.graph.plan_file import checksum
 
 F = flow.nn.functional
 IMAGE = flow.linspace(-2, 2, 2 * 4 * 7 * 6).reshape(2, 4, 7, 6)

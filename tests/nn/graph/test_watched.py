@@ -2,8 +2,6 @@
 
 A kind is a function that makes (function of a tensor, what changes the value it reads).  The
 function is called as a graph, the value is changed, and the next call gives what eager code gives.
-
-Long because each kind stands by itself.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import pytest
 from op_calls import results
 
 import flowvm as flow
-from flowvm.eager.reading import adopt_array, values_of
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array, values_of
 
 bf = flow.bfloat16
 # what takes float16 takes bfloat16

@@ -15,8 +15,8 @@ import numpy as np
 
 import flowvm
 import flowvm.ops
-from flowvm.eager.reading import adopt_array
 from flowvm.eager.tensor import Tensor
+from flowvm.eager.values import adopt_array
 from flowvm.meta.dtype import DType
 from flowvm.ops.declare.registry import SAMPLES, OpSamples, Sample
 

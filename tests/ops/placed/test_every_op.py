@@ -15,7 +15,7 @@ import ranks
 import flowvm as flow
 from flowvm.eager.interpreter import operators
 from flowvm.meta import placements
-from flowvm.ops.placed import choosing
+from flowvm.ops.placed import choice
 
 # `placement=` of what takes no tensor is tested in test_tensors.py
 NAMED = [(name, op) for name, op in op_calls.all_samples() if op.name not in op_calls.NO_TENSOR]
@@ -94,7 +94,7 @@ class Case:
             self.most = max(self.most, len(legal))
             return pick % len(legal)
 
-        with choosing.forced.within(None if pick is None else chosen):
+        with choice.forced.within(None if pick is None else chosen):
             made, results = called(self.op, self.sample, make)
             assert all(r.is_global for r in results)
             grads = gradients(made, results, lambda outs: [

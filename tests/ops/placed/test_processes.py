@@ -237,8 +237,8 @@ def auto(width, rows, as_graph):
     return found
 
 def searched(kind, as_graph):
-    from flowvm.nn.graph import prices
-    prices._measured[:] = [prices.Rates(1e9, 1e9, 1e9, 1e-6)]  # whatever this machine does
+    from flowvm.nn.graph import parallel
+    parallel._measured[:] = [parallel.Rates(1e9, 1e9, 1e9, 1e-6)]  # whatever this machine does
     return auto(*map(int, kind.split()[1:]), as_graph)
 
 for kind in sys.argv[1:]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.ops.shapes import scattered
+from flowvm.ops.shapes import scatter_views
 
 ARGUMENTS = {
     "as_strided": ((2, 2), (2, 1)), "diagonal": (1,), "expand": (2, 3, 4), "narrow": (1, 1, 2),
@@ -27,7 +27,7 @@ def test_it_is_the_view_copied(view):
 
 
 def test_all_of_them_are_here():
-    names = {n.removesuffix("_copy") for n in vars(scattered) if n.endswith("_copy")}
+    names = {n.removesuffix("_copy") for n in vars(scatter_views) if n.endswith("_copy")}
     assert names == {*ARGUMENTS, "slice"}
 
 

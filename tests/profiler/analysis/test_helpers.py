@@ -7,9 +7,9 @@ import pytest
 
 import flowvm as flow
 from flowvm.profiler import Profile, profile
-from flowvm.profiler.analysis.sharing import Helped, helper_lanes, helpers_of, threads_of
-from flowvm.profiler.export.checking import problems
+from flowvm.profiler.analysis.shares import Helped, helper_lanes, helpers_of, threads_of
 from flowvm.profiler.export.chrome import events
+from flowvm.profiler.export.trace_rules import problems
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.stamps import stamp_share
 from flowvm.vm.machine.words import ARRAY, HLP, KIND, OPERAND, SHARE, STR

@@ -9,7 +9,7 @@ import pytest
 
 from flowvm.profiler import Profile
 from flowvm.profiler.analysis.bounds import bounded, covered, crowded, work
-from flowvm.profiler.analysis.lacking import lack, takers
+from flowvm.profiler.analysis.contention import lack, takers
 from flowvm.profiler.run.columns import CAUSES
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.cores import Reading, between

@@ -17,7 +17,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.profiler import profile
-from flowvm.profiler.run.placing import placed
+from flowvm.profiler.run.loss_places import placed
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch import cores, offcpu
 from flowvm.vm.watch.flight import HostWait
@@ -33,7 +33,7 @@ __all__ = ["xs"]
 PLAYED = """
     import atexit, itertools
     from flowvm.profiler.run.collect import collect
-    from flowvm.profiler.front.profiling import Profile
+    from flowvm.profiler.front.profiles import Profile
     from flowvm.vm.machine.lang import Uncompiled
     from flowvm.vm.machine.words import CTL, QUE, RING, STR
     from flowvm.vm.workers import shell

@@ -13,10 +13,10 @@ import pytest
 import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, load, profile
-from flowvm.profiler.export.checking import problems
 from flowvm.profiler.export.chrome import events
 from flowvm.profiler.export.drawings import MERMAID_EDGES, dot, mermaid
 from flowvm.profiler.export.speedscope import flames
+from flowvm.profiler.export.trace_rules import problems
 from tests.profiler.synthetic import synthetic
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError
-from flowvm.profiler.export import checking, chrome
+from flowvm.profiler.export import chrome, trace_rules
 from flowvm.profiler.export.tabular import table
 
 
@@ -92,7 +92,7 @@ def test_either_path_is_marked(run):
 
 def test_spans_are_a_track_of_the_trace(run):
     events = chrome.events(run)
-    assert checking.problems({"traceEvents": events}) == []
+    assert trace_rules.problems({"traceEvents": events}) == []
     (track,) = [e["tid"] for e in events if e["ph"] == "M" and e["args"].get("name") == "spans"]
     spans = {e["name"]: e for e in events if e.get("tid") == track and e["ph"] == "X"}
     assert set(spans) == {"outer", "inner"}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
-from flowvm.profiler.export import checking
+from flowvm.profiler.export import trace_rules
 
 STEPS, PROGRAMS, WIDTH = 40, 4, 16
 # a step: op, operands read, operands written, by the names of memories
@@ -137,7 +137,7 @@ def test_the_record_is_what_the_program_did(seed, number, tmp_path):
     # the trace: arrows in which every wait is, and rules that viewers ask for
     path = p.export(tmp_path / "run.json", edges="all")
     trace = json.loads(path.read_text())
-    assert checking.problems(trace) == []
+    assert trace_rules.problems(trace) == []
     assert exported(trace, [int(run.seq[i]) for i in ops]) >= set(wanted)
 
 

@@ -363,7 +363,7 @@ def test_what_is_stuck_is_seen_before_the_vm_is_compiled():
 
 
 def test_live_prints_lines_where_there_is_no_terminal(capsys, monkeypatch):
-    monkeypatch.setattr("flowvm.profiler.front.showing.LINE_S", 0.01)
+    monkeypatch.setattr("flowvm.profiler.front.live.LINE_S", 0.01)
     with live(hz=10) as shown:
         until(lambda: shown.looks >= 3, "three lines")
     err = capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_flowtop_shows_the_screen(shell, capsys):
 def test_a_notebook_has_one_display_that_is_updated(monkeypatch):
     import IPython
 
-    from flowvm.profiler.front import showing
+    from flowvm.profiler.front import live
     from flowvm.profiler.front.watcher import Watcher
 
     class ZMQInteractiveShell:
@@ -163,8 +163,8 @@ def test_a_notebook_has_one_display_that_is_updated(monkeypatch):
 
     monkeypatch.setattr(IPython, "get_ipython", ZMQInteractiveShell)
     monkeypatch.setattr("IPython.display.display", display)
-    assert showing.in_notebook()
-    _, show, _, seconds = showing._renderer(0.1)
+    assert live.in_notebook()
+    _, show, _, seconds = live._renderer(0.1)
     assert seconds == 1.0
     view = Watcher().look()
     show(view)

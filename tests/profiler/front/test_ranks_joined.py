@@ -13,7 +13,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.profiler import Profile, profile
 from flowvm.profiler.front.ranks import Ranks
-from flowvm.profiler.run.joining import joined, placed
+from flowvm.profiler.run.rank_runs import joined, placed
 from flowvm.profiler.run.run import Run
 from tests.profiler.synthetic import meeting, synthetic, three_ranks
 

@@ -15,8 +15,8 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError, VMError
-from flowvm.profiler.front import serving
-from flowvm.profiler.front.serving import Server, Site
+from flowvm.profiler.front import server as page_server
+from flowvm.profiler.front.server import Server, Site
 from flowvm.profiler.front.watcher import Watcher
 from tests.profiler.export.test_export_html import column_of
 from tests.vm.live import until
@@ -97,7 +97,7 @@ def test_many_who_ask_are_one_question(server: Server, monkeypatch: pytest.Monke
     looks: list[int] = []
     watcher = server.site.watcher
     look = watcher.look
-    monkeypatch.setattr(serving, "LOOK_S", 1000.0)
+    monkeypatch.setattr(page_server, "LOOK_S", 1000.0)
     monkeypatch.setattr(watcher, "look", lambda: looks.append(1) or look())
     bodies = {get(server, f"/{server.token}/live.json")[2] for _ in range(5)}
     assert len(looks) == len(bodies) == 1
@@ -111,7 +111,7 @@ def test_a_process_that_is_gone_is_said() -> None:
     assert status == 503
     assert f"there is no process {child.pid}" in json.loads(body)["error"]
     with pytest.raises(VMError, match="there is no process"):
-        serving.run(Watcher(child.pid), 0, print)
+        page_server.run(Watcher(child.pid), 0, print)
 
 
 def test_serve_is_another_process_that_ends() -> None:
@@ -141,7 +141,7 @@ def test_it_ends_with_the_process_that_is_watched() -> None:
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     watcher = Watcher()  # shows this process, and is told that it watches the child
     urls: list[str] = []
-    thread = threading.Thread(target=lambda: serving.run(watcher, 0, urls.append))
+    thread = threading.Thread(target=lambda: page_server.run(watcher, 0, urls.append))
     watcher.pid = child.pid
     thread.start()
     until(lambda: bool(urls), "the page is served")

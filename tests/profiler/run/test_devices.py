@@ -20,7 +20,7 @@ from flowvm.version import VERSION
 from flowvm.vm.machine.device_words import DEV, EVENT, TIME
 from flowvm.vm.machine.edges import connect, tensors_of
 from flowvm.vm.machine.words import KIND, OPERAND, REC
-from flowvm.vm.watch.device_placing import DEVICE, HOST, SEEN, place_on_devices
+from flowvm.vm.watch.device_times import DEVICE, HOST, SEEN, place_on_devices
 from flowvm.vm.workers.device_times import FRESH, note_time
 from flowvm.vm.workers.steps import CALL_AREA
 from tests.profiler.synthetic import of_rows, synthetic

@@ -15,7 +15,7 @@ import pytest
 
 import flowvm as flow
 from flowvm.compiler import jit
-from flowvm.profiler.run.placing import Off, placed
+from flowvm.profiler.run.loss_places import Off, placed
 from flowvm.profiler.run.samples import _state
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.watch import cores, offcpu

@@ -14,9 +14,9 @@ from flowvm.errors import ArgumentError
 from flowvm.graph.plan.actors import ActorDesc
 from flowvm.graph.plan.tables import _state
 from flowvm.profiler import Profile, profile
-from flowvm.profiler.export import checking, chrome
+from flowvm.profiler.export import chrome, trace_rules
 from flowvm.profiler.export.html import _Page
-from flowvm.profiler.front import showing
+from flowvm.profiler.front import live
 from flowvm.profiler.views.replays import Replays
 from flowvm.vm.machine.words import KIND, OPERAND
 from tests.profiler.synthetic import of_rows
@@ -111,7 +111,7 @@ def test_actors_are_drawn_with_regsts_and_credits(tmp_path):
     (plan,) = [plan for plan in _Page(p).data()["plans"] if plan["actors"]]
     assert plan["drawing"].count("<g id=") == len(view.actors)
     events = chrome.events(p)
-    assert checking.problems({"traceEvents": events}) == []
+    assert trace_rules.problems({"traceEvents": events}) == []
     arrows = [e for e in events if e.get("cat") == "message"]
     assert len(arrows) == 2 * len(regsts) * 3
     assert len({e["tid"] for e in arrows}) == 2
@@ -133,7 +133,7 @@ def test_a_compiled_plan_as_it_stands():
 def test_watching_shows_the_actors_while_a_block_runs(monkeypatch, capsys):
     graph = Two()
     replayed(graph, 1)
-    monkeypatch.setattr(showing, "LINE_S", 0.001)
+    monkeypatch.setattr(live, "LINE_S", 0.001)
     with graph.plans[0].watch() as watching:
         until(lambda: watching.looks >= 2, "it was shown twice")
     lines = capsys.readouterr().err.splitlines()

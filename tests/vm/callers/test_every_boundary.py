@@ -23,16 +23,16 @@ from flowvm.config import config
 from flowvm.distributed.device_mesh import DeviceMesh
 from flowvm.distributed.fsdp.wrap import enable_wrap
 from flowvm.eager import modes
-from flowvm.eager.autocasting import autocasting, autocasting_apart
+from flowvm.eager.autocast import autocasting, autocasting_apart
 from flowvm.func import transforms
 from flowvm.guards import forks
 from flowvm.guards.regions import Mode, Region
 from flowvm.interop import printing
 from flowvm.nn import module_calls
-from flowvm.nn.graph import steps, watching
+from flowvm.nn.graph import environment, steps
 from flowvm.nn.utils import stateless
 from flowvm.ops.declare.cpu import vector_code
-from flowvm.profiler.front import profiling
+from flowvm.profiler.front import profiles
 from flowvm.vm.callers.hot import hot
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
@@ -58,7 +58,7 @@ def state():
         "nodes": (dict(node_listeners.askers), flow.eager.nodes.Node.__init__),
         "anomaly": anomaly.check,
         "calls": (dict(module_calls._askers), nn.Module.__call__),
-        "watching": watching._local.seen,
+        "watching": environment._local.seen,
         "checkpoint": list(checkpoints._local.listeners),
         "print": printing._options,
         "level": int(engine.words[CTL.LEVEL]),
@@ -152,8 +152,8 @@ MANAGERS = {
         flow.autograd.graph.disable_saved_tensors_hooks("not here")
     ),
     "flowvm.amp.autocast_mode:autocast": lambda: flow.autocast("cpu"),
-    "flowvm.eager.autocasting:autocasting": lambda: autocasting(flow.float16),
-    "flowvm.eager.autocasting:autocasting_apart": lambda: autocasting_apart(flow.float16),
+    "flowvm.eager.autocast:autocasting": lambda: autocasting(flow.float16),
+    "flowvm.eager.autocast:autocasting_apart": lambda: autocasting_apart(flow.float16),
     "flowvm.eager.modes:recording": lambda: modes.recording(False),
     "flowvm.eager.modes:pinned": lambda: modes.pinned(modes.user_line()),
     "flowvm.eager.modes:recording_to": lambda: modes.recording_to(None),
@@ -169,14 +169,14 @@ MANAGERS = {
     "flowvm.nn.hooks:RemovableHandle": lambda: nn.ReLU().register_forward_hook(print),
     "flowvm.interop.printing:printoptions": lambda: flow.printoptions(precision=2),
     "flowvm.config:Config._for_a_block": lambda: config(tb="full", debug=0),
-    "flowvm.profiler.front.profiling:profile": flow.profiler.profile,
+    "flowvm.profiler.front.profiles:profile": flow.profiler.profile,
     "flowvm.profiler.run.spans:span": lambda: flow.profiler.span("s"),
     "flowvm.distributed.device_mesh:DeviceMesh": lambda: MESH,
     "flowvm.distributed.fsdp.wrap:enable_wrap": lambda: enable_wrap(wrapper_cls=nn.Identity),
     "flowvm.vm.watch.trace:record": flow.vm.record,
     "flowvm.vm.watch.flight:Flight.at_least": lambda: engine.flight.at_least(2),
     "flowvm.vm.engine.engine:Engine.run_sequentially": flow.vm.sequential,
-    "flowvm.vm.engine.stepping:Stepping": lambda: flow.vm.step(on=lambda stop: None),
+    "flowvm.vm.engine.debugger:Stepping": lambda: flow.vm.step(on=lambda stop: None),
     "flowvm.random:fork_rng": flow.random.fork_rng,
     "flowvm.cuda.options:Setting": lambda: flow.backends.cudnn.flags(benchmark=True),
     "flowvm.compiler.jit:_no_collection": jit._no_collection,
@@ -189,41 +189,41 @@ MANAGERS = {
 SLOW = {  # more boundaries than there is time for, or threads that start and end: so many of them
     "flowvm.random:fork_rng": 60,
     "flowvm.cuda.options:Setting": 60,
-    "flowvm.profiler.front.profiling:profile": 40,
+    "flowvm.profiler.front.profiles:profile": 40,
     "flowvm.vm.watch.trace:record": 100,
     "flowvm.vm.watch.flight:Flight.at_least": 200,
     "flowvm.vm.engine.engine:Engine.run_sequentially": 40,
-    "flowvm.vm.engine.stepping:Stepping": 40,
+    "flowvm.vm.engine.debugger:Stepping": 40,
 }
 # driven with what they are a part of, below
 IN_A_CAPTURE = {
-    "flowvm.nn.graph.grads:SetAside", "flowvm.nn.graph.grads:Gradients",
-    "flowvm.nn.graph.watching:watching",
+    "flowvm.nn.graph.gradients:SetAside", "flowvm.nn.graph.gradients:Gradients",
+    "flowvm.nn.graph.environment:capture_environment",
     "flowvm.nn.graph.steps:Steps", "flowvm.nn.graph.steps:Turns",
-    "flowvm.nn.graph.accumulation:MicroBatches",
-    "flowvm.nn.graph.status:Status.shown", "graph.capture.capture:Capture.repeating",
+    "flowvm.nn.graph.gradients:MicroBatches",
+    "flowvm.nn.graph.explain:Status.shown", "graph.capture.capture:Capture.repeating",
     "graph.capture.capture:Capture.forgetting", "graph.capture.capture:capturing",
     "graph.capture.breaks:Breaks", "autograd.checkpoint:_Call._as_before",
     "flowvm.compiler.native:Lowering._compiling", "flowvm.compiler.cache:_opened",
 }  # fmt: skip
 ELSEWHERE = {
     "flowvm.compat.fake:FakeTensorMode": "a TorchFunctionMode",
-    "flowvm.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
+    "flowvm.torch_names.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
     "flowvm.compiler.cache:alone": "a thread or a process of its own, which nobody interrupts",
     "flowvm.compiler.shortcuts:_Context": "likewise; it changes nothing but an error",
     "flowvm.commands.warmup:progress": "a bar of rich's",
     "flowvm.commands.demo:progress_bar": "a bar of rich's",
     "flowvm.commands.demo:busy": "a line on the screen",
-    "flowvm.profiler.front.showing:serve": "a process of its own, ended by its end",
+    "flowvm.profiler.front.live:serve": "a process of its own, ended by its end",
     "flowvm.profiler.front.top:_keys": "a terminal",
-    "flowvm.profiler.front.showing:live": "a thread of its own, which ends by itself",
+    "flowvm.profiler.front.live:live": "a thread of its own, which ends by itself",
     "flowvm.cuda.driver.driver:using": "for tests of CUDA",
     "flowvm.cuda.simulator.grid:_swapped": "the simulator, for tests",
     "flowvm.cuda.devices:device": "asks the driver; a region like Device",
     "flowvm.cuda.events:stream": "two regions",
     "flowvm.utils.tensorboard:SummaryWriter": "closes another package's file",
     "flowvm.fx.capture:_Examples.around": "two regions",
-    "flowvm.fx.recording:Tracing": "notes each of a thousand names before it changes it",
+    "flowvm.fx.recorder:Tracing": "notes each of a thousand names before it changes it",
     "flowvm.utils.flop_counter:FlopCounterMode": "a flow.profiler.profile",
     "flowvm.compat.profiler:profile": "flow.profiler.profile, opened by start() and step() too",
     "flowvm.compat.profiler:record_function": "flow.profiler.span",
@@ -233,7 +233,7 @@ ELSEWHERE = {
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.state_dict_type": "likewise",
     "flowvm.distributed.fsdp.wrapper:FullyShardedDataParallel.summon_full_params": "likewise",
     "flowvm.distributed.fsdp.states:whole_params": "likewise",
-    "flowvm.files.writing:writing": "tests/utils/test_writing.py",
+    "flowvm.files.writer:writing": "tests/utils/test_writing.py",
     "flowvm.vm.engine.scheduling:Scheduling": "tests/lab/test_real.py",
     "flowvm.guards.regions:Region": "the base",
     "flowvm.guards.regions:AroundToo": "a base",
@@ -281,7 +281,7 @@ def test_a_context_manager(name, seed, monkeypatch):
     make = MANAGERS[name]
     # what reads all of the process, in millions of steps
     monkeypatch.setattr(sampling.Sampling, "_find", lambda *_: None)
-    monkeypatch.setattr(profiling, "held_of", lambda *_: [])
+    monkeypatch.setattr(profiles, "held_of", lambda *_: [])
 
     def start():
         def use():

@@ -114,9 +114,9 @@ def test_the_wait_behind_a_caught_ctrl_c_says_what_it_waits_for(how):
     done = script(
         HELPERS
         + f"""
-from flowvm.vm.engine import cancelling
-assert cancelling.NAMED_AFTER < 0.9
-cancelling.NAMED_AFTER = 0.01
+from flowvm.vm.engine import cancel
+assert cancel.NAMED_AFTER < 0.9
+cancel.NAMED_AFTER = 0.01
 class Err:
     said = ""
     def write(self, text):

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 import flowvm as flow
-from flowvm.eager import overriding
+from flowvm.eager import overrides
 from flowvm.eager.interpreter import operators
 from flowvm.eager.tensor import Storage, Tensor
-from flowvm.graph.plan import launching
+from flowvm.graph.plan import launch_code
 from flowvm.private import cpython
 from flowvm.vm.callers import interrupt
 from flowvm.vm.callers.interrupt import is_protected, is_waiting
@@ -32,7 +32,7 @@ FOLDERS = [ROOT, *(ROOT.parent / name for name in ("ops", "autograd", "graph"))]
 PROTECTED = [
     Engine.publish, Engine._write, Engine.refill, Engine.release_dead, Engine.reclaim,
     Engine._run_callback, Engine.start, Engine.stop, Storage.__del__, Tensor.__del__,
-    launching._Blocks.__del__,
+    launch_code._Blocks.__del__,
 ]  # fmt: skip
 WAITING = [Engine.make_room, Engine._wait]
 
@@ -143,7 +143,7 @@ def test_generated_calls_let_no_signal_between_number_and_record(name):
     x = flow.ones(2, 2)
     for op in [op for op in list(operators) if op.name == name and not op.scalars]:
         op.twin(*[x] * len(op.inputs), *ATTRS.get(name, ())[: len(op.attrs)])
-        code = overriding._given_way.get(op.twin, op.twin).__code__
+        code = overrides._given_way.get(op.twin, op.twin).__code__
         assert "_seq" in code.co_varnames
         assert cpython.checks_for_signals(code, "_seq", "_write") == []
 

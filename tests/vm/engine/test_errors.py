@@ -19,7 +19,7 @@ from flowvm.compiler import jit
 from flowvm.eager.modes import use_stream
 from flowvm.eager.tensor import new_tensor
 from flowvm.errors import KernelError, Status, VMError
-from flowvm.ops.declare.recording import Recorded, record
+from flowvm.ops.declare.composite import Recorded, record
 from flowvm.vm.engine.engine import engine, no_op
 from flowvm.vm.machine.words import CTL, ERR, KIND, OPERAND
 from flowvm.vm.workers import allocation, execute

@@ -21,7 +21,7 @@ def test_exit_finishes_what_was_issued():
     done = script(
         """
         values = np.zeros(1, np.int64)
-        import flowvm.eager.reading as reading, atexit
+        import flowvm.eager.values as reading, atexit
         x, one = reading.adopt_array(values), tensor([1])
         stop = engine.stop
         def then_look(seconds):
@@ -104,7 +104,7 @@ def test_arrays_come_and_go_without_the_vm():
         def read(k):
             array, owner = np.full(1 << 20, k, np.int64), Owner()
             owners.append(weakref.ref(owner))
-            x = flowvm.eager.reading.adopt_array(array, owner)
+            x = flowvm.eager.values.adopt_array(array, owner)
             assert x.numpy()[0] == k
         for k in range(40):
             read(k)
@@ -186,8 +186,8 @@ def test_a_child_of_a_busy_parent_gets_a_clear_error():
     script(
         FORK
         + """
-from flowvm.vm.engine import forking
-forking.PATIENCE_S = 0.2
+from flowvm.vm.engine import forks
+forks.PATIENCE_S = 0.2
 go_on = threading.Event()
 engine.call_back(lambda address: go_on.wait(), [x._ref], [OPERAND.MUT])
 said = forked(lambda: x.item())
@@ -206,8 +206,8 @@ def test_a_fork_takes_logging_s_lock_when_nobody_compiles():
         + """
 import logging
 from flowvm.compiler import jit
-from flowvm.vm.engine import engine as module, forking
-forking.PATIENCE_S = 40.0
+from flowvm.vm.engine import engine as module, forks
+forks.PATIENCE_S = 40.0
 begun = threading.Event()
 def compiles():
     with jit._lock:
@@ -221,7 +221,7 @@ begun.wait()
 at = time.monotonic()
 said = forked(lambda: (x.item(), logging.getLogger("another").name))
 assert said == "(1, 'another')", said
-assert time.monotonic() - at < forking.PATIENCE_S - forking.TRY_S, "the fork waited in vain"
+assert time.monotonic() - at < forks.PATIENCE_S - forks.TRY_S, "the fork waited in vain"
 thread.join(20)
 assert not thread.is_alive() and x.item() == 1
 """

@@ -2,8 +2,6 @@
 
 `Step` issues a training step while the scheduler is held, and has one of its instructions fail:
 before it writes anything, as for want of memory, or while it writes.
-
-Long because a step fails here in every way there is, by the same few means.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import pytest
 
 import flowvm as flow
 from flowvm.errors import ArgumentError
+from flowvm.vm.engine.debugger import Stop
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.engine.prompt import StepEnded
-from flowvm.vm.engine.stepping import Stop
 
 
 def line_here() -> int:

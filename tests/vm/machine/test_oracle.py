@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from flowvm.eager.modes import use_stream
-from flowvm.eager.reading import memory_of
 from flowvm.eager.tensor import alias
+from flowvm.eager.values import memory_of
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.vm.engine.engine import engine

@@ -7,7 +7,7 @@ import heapq
 import numpy as np
 import pytest
 
-from flowvm.vm.machine.sharing import chunks_of, helpers_for, run_length
+from flowvm.vm.machine.chunks import chunks_of, helpers_for, run_length
 
 
 def simulate(costs, threads, late=None):

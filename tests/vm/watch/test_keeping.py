@@ -9,7 +9,7 @@ import flowvm as flow
 from flowvm.errors import ArgumentError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import CTL
-from flowvm.vm.watch.keeping import Keeping, joined
+from flowvm.vm.watch.archive import Keeping, joined
 
 
 def chain(x, count):

@@ -19,7 +19,7 @@ from flowvm.errors import VMError
 from flowvm.vm.engine.engine import engine
 from flowvm.vm.machine.words import ARRAY, CTL, STR
 from flowvm.vm.watch import window
-from flowvm.vm.watch.lively import Lively, Waited, chain, chain_text, pending
+from flowvm.vm.watch.in_flight import InFlight, Waited, chain, chain_text, pending
 from flowvm.vm.watch.watchdog import Watch
 from tests.vm.kernels import Gate, mix, tensor, update, wait_for_gate
 from tests.vm.live import script, streams, until
@@ -64,7 +64,7 @@ def test_what_is_queued_is_behind_what_runs():
 
 def row(seq, name="add", waits=(), behind=-1, state="pending"):
     waited = tuple(Waited(s, 0, "const", "RAW") for s in waits)
-    return Lively(seq, name, state, "cpu", "a.py:1", waited, behind)
+    return InFlight(seq, name, state, "cpu", "a.py:1", waited, behind)
 
 
 def test_a_chain_goes_from_the_reader_to_what_runs():

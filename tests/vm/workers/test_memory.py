@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flowvm.eager.modes import use_stream
-from flowvm.eager.reading import adopt_array
+from flowvm.eager.values import adopt_array
 from flowvm.errors import VMError
 from flowvm.vm import empty_cache, stats
 from flowvm.vm.callers.hot import hot

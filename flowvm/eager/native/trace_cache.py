@@ -1,0 +1,295 @@
+"""Traces: what calls of a Python function come to, remembered.
+
+A *steady* function is one whose calls come to the same operators' calls, views and Nodes whenever
+its tensors have such metas and its other arguments are such.  `x.sum(1)`, `x[2:4]` or the gradient
+of a product are many lines of Python, and what they come to is one instruction, or none.  So the
+second call with a key (`flowvm.eager.native.key_twin`) is recorded (`flowvm.eager.trace_recorder`).
+The record is its *trace*, which native calls replay from then on.
+
+A trace is kept where the recorded steps explain the result: every tensor is one that the call
+was given or that a step made, and every Node one of the steps'.  What no step stands for refuses
+the key, wherever it is done: other instructions, values that are read, random numbers that are
+drawn.  Then the function makes such calls.  The recorder does not see what
+else such a function reads: it must ask for nothing but metas and arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import chain
+from types import FunctionType
+from typing import Any, TypeVar
+
+from flowvm.eager.keywords import by_numpys_names
+from flowvm.eager.modes import grad_enabled, recording_trace
+from flowvm.eager.native import install
+from flowvm.eager.native.key_twin import dict_key_of, is_tensor, parts_of, same_of
+from flowvm.eager.native.objects import new_call
+from flowvm.eager.native.tables import Several, Table, takes
+from flowvm.eager.native.words import (
+    ALIAS,
+    CALL,
+    FRONT,
+    GRADIENT,
+    INTO,
+    LEARN,
+    MOST_ARGUMENTS,
+    MOST_STEPS,
+    MOST_VALUES,
+    PIECES,
+    RECORD,
+    REFUSED,
+    STEP,
+    TRACE,
+    VIEW,
+)
+from flowvm.eager.nodes import Node, OutputEdge, askers
+from flowvm.eager.tensor import Tensor
+from flowvm.eager.trace_recorder import Call, Into, Pieces, Record, TraceRecorder, View
+from flowvm.guards.lru_cache import LRUCache
+from flowvm.meta.meta import TensorMeta
+from flowvm.vm.callers.hot import hot
+from flowvm.vm.callers.lines import INTERNAL
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.machine.words import OPERAND
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_BYTES = 4000  # of a trace, with its key, about
+_SEEN, _NONE = (LEARN, None), (REFUSED, None)
+
+
+# --- from recorded steps to a trace ------------------------------------------------------------
+
+
+def trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Table | None:
+    """The trace of a call on `tensors` that gave `result`; None where the recorded steps do not
+    explain it.
+    """
+    try:
+        return _trace_of(recorder, tensors, result)
+    except LookupError:
+        return None
+
+
+def _trace_of(recorder: TraceRecorder, tensors: list[Tensor], result: Any) -> Table:
+    values: dict[int, int] = {}
+    for k, x in enumerate(tensors):
+        values.setdefault(id(x), k)
+    values[_NEXT] = len(tensors)
+    if recorder.refused or not tensors:
+        raise LookupError  # what is made of no tensor may be elsewhere by default
+    kept: list[Any] = []
+    words: list[int] = []
+    explained: dict[int, Any] = {}  # by tensor made: what its Node is to be of
+    changes = 0
+    for step in recorder.steps:
+        # a change comes last: what was changed is not to be changed again by a call that is made
+        # from its beginning; several are copies, each of which Python can make by itself
+        changes += isinstance(step, Into)
+        if (changes > 1 and step.op.name != "copy") or (changes and not isinstance(step, Into)):
+            raise LookupError
+        words += _words(step, values, kept, explained)
+    for x in recorder.made:
+        node = x._node.node if x._node.__class__ is OutputEdge else x._node
+        if node is not None and (
+            node.__class__ is not Node or node.operator is not explained[id(x)]
+        ):
+            raise LookupError
+        if x.__class__ is not Tensor or x._meta.__class__ is not TensorMeta:
+            raise LookupError
+    several = isinstance(result, (tuple, list))
+    given = [-1 if x is None else _value(values, x) for x in result] if several else []
+    kind = type(result)
+    if (
+        len(given) > MOST_ARGUMENTS
+        or len(recorder.steps) > MOST_STEPS
+        or values[_NEXT] > MOST_VALUES
+    ):
+        raise LookupError
+    if several and (kind is list or kind.__itemsize__ == 0 or kind.__dictoffset__ > 0):
+        raise LookupError
+    return Table(
+        TRACE,
+        kept,
+        words,
+        STEPS=len(recorder.steps),
+        TENSORS=len(tensors),
+        APART=int(recorder.apart),
+        RESULT=-1 if several else _value(values, result),
+        RESULTS=len(given),
+        CLASS=kind,
+        GIVEN=Several(given),
+    )
+
+
+_NEXT = 0  # in the place of an id: the number of the next value
+
+
+def _number(values: dict[int, int], x: Any) -> None:
+    """A tensor that a step makes is the next value."""
+    values[id(x)] = values[_NEXT]
+    values[_NEXT] += 1
+
+
+def _value(values: dict[int, int], x: Any) -> int:
+    value = values.get(id(x))
+    if value is None:
+        raise LookupError
+    return value
+
+
+def _words(step: Any, values: dict[int, int], kept: list[Any], explained: dict[int, Any]) -> Any:
+    """A step's words; its outputs are values from now on."""
+    facts: dict[str, Any]
+    if isinstance(step, Call):
+        op, inputs = step.op, [_value(values, x) for x in step.inputs]
+        if op.writes or op.unsized or not takes(op):
+            raise LookupError
+        site = install.own_site(op)
+        given = [*inputs, *map(_address, (*step.attrs, *step.scalars))]
+        facts = {"KIND": CALL, "SITE": site.address, "MADE": step.made}
+        kept += [site, step.attrs, step.scalars]
+        for x in step.outs:
+            explained[id(x)] = op if op.grad is not None else None
+            _number(values, x)
+    elif isinstance(step, View):
+        inputs = given = [_value(values, step.x)]
+        offset = step.offset << OPERAND.STORAGE_BITS
+        facts = {"KIND": ALIAS, "MADE": step.out._meta, "OFFSET": offset}
+        if step.operator is not None:
+            facts.update(KIND=VIEW, SITE=step.operator, ATTRS=step.attrs)
+        explained[id(step.out)] = step.operator
+        _number(values, step.out)
+    elif isinstance(step, Into):
+        if not takes(step.op) or step.op.writes:
+            raise LookupError
+        site, inputs = install.own_site(step.op), [_value(values, x) for x in step.inputs]
+        given = [*inputs, *map(_address, (*step.attrs, *step.scalars)), _value(values, step.target)]
+        facts = {"KIND": INTO, "SITE": site.address, "MADE": step.made}
+        kept += [site, step.attrs, step.scalars]
+    elif isinstance(step, Pieces):
+        inputs = [_value(values, step.x)]
+        given = [*inputs, *(_value(values, x) for x in step.outs)]
+        facts = {"KIND": PIECES, "SITE": step.op, "ATTRS": step.attrs}
+        for x in step.outs:
+            explained[id(x)] = step.op
+    else:
+        assert isinstance(step, Record)
+        inputs = [_value(values, x) for x in step.inputs]
+        given = [*inputs, *(_value(values, x) for x in step.saved)]
+        out = _value(values, step.out)
+        facts = {"KIND": RECORD, "SITE": step.op, "MADE": out, "ATTRS": step.attrs}
+        if explained.get(id(step.out), step) is not None:  # it is no step's, or has a Node already
+            raise LookupError
+        explained[id(step.out)] = step.op
+    if len(given) > MOST_ARGUMENTS:
+        raise LookupError
+    table = Table(
+        STEP, facts, INPUTS=len(inputs), ARGUMENTS=len(given), GIVEN=Several(given), **facts
+    )
+    kept.append(table)
+    return table.words
+
+
+def _address(value: Any) -> int:
+    return id(value)
+
+
+# --- functions that have traces ----------------------------------------------------------------
+
+
+class TraceCache:
+    """The traces of one function: `call` is called where there may be one the next time."""
+
+    def __init__(self, function: Callable[..., Any], kind: int) -> None:
+        self.function = function
+        self.kind = kind
+        self.kept = LRUCache("traces")
+        engine.on_entries_full.append(self.kept.forget)
+
+    def table(self) -> Table:
+        """The SITE of a call that follows them."""
+        name = getattr(self.function, "__name__", "") if self.kind == FRONT else ""
+        return install.front_table(self.call, self.function, self.kind, self.kept.young, name)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function; the second time with a key, listen to it."""
+        tensors: list[Tensor] = []
+        try:
+            key = self._key(args, kwargs, tensors)
+        except (LookupError, AttributeError):
+            return self.function(*args, **kwargs)
+        if hot["departed"] or hot["autocast"] or askers:
+            return self.function(*args, **kwargs)
+        known = self.kept.find(key)
+        if known is None:
+            mine = self.kind == FRONT or is_flowvms(args[0].operator.grad)
+            self.kept.put(key, _SEEN if mine else _NONE, _BYTES)
+        if known is not _SEEN:
+            return self.function(*args, **kwargs)
+        recorder = TraceRecorder()
+        with recording_trace(recorder):
+            result = self.function(*args, **kwargs)
+        trace = trace_of(recorder, tensors, result)
+        self.kept.replace(key, _NONE if trace is None else (trace.address, trace))
+        return result
+
+    def _key(self, args: Any, kwargs: Any, tensors: list[Tensor]) -> Any:
+        if self.kind == FRONT:
+            return dict_key_of((*args, *kwargs.values()), tuple(kwargs), tensors)
+        node, g = args
+        if node.__class__ is not Node or node._saved.__class__ is not tuple or grad_enabled():
+            raise LookupError
+        tensors += [g, *node.saved]
+        if not all(map(is_tensor, tensors)) or len(tensors) > MOST_ARGUMENTS:
+            raise LookupError
+        mask = sum((edge is not None) << k for k, edge in enumerate(node.edges))
+        metas = [x._meta for x in tensors]
+        mask |= same_of(tensors) << 32
+        return (
+            mask,
+            node.operator,
+            *metas,
+            *node.metas,
+            *chain.from_iterable(map(parts_of, node.attrs)),
+        )
+
+
+@functools.lru_cache(1 << 12)
+def is_flowvms(function: Any) -> bool:
+    """Whether nobody but flowvm has written what a gradient function does."""
+    if not isinstance(function, FunctionType) or not INTERNAL[function.__code__.co_filename]:
+        return False
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    return all(is_flowvms(value) for value in cells if isinstance(value, FunctionType))
+
+
+def steady(function: Function) -> Function:
+    """The function, which is steady: its calls follow their traces, if calls are to be native."""
+    return _followed(by_numpys_names(function), FRONT)
+
+
+def steady_gradient(function: Function) -> Function:
+    """The same of the function (node, g) that calls a Node's gradient function with the gradient of
+    its one output.
+    """
+    return _followed(function, GRADIENT)
+
+
+def traces_of(gradients: Callable[..., Any]) -> TraceCache:
+    """Those of what `steady_gradient` has made, where calls are native."""
+    return _of_gradients[gradients]
+
+
+_of_gradients: dict[Any, TraceCache] = {}
+
+
+def _followed(function: Function, kind: int) -> Function:
+    if not install.wanted():
+        return function
+    traces = TraceCache(function, kind)
+    call: Any = new_call(function, functools.partial(install.begin_with, traces.table))
+    if kind == GRADIENT:
+        _of_gradients[call] = traces
+    return call  # type: ignore[no-any-return]

@@ -1,0 +1,390 @@
+"""The environment of a capture: all that Python code sees besides its arguments, as it was before
+the capture ran it, and the modules that it runs.
+
+A capture runs Python once.  What that code read on the way is frozen in the Plan: attributes of the
+graph and of every module called, closures, globals, the optimizers' state.  `Environment` has the
+`watchers` that say, at each call, whether it is as it was *before the code ran*.  So code that
+changes what it reads (`self.count += 1`) is captured anew at each call, which is slow, said, and
+right.
+
+What code reads is recorded while it runs (`flowvm.nn.graph.reads`).  What can be known without
+running it is found here before: what modules and optimizers hold, and what names lead to, by which
+a Plan's tensors are called, and which a Plan that was loaded from a file is asked for.
+
+What cannot be right is an error, in `settle`: a tensor that the code computed and left in a place
+whose tensor it had read, or in a list or dict.  A replay assigns and appends nothing.
+
+How names are found: the bytecode of the user's functions (not of flowvm or installed libraries)
+says which globals, closure variables and attributes of those it loads; functions among them are
+looked into.
+
+While a thread captures (`capture_environment`), every Module that is called is noted, before it
+runs and however the code reached it.  The capture's scope follows it, and its `Environment` looks
+at it, so that a Plan holds only as long as each of them is as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Collection, Mapping
+from types import FunctionType, MethodType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from flowvm.eager.tensor import Tensor
+from flowvm.errors import CaptureError
+from flowvm.nn.graph.guards import (
+    MISSING,
+    Contents,
+    Modules,
+    Others,
+    View,
+    content_of,
+    items_of,
+    new_items,
+    random_states,
+    restore,
+)
+from flowvm.nn.graph.reads import Reads, is_library, is_ours, loads_of
+from flowvm.nn.module import Module
+from flowvm.nn.tables import Table
+
+if TYPE_CHECKING:
+    from flowvm.graph.capture.capture import Capture
+    from flowvm.optim import Optimizer
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from flowvm.eager.modes import Recorder
+from flowvm.guards.regions import Switched, reverting
+from flowvm.nn.graph.observer import Observer
+from flowvm.nn.module_calls import forget, tell
+
+# --- the environment --------------------------------------------------------------------------
+
+
+DEPTH = 3  # of containers in containers
+TABLES = ("_parameters", "_buffers", "_modules")
+CONTAINERS = (list, dict, set, deque)
+
+
+class Environment:
+    """Everything remembered for one capture.
+
+    `watchers` are what a Plan asks at each call: each has `holds()`, `difference()` and `gated`.
+    """
+
+    def __init__(self) -> None:
+        self.modules, self.others = Modules(), Others()
+        self.reads = Reads(self)
+        self.watchers: tuple[Modules, Others, Reads] = (self.modules, self.others, self.reads)
+        self.static: tuple[Modules, Others] = (self.modules, self.others)
+        self.capture: Any = None  # the one that runs
+        self._looked: set[Any] = set()
+        self._random = random_states()
+
+    # --- looking, before the code runs --------------------------------------------------------
+
+    def add_graph(self, graph: Any, without: Collection[str]) -> None:
+        """A graph's attributes, but for those that all graphs have, and what its build reads."""
+        own = vars(graph)
+        self.reads.name(graph, graph.name)
+        self.reads.hidden[id(graph)] = frozenset(without)
+        for name in own:
+            if name not in without and not name.startswith("__"):
+                self._add(graph.name, own, name)
+        self.add_function(type(graph).build, graph, graph.name)
+
+    def add_module(self, module: Module, label: str) -> None:
+        """All that a module holds, the hooks on it, what its forward reads, and its children."""
+        if id(module) in self._looked:
+            return
+        self._looked.add(id(module))
+        own, modules = module.__dict__, self.modules
+        self.reads.name(module, label)
+        for name in own:
+            if name not in TABLES and name not in ("_transient", "_hooks"):
+                self._add(label, own, name)
+        for name in TABLES:
+            own_table = isinstance(own[name], Table)  # else nobody hears of what is written there
+            contents = modules.tables if own_table else self.others.contents
+            contents[id(own[name])] = (label, own[name], items_of(own[name]))
+            modules.optional.append((own, name, own[name], f"{label}.{name}"))
+        modules.optional.append((own, "forward", own.get("forward", MISSING), f"{label}.forward"))
+        hooks = own.get("_hooks", MISSING)
+        modules.optional.append((own, "_hooks", hooks, f"the hooks of {label}"))
+        for name in () if hooks is MISSING else hooks.__slots__:
+            table = getattr(hooks, name)
+            if isinstance(table, dict):
+                modules.tables[id(table)] = (f"the hooks of {label}", table, items_of(table))
+        self.reads.read_class(type(module), "forward")
+        self.add_function(type(module).forward, module, label)
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Its parameters, and the tensors of its state."""
+        others, label = self.others, type(optimizer).__name__
+        state = optimizer.state
+        others.entries.append((vars(optimizer), "state", state, label))
+        self.reads.leave((state, *state.values(), optimizer.param_groups, *optimizer.param_groups))
+        self.reads.hidden[id(optimizer)] = frozenset({"step"})  # a capture's own, for the moment
+        others.contents[id(state)] = (f"{label}.state", state, items_of(state))
+        for entry in state.values():
+            for name, value in entry.items():
+                if isinstance(value, Tensor):
+                    others.entries.append((entry, name, value, f"{label}.state"))
+        for group in optimizer.param_groups:
+            params = group["params"]
+            others.contents[id(params)] = (f"{label}'s parameters", params, items_of(params))
+
+    def add_function(self, function: Any, bound: Any = None, label: str = "") -> None:
+        """Globals, closure variables and attributes of them that a user's function loads.
+
+        `bound` is the object that its first parameter stands for, `label` what that is called.
+        """
+        while isinstance(function, (MethodType, functools.partial)):
+            if isinstance(function, MethodType):
+                bound, label = function.__self__, label or type(function.__self__).__name__
+                function = function.__func__
+            else:
+                function = function.func
+        if not isinstance(function, FunctionType) or is_library(function.__code__):
+            return
+        code = function.__code__
+        if (function, id(bound)) in self._looked:
+            return
+        self._looked.add((function, id(bound)))
+        if isinstance(bound, Module):
+            self.add_module(bound, label)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+        for kind, name, attributes in loads_of(code):
+            if kind == "global":
+                if name in function.__globals__:
+                    value = self._add("", function.__globals__, name)
+                    self._follow(value, name, attributes)
+            elif kind == "closure" and name in cells:
+                self._follow(self._add_cell(name, cells[name]), name, attributes)
+            elif kind == "self" and bound is not None:
+                self._follow(bound, label, attributes)
+
+    def _follow(self, value: Any, label: str, attributes: tuple[str, ...]) -> None:
+        """Attributes of attributes, as far as they are plain: `config.model.scale`."""
+        for name in attributes:
+            if isinstance(value, Tensor) or value is MISSING or is_ours(value):
+                return
+            try:
+                own = vars(value)
+            except TypeError:
+                return
+            if name not in own:
+                self.add_function(getattr(type(value), name, None), value, label)
+                return
+            value = self._add(label, own, name)
+            label = f"{label}.{name}"
+
+    def _add(self, label: str, mapping: Mapping[str, Any], name: str) -> Any:
+        """Remember one entry of a mapping; its value."""
+        value = mapping[name]
+        if isinstance(value, ModuleType):
+            return value
+        of_module = "_modules" in mapping and "_parameters" in mapping
+        views = self.modules.views if of_module else self.others.views
+        view = views.get(id(mapping))
+        if view is None:
+            view = views[id(mapping)] = View(label, mapping)
+        if name not in view.then:
+            view.then[name] = value
+            self._look_into(value, view.text(name), 0)
+        return value
+
+    def _add_cell(self, name: str, cell: Any) -> Any:
+        value = content_of(cell)
+        if id(cell) not in self.others.cells:
+            self.others.cells[id(cell)] = (name, cell, value)
+            self._look_into(value, name, 0)
+        return value
+
+    def _look_into(self, value: Any, label: str, depth: int) -> None:
+        if isinstance(value, Tensor):
+            place = (label, value, value._ref, value._node is None)
+            self.modules.tensors.setdefault(id(value), place)
+        elif isinstance(value, Module):
+            self.add_module(value, label)
+        elif type(value) in CONTAINERS and id(value) not in self.others.contents:
+            items = items_of(value)
+            self.others.contents[id(value)] = (label, value, items)
+            for item in items if depth < DEPTH else ():
+                self._look_into(item, label, depth + 1)
+        elif isinstance(value, (FunctionType, MethodType, functools.partial)):
+            self.add_function(value)
+
+    def look_into(self, value: Any, label: str) -> None:
+        """A tensor or a module that code has read."""
+        if not self.is_computed(value):
+            self._look_into(value, label, 0)
+
+    def is_computed(self, value: Any) -> bool:
+        """Whether it is a tensor that the capture has made."""
+        return self.capture is not None and _is_computed(value, self.capture)
+
+    # --- after it ran ------------------------------------------------------------------------
+
+    def settle(self, capture: Capture) -> None:
+        """Refuse what the code left behind and no replay can, and be ready to be asked.
+
+        CaptureError for a computed tensor that took the place of one that the code uses, or that
+        went into a container; what was there before is put back.
+        """
+        for view in (*self.modules.views.values(), *self.others.views.values()):
+            for name, then in list(view.then.items()):
+                now = view.mapping.get(name, MISSING)
+                if not _is_computed(now, capture) or not isinstance(then, Tensor) or now is then:
+                    continue
+                if capture.is_used(then):
+                    view.mapping[name] = then  # type: ignore[index]
+                    for _, table, items in self.modules.tables.values():
+                        restore(table, items)
+                    _refuse_assignment(view.text(name), capture.made_at(now))
+                del view.then[name]  # left to be looked at, which is an error then
+        for key, (name, cell, then) in list(self.others.cells.items()):
+            now = content_of(cell)
+            if _is_computed(now, capture) and isinstance(then, Tensor) and now is not then:
+                if capture.is_used(then):
+                    cell.cell_contents = then
+                    _refuse_assignment(name, capture.made_at(now))
+                del self.others.cells[key]
+        for key, (_, table, items) in list(self.modules.tables.items()):
+            if any(_is_computed(item, capture) for item in new_items(table, items)):
+                del self.modules.tables[key]  # the attribute was looked at above
+        for label, container, items in self.others.contents.values():
+            new = [i for i in new_items(container, items) if _is_computed(i, capture)]
+            if new:
+                restore(container, items)
+                _refuse_item(label, capture.made_at(new[0]))
+        if random_states() != self._random:
+            self.others.random = self._random
+        self._settle_reads(capture)
+        self._looked.clear()
+        self.modules.ready()
+        self.others.ready()
+        self.reads.ready(self.others.keys())
+        self.capture = None
+
+    def _settle_reads(self, capture: Capture) -> None:
+        for key, guard in self.reads.places():
+            now = guard.now()
+            if isinstance(guard, Contents) and isinstance(now, tuple):
+                known = set(map(id, guard.then))
+                new = [i for i in now if id(i) not in known and _is_computed(i, capture)]
+                if new:
+                    guard.put(guard.then)
+                    _refuse_item(guard.label, capture.made_at(new[0]))
+            elif _is_computed(now, capture) and isinstance(guard.then, Tensor):
+                if capture.is_used(guard.then):
+                    guard.put(guard.then)
+                    _refuse_assignment(guard.label, capture.made_at(now))
+                self.reads.drop(key)
+
+
+def _at(line: str) -> str:
+    return f" ({line})" if line else ""
+
+
+def _refuse_item(label: str, line: str) -> None:
+    raise CaptureError(
+        f"build puts a tensor that it computes{_at(line)} into {label}: a replay puts nothing "
+        f"there, and the tensor has no value.  Return it from build() instead"
+    )
+
+
+def _refuse_assignment(label: str, line: str) -> None:
+    raise CaptureError(
+        f"build reads {label} and then puts a tensor there that it computed{_at(line)}: a replay "
+        f"assigns nothing, so each call would begin with the old one.  Change it in place "
+        f"({label}.copy_(...)), or take it as an argument and return the new one"
+    )
+
+
+def _is_computed(value: Any, capture: Capture) -> bool:
+    return isinstance(value, Tensor) and capture.holds(value)
+
+
+# --- modules that run -------------------------------------------------------------------------
+
+
+class _Local(threading.local):
+    seen: dict[int, Module] | None = None
+    paths: dict[int, str]  # of modules, as the user reaches them
+    recorder: Recorder  # told of the module that runs
+    environment: Environment  # told of each, before it runs
+
+
+_local = _Local()
+
+
+def _noting(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def call(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if _local.seen is None:
+            return inner(self, *args, **kwargs)
+        return _noted(_local.seen, inner, self, args, kwargs)
+
+    return call
+
+
+def _noted(
+    seen: dict[int, Module],
+    inner: Callable[..., Any],
+    self: Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    paths, recorder = _local.paths, _local.recorder
+    if id(self) not in paths:  # nobody's attribute: what is below it goes by its class
+        for path, module in self.named_modules(prefix=type(self).__name__):
+            paths.setdefault(id(module), path)
+    if id(self) not in seen:
+        seen[id(self)] = self
+        _local.environment.add_module(self, paths[id(self)])
+    with reverting(partial(setattr, recorder, "scope", recorder.scope)):
+        recorder.scope = paths[id(self)]
+        if recorder.checkpoints:
+            with recorder.forgetting(self, paths[id(self)]):
+                return inner(self, *args, **kwargs)
+        return inner(self, *args, **kwargs)
+
+
+class capture_environment(Switched):  # noqa: N801 - used like a function
+    """Note every module that this thread calls inside, by identity; `recorder.scope` is the path of
+    the one that runs, by `paths` (identity to path), which grows by what is found.
+    """
+
+    def __init__(self, recorder: Recorder, paths: dict[int, str], environment: Environment) -> None:
+        self.recorder, self.paths, self.environment = recorder, paths, environment
+        self.observer = Observer(environment.reads)
+        environment.capture = recorder
+
+    def _switch(self) -> dict[int, Module]:
+        seen: dict[int, Module] = {}
+        _local.paths, _local.recorder = self.paths, self.recorder
+        _local.environment = self.environment
+        _local.seen = seen
+        tell(_noting, self)
+        self.observer.start()
+        return seen
+
+    def _undo(self) -> None:
+        self.observer.stop()
+        _local.__dict__.clear()  # they hold the model
+        forget(self)
+
+
+def note_graph(graph: Any, modules: Iterable[tuple[str, Module]], without: Collection[str]) -> None:
+    """A graph's build is to run as a part of what this thread captures: its modules go by these
+    paths, and what it reads is looked at like what the outer build reads.
+    """
+    if _local.seen is not None:
+        for path, module in modules:
+            _local.paths.setdefault(id(module), path)
+        _local.environment.add_graph(graph, without)
+        settings = (vars(graph.config), "key", graph.config.key, f"{graph.name}.config")
+        _local.environment.others.entries.append(settings)
