@@ -16,7 +16,7 @@ from flowvm import nn
 from tools import tour
 
 ROOT = Path(__file__).parent.parent
-ARCHITECTURE = ROOT / "docs" / "architecture"
+ARCHITECTURE = ROOT / "docs" / "how-it-works"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
 TOP = {path.name for path in ROOT.iterdir()}
@@ -150,14 +150,14 @@ def test_the_table_of_rooms_has_each_room() -> None:
     packages = {p.parent for folder in folders for p in folder.rglob("__init__.py")}
     rooms = {str(p.relative_to(ROOT)) for p in packages}
     named: set[str] = set()
-    for room, _, _ in rows(ARCHITECTURE / "README.md", 3):
+    for room, _, _ in rows(ARCHITECTURE / "rooms.md", 3):
         for path in re.findall(r"`([\w/*]+)`", room):
             named |= {str(p.relative_to(ROOT)) for p in ROOT.glob(path)}
     assert rooms - named == set(), "these have no row"
     assert named - rooms == set(), "these are no rooms"
 
 
-@pytest.mark.parametrize("room", sorted((ROOT / "docs" / "architecture").glob("*.md")))
+@pytest.mark.parametrize("room", sorted((ROOT / "docs" / "how-it-works").glob("*.md")))
 def test_each_page_is_in_the_index(room: Path) -> None:
     assert room.name == "README.md" or f"({room.name})" in (ARCHITECTURE / "README.md").read_text()
 

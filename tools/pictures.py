@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/profiler.md from flowvm's output.
+"""Make the pictures of the README and of docs/reference/profiler/README.md from flowvm's output.
 
     python -m tools.pictures [folder]     docs/pictures by default
     python -m tools.pictures --ranks      that of two ranks, too, which are launched for it
