@@ -206,7 +206,8 @@ def main(arguments: list[str]) -> int:
         if without and (complete or options.missing):
             print(f"  {'an example is missing' if complete else 'none'}: {' '.join(without)}")
         wrong += complete * len(without)
-    print(f"{tried} examples, {failed} failed")
+    if done:
+        print(f"{tried} examples, {failed} failed")
     failed += run_pages([name for name in chosen if name not in SPACES])
     return int(bool(failed or wrong))
 

@@ -2,22 +2,32 @@
 
     make docs
 
-On GitHub `[vm](../../flowvm/vm/small.py)` shows the file. The site has docs/ alone, so each file
-that a page links to becomes `source/PATH.txt` there, and each folder its `__init__.py`.
+On GitHub `[vm](../../flowvm/vm/small.py)` shows the file.  The site has docs/ alone, so each file
+that a page links to is `source/PATH.txt` there.  In the place of a folder stands its `__init__.py`
+or `README.md`, else a list of its files.
+
+`<!-- names of flowvm.nn -->` on a page becomes the public names of that module or class, with their
+signatures and docstrings.  Python is asked for them, because `flowvm.ops`, `flowvm.autograd` and
+`flowvm.graph` lie where tools that read sources do not look.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
+
+from tools.doctests import names
 
 __all__ = ["on_files", "on_page_markdown"]
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
+NAMES = re.compile(r"<!-- names of ([\w.]+) -->")
 BINARY = (".svg", ".png")
 
 
@@ -30,13 +40,20 @@ def outside(page: Path, target: str) -> Path | None:
         return None
     if path.is_dir():
         path = next((path / n for n in ("__init__.py", "README.md") if (path / n).exists()), path)
-    return path if path.is_file() else None
+    return path
 
 
 def place(path: Path) -> str:
     """Return the path of a copied file in the site."""
     end = "" if path.suffix in BINARY else ".txt"  # which a browser shows and does not store
     return f"source/{path.relative_to(ROOT)}{end}"
+
+
+def content(path: Path) -> bytes:
+    """Return a file's bytes; for a folder, the names of the files in it."""
+    if path.is_file():
+        return path.read_bytes()
+    return "".join(f"{name}\n" for name in sorted(os.listdir(path))).encode()
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -50,7 +67,7 @@ def on_files(files: Any, config: Any) -> Any:
         if (path := outside(page, target)) is not None
     }
     for path in sorted(linked):
-        files.append(File.generated(config, place(path), content=path.read_bytes()))
+        files.append(File.generated(config, place(path), content=content(path)))
     return files
 
 
@@ -61,10 +78,49 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     def turned(match: re.Match[str]) -> str:
         path = outside(here, match[2])
         if path is None:
-            if not (here.parent / match[2]).is_dir():
-                return match[0]
-            return f"{match[1]}{match[2].rstrip('/')}/README.md{match[3]}"  # GitHub shows it
+            return match[0]
         copy = os.path.relpath(DOCS / place(path), here.parent)
         return f"{match[1]}{copy})"
 
-    return LINK.sub(turned, markdown)
+    text = LINK.sub(turned, markdown)
+    return NAMES.sub(lambda match: reference(match[1]), text)
+
+
+def reference(path: str) -> str:
+    """Return the public names of a module or class as Markdown."""
+    return "\n".join(_entry(name, value) for name, value in names(pkgutil.resolve_name(path)))
+
+
+def _entry(name: str, value: Any) -> str:
+    said = inspect.getdoc(value) or "No description."
+    return f"## {name}\n\n```\n{name}{_signature(value)}\n```\n\n{described(said)}\n"
+
+
+def _signature(value: Any) -> str:
+    if isinstance(value, property):
+        return ""
+    try:
+        return str(inspect.signature(value)).replace("'", "")
+    except (TypeError, ValueError):  # of a built-in class
+        return "(...)"
+
+
+def described(said: str) -> str:
+    """Return a docstring as Markdown: its examples and indented parts are code."""
+    parts = []
+    for part in re.split(r"\n\s*\n", said):
+        if part.lstrip().startswith(">>>"):
+            parts.append(f"```pycon\n{inspect.cleandoc(part)}\n```")
+        elif part.startswith((" ", "\t")):
+            parts.append(f"```\n{part}\n```")
+        else:
+            prose, *example = re.split(r"^(?=\s*>>>)", part, maxsplit=1, flags=re.M)
+            parts.append(_escaped(prose))
+            parts += [f"```pycon\n{inspect.cleandoc(text)}\n```" for text in example]
+    return "\n\n".join(parts)
+
+
+def _escaped(text: str) -> str:
+    """Return text in which characters of Markdown mean themselves, outside of backticks."""
+    pieces = re.split(r"(`[^`]*`)", text)
+    return "".join(p if p[:1] == "`" else re.sub(r"([*_<\[\]#])", r"\\\1", p) for p in pieces)
