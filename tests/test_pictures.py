@@ -112,7 +112,12 @@ def test_boxes_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/reference/profiler/README.md", *(f"docs/how-it-works/{p}.md" for p in SHOWING)]
+    "page",
+    [
+        "README.md",
+        "docs/reference/profiler/README.md",
+        *(f"docs/how-it-works/{p}.md" for p in SHOWING),
+    ],
 )
 def test_pictures_that_are_shown_are_there(page: str) -> None:
     path = ROOT / page

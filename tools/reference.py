@@ -118,11 +118,18 @@ def names(page: str) -> str:
     """Return a page of names."""
     title, path, said = NAMES[page]
     call = title if title != "flow" else "flow.relu"
-    return (
-        f"# {title}\n\n{said}\n\nThe site (`make docs`) shows every name here, with its example. "
-        f"`help({call})` prints the same at a prompt.\n[Coverage](../coverage.md) lists the names.\n\n"
-        f"<!-- names of {path} -->\n"
-    )
+    lines = [
+        f"# {title}",
+        "",
+        said,
+        "",
+        "The site (`make docs`) shows every name here, with its example.",
+        f"`help({call})` prints the same at a prompt.",
+        "[Coverage](../coverage.md) lists the names.",
+        "",
+        f"<!-- names of {path} -->",
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def pages() -> dict[Path, str]:
