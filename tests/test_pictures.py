@@ -17,7 +17,7 @@ from tools.drawings.__main__ import DRAWINGS, FOLDER
 from tools.drawings.canvas import Canvas
 
 ROOT = Path(__file__).parent.parent
-SHOWING = ("README", "vm", "graphs")  # pages of docs/how-it-works with drawings
+SHOWING = ("rooms", "vm", "graphs")  # pages of docs/how-it-works with drawings
 SHOWN = {
     "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),
     "timeline": ("python", "scheduler", "cpu", "data", "run", "sync"),
