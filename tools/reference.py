@@ -9,12 +9,14 @@ A page of names has a line at which the site shows the docstrings (tools/site.py
 from __future__ import annotations
 
 import argparse
+import pkgutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from flowvm.commands import cli
 from flowvm.config import VARIABLES, Variable
+from tools.doctests import SPACES
 
 __all__ = ["main", "pages"]
 
@@ -132,9 +134,26 @@ def names(page: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def more() -> str:
+    """Return the page of the names that have no page of their own."""
+    own = {path for _, path, _ in NAMES.values()}
+    lines = [
+        "# More names",
+        "",
+        "Modules that have no page of their own. The site (`make docs`) shows their names.",
+    ]
+    for space, (place, _) in SPACES.items():
+        path = f"flowvm.{space}"
+        if path not in own and space != "flow":
+            assert pkgutil.resolve_name(path) is place
+            lines += ["", f"## flow.{space}", "", f"<!-- names of {path}, level 3 -->"]
+    return "\n".join(lines) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Return the text of each page that is made here."""
     made = {FOLDER / "config.md": settings(), FOLDER / "cli.md": commands()}
+    made[FOLDER / "api" / "more.md"] = more()
     return made | {FOLDER / "api" / f"{page}.md": names(page) for page in NAMES}
 
 

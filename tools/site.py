@@ -6,9 +6,9 @@ On GitHub `[vm](../../flowvm/vm/small.py)` shows the file.  The site has docs/ a
 that a page links to is `source/PATH.txt` there.  In the place of a folder stands its `__init__.py`
 or `README.md`, else a list of its files.
 
-`<!-- names of flowvm.nn -->` on a page becomes the public names of that module or class, with their
-signatures and docstrings.  Python is asked for them, because `flowvm.ops`, `flowvm.autograd` and
-`flowvm.graph` lie where tools that read sources do not look.
+`<!-- names of flowvm.nn, level 2 -->` on a page becomes the public names of that module or class,
+with their signatures and docstrings.  Python is asked for them, because `flowvm.ops`,
+`flowvm.autograd` and `flowvm.graph` lie where tools that read sources do not look.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["on_files", "on_page_markdown"]
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
-NAMES = re.compile(r"<!-- names of ([\w.]+) -->")
+NAMES = re.compile(r"<!-- names of ([\w.]+)(?:, level (\d))? -->")
 BINARY = (".svg", ".png")
 
 
@@ -83,17 +83,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
         return f"{match[1]}{copy})"
 
     text = LINK.sub(turned, markdown)
-    return NAMES.sub(lambda match: reference(match[1]), text)
+    return NAMES.sub(lambda match: reference(match[1], int(match[2] or 2)), text)
 
 
-def reference(path: str) -> str:
-    """Return the public names of a module or class as Markdown."""
-    return "\n".join(_entry(name, value) for name, value in names(pkgutil.resolve_name(path)))
+def reference(path: str, level: int) -> str:
+    """Return the public names of a module or class as Markdown, with headings of a level."""
+    found = names(pkgutil.resolve_name(path))
+    return "\n".join(_entry(name, value, level) for name, value in found)
 
 
-def _entry(name: str, value: Any) -> str:
+def _entry(name: str, value: Any, level: int) -> str:
     said = inspect.getdoc(value) or "No description."
-    return f"## {name}\n\n```\n{name}{_signature(value)}\n```\n\n{described(said)}\n"
+    return f"{'#' * level} {name}\n\n```\n{name}{_signature(value)}\n```\n\n{described(said)}\n"
 
 
 def _signature(value: Any) -> str:
