@@ -5,13 +5,14 @@ import functools
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import flowvm as flow
 from flowvm import nn
-from tools import pages, reference, tour
+from tools import pages, reference, site, tour
 
 ROOT = Path(__file__).parent.parent
 ARCHITECTURE = ROOT / "docs" / "how-it-works"
@@ -210,6 +211,23 @@ def test_the_output_on_a_page_is_compared(tmp_path: Path) -> None:
     assert (count, f"{page}:1: expected" in failure) == (1, True)
     page.write_text("# A page\n\n```python\nx = 1\n1 / 0\n```\n")
     assert "line 5" in pages.run(page)[1][0]
+
+
+def test_links_that_leave_docs_lead_to_copies_in_the_site() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(ROOT / "docs/start/install.md")))
+    text = "[a](../../flowvm/vm/small.py) [b](../../ops) [c](ten-minutes.md#train) [d](https://x)"
+    assert site.on_page_markdown(text, page, None, None) == (
+        "[a](../source/flowvm/vm/small.py.txt) [b](../source/ops/__init__.py.txt) "
+        "[c](ten-minutes.md#train) [d](https://x)"
+    )
+
+
+def test_the_site_shows_docstrings() -> None:
+    shown = site.reference("flowvm.masked", 3)
+    assert "### softmax\n\n```\nsoftmax(" in shown
+    assert "```pycon\n>>> " in shown
+    said = "Return a*b.\n\n    >>> 1 + 1\n    2\n\nUse `x*y`."
+    assert site.described(said) == "Return a\\*b.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nUse `x*y`."
 
 
 GLOSSARY = [row for row in rows(ARCHITECTURE / "glossary.md", 3) if row[0] != "word"]
