@@ -9,6 +9,7 @@
 # make versions   the quick tier on every Python there is, with the newest and the oldest packages
 # make campaigns   for the night: products whole, an hour of each campaign (MINUTES=60), small
 #              programs explored whole
+# make docs    the documentation as a site in build/site, with links checked
 # make wheel   a wheel in dist/ that carries the VM and the usual kernels, compiled
 # make bench   time flowvm against NumPy, and against PyTorch and JAX where they are installed
 # make clean   remove the environment and everything built
@@ -24,7 +25,7 @@ SLOWEST ?= 20
 BENCH_ARGS ?=
 MINUTES ?= 60
 
-.PHONY: demo test quick memory changed versions lint types campaigns bench wheel clean help
+.PHONY: demo test quick memory changed versions lint types campaigns bench docs wheel clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -69,6 +70,11 @@ campaigns: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	$(BIN)/python -m tools.bench $(BENCH_ARGS)
 
+docs: $(VENV)/installed-docs
+	$(BIN)/python -m tools.reference --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/index.html"
+
 wheel: $(VENV)/installed
 	$(BIN)/python -m tools.wheel
 
@@ -89,6 +95,10 @@ $(VENV)/created:
 
 $(VENV)/installed: pyproject.toml $(VENV)/created
 	$(PIP) install --editable .
+	@touch $@
+
+$(VENV)/installed-docs: pyproject.toml $(VENV)/created
+	$(PIP) install --editable '.[docs]'
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(VENV)/created

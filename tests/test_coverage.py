@@ -1,4 +1,4 @@
-"""docs/coverage.md agrees with the tree."""
+"""docs/reference/coverage.md agrees with the tree."""
 
 import pytest
 

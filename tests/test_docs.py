@@ -4,19 +4,18 @@ import ast
 import functools
 import importlib
 import re
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import flowvm as flow
 from flowvm import nn
-from tools import tour
+from tools import pages, reference, site, tour
 
 ROOT = Path(__file__).parent.parent
-ARCHITECTURE = ROOT / "docs" / "architecture"
+ARCHITECTURE = ROOT / "docs" / "how-it-works"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if page.exists()]
 TOP = {path.name for path in ROOT.iterdir()}
@@ -114,19 +113,6 @@ def test_a_name_of_a_file_is_in_that_file(page: Path) -> None:
         assert re.search(rf"\b{last}\b", (ROOT / path).read_text()), f"{name} is not in {path}"
 
 
-def programs(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S)
-
-
-@pytest.mark.parametrize("number", range(len(programs(ROOT / "README.md"))))
-def test_the_programs_of_the_readme_run(number: int, tmp_path: Path) -> None:
-    program = programs(ROOT / "README.md")[number]
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-
-
 TOUR = {match.group(2): match for match in tour.programs(tour.PAGE.read_text())}
 
 
@@ -150,16 +136,98 @@ def test_the_table_of_rooms_has_each_room() -> None:
     packages = {p.parent for folder in folders for p in folder.rglob("__init__.py")}
     rooms = {str(p.relative_to(ROOT)) for p in packages}
     named: set[str] = set()
-    for room, _, _ in rows(ARCHITECTURE / "README.md", 3):
+    for room, _, _ in rows(ARCHITECTURE / "rooms.md", 3):
         for path in re.findall(r"`([\w/*]+)`", room):
             named |= {str(p.relative_to(ROOT)) for p in ROOT.glob(path)}
     assert rooms - named == set(), "these have no row"
     assert named - rooms == set(), "these are no rooms"
 
 
-@pytest.mark.parametrize("room", sorted((ROOT / "docs" / "architecture").glob("*.md")))
-def test_each_page_is_in_the_index(room: Path) -> None:
-    assert room.name == "README.md" or f"({room.name})" in (ARCHITECTURE / "README.md").read_text()
+PARTS = [page.parent for page in sorted((ROOT / "docs").glob("*/README.md"))]
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
+def test_each_page_is_in_the_index_of_its_part(part: Path) -> None:
+    index = (part / "README.md").read_text()
+    pages = {str(page.relative_to(part)) for page in part.rglob("*.md")} - {"README.md"}
+    assert not {page for page in pages if f"({page})" not in index}
+
+
+def test_the_site_has_each_page_once() -> None:
+    """Read the navigation of mkdocs.yml, whose lines are pages or titles of groups."""
+    nav = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    named = re.findall(r"^ +- ([\w/.-]+\.md)$", nav, re.M)
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages == set(named)
+    assert len(named) == len(pages)
+    assert not re.findall(r"^(?! +- (?:[\w/.-]+\.md|[A-Z][\w ]*:)$).+", nav, re.M)
+
+
+WORDS = 900  # of a page, beside its programs and what they print
+LISTS = {  # pages to look something up in
+    "how-it-works/changes.md", "how-it-works/glossary.md", "how-it-works/rooms.md",
+    "reference/coverage.md", "reference/programs.md", "reference/reliability/campaigns.md",
+}  # fmt: skip
+
+
+def test_pages_are_short() -> None:
+    pages = {p: len(prose(p).split()) for p in (ROOT / "docs").rglob("*.md")}
+    long = {str(p.relative_to(ROOT / "docs")): n for p, n in pages.items() if n > WORDS}
+    assert not {page: n for page, n in long.items() if page not in LISTS}
+
+
+@each_page()
+def test_what_github_and_mkdocs_would_show_differently(page: Path) -> None:
+    """A list or a table that follows a line of text is text for mkdocs; two anchors may be one."""
+    text = prose(page)
+    follows = re.findall(r"^(?![-|*\d>#\s]).+\n(?:- .*|\|.*)", text, re.M)
+    assert not follows, "an empty line in front of it"
+    headings = re.findall(r"^#+ +(.+)$", text, re.M)
+    assert len(anchors(page)) == len(headings), "two headings of one name"
+    assert len(re.findall(r"^# ", text, re.M)) == 1, "one title"
+
+
+def test_made_pages_are_what_the_code_says() -> None:
+    stale = [p.name for p, text in reference.pages().items() if p.read_text() != text]
+    assert not stale, "make them again: python -m tools.reference"
+
+
+def test_the_questions_of_a_newcomer_are_answered() -> None:
+    """Each row of the page leads to a heading (test_links_lead_somewhere), not to a page."""
+    answers = [row[2] for row in rows(ROOT / "docs" / "start" / "questions.md", 3)][1:]
+    assert len(answers) == 15
+    for answer in answers:
+        assert all("#" in target for target in re.findall(r"\]\(([^)]+)\)", answer))
+
+
+def test_the_output_on_a_page_is_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    program = "```python\nprint(1 + {})\n```\n\n```text\n3\n```\n\n"
+    program += "<!-- not run: it fails -->\n```python\n1 / 0\n```\n"
+    page.write_text(program.format(2))
+    assert pages.run(page) == (1, [])
+    page.write_text(program.format(3))
+    count, (failure,) = pages.run(page)
+    assert (count, f"{page}:1: expected" in failure) == (1, True)
+    page.write_text("# A page\n\n```python\nx = 1\n1 / 0\n```\n")
+    assert "line 5" in pages.run(page)[1][0]
+
+
+def test_links_that_leave_docs_lead_to_copies_in_the_site() -> None:
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(ROOT / "docs/start/install.md")))
+    text = "[a](../../flowvm/vm/small.py) [b](../../ops) [c](ten-minutes.md#train) [d](https://x)"
+    assert site.on_page_markdown(text, page, None, None) == (
+        "[a](../source/flowvm/vm/small.py.txt) [b](../source/ops/__init__.py.txt) "
+        "[c](ten-minutes.md#train) [d](https://x)"
+    )
+
+
+def test_the_site_shows_docstrings() -> None:
+    shown = site.reference("flowvm.masked", 3)
+    assert "### softmax\n\n```\nsoftmax(" in shown
+    assert "```pycon\n>>> " in shown
+    said = "Return a*b.\n\n    >>> 1 + 1\n    2\n\nUse `x*y`."
+    assert site.described(said) == "Return a\\*b.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nUse `x*y`."
 
 
 GLOSSARY = [row for row in rows(ARCHITECTURE / "glossary.md", 3) if row[0] != "word"]

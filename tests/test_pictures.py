@@ -17,7 +17,7 @@ from tools.drawings.__main__ import DRAWINGS, FOLDER
 from tools.drawings.canvas import Canvas
 
 ROOT = Path(__file__).parent.parent
-SHOWING = ("README", "vm", "graphs")  # pages of docs/architecture with drawings
+SHOWING = ("rooms", "vm", "graphs")  # pages of docs/how-it-works with drawings
 SHOWN = {
     "summary": ("bound by", "floor", "linear", "train.py:", "next  1."),
     "timeline": ("python", "scheduler", "cpu", "data", "run", "sync"),
@@ -112,7 +112,12 @@ def test_boxes_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/profiler.md", *(f"docs/architecture/{p}.md" for p in SHOWING)]
+    "page",
+    [
+        "README.md",
+        "docs/reference/profiler/README.md",
+        *(f"docs/how-it-works/{p}.md" for p in SHOWING),
+    ],
 )
 def test_pictures_that_are_shown_are_there(page: str) -> None:
     path = ROOT / page

@@ -149,8 +149,10 @@ def tests_of(files: Iterable[Path]) -> list[str]:
     modules: set[str] = set()
     for path in files:
         if path.suffix != ".py":
-            if path.parts[0] in ("docs", "README.md", "CONTRIBUTING.md"):
+            if path.parts[0] in ("docs", "README.md", "CONTRIBUTING.md", "mkdocs.yml"):
                 wanted["tests/test_docs.py"] = None
+            if path.name == "README.md" and len(path.parts) == 1:
+                wanted["tests/test_readme.py"] = None
         elif is_test(path):
             if (ROOT / path).exists():
                 wanted[str(path)] = None

@@ -1,4 +1,4 @@
-"""The part of PyTorch's public names that flowvm has: writes `docs/coverage.md`.
+"""The part of PyTorch's public names that flowvm has: writes `docs/reference/coverage.md`.
 
     python -m tools.coverage          write the page
     python -m tools.coverage --check  say what differs from it, and fail if anything does
@@ -24,7 +24,7 @@ from flowvm.ops.declare.elementwise import Elementwise
 from flowvm.ops.declare.registry import OpSamples, operator_of
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "coverage.md"
+PAGE = ROOT / "docs" / "reference" / "coverage.md"
 NAMES = ROOT / "tools" / "pytorch_names.txt"
 TABLES = ("torch", "torch.special", "torch.linalg", "torch.fft", "torch.nn.functional")
 HEAD = """# Coverage of PyTorch's names
@@ -193,7 +193,7 @@ def main() -> int:
     if parser.parse_args().check:
         there = PAGE.read_text() if PAGE.exists() else ""
         if there != now:
-            print("docs/coverage.md is not what the tree says: run python -m tools.coverage")
+            print(f"{PAGE.relative_to(ROOT)} is out of date: run python -m tools.coverage")
         return int(there != now)
     PAGE.write_text(now)
     return 0

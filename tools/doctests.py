@@ -1,7 +1,9 @@
-"""Runs the examples in the docstrings of every public name, and counts the names without one.
+"""Run the examples in the docstrings of every public name, and the programs of the pages in docs/.
 
     python -m tools.doctests              all of them
     python -m tools.doctests flow nn      these spaces
+    python -m tools.doctests docs         the pages (tools/pages.py says how)
+    python -m tools.doctests docs/how-to/load-data.md    these pages
     python -m tools.doctests --missing    and say which names have none
 
 Each name's examples run in a namespace of their own, which has `flow`, `nn`, `F` and `np`, after
@@ -19,6 +21,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +40,7 @@ import flowvm.utils.flop_counter
 import flowvm.utils.global_view
 import flowvm.utils.tensor
 from flowvm import nn
+from tools import pages
 
 
 class Space(NamedTuple):
@@ -159,15 +163,34 @@ def run(name: str, text: str) -> tuple[int, int]:
     return tried, failed
 
 
+def run_pages(names: list[str]) -> int:
+    """Run the programs of pages, "docs" for all of them; return the number of failures."""
+    chosen = dict.fromkeys(Path(name).resolve() for name in names if name != "docs")
+    if "docs" in names:
+        chosen |= dict.fromkeys(pages.pages())
+    count, failures = 0, []
+    for page in chosen:
+        ran, wrong = pages.run(page)
+        count += ran
+        failures += wrong
+        print(*wrong, sep="\n", end="\n" * bool(wrong))
+    if chosen:
+        print(f"{count} blocks of {len(chosen)} pages, {len(failures)} failed")
+    return len(failures)
+
+
 def main(arguments: list[str]) -> int:
-    """Runs the tool; the exit code."""
+    """Run the tool; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.doctests", description=__doc__)
-    parser.add_argument("spaces", nargs="*", choices=[*SPACES, []], help="default: all")
+    parser.add_argument("spaces", nargs="*", metavar="SPACE", help="default: all, and docs")
     parser.add_argument("--missing", action="store_true", help="say which names have no example")
     options = parser.parse_args(arguments)
+    chosen = options.spaces or [*SPACES, "docs"]
+    if unknown := [name for name in chosen if name not in SPACES and name[:4] != "docs"]:
+        parser.error(f"no such space: {' '.join(unknown)}; there are {' '.join(SPACES)} docs")
     done: set[str] = set()  # texts: one function has several names
     tried = failed = wrong = 0
-    for space in options.spaces or SPACES:
+    for space in filter(SPACES.__contains__, chosen):
         without, count = [], 0
         for name, value in names(SPACES[space].place):
             count += 1
@@ -183,7 +206,9 @@ def main(arguments: list[str]) -> int:
         if without and (complete or options.missing):
             print(f"  {'an example is missing' if complete else 'none'}: {' '.join(without)}")
         wrong += complete * len(without)
-    print(f"{tried} examples, {failed} failed")
+    if done:
+        print(f"{tried} examples, {failed} failed")
+    failed += run_pages([name for name in chosen if name not in SPACES])
     return int(bool(failed or wrong))
 
 

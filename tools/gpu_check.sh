@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Everything that is known of a GPU only on one: tests, a soak, the benchmark.  Writes
-# docs/gpu-results.md, also when steps fail, and the logs to $1 (a folder, build/gpu by default).
+# docs/reference/gpu-results.md, also when steps fail, and the logs to $1 (build/gpu by default).
 # Compiled kernels are kept in build/gpu/cache: a second run is quicker.  Needs a GPU, its driver,
 # and a Python (PYTHON, default python3) that has numpy, numba,
 # numba-cuda, scipy, rich, safetensors, pytest and hypothesis; PyTorch and CuPy are compared with
 # where they are.  No network, no questions; less than eight minutes.
 #
 # FLOWVM_TEST_GPU=0 rehearses it without a GPU, on the driver that FLOWVM_CUDA_DRIVER names: tiny
-# sizes, few tests, and docs/gpu-results.md stays as it is.
+# sizes, few tests, and docs/reference/gpu-results.md stays as it is.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -114,6 +114,6 @@ print(f"{p.name}, {p.total_memory >> 30} GiB, compute capability {p.major}.{p.mi
     echo '```'
   fi
 } >"$OUT/gpu-results.md"
-[[ $rehearsed ]] || cp "$OUT/gpu-results.md" "$ROOT/docs/gpu-results.md"
+[[ $rehearsed ]] || cp "$OUT/gpu-results.md" "$ROOT/docs/reference/gpu-results.md"
 cat "$OUT/gpu-results.md"
 exit $failed

@@ -1,4 +1,4 @@
-"""Make the pictures of the README and of docs/profiler.md from flowvm's output.
+"""Make the pictures of the README and of docs/reference/profiler/README.md from flowvm's output.
 
     python -m tools.pictures [folder]     docs/pictures by default
     python -m tools.pictures --ranks      that of two ranks, too, which are launched for it
@@ -28,6 +28,7 @@ from tools.browser import CHROMIUM, browse
 __all__ = ["PAGES", "PICTURES", "main"]
 
 WIDTH = 110  # columns
+TRIES = 12  # runs, of which the shortest is shown: on a busy machine the others wait for a core
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "pictures"
 
 PROGRAM = """\
@@ -113,6 +114,11 @@ SVG = """\
 """
 
 
+def wall(profile: Any) -> int:
+    """Return the wall time of a profile, in ns."""
+    return int(profile.run.wall)
+
+
 def program() -> dict[str, Any]:
     """Run the program, under the lines of train.py, and return its names."""
     linecache.cache["train.py"] = (len(PROGRAM), None, PROGRAM.splitlines(True), "train.py")
@@ -129,9 +135,16 @@ class Session:
         self.names = program()
         batches = [(flow.rand(256, 784), flow.randint(0, 10, (256,))) for _ in range(12)]
         self.names["train"](batches)  # compiles, or loads, the kernels
-        with flow.profiler.profile() as self.profile:
+        profiles = [self.recorded(batches) for _ in range(TRIES)]
+        self.profile = min(profiles, key=wall)
+        steps = [p.part("step", k) for p in profiles for k in range(1, len(batches))]
+        self.step = min(steps, key=wall)
+
+    def recorded(self, batches: list[Any]) -> Any:
+        """Return the profile of a training run."""
+        with flow.profiler.profile() as profile:
             self.names["train"](batches)
-        self.step = self.profile.part("step", 5)
+        return profile
 
     def chosen(self) -> int:
         """The number of an instruction of the step that waited for others."""

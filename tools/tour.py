@@ -1,6 +1,6 @@
 """Make the outputs of the guided tour by running its programs.
 
-    python -m tools.tour [page]     docs/architecture/tour.md by default
+    python -m tools.tour [page]     docs/how-it-works/tour.md by default
 
 A fenced block ```python whose first line is `# NAME.py` is a program. A ```console block behind it
 begins with `$ FLOWVM_DEBUG=2 python NAME.py`; what stands below that line is replaced by what the
@@ -20,7 +20,7 @@ from pathlib import Path
 
 __all__ = ["PAGE", "main", "printed", "programs", "settled"]
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture" / "tour.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-it-works" / "tour.md"
 TRIES = 5
 # a busy machine: an instruction is waited for as long as it takes
 STARTER = "from flowvm.vm.watch import narrate\n\nnarrate.PATIENCE = 60\n"

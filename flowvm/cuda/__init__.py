@@ -6,7 +6,7 @@
     flow.cuda.synchronize(), memory_stats(), empty_cache()
 
 Importing it loads no driver; the first function that must know something of a device does.
-`driver`, `compiler` and `simulator` are what it stands on (`docs/architecture/devices.md`).
+`driver`, `compiler` and `simulator` are what it stands on (`docs/how-it-works/devices.md`).
 Not here: kernels of ops (the `cuda` folders of `flowvm.ops`), workers (`flowvm.vm.workers`).
 """
 

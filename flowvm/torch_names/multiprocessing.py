@@ -2,7 +2,7 @@
 
 Tensors that go through its queues and pipes are copied, but those on memory of `share_memory_`,
 which the other process then has, too.  A fork waits until nothing is half done
-(docs/reliability.md), so every start method works.
+(docs/reference/reliability/forks.md), so every start method works.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The virtual machine, as a user sees it: `flow.vm.sync()`, `stats()`, `dump()`, `trace()` ...
 
-How it works is in `docs/architecture/vm.md`. Its rooms, each of which imports only from those in
+How it works is in `docs/how-it-works/vm.md`. Its rooms, each of which imports only from those in
 front of it: `machine` has the state and the scheduler's logic, `workers` the loops of native
 threads, `callers` what calls of ops share, `watch` what looks on, `engine` the Python side.
 Not here: tensors and ops. The VM knows storages, kernels by address, and who reads what.

@@ -7,7 +7,6 @@ import select
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,15 +45,6 @@ def test_the_split_is_fixed_and_loses_nothing() -> None:
     assert test[1][:10].tolist() == [3, 3, 8, 8, 7, 2, 2, 4, 4, 2]
     with pytest.raises(ArgumentError, match="'train' or 'test', got 'tset'"):
         digits_arrays("tset")
-
-
-def test_the_readme_prints_what_it_says() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    found = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
-    assert found is not None
-    program, printed = found.groups()
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == printed, done.stderr
 
 
 def test_version() -> None:

@@ -708,4 +708,4 @@ def test_what_cannot_be_pickled_cannot_be_spawned() -> None:
 
 
 def test_patience() -> None:
-    assert PATIENCE_S == 5.0  # docs/reliability.md says so
+    assert PATIENCE_S == 5.0  # docs/reference/reliability/forks.md says so

@@ -288,7 +288,7 @@ def placed(rounds: int) -> None:
 
 
 def main() -> None:
-    """Run and print the benchmarks; the promised figures are in docs/distributed.md."""
+    """Print the benchmarks; docs/reference/distributed-performance.md has the figures promised."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", choices=("allreduce", "step", "hidden", "placed"), default=None)

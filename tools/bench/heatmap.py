@@ -23,9 +23,12 @@ COLUMNS = 3
 
 
 def colour(ratio: float) -> str:
-    """Return a colour from green (4x faster) through grey (equal) to red (4x slower), by powers."""
+    """Return a colour from blue (4x faster) through grey (equal) to orange (4x slower), by powers.
+
+    The two differ in brightness as well, for readers who do not see the colours.
+    """
     at = max(-1.0, min(1.0, math.log2(ratio) / 2))
-    far = (46, 160, 67) if at < 0 else (218, 54, 51)
+    far = (56, 139, 253) if at < 0 else (255, 190, 60)
     red, green, blue = (round(200 + (c - 200) * abs(at)) for c in far)
     return f"#{red:02x}{green:02x}{blue:02x}"
 

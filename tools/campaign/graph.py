@@ -9,7 +9,7 @@ and by replays, and nobody reads before the end.  Then
 - what eager code gives as an error is none of a replay's numbers.  The other way is right: a launch
   with a poisoned operand is skipped as a whole, and poisons all that it writes;
 - after a failure inside a launch, a variable is poisoned, or is what it was before the launch, or
-  what it should be after it (docs/reliability.md, "Errors");
+  what it should be after it (docs/reference/reliability/errors.md);
 - when all errors were raised, every variable of a graph has a whole value, but for those that a
   task was writing to as it failed.
 """

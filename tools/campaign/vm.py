@@ -4,7 +4,7 @@ A program is a list of steps on eight tensors of one shape: new values, updates 
 commute, views (so names share memory), shapes that only a kernel knows, indices out of range,
 deletions, reads and syncs.  NumPy says each value.  What fails says so by an index of its own, so
 it is known exactly which error whom a read or a sync is to raise: `Model` has the rule of
-docs/reliability.md ("Errors") once more.
+docs/reference/reliability/errors.md once more.
 
 All tensors are int64, where arithmetic wraps and results compare bit for bit, and of SIDE x SIDE,
 so the same few kernels serve a whole process and a case costs its instructions.

@@ -1,1 +1,1 @@
-"""Drawings of docs/architecture, made from the code: `python -m tools.drawings [folder]`."""
+"""Drawings of docs/how-it-works, made from the code: `python -m tools.drawings [folder]`."""

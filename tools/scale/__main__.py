@@ -7,7 +7,7 @@
     python -m tools.scale --real 2,4                      # launches ranks here, and compares
 
 The step is captured, its Plan replayed and recorded; the actors of the ranks are then played in
-simulated time.  docs/distributed.md says what is assumed.
+simulated time.  docs/reference/scale.md says what is assumed.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def parser() -> argparse.ArgumentParser:
         help="instead of the usual ones; may be given again")  # fmt: skip
     add("--strong", action="store_true", help="the recorded batch is cut among data ranks")
     add("--latency-us", type=float, default=LATENCY_US, help=f"of a message: {LATENCY_US}, as "
-        "measured on one host (docs/distributed.md)")  # fmt: skip
+        "measured on one host (docs/reference/scale.md)")  # fmt: skip
     add("--bandwidth-gbs", type=float, default=BANDWIDTH_GBS, help=f"GB/s of a rank: "
         f"{BANDWIDTH_GBS}, as measured on one host")  # fmt: skip
     add("--host-ranks", type=int, default=0, help="ranks of a host, which are linked by:")

@@ -17,7 +17,7 @@ from flowvm.errors import ArgumentError
 
 ALGORITHMS = ("best", "ring", "halving", "doubling")
 # Of two ranks on one host: half of the all-reduce of 4 MB, and the all-reduce of 64 B in a graph,
-# both in docs/distributed.md.  A network has others.
+# both in docs/reference/scale.md.  A network has others.
 LATENCY_US, BANDWIDTH_GBS = 3.5, 1.9
 
 

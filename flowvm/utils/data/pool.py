@@ -53,8 +53,8 @@ def context_of(chosen: str | BaseContext | None) -> BaseContext:
     a fork.
 
     A fork costs milliseconds and takes any dataset as it is.  It waits until nothing in flowvm is
-    half done, and then the child can compute (docs/reliability.md); a new interpreter would import
-    flowvm for half a second in every worker.
+    half done, and then the child can compute (docs/reference/reliability/forks.md); a new
+    interpreter would import flowvm for half a second in every worker.
     """
     if isinstance(chosen, BaseContext):
         return chosen
