@@ -44,6 +44,7 @@ Array = Any
 TILES, DOTS, STREAM = 0, 1, 2  # ways to multiply
 WIDE = 512  # columns that STREAM does at once, whose sums stay in the first cache
 IN_PLACE, COPIED, TRANSPOSED = 0, 1, 2  # how an operand's blocks are packed
+STEPS = 64  # of the depth that are packed for all rows of a block: panels share the lines of a step
 
 
 class Plan(NamedTuple):
@@ -137,10 +138,13 @@ def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
                 p.copy, a + k * p.stored, p.a_row, 1, rows, width, to + k * p.size, depth, width
             )
         return
-    for i in range(0, rows, p.mr):
-        count = min(p.mr, rows - i)
-        source, target = a + i * p.a_row * p.stored, to + i * depth * p.size
-        copy_panel(p.copy, source, p.a_step, p.a_row, depth, count, target, p.mr, count)
+    for k in range(0, depth, STEPS):
+        steps = min(STEPS, depth - k)
+        for i in range(0, rows, p.mr):
+            count = min(p.mr, rows - i)
+            source = a + (i * p.a_row + k * p.a_step) * p.stored
+            target = to + (i * depth + k * p.mr) * p.size
+            copy_panel(p.copy, source, p.a_step, p.a_row, steps, count, target, p.mr, count)
 
 
 def pack_panels(p: Any, b: int, depth: int, columns: int, to: int) -> None:

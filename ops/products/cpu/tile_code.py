@@ -15,7 +15,6 @@ from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
 GROUP = 4  # rows that share a pointer into A
-UNROLL = 4  # steps of the depth in one turn of the loop
 ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
 
 
@@ -54,9 +53,20 @@ class _Variant:
 
     def emit(self) -> None:
         e, b = self.e, self.b
-        sums = self.started()
-        readable = b.or_(self.full, b.icmp_signed("!=", self.arguments.padded, e.i64(0)))
-        sums = self.either(readable, lambda mask: self.product(sums, mask))
+        arguments, sums = self.arguments, self.started()
+        readable = b.or_(self.full, b.icmp_signed("!=", arguments.padded, e.i64(0)))
+        steps = b.and_(readable, b.icmp_signed("==", arguments.a_row, e.i64(1)))
+        steps = b.and_(steps, b.icmp_signed("==", arguments.rows, e.i64(self.height)))
+        by_steps, by_rows, done = self.block(), self.block(), self.block()
+        b.cbranch(steps, by_steps, by_rows)
+        b.position_at_end(by_steps)
+        ways = [(self.panel_product(sums), b.block)]
+        b.branch(done)
+        b.position_at_end(by_rows)
+        ways.append((self.either(readable, lambda mask: self.product(sums, mask)), b.block))
+        b.branch(done)
+        b.position_at_end(done)
+        sums = self.merged(ways)
         self.either(self.full, lambda mask: self.stored(sums, mask))
         b.ret_void()
 
@@ -113,12 +123,15 @@ class _Variant:
             return [self.loaded(spot, j, mask) for spot in places() for j in range(self.vectors)]
 
         b.position_at_end(none)
-        self.expected()
+        own = [self.clamped(i) for i in range(self.height)]
+        self.expected(arguments.c, arguments.c_row, own, True)  # storing will find them
         zero = ir.Constant(e.vector, None)
         ways = [([zero] * (self.height * self.vectors), b.block)]
         b.branch(done)
         b.position_at_end(rows)
         ways.append((self.either(self.full, lines), b.block))
+        below = [e.i64(i) for i in range(self.height, 2 * self.height)]
+        self.expected(arguments.start, arguments.start_row, below, False)  # for the next tile
         b.branch(done)
         b.position_at_end(column)
         numbers = [e.splat(b, b.load(spot, align=e.size)) for spot in places()]
@@ -127,19 +140,25 @@ class _Variant:
         b.position_at_end(done)
         return self.merged(ways)
 
-    def expected(self) -> None:
-        """Have C's lines brought to the cache while the sums are made: storing will find them."""
-        e, b, arguments = self.e, self.b, self.arguments
-        byte = ir.IntType(8).as_pointer()
-        fetch = e.declared("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
-        for i in range(self.height):
-            row = b.gep(arguments.c, [b.mul(arguments.c_row, self.clamped(i))])
+    def expected(self, pointer: Any, step: Any, rows: list[Any], writes: bool) -> None:
+        """Have lines of these rows brought to the cache while the sums are made."""
+        e, b = self.e, self.b
+        for i in rows:
+            row = b.gep(pointer, [b.mul(step, i)])
             for j in range(0, self.vectors * e.lanes, 64 // e.size):
-                spot = b.bitcast(b.gep(row, [e.i64(j)]), byte)
-                b.call(fetch, [spot, e.i32(1), e.i32(3), e.i32(1)])
+                e.prefetch(b, b.gep(row, [e.i64(j)]), writes)
+
+    def panel_product(self, sums: list[Any]) -> list[Any]:
+        """The loop over the depth where A's numbers of a step lie side by side, as in a packed
+        panel: one pointer and constants are all that their addresses take.
+        """
+        e, arguments = self.e, self.arguments
+        behind = [[e.i64(i) for i in range(self.height)]]
+        state = [arguments.depth, arguments.b, arguments.a, *sums]
+        return self.loop(state, behind, None)
 
     def product(self, sums: list[Any], mask: Any) -> list[Any]:
-        """The loops over the depth: UNROLL steps a turn, then the rest one by one.
+        """The loop over the depth for any strides of A.
 
         A pointer to every fourth row of A, and the offsets of the rows behind it, are all that the
         addresses of A take: twelve pointers would not fit into the registers of an x86.
@@ -152,36 +171,31 @@ class _Variant:
         within = [b.sub(self.clamped(first + i), e.i64(first)) for i in range(GROUP)]
         last = [b.mul(arguments.a_row, i) for i in within]
         behind = [*[offsets] * (self.groups - 1), last]
-        state = [arguments.depth, arguments.b, *pointers, *sums]
-        sums_at_most = self.shape.rows * self.shape.vectors
-        # with 16 registers, LLVM would load ahead of an unrolled loop's steps, and spill
-        unrolled = mask is None and sums_at_most > 16
-        for turn in (UNROLL, 1) if unrolled else (1,):
-            state = self.loop(state, turn, behind, mask)
-        return state[2 + self.groups :]
+        return self.loop([arguments.depth, arguments.b, *pointers, *sums], behind, mask)
 
-    def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
-        """Emit `turn` steps at a time while so many are left: (steps left, B, A's groups, sums)."""
+    def loop(self, state: list[Any], behind: list[list[Any]], mask: Any) -> list[Any]:
+        """The sums after a loop that starts from `state`: (steps left, B, A's groups, sums).
+
+        `behind` has the offsets of each group's rows.  One step a turn: more would only make the
+        code longer.
+        """
         e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
-        b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)
+        b.cbranch(b.icmp_signed(">", state[0], e.i64(0)), head, done)
         b.position_at_end(head)
         phis = [b.phi(value.type) for value in state]
         left, row, *rest = phis
-        groups, sums = rest[: self.groups], rest[self.groups :]
-        for _ in range(turn):
-            sums = self.step(groups, behind, row, sums, mask)
-            row = b.gep(row, [arguments.b_row])
-            groups = [b.gep(pointer, [arguments.a_step]) for pointer in groups]
-        left = b.sub(left, e.i64(turn))
-        after = [left, row, *groups, *sums]
-        for phi, value, again in zip(phis, state, after, strict=True):
+        groups, sums = rest[: len(behind)], rest[len(behind) :]
+        sums = self.step(groups, behind, row, sums, mask)
+        row = b.gep(row, [arguments.b_row])
+        groups = [b.gep(pointer, [arguments.a_step]) for pointer in groups]
+        left = b.sub(left, e.i64(1))
+        for phi, value, again in zip(phis, state, [left, row, *groups, *sums], strict=True):
             phi.add_incoming(value, before)
             phi.add_incoming(again, b.block)
-        end = b.block
-        b.cbranch(b.icmp_signed(">=", left, e.i64(turn)), head, done)
+        b.cbranch(b.icmp_signed(">", left, e.i64(0)), head, done)
         b.position_at_end(done)
-        return self.merged([(state, before), (after, end)])
+        return self.merged([(state[2 + len(behind) :], before), (sums, head)])
 
     def step(
         self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
@@ -191,7 +205,8 @@ class _Variant:
         vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
         after = []
         for i in range(self.height):
-            spot = b.gep(groups[i // GROUP], [behind[i // GROUP][i % GROUP]])
+            many = len(behind[0])
+            spot = b.gep(groups[i // many], [behind[i // many][i % many]])
             number = e.splat(b, b.load(spot, align=e.size))
             for j, vector in enumerate(vectors):
                 after.append(e.fma(b, number, vector, sums[i * self.vectors + j]))
