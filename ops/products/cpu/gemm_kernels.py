@@ -132,11 +132,14 @@ def arena_elements(p: Plan) -> int:
 def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
     """A block of A: its rows one after another, or panels of `mr` rows step by step."""
     if p.a_step == 1:
-        for k in range(0, depth, p.nr):
-            width = min(p.nr, depth - k)
-            copy_panel(
-                p.copy, a + k * p.stored, p.a_row, 1, rows, width, to + k * p.size, depth, width
-            )
+        for i in range(rows):  # each as rows of a panel's width, and what is left
+            source, target = a + i * p.a_row * p.stored, to + i * depth * p.size
+            lines, rest = depth // p.nr, depth % p.nr
+            copy_panel(p.copy, source, p.nr, 1, lines, p.nr, target, p.nr, p.nr)
+            if rest:
+                done = lines * p.nr
+                source, target = source + done * p.stored, target + done * p.size
+                copy_panel(p.copy, source, p.nr, 1, 1, rest, target, p.nr, rest)
         return
     for k in range(0, depth, STEPS):
         steps = min(STEPS, depth - k)

@@ -14,6 +14,7 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
+MODE, LOC, DIST = 2, 3, 8
 GROUP = 4  # rows that share a pointer into A
 ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
 
@@ -52,18 +53,20 @@ class _Variant:
         self.full = b.icmp_signed("==", self.arguments.columns, e.i64(vectors * e.lanes))
 
     def emit(self) -> None:
-        e, b = self.e, self.b
-        arguments, sums = self.arguments, self.started()
+        e, b, arguments = self.e, self.b, self.arguments
+        sums = self.started()
         readable = b.or_(self.full, b.icmp_signed("!=", arguments.padded, e.i64(0)))
-        steps = b.and_(readable, b.icmp_signed("==", arguments.a_row, e.i64(1)))
-        steps = b.and_(steps, b.icmp_signed("==", arguments.rows, e.i64(self.height)))
-        by_steps, by_rows, done = self.block(), self.block(), self.block()
-        b.cbranch(steps, by_steps, by_rows)
-        b.position_at_end(by_steps)
-        ways = [(self.panel_product(sums), b.block)]
-        b.branch(done)
-        b.position_at_end(by_rows)
-        ways.append((self.either(readable, lambda mask: self.product(sums, mask)), b.block))
+        exact = b.and_(readable, b.icmp_signed("==", arguments.rows, e.i64(self.height)))
+        panel = b.icmp_signed("==", arguments.a_row, e.i64(1))
+        ways, done = [], self.block()
+        for test, product in ((b.and_(exact, panel), self.of_panel), (exact, self.of_rows)):
+            here, other = self.block(), self.block()
+            b.cbranch(test, here, other)
+            b.position_at_end(here)
+            ways.append((product(sums), b.block))
+            b.branch(done)
+            b.position_at_end(other)
+        ways.append((self.of_any(sums), b.block))
         b.branch(done)
         b.position_at_end(done)
         sums = self.merged(ways)
@@ -148,54 +151,81 @@ class _Variant:
             for j in range(0, self.vectors * e.lanes, 64 // e.size):
                 e.prefetch(b, b.gep(row, [e.i64(j)]), writes)
 
-    def panel_product(self, sums: list[Any]) -> list[Any]:
-        """The loop over the depth where A's numbers of a step lie side by side, as in a packed
+    def of_panel(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps where A's numbers of a step lie side by side, as in a packed
         panel: one pointer and constants are all that their addresses take.
         """
         e, arguments = self.e, self.arguments
         behind = [[e.i64(i) for i in range(self.height)]]
-        state = [arguments.depth, arguments.b, arguments.a, *sums]
-        return self.loop(state, behind, None)
+        return self.loop(sums, [arguments.a], [arguments.a_step], behind, None)
 
-    def product(self, sums: list[Any], mask: Any) -> list[Any]:
-        """The loop over the depth for any strides of A.
+    def of_rows(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps for any strides of A.
 
-        A pointer to every fourth row of A, and the offsets of the rows behind it, are all that the
-        addresses of A take: twelve pointers would not fit into the registers of an x86.
+        A pointer to every fourth row, and the offsets of the rows behind it, are all that the
+        addresses of A take: twelve pointers would not fit into the registers of an x86.  LLVM would
+        see what they have in common and walk from row to row, an addition for each: so it is not
+        told.
         """
         e, b, arguments = self.e, self.b, self.arguments
-        first = self.height - GROUP
-        starts = range(0, self.height, GROUP)
-        pointers = [b.gep(arguments.a, [b.mul(arguments.a_row, e.i64(i))]) for i in starts]
-        offsets = [b.mul(arguments.a_row, e.i64(i)) for i in range(GROUP)]
-        within = [b.sub(self.clamped(first + i), e.i64(first)) for i in range(GROUP)]
-        last = [b.mul(arguments.a_row, i) for i in within]
-        behind = [*[offsets] * (self.groups - 1), last]
-        return self.loop([arguments.depth, arguments.b, *pointers, *sums], behind, mask)
+        row = arguments.a_row
+        starts = [b.gep(arguments.a, [b.mul(row, e.i64(i * GROUP))]) for i in range(self.groups)]
+        pointers = [self.untold(start) for start in starts]
+        steps = [self.untold(arguments.a_step) for _ in starts]
+        one, three = self.untold(row), self.untold(b.mul(row, e.i64(3)))
+        offsets = [e.i64(0), one, b.shl(one, e.i64(1)), three]
+        return self.loop(sums, pointers, steps, [offsets] * self.groups, None)
 
-    def loop(self, state: list[Any], behind: list[list[Any]], mask: Any) -> list[Any]:
-        """The sums after a loop that starts from `state`: (steps left, B, A's groups, sums).
+    def untold(self, value: Any) -> Any:
+        """The value by way of memory, so that LLVM does not know what it is."""
+        place = self.b.alloca(value.type)
+        self.b.store(value, place)
+        return self.b.load(place)
 
-        `behind` has the offsets of each group's rows.  One step a turn: more would only make the
-        code longer.
+    def of_any(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps of a tile that lacks rows or columns."""
+        row, b = self.arguments.a_row, self.b
+        behind = [[b.mul(row, self.clamped(i)) for i in range(self.height)]]
+        return self.loop(sums, [self.arguments.a], [self.arguments.a_step], behind, self.mask)
+
+    def loop(
+        self, sums: list[Any], groups: list[Any], steps: list[Any], behind: list[list[Any]],
+        mask: Any,
+    ) -> list[Any]:  # fmt: skip
+        """The sums after a loop over the depth, one step a turn: more would only be longer.
+
+        `groups` point to rows of A, and move on by `steps`; `behind` has the offsets of each
+        group's rows.
         """
         e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
-        b.cbranch(b.icmp_signed(">", state[0], e.i64(0)), head, done)
+        b.cbranch(b.icmp_signed(">", arguments.depth, e.i64(0)), head, done)
         b.position_at_end(head)
+        state = [arguments.depth, arguments.b, *groups, *sums]
         phis = [b.phi(value.type) for value in state]
         left, row, *rest = phis
-        groups, sums = rest[: len(behind)], rest[len(behind) :]
-        sums = self.step(groups, behind, row, sums, mask)
+        places = rest[: len(groups)]
+        after = self.step(places, behind, row, rest[len(groups) :], mask)
         row = b.gep(row, [arguments.b_row])
-        groups = [b.gep(pointer, [arguments.a_step]) for pointer in groups]
+        places = [b.gep(place, [step]) for place, step in zip(places, steps, strict=True)]
         left = b.sub(left, e.i64(1))
-        for phi, value, again in zip(phis, state, [left, row, *groups, *sums], strict=True):
+        for phi, value, again in zip(phis, state, [left, row, *places, *after], strict=True):
             phi.add_incoming(value, before)
             phi.add_incoming(again, b.block)
         b.cbranch(b.icmp_signed(">", left, e.i64(0)), head, done)
         b.position_at_end(done)
-        return self.merged([(state[2 + len(behind) :], before), (sums, head)])
+        return self.merged([(sums, before), (after, head)])
+
+    def awaited(self, row: Any) -> None:
+        e, b = self.e, self.b
+        step = 64 // e.size
+        if MODE & 1:
+            for j in range(0, self.vectors * e.lanes, step):
+                e.prefetch(b, b.gep(row, [e.i64(self.shape.columns + j)]), False, LOC)
+        if MODE & 2:
+            far = b.gep(row, [b.mul(self.arguments.b_row, e.i64(DIST))])
+            for j in range(0, self.vectors * e.lanes, step):
+                e.prefetch(b, b.gep(far, [e.i64(j)]), False, 3)
 
     def step(
         self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
@@ -203,6 +233,8 @@ class _Variant:
         """The sums after one step of the depth."""
         e, b = self.e, self.b
         vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
+        if mask is None:
+            self.awaited(row)
         after = []
         for i in range(self.height):
             many = len(behind[0])
