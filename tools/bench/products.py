@@ -4,8 +4,8 @@ A linear layer of a training step is three products, and so is each half of atte
 g @ w by the input, g.t() @ x by the weight.  A convolution of 1x1 is w @ x, w.t() @ g, g @ x.t(),
 one of 3x3 is counted as the product of its windows.
 
-A ratio is that of the lowest times of both, taken in turn, on as many threads as `--threads` says;
-the last rows are the geometric mean, and how many shapes are slower than they may be.
+A ratio is that of the lowest times of both (with `--cpu`, of CPU time, for machines that do more
+than this), taken in turn, on as many threads as `--threads` says; the last rows are the geometric mean, and how many shapes are slower than they may be.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+from tools.bench.kernels import CPU
 from tools.bench.measure import Result
 
 __all__ = ["GRID", "Shape", "results"]
@@ -139,13 +140,15 @@ def _multiplied(lib: Any, shape: Shape, arrays: list[Any]) -> Callable[[int], fl
     """A function that multiplies so many times and gives the seconds of one."""
     a, b = _operands(lib, shape, arrays)
 
+    clock = time.process_time if CPU else time.perf_counter
+
     def run(count: int) -> float:
-        start = time.perf_counter()
+        start = clock()
         for _ in range(count):
             a @ b
         if lib is flow:
             flow.vm.sync()
-        return (time.perf_counter() - start) / count
+        return (clock() - start) / count
 
     return run
 
