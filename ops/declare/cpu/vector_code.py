@@ -148,7 +148,10 @@ class Emitter:
         byte = self.ir.IntType(8).as_pointer()
         kinds = [byte, self.i32, self.i32, self.i32]
         fetch = self.declared("llvm.prefetch.p0i8", self.ir.VoidType(), kinds)
-        b.call(fetch, [b.bitcast(pointer, byte), self.i32(int(writes)), self.i32(locality), self.i32(1)])
+        b.call(
+            fetch,
+            [b.bitcast(pointer, byte), self.i32(int(writes)), self.i32(locality), self.i32(1)],
+        )
 
     def _place(self, b: Any, pointer: Any, at: Any) -> tuple[Any, Any, str, int]:
         """Return a vector's address, its stored type, LLVM's suffix of this type, an element's

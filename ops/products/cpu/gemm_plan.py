@@ -22,6 +22,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from flowvm.launch import ARENA_BYTES
 from flowvm.ops.products.cpu.gemm_kernels import (
     COPIED,
     DOTS,
@@ -140,10 +141,11 @@ class Costs(NamedTuple):
 # by bytes of a vector; measured on processors of two kinds (48 KiB and 2 MiB of cache, and less)
 COSTS = {
     64: Costs(0.8, 0.9, 1.4, 0.12, 0.3, 0.2, 0.3, False),
-    32: Costs(0.8, 0.9, 1.2, 0.12, 0.3, 0.3, 0.3, True),
-    16: Costs(0.8, 0.9, 1.2, 0.12, 0.3, 0.3, 0.3, True),
+    32: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, True),
+    16: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, True),
 }
-_LARGE = 4 * CHUNK  # multiplications from which several threads take part
+SHALLOW = 64  # depth of products that take longer to store than to multiply, nearly
+_LARGE = 2 * CHUNK  # multiplications from which several threads take part
 
 
 def _evenness(units: int) -> float:
@@ -164,8 +166,8 @@ def cut_up(
     cuts = [
         _cut(p, pack_b, shared, items, tile, size, reduced, tall, wide)
         for pack_b, shared in _packings(p, items, tile, size, reduced)
-        for tall in _heights(m, items * m * n * k)
-        for wide in _widths(n, items * m * n * k, size, shared, tile)
+        for tall in _heights(m, k, items * m * n * k, tile, pack_b)
+        for wide in _widths(n, k, items * m * n * k, size, shared, tile)
     ]
     if len(cuts) == 1:
         return cuts[0]
@@ -189,20 +191,24 @@ def _packings(
     return [(IN_PLACE, 0), (COPIED, 0), (COPIED, 1)] if large else [(IN_PLACE, 0), (COPIED, 0)]
 
 
-def _heights(m: int, work: int) -> list[int]:
+def _heights(m: int, k: int, work: int, tile: TileShape, pack_b: int) -> list[int]:
     """Rows of a block that are worth looking at."""
+    if k <= SHALLOW and pack_b == IN_PLACE:  # results are stored, in few pages at a time
+        return [min(m, _up(12 if k <= SHALLOW // 4 else 24, tile.rows))]
     if m <= 48 or work <= CHUNK:
         return [m]
     return sorted({min(m, tall) for tall in (96, 192, 384)})
 
 
-def _widths(n: int, work: int, size: int, shared: int, tile: TileShape) -> list[int]:
+def _widths(n: int, k: int, work: int, size: int, shared: int, tile: TileShape) -> list[int]:
     """Columns of a block that are worth looking at."""
     most = ROW // size
+    if k <= SHALLOW:
+        return [min(n, ROW)]
     if n <= 4 * tile.columns or work <= CHUNK:
         return [min(n, most)]
     half = max(min(n, most) // 2, 4 * tile.columns)  # for two threads
-    return sorted({min(n, w) for w in (half, most, most * (1 + shared)) if w <= most * 2})
+    return sorted({min(n, w) for w in (half, most, most * (1 + shared))})
 
 
 def _cut(
@@ -229,13 +235,24 @@ def _cut(
             pack_a = COPIED
     elif n > (4 if p.a_row == 1 else 1) * tile.columns:
         pack_a = COPIED
-    return Cut(pack_a, pack_b, int(shared and m > tall), deep, tall, wide)
+    cut = Cut(pack_a, pack_b, int(shared and m > tall), deep, tall, wide)
+    while _arena_bytes(cut, tile, size) > ARENA_BYTES:
+        cut = cut._replace(wide=_up(cut.wide // 2, tile.columns))
+    return cut
+
+
+def _arena_bytes(cut: Cut, tile: TileShape, size: int) -> int:
+    """Bytes that a block takes at most: what is packed, and the sums if they are staged."""
+    wide = _up(cut.wide, tile.columns)
+    a = _up(cut.tall, tile.rows) * cut.deep if cut.pack_a else 0
+    b = wide * cut.deep if cut.pack_b and not cut.shared else 0
+    return (a + b + cut.tall * wide) * size
 
 
 def _conflicts(line: int, rows: int) -> bool:
     """Return True if lines so many bytes apart need more ways of the first cache than it has."""
     sets = 4096 // math.gcd(line, 4096)
-    return rows * 4096 >= cache_bytes(1) * sets
+    return rows * 4096 > cache_bytes(1) * sets
 
 
 def _costs(tile: TileShape, size: int) -> Costs:
