@@ -5,7 +5,8 @@ g @ w by the input, g.t() @ x by the weight.  A convolution of 1x1 is w @ x, w.t
 one of 3x3 is counted as the product of its windows.
 
 A ratio is that of the lowest times of both (with `--cpu`, of CPU time, for machines that do more
-than this), taken in turn, on as many threads as `--threads` says; the last rows are the geometric mean, and how many shapes are slower than they may be.
+than this), taken in turn, on as many threads as `--threads` says; the last rows are the geometric
+mean, and how many shapes are slower than they may be.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ GRID = [
     *_linear("graph_attention.py", 34, (32, 34), (2, 32)),
     *(Shape("square", n, n, n, ta, tb) for n in (256, 512, 1024)
       for ta in (False, True) for tb in (False, True)),
-    *(Shape("tall", m, n, k, ta) 
+    *(Shape("tall", m, n, k, ta)
       for m, n, k in ((1024, 256, 1024), (4096, 64, 64), (2048, 2048, 16))
       for ta in (False, True)),
     *(Shape("deep", n, n, k, True) for n, k in ((64, 8192), (128, 16384), (32, 65536))),

@@ -260,7 +260,8 @@ def _float_launch(
     panels, elements = -(-p.n // tile.columns), tile.columns * p.k
     return Launch(
         (out,), product_body, tuple(views), (plan,), items * -(-panels // PANELS),
-        max(1, (CHUNK >> 4) // (PANELS * elements)), scratch=items * panels * elements * size, arena=arena, phases=((units, grain),),
+        max(1, (CHUNK >> 4) // (PANELS * elements)), scratch=items * panels * elements * size,
+        arena=arena, phases=((units, grain),),
     )  # fmt: skip
 
 

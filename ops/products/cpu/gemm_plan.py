@@ -195,9 +195,10 @@ def _heights(m: int, k: int, work: int, tile: TileShape, pack_b: int) -> list[in
     """Rows of a block that are worth looking at."""
     if k <= SHALLOW and pack_b == IN_PLACE:  # results are stored, in few pages at a time
         return [min(m, _up(12 if k <= SHALLOW // 4 else 24, tile.rows))]
-    if m <= 48 or work <= CHUNK:
+    if m <= 2 * tile.rows or work <= CHUNK:
         return [m]
-    return sorted({min(m, tall) for tall in (96, 192, 384)})
+    half = _up(-(-m // 2), tile.rows)  # for two threads
+    return sorted({min(m, tall) for tall in (min(half, 96), 96, 192, 384)})
 
 
 def _widths(n: int, k: int, work: int, size: int, shared: int, tile: TileShape) -> list[int]:

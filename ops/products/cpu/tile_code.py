@@ -14,8 +14,8 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
-MODE, LOC, DIST = 2, 3, 8
 GROUP = 4  # rows that share a pointer into A
+AHEAD = 8  # steps of the depth whose row of B is brought to the first cache
 ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
 
 
@@ -216,17 +216,6 @@ class _Variant:
         b.position_at_end(done)
         return self.merged([(sums, before), (after, head)])
 
-    def awaited(self, row: Any) -> None:
-        e, b = self.e, self.b
-        step = 64 // e.size
-        if MODE & 1:
-            for j in range(0, self.vectors * e.lanes, step):
-                e.prefetch(b, b.gep(row, [e.i64(self.shape.columns + j)]), False, LOC)
-        if MODE & 2:
-            far = b.gep(row, [b.mul(self.arguments.b_row, e.i64(DIST))])
-            for j in range(0, self.vectors * e.lanes, step):
-                e.prefetch(b, b.gep(far, [e.i64(j)]), False, 3)
-
     def step(
         self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
     ) -> list[Any]:
@@ -234,7 +223,9 @@ class _Variant:
         e, b = self.e, self.b
         vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
         if mask is None:
-            self.awaited(row)
+            later = b.gep(row, [b.mul(self.arguments.b_row, e.i64(AHEAD))])
+            for j in range(0, self.vectors * e.lanes, 64 // e.size):
+                e.prefetch(b, b.gep(later, [e.i64(j)]))
         after = []
         for i in range(self.height):
             many = len(behind[0])
