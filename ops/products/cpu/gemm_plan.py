@@ -6,13 +6,13 @@ All is decided from sizes and strides alone:
   columns (the forward pass of a linear layer), would cost a transpose of all of B;
 - whether a thin A does better without tiles: by dot products where both operands are contiguous
   along the depth, by streaming B where its rows are long;
-- what is packed.  A tile takes A with any strides and B with contiguous rows, so small operands
-  stay where they are; larger ones are packed so that a panel lies in few pages and cache sets;
-- blocks: a depth at which a tile's rows of A fit three quarters of the first cache, as many rows as
-  fit a quarter of the second, an even number of blocks of them.
+- what is packed, and the blocks.  A tile takes A with any strides and B with contiguous rows.  So
+  rows of A stay where they lie, columns are packed; B stays, is packed for each block, or once for
+  all of them.  Of the cuts that may be good, the one is taken that costs least by `COSTS`, in which
+  an uneven number of blocks counts, too.  No cut changes a sum: it goes over the depth in order.
 
-The numbers were measured on a Zen 4 (32 KiB and 1 MiB of cache), the costs are cycles of a core
-that does one vector of multiplications in each.
+Costs are cycles of a core.  A way's were measured on a Zen 4 (one vector of multiplications in
+each), `COSTS` on a processor with 48 KiB and 2 MiB of cache (two vectors in each).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Costs(NamedTuple):
     panel: bool  # a panel of B must be in the first cache: a tile's rows are too few to wait for it
 
 
-# by bytes of a vector; measured on processors of two kinds (48 KiB and 2 MiB of cache, and less)
+# by bytes of a vector; those of 16 bytes are guessed from those of 32
 COSTS = {
     64: Costs(0.8, 0.9, 1.4, 0.12, 0.3, 0.2, 0.3, False),
     32: Costs(0.8, 0.9, 1.2, 0.12, 1.5, 0.3, 0.3, True),
@@ -167,7 +167,7 @@ def cut_up(
         _cut(p, pack_b, shared, items, tile, size, reduced, tall, wide)
         for pack_b, shared in _packings(p, items, tile, size, reduced)
         for tall in _heights(m, k, items * m * n * k, tile, pack_b)
-        for wide in _widths(n, k, items * m * n * k, size, shared, tile)
+        for wide in _widths(n, k, items * m * n * k, size, pack_b, shared, tile)
     ]
     if len(cuts) == 1:
         return cuts[0]
@@ -201,10 +201,12 @@ def _heights(m: int, k: int, work: int, tile: TileShape, pack_b: int) -> list[in
     return sorted({min(m, tall) for tall in (min(half, 96), 96, 192, 384)})
 
 
-def _widths(n: int, k: int, work: int, size: int, shared: int, tile: TileShape) -> list[int]:
+def _widths(
+    n: int, k: int, work: int, size: int, pack_b: int, shared: int, tile: TileShape
+) -> list[int]:
     """Columns of a block that are worth looking at."""
     most = ROW // size
-    if k <= SHALLOW:
+    if k <= SHALLOW and pack_b == IN_PLACE:
         return [min(n, ROW)]
     if n <= 4 * tile.columns or work <= CHUNK:
         return [min(n, most)]
@@ -270,7 +272,7 @@ def _cost(p: Product, cut: Cut, items: int, tile: TileShape, size: int) -> float
     if cut.pack_a != IN_PLACE:
         total += c.copied * m * k * across
     if cut.pack_b == IN_PLACE:
-        total += c.near * n * k * down
+        total += c.near * n * k * down if k * abs(p.b_step) * size > PAGES else 0
         if _conflicts(abs(p.b_step) * size, 64):
             total += c.far * multiplied
     elif cut.shared:
