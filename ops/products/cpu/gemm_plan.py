@@ -167,6 +167,7 @@ def cut_up(
         _cut(p, pack_b, shared, items, tile, size, reduced, tall, wide)
         for pack_b, shared in _packings(p, items, tile, size, reduced)
         for tall in _heights(m, k, items * m * n * k, tile, pack_b)
+        if m > tall or not shared
         for wide in _widths(n, k, items * m * n * k, size, pack_b, shared, tile)
     ]
     if len(cuts) == 1:
@@ -185,8 +186,7 @@ def _packings(
         return [(pack, 0), (pack, 1)] if large else [(pack, 0)]
     if reduced:
         return [(COPIED, 0), (COPIED, 1)] if large else [(COPIED, 0)]
-    spread = p.n > 2 * tile.columns and p.k * abs(p.b_step) * size > PAGES
-    if not spread or p.m <= 4 * tile.rows:
+    if p.n <= 2 * tile.columns or not _is_spread(p, size) or p.m <= 4 * tile.rows:
         return [(IN_PLACE, 0)]
     return [(IN_PLACE, 0), (COPIED, 0), (COPIED, 1)] if large else [(IN_PLACE, 0), (COPIED, 0)]
 
@@ -223,7 +223,7 @@ def _cut(
     first, most = cache_bytes(1), ROW // size
     narrow = tile.columns if _costs(tile, size).panel and m > tile.rows else tile.rows
     deep = min(first * 3 // 4 // (narrow * size), most)
-    if tall > 192 or (pack_b == IN_PLACE and k * abs(p.b_step) * size > PAGES):
+    if tall > 192 or (pack_b == IN_PLACE and _is_spread(p, size)):
         deep = min(deep, most // 2)
     deep = max(deep // 8 * 8, 8)
     deep = _up(-(-k // -(-k // deep)), 4)
@@ -252,6 +252,11 @@ def _arena_bytes(cut: Cut, tile: TileShape, size: int) -> int:
     return (a + b + cut.tall * wide) * size
 
 
+def _is_spread(p: Product, size: int) -> bool:
+    """Return True if a block of B, where it lies, is in too many pages."""
+    return min(p.k, ROW // size) * abs(p.b_step) * size > PAGES
+
+
 def _conflicts(line: int, rows: int) -> bool:
     """Return True if lines so many bytes apart need more ways of the first cache than it has."""
     sets = 4096 // math.gcd(line, 4096)
@@ -272,7 +277,8 @@ def _cost(p: Product, cut: Cut, items: int, tile: TileShape, size: int) -> float
     if cut.pack_a != IN_PLACE:
         total += c.copied * m * k * across
     if cut.pack_b == IN_PLACE:
-        total += c.near * n * k * down if k * abs(p.b_step) * size > PAGES else 0
+        if _is_spread(p, size):  # and blocks find it in the second cache only if it is shallow
+            total += c.near * n * k * (1 if k <= SHALLOW else down)
         if _conflicts(abs(p.b_step) * size, 64):
             total += c.far * multiplied
     elif cut.shared:
