@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import flowvm as flow
-from tools.bench import eager, graph, machine, reading, recorder, startup, targets, top
+from tools.bench import eager, graph, machine, products, reading, recorder, startup, targets, top
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,reading,kernels,graph,recorder,top,machine,startup"
+GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,startup"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -39,14 +39,17 @@ def _peers(names: str) -> dict[str, Any]:
     return found
 
 
-def _all(groups: list[str], peers: str, rounds: int, only: str, folder: str) -> Iterator[Result]:
-    found = _peers(peers)
+def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
+    rounds, only, folder = options.rounds, options.only, options.checkout
+    found = _peers(options.peers)
     if "eager" in groups:
         yield from eager.results(found, rounds)
     if "reading" in groups:
         yield from reading.results(found, rounds, only)
     if "kernels" in groups:
         yield from targets.results(list(found), rounds, only, folder)
+    if "products" in groups:
+        yield from products.results(found, rounds, only, options.threads)
     if "graph" in groups:
         yield from graph.results(list(found), rounds)
     if "recorder" in groups:
@@ -73,11 +76,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="rows whose name has this text")
     parser.add_argument("--checkout", default="", metavar="FOLDER", help="flowvm elsewhere")
     parser.add_argument("--cpu", action="store_true", help="the lowest CPU seconds")
+    parser.add_argument("--threads", type=int, default=1, help="of products, ours and PyTorch's")
     options = parser.parse_args()
     flow.set_num_threads(1)
     rows = []
     groups = options.groups.split(",")
-    for row in _all(groups, options.peers, options.rounds, options.only, options.checkout):
+    for row in _all(groups, options):
         if options.only not in row.name:
             continue
         rows.append(row)

@@ -995,7 +995,7 @@ class Engine:
         """
         if self.words[CTL.LEVEL] > 1 or config.debug >= 2 or self.broken:
             return False
-        if hot.get("departed") and not (hot["recorder"]() is hot["listener"]() is None):
+        if hot.get("departed") and not (hot["recorder"]() is hot["trace_recorder"]() is None):
             return False
         before = issued()
         for storage in storages:

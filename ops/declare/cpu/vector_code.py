@@ -143,6 +143,13 @@ class Emitter:
         store = self.declared(f"llvm.masked.store.{suffix}.p0", self.ir.VoidType(), args)
         b.call(store, [value, place, self.i32(size), mask])
 
+    def prefetch(self, b: Any, pointer: Any, writes: bool = False) -> None:
+        """Have the line at `pointer`, wherever that points, brought to the first cache."""
+        byte = self.ir.IntType(8).as_pointer()
+        kinds = [byte, self.i32, self.i32, self.i32]
+        fetch = self.declared("llvm.prefetch.p0i8", self.ir.VoidType(), kinds)
+        b.call(fetch, [b.bitcast(pointer, byte), *map(self.i32, (int(writes), 3, 1))])
+
     def _place(self, b: Any, pointer: Any, at: Any) -> tuple[Any, Any, str, int]:
         """Return a vector's address, its stored type, LLVM's suffix of this type, an element's
         bytes.

@@ -33,6 +33,7 @@ from flowvm.ops.products.cpu.gemm_in_place import is_in_place, walk_in_place
 from flowvm.ops.products.cpu.gemm_kernels import (
     DOTS,
     IN_PLACE,
+    PANELS,
     STREAM,
     TILES,
     Plan,
@@ -254,11 +255,11 @@ def _float_launch(
     arena = max(64, arena_elements(plan) * size)
     if not cut.shared:
         return Launch((out,), product_body, tuple(views), (plan,), units, grain, arena=arena)
-    panels = items * -(-p.n // tile.columns)
-    elements = tile.columns * p.k
+    panels, elements = -(-p.n // tile.columns), tile.columns * p.k
     return Launch(
-        (out,), product_body, tuple(views), (plan,), panels, max(1, (CHUNK >> 4) // elements),
-        scratch=panels * elements * size, arena=arena, phases=((units, grain),),
+        (out,), product_body, tuple(views), (plan,), items * -(-panels // PANELS),
+        max(1, (CHUNK >> 4) // (PANELS * elements)), scratch=items * panels * elements * size,
+        arena=arena, phases=((units, grain),),
     )  # fmt: skip
 
 

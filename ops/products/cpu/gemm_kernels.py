@@ -44,6 +44,7 @@ Array = Any
 TILES, DOTS, STREAM = 0, 1, 2  # ways to multiply
 WIDE = 512  # columns that STREAM does at once, whose sums stay in the first cache
 IN_PLACE, COPIED, TRANSPOSED = 0, 1, 2  # how an operand's blocks are packed
+PANELS = 8  # of B that are packed together into scratch
 
 
 class Plan(NamedTuple):
@@ -131,16 +132,36 @@ def arena_elements(p: Plan) -> int:
 def _pack_a(p: Plan, a: int, rows: int, depth: int, to: int) -> None:
     """A block of A: its rows one after another, or panels of `mr` rows step by step."""
     if p.a_step == 1:
-        for k in range(0, depth, p.nr):
-            width = min(p.nr, depth - k)
-            copy_panel(
-                p.copy, a + k * p.stored, p.a_row, 1, rows, width, to + k * p.size, depth, width
-            )
+        for i in range(rows):  # each as rows of a panel's width, and what is left
+            source, target = a + i * p.a_row * p.stored, to + i * depth * p.size
+            lines, rest = depth // p.nr, depth % p.nr
+            copy_panel(p.copy, source, p.nr, 1, lines, p.nr, target, p.nr, p.nr)
+            if rest:
+                done = lines * p.nr
+                source, target = source + done * p.stored, target + done * p.size
+                copy_panel(p.copy, source, p.nr, 1, 1, rest, target, p.nr, rest)
         return
-    for i in range(0, rows, p.mr):
-        count = min(p.mr, rows - i)
-        source, target = a + i * p.a_row * p.stored, to + i * depth * p.size
-        copy_panel(p.copy, source, p.a_step, p.a_row, depth, count, target, p.mr, count)
+    copy_lines(p, a, p.a_step, p.a_row, depth, rows, to, p.mr)
+
+
+def copy_lines(
+    p: Any, x: int, step: int, column: int, depth: int, columns: int, to: int, wide: int
+) -> None:
+    """Copy `depth` rows to panels of `wide` columns, the last one filled up with zeros.
+
+    A row at a time, since memory likes its lines to be read in order.
+    """
+    whole = columns // wide if column == 1 else 0
+    if whole > 1:
+        for k in range(depth):
+            source, target = x + k * step * p.stored, to + k * wide * p.size
+            copy_panel(p.copy, source, wide, 1, whole, wide, target, depth * wide, wide)
+    else:
+        whole = 0
+    for first in range(whole * wide, columns, wide):
+        width = min(wide, columns - first)
+        source, panel = x + first * column * p.stored, to + first * depth * p.size
+        copy_panel(p.copy, source, step, column, depth, width, panel, wide, wide)
 
 
 def pack_panels(p: Any, b: int, depth: int, columns: int, to: int) -> None:
@@ -148,12 +169,12 @@ def pack_panels(p: Any, b: int, depth: int, columns: int, to: int) -> None:
 
     `p` is a Plan, or another record with the fields of one that are asked for here.
     """
+    if p.pack_b == COPIED:
+        copy_lines(p, b, p.b_step, p.b_column, depth, columns, to, p.nr)
+        return
     for first in range(0, columns, p.nr):
         width = min(p.nr, columns - first)
         source, panel = b + first * p.b_column * p.stored, to + first * depth * p.size
-        if p.pack_b == COPIED:
-            copy_panel(p.copy, source, p.b_step, p.b_column, depth, width, panel, p.nr, p.nr)
-            continue
         for j in range(0, p.nr, p.lanes):
             count = max(0, min(p.lanes, width - j))
             for k in range(0, depth, p.lanes):
@@ -255,7 +276,7 @@ def walk_blocks(
     size, panels = p.stored, -(-p.n // p.nr)
     left, right = (b, a) if p.swap else (a, b)
     packs = p.shared and lo >> PHASE_BITS == 0
-    blocks = panels if packs else p.down * p.across
+    blocks = -(-panels // PANELS) if packs else p.down * p.across
     first = lo & ((1 << PHASE_BITS) - 1)
     for unit in range(first, first + hi - lo):
         item, block = unit // blocks, unit % blocks
@@ -263,8 +284,8 @@ def walk_blocks(
         y = right + b_first * size
         packed = scratch + item * panels * p.nr * p.k * p.size
         if packs:
-            j = block * p.nr
-            width = min(p.nr, p.n - j)
+            j = block * PANELS * p.nr
+            width = min(PANELS * p.nr, p.n - j)
             pack_panels(p, y + j * p.b_column * size, p.k, width, packed + j * p.k * p.size)
             continue
         i, j = block % p.down * p.tall, block // p.down * p.wide

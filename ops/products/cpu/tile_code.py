@@ -15,7 +15,7 @@ from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
 GROUP = 4  # rows that share a pointer into A
-UNROLL = 4  # steps of the depth in one turn of the loop
+AHEAD = 8  # steps of the depth whose row of B is brought to the first cache
 ROWS, COLUMN = 1, 2  # kinds of start: see `multiply_tile`
 
 
@@ -53,10 +53,23 @@ class _Variant:
         self.full = b.icmp_signed("==", self.arguments.columns, e.i64(vectors * e.lanes))
 
     def emit(self) -> None:
-        e, b = self.e, self.b
+        e, b, arguments = self.e, self.b, self.arguments
         sums = self.started()
-        readable = b.or_(self.full, b.icmp_signed("!=", self.arguments.padded, e.i64(0)))
-        sums = self.either(readable, lambda mask: self.product(sums, mask))
+        readable = b.or_(self.full, b.icmp_signed("!=", arguments.padded, e.i64(0)))
+        exact = b.and_(readable, b.icmp_signed("==", arguments.rows, e.i64(self.height)))
+        panel = b.icmp_signed("==", arguments.a_row, e.i64(1))
+        ways, done = [], self.block()
+        for test, product in ((b.and_(exact, panel), self.of_panel), (exact, self.of_rows)):
+            here, other = self.block(), self.block()
+            b.cbranch(test, here, other)
+            b.position_at_end(here)
+            ways.append((product(sums), b.block))
+            b.branch(done)
+            b.position_at_end(other)
+        ways.append((self.of_any(sums), b.block))
+        b.branch(done)
+        b.position_at_end(done)
+        sums = self.merged(ways)
         self.either(self.full, lambda mask: self.stored(sums, mask))
         b.ret_void()
 
@@ -113,12 +126,15 @@ class _Variant:
             return [self.loaded(spot, j, mask) for spot in places() for j in range(self.vectors)]
 
         b.position_at_end(none)
-        self.expected()
+        own = [self.clamped(i) for i in range(self.height)]
+        self.expected(arguments.c, arguments.c_row, own, True)  # storing will find them
         zero = ir.Constant(e.vector, None)
         ways = [([zero] * (self.height * self.vectors), b.block)]
         b.branch(done)
         b.position_at_end(rows)
         ways.append((self.either(self.full, lines), b.block))
+        below = [e.i64(i) for i in range(self.height, 2 * self.height)]
+        self.expected(arguments.start, arguments.start_row, below, False)  # for the next tile
         b.branch(done)
         b.position_at_end(column)
         numbers = [e.splat(b, b.load(spot, align=e.size)) for spot in places()]
@@ -127,61 +143,78 @@ class _Variant:
         b.position_at_end(done)
         return self.merged(ways)
 
-    def expected(self) -> None:
-        """Have C's lines brought to the cache while the sums are made: storing will find them."""
-        e, b, arguments = self.e, self.b, self.arguments
-        byte = ir.IntType(8).as_pointer()
-        fetch = e.declared("llvm.prefetch.p0i8", ir.VoidType(), [byte, e.i32, e.i32, e.i32])
-        for i in range(self.height):
-            row = b.gep(arguments.c, [b.mul(arguments.c_row, self.clamped(i))])
+    def expected(self, pointer: Any, step: Any, rows: list[Any], writes: bool) -> None:
+        """Have lines of these rows brought to the cache while the sums are made."""
+        e, b = self.e, self.b
+        for i in rows:
+            row = b.gep(pointer, [b.mul(step, i)])
             for j in range(0, self.vectors * e.lanes, 64 // e.size):
-                spot = b.bitcast(b.gep(row, [e.i64(j)]), byte)
-                b.call(fetch, [spot, e.i32(1), e.i32(3), e.i32(1)])
+                e.prefetch(b, b.gep(row, [e.i64(j)]), writes)
 
-    def product(self, sums: list[Any], mask: Any) -> list[Any]:
-        """The loops over the depth: UNROLL steps a turn, then the rest one by one.
+    def of_panel(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps where A's numbers of a step lie side by side, as in a packed
+        panel: one pointer and constants are all that their addresses take.
+        """
+        e, arguments = self.e, self.arguments
+        behind = [[e.i64(i) for i in range(self.height)]]
+        return self.loop(sums, [arguments.a], [arguments.a_step], behind, None)
 
-        A pointer to every fourth row of A, and the offsets of the rows behind it, are all that the
-        addresses of A take: twelve pointers would not fit into the registers of an x86.
+    def of_rows(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps for any strides of A.
+
+        A pointer to every fourth row, and the offsets of the rows behind it, are all that the
+        addresses of A take: twelve pointers would not fit into the registers of an x86.  LLVM would
+        see what they have in common and walk from row to row, an addition for each: so it is not
+        told.
         """
         e, b, arguments = self.e, self.b, self.arguments
-        first = self.height - GROUP
-        starts = range(0, self.height, GROUP)
-        pointers = [b.gep(arguments.a, [b.mul(arguments.a_row, e.i64(i))]) for i in starts]
-        offsets = [b.mul(arguments.a_row, e.i64(i)) for i in range(GROUP)]
-        within = [b.sub(self.clamped(first + i), e.i64(first)) for i in range(GROUP)]
-        last = [b.mul(arguments.a_row, i) for i in within]
-        behind = [*[offsets] * (self.groups - 1), last]
-        state = [arguments.depth, arguments.b, *pointers, *sums]
-        sums_at_most = self.shape.rows * self.shape.vectors
-        # with 16 registers, LLVM would load ahead of an unrolled loop's steps, and spill
-        unrolled = mask is None and sums_at_most > 16
-        for turn in (UNROLL, 1) if unrolled else (1,):
-            state = self.loop(state, turn, behind, mask)
-        return state[2 + self.groups :]
+        row = arguments.a_row
+        starts = [b.gep(arguments.a, [b.mul(row, e.i64(i * GROUP))]) for i in range(self.groups)]
+        pointers = [self.untold(start) for start in starts]
+        steps = [self.untold(arguments.a_step) for _ in starts]
+        one, three = self.untold(row), self.untold(b.mul(row, e.i64(3)))
+        offsets = [e.i64(0), one, b.shl(one, e.i64(1)), three]
+        return self.loop(sums, pointers, steps, [offsets] * self.groups, None)
 
-    def loop(self, state: list[Any], turn: int, behind: list[list[Any]], mask: Any) -> list[Any]:
-        """Emit `turn` steps at a time while so many are left: (steps left, B, A's groups, sums)."""
+    def untold(self, value: Any) -> Any:
+        """The value by way of memory, so that LLVM does not know what it is."""
+        place = self.b.alloca(value.type)
+        self.b.store(value, place)
+        return self.b.load(place)
+
+    def of_any(self, sums: list[Any]) -> list[Any]:
+        """The sums after all steps of a tile that lacks rows or columns."""
+        row, b = self.arguments.a_row, self.b
+        behind = [[b.mul(row, self.clamped(i)) for i in range(self.height)]]
+        return self.loop(sums, [self.arguments.a], [self.arguments.a_step], behind, self.mask)
+
+    def loop(
+        self, sums: list[Any], groups: list[Any], steps: list[Any], behind: list[list[Any]],
+        mask: Any,
+    ) -> list[Any]:  # fmt: skip
+        """The sums after a loop over the depth, one step a turn: more would only be longer.
+
+        `groups` point to rows of A, and move on by `steps`; `behind` has the offsets of each
+        group's rows.
+        """
         e, b, arguments = self.e, self.b, self.arguments
         before, head, done = b.block, self.block(), self.block()
-        b.cbranch(b.icmp_signed(">=", state[0], e.i64(turn)), head, done)
+        b.cbranch(b.icmp_signed(">", arguments.depth, e.i64(0)), head, done)
         b.position_at_end(head)
+        state = [arguments.depth, arguments.b, *groups, *sums]
         phis = [b.phi(value.type) for value in state]
         left, row, *rest = phis
-        groups, sums = rest[: self.groups], rest[self.groups :]
-        for _ in range(turn):
-            sums = self.step(groups, behind, row, sums, mask)
-            row = b.gep(row, [arguments.b_row])
-            groups = [b.gep(pointer, [arguments.a_step]) for pointer in groups]
-        left = b.sub(left, e.i64(turn))
-        after = [left, row, *groups, *sums]
-        for phi, value, again in zip(phis, state, after, strict=True):
+        places = rest[: len(groups)]
+        after = self.step(places, behind, row, rest[len(groups) :], mask)
+        row = b.gep(row, [arguments.b_row])
+        places = [b.gep(place, [step]) for place, step in zip(places, steps, strict=True)]
+        left = b.sub(left, e.i64(1))
+        for phi, value, again in zip(phis, state, [left, row, *places, *after], strict=True):
             phi.add_incoming(value, before)
             phi.add_incoming(again, b.block)
-        end = b.block
-        b.cbranch(b.icmp_signed(">=", left, e.i64(turn)), head, done)
+        b.cbranch(b.icmp_signed(">", left, e.i64(0)), head, done)
         b.position_at_end(done)
-        return self.merged([(state, before), (after, end)])
+        return self.merged([(sums, before), (after, head)])
 
     def step(
         self, groups: list[Any], behind: list[list[Any]], row: Any, sums: list[Any], mask: Any
@@ -189,9 +222,14 @@ class _Variant:
         """The sums after one step of the depth."""
         e, b = self.e, self.b
         vectors = [self.loaded(row, j, mask) for j in range(self.vectors)]
+        if mask is None:
+            later = b.gep(row, [b.mul(self.arguments.b_row, e.i64(AHEAD))])
+            for j in range(0, self.vectors * e.lanes, 64 // e.size):
+                e.prefetch(b, b.gep(later, [e.i64(j)]))
         after = []
         for i in range(self.height):
-            spot = b.gep(groups[i // GROUP], [behind[i // GROUP][i % GROUP]])
+            many = len(behind[0])
+            spot = b.gep(groups[i // many], [behind[i // many][i % many]])
             number = e.splat(b, b.load(spot, align=e.size))
             for j, vector in enumerate(vectors):
                 after.append(e.fma(b, number, vector, sums[i * self.vectors + j]))

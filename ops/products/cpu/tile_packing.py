@@ -13,6 +13,8 @@ from llvmlite import ir
 from flowvm.ops.declare.cpu.vector_code import Emitter
 from flowvm.ops.products.cpu.tile_shape import TileShape
 
+AHEAD = 8  # rows of a copy whose lines are brought to the cache: they are far from each other
+
 
 def emit_copy(dtype: str, shape: TileShape) -> ir.Module:
     """A module whose function `entry` is `copy_panel`, from memory of `dtype`."""
@@ -44,12 +46,18 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
     function = e.function("entry", [source, n, n, n, n, to, n, n])
     x, x_row, x_column, rows, columns, y, y_row, width = function.args
     b = ir.IRBuilder(function.append_basic_block("entry"))
-    near, far, whole, part, end = (function.append_basic_block() for _ in range(5))
+    near, far, whole, short, narrow, part, end = (function.append_basic_block() for _ in range(7))
+    last = b.sub(columns, n(1))
     b.cbranch(b.icmp_signed("==", x_column, n(1)), near, far)
 
     def rows_copied(read: list[Any], write: list[Any]) -> None:
+        ends = [*(n(j * e.lanes) for j in range(len(read))), last]
+
         def row(i: Any) -> None:
             source, target = b.gep(x, [b.mul(x_row, i)]), b.gep(y, [b.mul(y_row, i)])
+            later = b.gep(x, [b.mul(x_row, b.add(i, n(AHEAD)))])
+            for place in ends:
+                e.prefetch(b, b.gep(later, [place]))
             values = [e.load(b, source, j * e.lanes, mask) for j, mask in enumerate(read)]
             for j, (value, mask) in enumerate(zip(values, write, strict=True)):
                 e.store(b, value, target, j * e.lanes, mask)
@@ -59,9 +67,14 @@ def _copy(e: Emitter, vectors: int, source: Any, to: Any) -> ir.Module:
 
     b.position_at_end(near)
     full = [b.icmp_signed("==", size, n(vectors * e.lanes)) for size in (columns, width)]
-    b.cbranch(b.and_(*full), whole, part)
+    b.cbranch(b.and_(*full), whole, short)
     b.position_at_end(whole)
     rows_copied([None] * vectors, [None] * vectors)
+    b.position_at_end(short)
+    few = [b.icmp_signed("<=", size, n(e.lanes)) for size in (columns, width)]
+    b.cbranch(b.and_(*few), narrow, part)
+    b.position_at_end(narrow)
+    rows_copied([e.mask(b, columns)], [e.mask(b, width)])
     b.position_at_end(part)
     rows_copied(e.masks(b, columns, vectors), e.masks(b, width, vectors))
 

@@ -178,9 +178,11 @@ def test_blocks_fit_the_arena(rng, monkeypatch):
                 p = Product(m, n, k, *(int(x) for x in strides))
                 items, half = int(rng.choice([1, 100])), bool(rng.integers(2)) and size == 4
                 cut = cut_up(p, TILES, items, tile, size, half)
-                a = -(-cut.tall // rows) * rows * cut.deep
+                a = -(-cut.tall // rows) * rows * cut.deep if cut.pack_a else 0
                 panels = -(-cut.wide // tile.columns) * tile.columns
-                elements = a + panels * cut.deep + cut.tall * panels
+                b = panels * cut.deep if cut.pack_b and not cut.shared else 0
+                elements = a + b + cut.tall * panels
+                assert cut.wide % tile.columns == 0 or cut.wide >= n, (p, cut)
                 assert elements * size <= ARG.ARENA_BYTES, (p, cut)
 
 
