@@ -93,10 +93,12 @@ if TYPE_CHECKING:
         cast as cast, global_to_global as global_to_global, local_to_global as local_to_global,
     )
     from flowvm.natives import (
-        alpha_dropout as alpha_dropout, constant_pad_nd as constant_pad_nd, embedding_renorm_ as
-        embedding_renorm_, feature_alpha_dropout as feature_alpha_dropout, feature_dropout as
-        feature_dropout, frobenius_norm as frobenius_norm, grid_sampler as grid_sampler,
-        native_group_norm as native_group_norm, native_layer_norm as native_layer_norm,
+        alpha_dropout as alpha_dropout, batch_norm as batch_norm, constant_pad_nd as
+        constant_pad_nd, dropout as dropout, embedding as embedding, embedding_bag as embedding_bag,
+        embedding_renorm_ as embedding_renorm_, feature_alpha_dropout as feature_alpha_dropout,
+        feature_dropout as feature_dropout, frobenius_norm as frobenius_norm, grid_sampler as
+        grid_sampler, group_norm as group_norm, instance_norm as instance_norm, layer_norm as
+        layer_norm, native_group_norm as native_group_norm, native_layer_norm as native_layer_norm,
         norm_except_dim as norm_except_dim, nuclear_norm as nuclear_norm, rrelu as rrelu,
     )
     from flowvm.nn.composites.activations import (
@@ -163,8 +165,9 @@ _LATE: dict[str, str] = {
         "new_zeros", "normal_", "repeat", "to_global", "to_local", "view",
     ), "flowvm.methods"),
     **dict.fromkeys((
-        "alpha_dropout", "constant_pad_nd", "embedding_renorm_", "feature_alpha_dropout",
-        "feature_dropout", "frobenius_norm", "grid_sampler", "native_group_norm",
+        "alpha_dropout", "batch_norm", "constant_pad_nd", "dropout", "embedding", "embedding_bag",
+        "embedding_renorm_", "feature_alpha_dropout", "feature_dropout", "frobenius_norm",
+        "grid_sampler", "group_norm", "instance_norm", "layer_norm", "native_group_norm",
         "native_layer_norm", "norm_except_dim", "nuclear_norm", "rrelu",
     ), "flowvm.natives"),
     **dict.fromkeys(("quick_gelu", "square_relu"), "flowvm.nn.composites.activations"),

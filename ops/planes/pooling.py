@@ -15,6 +15,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.recording import need_tensor, whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
@@ -219,7 +220,7 @@ def avg_pool1d(
 
 
 # public: flow, F
-@steady
+@with_out
 def avg_pool2d(
     input: Tensor,
     kernel_size: int | Sequence[int],

@@ -36,6 +36,7 @@ def _sizes(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(whole("normalized_shape", "a size", d) for d in sizes)
 
 
+# public: F
 @steady
 def layer_norm(
     input: Tensor,
@@ -97,6 +98,7 @@ def _complex_rms_norm(
     return normal if weight is None else normal * weight
 
 
+# public: F
 @steady
 def group_norm(
     input: Tensor,
@@ -116,6 +118,7 @@ def group_norm(
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
+# public: F
 @steady
 def batch_norm(
     input: Tensor,
@@ -172,6 +175,7 @@ def _by_given(
     return out
 
 
+# public: F
 @steady
 def instance_norm(
     input: Tensor,
@@ -311,7 +315,7 @@ def _register() -> None:
             Sample((rng.standard_normal((2, 2, 2, 2)),)),
         ],
         lambda x, weight=None, bias=None: _group_reference(x, x.shape[1], weight, bias),
-        errors=((lambda flow: flow.instance_norm(flow.ones(2, 3, 1)), ValueError),),
+        errors=((lambda flow: instance_norm(flow.ones(2, 3, 1)), ValueError),),
     )
 
     def batch(rng: np.random.Generator) -> list[Sample]:
@@ -327,12 +331,10 @@ def _register() -> None:
         batch,
         _batch_reference,
         errors=(
-            (lambda flow: flow.batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
-            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None), ValueError),
+            (lambda flow: batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
+            (lambda flow: batch_norm(flow.ones(2, 3), None, None), ValueError),
             (
-                lambda flow: flow.batch_norm(
-                    flow.ones(2, 3), None, None, flow.ones(2), training=True
-                ),
+                lambda flow: batch_norm(flow.ones(2, 3), None, None, flow.ones(2), training=True),
                 RuntimeError,
             ),
         ),

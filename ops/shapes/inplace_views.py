@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.reading import wait_for
 from flowvm.eager.tensor import Tensor, alias, method
@@ -86,6 +87,7 @@ def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
 
 
 @method()
+@spelled(the_template="other")
 def resize_as_(x: Tensor, other: Tensor, **options: Any) -> Tensor:
     """`x.resize_(other.shape)`."""
     accept("resize_as_", options)

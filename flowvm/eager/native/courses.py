@@ -22,7 +22,7 @@ from types import FunctionType
 from typing import Any, TypeVar
 
 from flowvm.eager.hearing import Call, Hearing, Into, Pieces, Record, View
-from flowvm.eager.keywords import by_numpys_names
+from flowvm.eager.keywords import by_common_names
 from flowvm.eager.modes import grad_enabled, listening
 from flowvm.eager.native import install
 from flowvm.eager.native.objects import new_call
@@ -263,7 +263,7 @@ def is_flowvms(function: Any) -> bool:
 
 def steady(function: Function) -> Function:
     """The function, which is steady: its calls follow their courses, if calls are to be native."""
-    return _followed(by_numpys_names(function), FRONT)
+    return _followed(by_common_names(function), FRONT)
 
 
 def steady_gradient(function: Function) -> Function:
