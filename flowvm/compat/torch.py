@@ -34,6 +34,7 @@ VERSION: Final = Version("2.13.0+flowvm")
 _ELSEWHERE: Final = {
     "_C": "compat.native",
     "__config__": "compat.build",
+    "_utils": "compat.coalescing",
     "_dynamo.eval_frame": "compat.dynamo",
     "_tensor_str": "compat.tensor_str",
     "autograd.forward_ad": "func.forward_ad",
@@ -46,6 +47,7 @@ _ELSEWHERE: Final = {
     "_subclasses.fake_tensor": "compat.fake",
     "distributed.algorithms": "compat.joins",
     "distributed.algorithms.join": "compat.joins",
+    "distributed.nn.functional": "distributed.nn",
     "distributed.constants": "distributed.groups",
     "fx.experimental": "fx",
     "fx.experimental.proxy_tensor": "compat.fake",

@@ -53,6 +53,7 @@ else:
 required: Final = object()  # a default that says: each group must have this option
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
+ParamsT = Params  # PyTorch's name
 C = TypeVar("C", bound=type)
 
 

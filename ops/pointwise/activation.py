@@ -492,6 +492,10 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_mish, input, inplace)
 
 
+# OneFlow's methods
+Tensor.silu, Tensor.selu, Tensor.mish = silu, selu, mish  # type: ignore[attr-defined]
+
+
 @with_out
 def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold.
