@@ -72,15 +72,15 @@ from flowvm.streams import Stream, current_stream, get_num_threads, set_num_thre
 
 if TYPE_CHECKING:
     from flowvm import (
-        accelerator as accelerator, amp as amp, array_api as array_api, backends as backends, comm
-        as comm, cuda as cuda, datasets as datasets, distributed as distributed, distributions as
-        distributions, env as env, fft as fft, func as func, futures as futures, fx as fx, graph as
-        graph, hub as hub, jit as jit, lab as lab, library as library, linalg as linalg, lowrank as
-        lowrank, masked as masked, memory as memory, mock_torch as mock_torch, mps as mps,
-        multiprocessing as multiprocessing, nn as nn, onnx as onnx, optim as optim, overrides as
-        overrides, profiler as profiler, random as random, return_types as return_types, sbp as sbp,
-        signal as signal, sparse as sparse, special as special, testing as testing, utils as utils,
-        xpu as xpu,
+        accelerator as accelerator, amp as amp, array_api as array_api, asyncs as asyncs, backends
+        as backends, comm as comm, cuda as cuda, datasets as datasets, distributed as distributed,
+        distributions as distributions, env as env, fft as fft, func as func, futures as futures, fx
+        as fx, graph as graph, hub as hub, jit as jit, lab as lab, library as library, linalg as
+        linalg, lowrank as lowrank, masked as masked, memory as memory, mock_torch as mock_torch,
+        mps as mps, multiprocessing as multiprocessing, nn as nn, onnx as onnx, optim as optim,
+        overrides as overrides, profiler as profiler, random as random, return_types as
+        return_types, sbp as sbp, signal as signal, sparse as sparse, special as special, testing as
+        testing, utils as utils, xpu as xpu,
     )
     from flowvm.amp.autocast_mode import autocast
     from flowvm.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
@@ -238,7 +238,7 @@ _LATE_MODULES = (
     "testing", "utils", "xpu",
 )  # fmt: skip
 _UNLISTED_MODULES = (
-    "comm", "fft", "func", "graph", "linalg", "lowrank", "masked", "memory", "mock_torch",
+    "asyncs", "comm", "fft", "func", "graph", "linalg", "lowrank", "masked", "memory", "mock_torch",
     "return_types", "signal", "special",
 )  # fmt: skip
 

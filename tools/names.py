@@ -31,7 +31,7 @@ class Use(NamedTuple):
     """The uses of a name."""
 
     name: str
-    count: int
+    uses: int
     programs: int  # folders directly below those that were given, or these themselves
     place: str  # of the first one
     why: str  # "" for a name that is there
@@ -54,13 +54,15 @@ def names_in(text: str) -> Iterator[tuple[str, int]]:
                     yield alias.name, node.lineno
                     root = alias.name.partition(".")[0]
                     known[alias.asname or root] = alias.name if alias.asname else root
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            if node.module.partition(".")[0] in compat.ROOTS:
-                yield node.module, node.lineno
-                for alias in node.names:
-                    if alias.name != "*":
-                        known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-                        yield f"{node.module}.{alias.name}", node.lineno
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            module = node.module or ""
+            if module.partition(".")[0] not in compat.ROOTS:
+                continue
+            yield module, node.lineno
+            for alias in node.names:
+                if alias.name != "*":
+                    known[alias.asname or alias.name] = f"{module}.{alias.name}"
+                    yield f"{module}.{alias.name}", node.lineno
     inner = {id(n.value) for n in nodes if isinstance(n, ast.Attribute)}
     for node in nodes:
         if isinstance(node, ast.Attribute) and id(node) not in inner:
@@ -111,7 +113,8 @@ def why(name: str) -> str:
 def uses(folders: Iterable[Path]) -> list[Use]:
     """The names that the programs in these folders use, most used first."""
     counts: Counter[str] = Counter()
-    programs, places = defaultdict(set), {}
+    programs: dict[str, set[str]] = defaultdict(set)
+    places: dict[str, str] = {}
     for program, path in files_of(folders):
         for name, line in names_in(path.read_text(errors="replace")):
             counts[name] += 1
@@ -132,9 +135,9 @@ def uses(folders: Iterable[Path]) -> list[Use]:
         programs[key] |= programs[name]
         told = why(gone) if gone else ""
         first = before.place if before else places[name]
-        total = count + (before.count if before else 0)
+        total = count + (before.uses if before else 0)
         rows[key] = Use(key, total, len(programs[key]), first, told)
-    return sorted(rows.values(), key=lambda u: (-u.programs, -u.count, u.name))
+    return sorted(rows.values(), key=lambda u: (-u.programs, -u.uses, u.name))
 
 
 def main() -> int:
@@ -149,7 +152,7 @@ def main() -> int:
     found = uses(asked.folders)
     missing = [use for use in found if use.why]
     for use in found if asked.all else missing:
-        print(f"{use.programs:4d} {use.count:5d}  {use.name}  ({use.place})")
+        print(f"{use.programs:4d} {use.uses:5d}  {use.name}  ({use.place})")
         if use.why:
             print(f"{'':12s}{use.why}")
     print(f"{len(missing)} of {len(found)} names are missing")

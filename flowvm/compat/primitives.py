@@ -1,7 +1,7 @@
 """`oneflow._C`: OneFlow's functions by the names and arguments that its programs call them with.
 
-Here are those that differ from `flow`'s and `nn.functional`'s; all others are these (`named`).  What
-OneFlow fused by hand is written as what it computes: graphs fuse it.
+Here are those that differ from `flow`'s and `nn.functional`'s; all others are these (`named`).
+What OneFlow fused by hand is written as what it computes: graphs fuse it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def matmul(
     transpose_a: bool = False,
     transpose_b: bool = False,
     alpha: float = 1.0,
-) -> Tensor:
+) -> Any:
     """`alpha` times the product, of tensors whose last two dimensions may be exchanged first."""
     a = input.transpose(-2, -1) if transpose_a else input
     b = other.transpose(-2, -1) if transpose_b else other
@@ -46,42 +46,42 @@ def matmul(
     return product if alpha == 1.0 else product * alpha
 
 
-def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+def gather(x: Tensor, indices: Tensor, axis: int = 0) -> Any:
     """The slices of `x` along `axis` that integers of any shape name: that shape in its place."""
     at = axis % x.ndim
     rows = ops.index_select(x, at, indices.reshape(-1))
     return rows.reshape((*x.shape[:at], *indices.shape, *x.shape[at + 1 :]))
 
 
-def transpose(input: Tensor, perm: Sequence[int]) -> Tensor:
+def transpose(input: Tensor, perm: Sequence[int]) -> Any:
     """The dimensions in the order `perm`."""
     return input.permute(tuple(perm))
 
 
-def cast(x: Tensor, dtype: Any, pin_memory: bool = False) -> Tensor:
+def cast(x: Tensor, dtype: Any, pin_memory: bool = False) -> Any:
     """The tensor in another dtype."""
     return x.to(dtype)
 
 
-def identity(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Any:
     """The tensor itself: also where OneFlow's autocast has its own rules for it."""
     return x
 
 
-def bias_add(x: Tensor, bias: Tensor, axis: int = 1) -> Tensor:
+def bias_add(x: Tensor, bias: Tensor, axis: int = 1) -> Any:
     """`bias`, a vector along `axis`, added to `x`."""
     shape = [1] * x.ndim
     shape[axis] = -1
     return x + bias.reshape(shape)
 
 
-def softmax(x: Tensor, dim: int | None = None) -> Tensor:
+def softmax(x: Tensor, dim: int | None = None) -> Any:
     """softmax over `dim`, by default the last one."""
     out: Tensor = ops.softmax(x, -1 if dim is None else dim)
     return out
 
 
-def log_softmax(x: Tensor, dim: int | None = None) -> Tensor:
+def log_softmax(x: Tensor, dim: int | None = None) -> Any:
     """log_softmax over `dim`, by default the last one."""
     out: Tensor = ops.log_softmax(x, -1 if dim is None else dim)
     return out
@@ -97,7 +97,7 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
-) -> Tensor:
+) -> Any:
     """`F.cross_entropy`."""
     return F.cross_entropy(
         input, target, weight, ignore_index=ignore_index, reduction=reduction,
@@ -105,14 +105,14 @@ def cross_entropy(
     )  # fmt: skip
 
 
-def sparse_softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+def sparse_softmax_cross_entropy(logits: Tensor, label: Tensor) -> Any:
     """The cross entropy of each row of logits (*, C) with its class: (*)."""
     rows = logits.reshape((-1, logits.shape[-1]))
     losses = F.cross_entropy(rows, label.reshape(-1), reduction="none")
     return losses.reshape(label.shape)
 
 
-def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Tensor:
+def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Any:
     """The cross entropy of each row of probabilities (*, depth) with its class: (*)."""
     if prediction.shape[-1] != depth:
         raise ArgumentError(f"sparse_cross_entropy: depth {depth}, and {prediction.shape[-1]} rows")
@@ -120,14 +120,14 @@ def sparse_cross_entropy(prediction: Tensor, label: Tensor, depth: int) -> Tenso
     return -own.log()
 
 
-def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+def softmax_cross_entropy(logits: Tensor, label: Tensor) -> Any:
     """The cross entropy of each row of logits with a row of probabilities."""
     return -(label * ops.log_softmax(logits, -1)).sum(-1)
 
 
 def binary_cross_entropy_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, reduction: str = "mean"
-) -> Tensor:
+) -> Any:
     """`F.binary_cross_entropy`."""
     return F.binary_cross_entropy(input, target, weight, reduction=reduction)
 
@@ -138,19 +138,19 @@ def binary_cross_entropy_with_logits_loss(
     weight: Tensor | None = None,
     pos_weight: Tensor | None = None,
     reduction: str = "mean",
-) -> Tensor:
+) -> Any:
     """`F.binary_cross_entropy_with_logits`."""
     return F.binary_cross_entropy_with_logits(
         input, target, weight, reduction=reduction, pos_weight=pos_weight
     )
 
 
-def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+def l1_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Any:
     """`F.l1_loss`."""
     return F.l1_loss(input, target, reduction=reduction)
 
 
-def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -> Tensor:
+def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -> Any:
     """`F.smooth_l1_loss`."""
     return F.smooth_l1_loss(logits, label, beta=beta, reduction=reduction)
 
@@ -158,7 +158,7 @@ def smooth_l1_loss(logits: Tensor, label: Tensor, beta: float, reduction: str) -
 # --- norms ----------------------------------------------------------------------------------------
 
 
-def layer_norm(x: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float) -> Tensor:
+def layer_norm(x: Tensor, begin_norm_axis: int, begin_params_axis: int, epsilon: float) -> Any:
     """`F.layer_norm` over the dimensions from `begin_norm_axis` on."""
     return F.layer_norm(x, tuple(x.shape[begin_norm_axis:]), eps=epsilon)
 
@@ -170,19 +170,19 @@ def layer_norm_affine(
     begin_norm_axis: int,
     begin_params_axis: int,
     epsilon: float,
-) -> Tensor:
+) -> Any:
     """`F.layer_norm` over the dimensions from `begin_norm_axis` on, with its scale and shift."""
     return F.layer_norm(x, tuple(x.shape[begin_norm_axis:]), gamma, beta, epsilon)
 
 
 def rms_norm(
     x: Tensor, weight: Tensor | None, normalized_shape: Sequence[int], epsilon: float = 1e-6
-) -> Tensor:
+) -> Any:
     """`F.rms_norm`."""
     return F.rms_norm(x, tuple(normalized_shape), weight, epsilon)
 
 
-def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Tensor:
+def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Any:
     """The tensor divided by the root of the sum of its squares along `axis`, at least `epsilon`."""
     return input * (input * input).sum(axis, keepdim=True).clamp(min=epsilon).rsqrt()
 
@@ -190,17 +190,17 @@ def l2_normalize(input: Tensor, axis: int = 0, epsilon: float = 1e-12) -> Tensor
 # --- shapes ---------------------------------------------------------------------------------------
 
 
-def reshape_like(x: Tensor, like: Tensor) -> Tensor:
+def reshape_like(x: Tensor, like: Tensor) -> Any:
     """The tensor in the shape of another one."""
     return x.reshape(like.shape)
 
 
-def reduce_sum_like(x: Tensor, like: Tensor, axis: Sequence[int] = ()) -> Tensor:
+def reduce_sum_like(x: Tensor, like: Tensor, axis: Sequence[int] = ()) -> Any:
     """The sums over `axis`, in the shape of `like`."""
     return (x.sum(tuple(axis)) if tuple(axis) else x).reshape(like.shape)
 
 
-def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> tuple[Tensor, ...]:
+def split_like(x: Tensor, like: Sequence[Tensor], axis: int) -> Any:
     """Pieces along `axis`, as long as those of `like`."""
     return x.split([t.shape[axis] for t in like], axis)
 
@@ -209,7 +209,7 @@ def _slices(start: Any, stop: Any, step: Any) -> tuple[slice, ...]:
     return tuple(slice(*ends) for ends in zip(start, stop, step, strict=True))
 
 
-def slice_of(x: Tensor, start: Any, stop: Any, step: Any, enable_view_slice: Any = None) -> Tensor:
+def slice_of(x: Tensor, start: Any, stop: Any, step: Any, enable_view_slice: Any = None) -> Any:
     """`x[start:stop:step]`, of each of the first dimensions."""
     part: Tensor = x[_slices(start, stop, step)]
     return part
@@ -217,14 +217,14 @@ def slice_of(x: Tensor, start: Any, stop: Any, step: Any, enable_view_slice: Any
 
 def slice_update(
     ref: Tensor, value: Tensor, start: Any, stop: Any, step: Any, inplace: bool = False
-) -> Tensor:
+) -> Any:
     """`ref` with `value` at `[start:stop:step]`; itself if `inplace`."""
     changed = ref if inplace else ref.clone()
     changed[_slices(start, stop, step)] = value
     return changed
 
 
-def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor:
+def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Any:
     """`flow.arange` of a global tensor."""
     made: Tensor = ops.arange(start, end, step, **options)
     return made
@@ -233,31 +233,29 @@ def global_arange(start: Any, end: Any, step: Any = 1, **options: Any) -> Tensor
 # --- what OneFlow fused ---------------------------------------------------------------------------
 
 
-def fused_bias_add_gelu(a: Tensor, b: Tensor, *, axis: int) -> Tensor:
+def fused_bias_add_gelu(a: Tensor, b: Tensor, *, axis: int) -> Any:
     """gelu of a sum with a bias."""
     return F.gelu(bias_add(a, b, axis))
 
 
 def fused_bias_add_dropout(
     a: Tensor, b: Tensor, *, p: float = 0.5, axis: int, generator: Any = None
-) -> Tensor:
+) -> Any:
     """Dropout of a sum with a bias."""
     return _dropout(bias_add(a, b, axis), p, generator=generator)
 
 
-def fused_fast_gelu_mul(x: Tensor, multiplier: Tensor) -> Tensor:
+def fused_fast_gelu_mul(x: Tensor, multiplier: Tensor) -> Any:
     """gelu by its tanh approximation, times another tensor."""
     return F.gelu(x, "tanh") * multiplier
 
 
-def quick_gelu(x: Tensor) -> Tensor:
+def quick_gelu(x: Tensor) -> Any:
     """x * sigmoid(1.702 x)."""
     return x * ops.sigmoid(x * 1.702)
 
 
-def fused_scale_tril(
-    x: Tensor, diagonal: int = 0, fill_value: float = 0, scale: float = 1
-) -> Tensor:
+def fused_scale_tril(x: Tensor, diagonal: int = 0, fill_value: float = 0, scale: float = 1) -> Any:
     """`scale * x` on and below a diagonal, `fill_value` above it."""
     below = ops.ones(x.shape[-2:], dtype=bool_, device=x.device).tril(diagonal)
     out: Tensor = ops.where(below, x * scale, fill_value)
@@ -266,7 +264,7 @@ def fused_scale_tril(
 
 def fused_scale_mask_softmax(
     x: Tensor, mask: Tensor, *, fill_value: float = 0.0, scale: float = 1.0
-) -> Tensor:
+) -> Any:
     """softmax over the last dimension of `scale * x`, and of `fill_value` where the mask is 0."""
     masked = ops.where(mask.to(bool_), x * scale, fill_value)
     return softmax(masked)
@@ -301,7 +299,7 @@ def fused_scale_tril_softmax_mask_scale(
     return _dropout(shares, p, generator=generator), shares
 
 
-def local_all_reduce(x: Tensor, inplace: bool = False) -> Tensor:
+def local_all_reduce(x: Tensor, inplace: bool = False) -> Any:
     """The sum of the ranks' tensors, in place of this one's if asked."""
     total = collectives.all_reduce(x)
     return x.copy_(total) if inplace else total

@@ -75,7 +75,8 @@ def all_gather(tensor: Tensor, group: Any = None) -> tuple[Tensor, ...]:
     >>> collective.all_gather(flow.ones(2))
     (tensor([1., 1.]),)
     """
-    return collectives.all_gather(tensor.unsqueeze(0), Group.of(group)).unbind()
+    out: Any = collectives.all_gather(tensor.unsqueeze(0), Group.of(group)).unbind()
+    return out  # type: ignore[no-any-return]
 
 
 def gather(tensor: Tensor, dst: int = 0, group: Any = None) -> tuple[Tensor, ...]:
@@ -120,7 +121,8 @@ def reduce_scatter(
     tensor([1., 1.])
     """
     rows = stack(list(input_list))
-    return functional.reduce_scatter_tensor(rows, op, 0, Group.of(group)).squeeze(0)
+    out: Any = functional.reduce_scatter_tensor(rows, op, 0, Group.of(group)).squeeze(0)
+    return out  # type: ignore[no-any-return]
 
 
 def all_to_all(

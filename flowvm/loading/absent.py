@@ -42,10 +42,6 @@ ABSENT: Final = {
     "utils.mobile_optimizer": "graphs run where Python runs",
     "one_embedding": "a table lies in memory; nn.Embedding, or split it: weight.to_global",
     "remat": "flow.utils.checkpoint computes a part of a model again in backward",
-    "boxing": "to_global changes placement and SBP; a Graph's are planned by its passes",
-    "asyncs": "calls do not wait for kernels; threads of Python issue side by side",
-    "global_mode": "functions that make tensors take placement and sbp; global_view.to_global",
-    "current_global_mode": "there is no global_mode; a tensor has placement and sbp",
     **dict.fromkeys(
         (
             "COCOReader",

@@ -7,11 +7,12 @@ from flowvm.autograd.checkpoint import checkpoint, checkpoint_sequential
 from flowvm.eager.tensor import Tensor
 from flowvm.loading.lazy import lazy
 from flowvm.loading.listing import listing
-from flowvm.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from flowvm.cuda import random as cuda_random
+    from flowvm.utils import _pytree
 else:
+    _pytree = lazy("flowvm.utils._pytree")
     cuda_random = lazy("flowvm.cuda.random")
 
 __all__ = ["checkpoint", "checkpoint_sequential", "get_device_states", "set_device_states"]
@@ -24,8 +25,10 @@ def get_device_states(*args: Any) -> tuple[list[int], list[Tensor]]:
     >>> flow.utils.checkpoint.get_device_states(flow.ones(2))
     ([], [])
     """
-    given = [v for v in tree_leaves(args) if isinstance(v, Tensor) and v.device.type == "cuda"]
-    numbers = sorted({v.device.index for v in given})
+    given = [
+        v for v in _pytree.tree_leaves(args) if isinstance(v, Tensor) and v.device.type == "cuda"
+    ]
+    numbers = sorted({int(v.device.index or 0) for v in given})
     return numbers, [cuda_random.get_rng_state(number) for number in numbers]
 
 

@@ -280,6 +280,8 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
                 flags.append(arg)
             elif isinstance(arg, (str, Device, int)):
                 device = arg
+            elif hasattr(arg, "of_tensor"):  # OneFlow's: a tensor as a graph sees it
+                return arg.of_tensor(x)  # type: ignore[no-any-return]
             elif arg is not None:
                 dtype = arg
         if len(flags) > 1:

@@ -48,7 +48,8 @@ def _shown_as(name: str) -> None:
 
 
 for _name in (
-    "as_strided_", "contiguous_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
+    "as_strided_", "contiguous_",
+    "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
 ):  # fmt: skip
     _shown_as(_name)
 

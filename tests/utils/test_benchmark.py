@@ -46,7 +46,9 @@ def measured(description, times, row="small"):
 
 
 def test_a_table_has_a_column_for_each_description():
-    table = Compare([measured("old", [4e-6]), measured("new", [2e-6]), measured("new", [3e-6], "big")])
+    table = Compare(
+        [measured("old", [4e-6]), measured("new", [2e-6]), measured("new", [3e-6], "big")]
+    )
     table.colorize()
     text = str(table)
     assert text.splitlines()[1].split() == ["|", "old", "|", "new"]
