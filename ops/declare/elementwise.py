@@ -683,7 +683,7 @@ def elementwise(
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
     kept = tuple(s.strip() for s in saves.split(",") if s.strip())
-    keywords = tuple(n.strip() for n in names.split(",") if n.strip())
+    keywords = tuple(names.split(", ")) if names else ()
     twin = None
     if complex:
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
