@@ -41,6 +41,7 @@ ABSENT: Final = {
     "utils.bottleneck": "see flow.profiler",
     "utils.mobile_optimizer": "graphs run where Python runs",
     "one_embedding": "a table lies in memory; nn.Embedding, or split it: weight.to_global",
+    "boxing": "to_global changes placement and SBP; a Graph's are planned by its passes",
     "remat": "flow.utils.checkpoint computes a part of a model again in backward",
     **dict.fromkeys(
         (

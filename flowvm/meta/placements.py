@@ -153,16 +153,10 @@ def _ranks_of(device_ids: Any) -> Any:
     """The ranks that OneFlow's `device_ids` name."""
     if not isinstance(device_ids, dict):
         return device_ids
-    hosts = {int(host): [ids] if isinstance(ids, int) else list(ids)
-             for host, ids in device_ids.items()}  # fmt: skip
-    if set(hosts) == {0}:
-        return hosts[0]
+    hosts = {int(k): [v] if isinstance(v, int) else list(v) for k, v in device_ids.items()}
     each, rest = divmod(here()[1], max(hosts) + 1)
     if rest or any(number >= each for ids in hosts.values() for number in ids):
-        raise ArgumentError(
-            f"placement: device_ids {device_ids} do not fit {here()[1]} ranks on "
-            f"{max(hosts) + 1} hosts; say ranks="
-        )
+        raise ArgumentError(f"placement: device_ids {device_ids} do not fit {here()[1]} ranks")
     return [host * each + number for host, ids in sorted(hosts.items()) for number in ids]
 
 

@@ -2,6 +2,8 @@
 
 A timing waits for the VM before its clock starts and before it stops, so kernels are in it that the
 statement has issued.
+
+Long because what is measured and the tables of it are one public surface.
 """
 
 from __future__ import annotations
@@ -303,9 +305,9 @@ class Compare:
     >>> bench = flow.utils.benchmark
     >>> spec = bench.TaskSpec("f(x)", "pass", label="f", sub_label="small", description="now")
     >>> print(bench.Compare([bench.Measurement(1, [0.002], spec)]))
-    [------ f ------]
+    [----- f ------]
              |  now
-    1 threads: ------
+    1 threads: -----
       small  |  2.00
     <BLANKLINE>
     Times are in milliseconds (ms).
