@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flowvm import mock_torch
 from flowvm.compat import torch as compat
 from flowvm.loading.absent import ABSENT
 
@@ -120,13 +121,8 @@ def uses(folders: Iterable[Path]) -> list[Use]:
             counts[name] += 1
             programs[name].add(program)
             places.setdefault(name, f"{path}:{line}")
-    was = compat.is_installed()
-    compat.install(report=False)
-    try:
+    with mock_torch.enable():
         there = {name: missing_part(name) for name in counts}
-    finally:
-        if not was:
-            compat.uninstall()
     rows: dict[str, Use] = {}
     for name, count in counts.items():
         gone = there[name]

@@ -169,10 +169,8 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     shape   of the array of ranks
     flat    the ranks in C order
 
-    OneFlow's earlier `device_type` and `device_ids` are taken, too: ranks, or in a dict those of
-    each host, of which all have as many.
-
-    ArgumentError for another type, or if `ranks` is no array of ranks.
+    ArgumentError for another type, or if `ranks` is no array of ranks.  OneFlow's earlier
+    `device_type` and `device_ids` are taken, too: ranks, or a dict of those of each host.
 
     >>> flow.placement("cpu", ranks=[0])
     flow.placement(type="cpu", ranks=[0])

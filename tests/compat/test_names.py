@@ -6,7 +6,6 @@ import pytest
 import flowvm as flow
 from flowvm import nn
 from flowvm.compat import framework, primitives
-from flowvm.compat import torch as compat
 from flowvm.compat.coalescing import _flatten_dense_tensors, _unflatten_dense_tensors
 from flowvm.errors import ArgumentError, MissingNameError, ShapeError
 from flowvm.nn import functional as F
@@ -18,9 +17,8 @@ HERE = flow.placement("cpu", [0])
 
 @pytest.fixture
 def installed():
-    compat.install(report=False)
-    yield
-    compat.uninstall()
+    with flow.mock_torch.enable():
+        yield
 
 
 def test_modules_of_both_are_mirrors(installed):
