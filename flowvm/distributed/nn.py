@@ -47,7 +47,7 @@ def all_reduce(tensor: Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> Ten
 
 
 def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> Tensor:
-    """The reduction of the ranks' tensors on rank `dst`, and the tensor itself on the others.
+    """The reduction of the ranks' tensors on rank `dst`, and the tensor's values on the others.
 
     >>> from flowvm.distributed import nn as collective
     >>> collective.reduce(flow.ones(2), 0)
@@ -55,7 +55,7 @@ def reduce(tensor: Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) 
     """
     members = Group.of(group)
     total = functional.all_reduce(tensor, op, members)
-    return _seen(members.rank == members.rank_of(dst, "reduce"), total, tensor)
+    return _seen(members.rank == members.rank_of(dst, "reduce"), total, tensor.detach())
 
 
 def broadcast(tensor: Tensor, src: int, group: Any = None) -> Tensor:
