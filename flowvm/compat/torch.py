@@ -38,6 +38,7 @@ _ELSEWHERE: Final = {
     "boxing": "compat.boxing",
     "boxing.nccl": "compat.boxing",
     "distributed._tensor": "distributed.tensor",
+    "distributed._tensor.device_mesh": "distributed.device_mesh",
     "framework": "compat.framework",
     "framework.args_tree": "compat.framework",
     "framework.balanced_splitter": "compat.framework",
