@@ -73,12 +73,12 @@ from flowvm.streams import Stream, current_stream, get_num_threads, set_num_thre
 
 if TYPE_CHECKING:
     from flowvm import (
-        amp as amp, array_api as array_api, backends as backends, cuda as cuda, datasets as
-        datasets, distributed as distributed, distributions as distributions, fft as fft, func as
-        func, fx as fx, graph as graph, lab as lab, linalg as linalg, memory as memory, nn as nn,
-        onnx as onnx, optim as optim, overrides as overrides, profiler as profiler, random as
-        random, signal as signal, sparse as sparse, special as special, testing as testing, utils as
-        utils,
+        amp as amp, array_api as array_api, asyncs as asyncs, backends as backends, cuda as cuda,
+        datasets as datasets, distributed as distributed, distributions as distributions, fft as
+        fft, func as func, fx as fx, graph as graph, lab as lab, linalg as linalg, memory as memory,
+        nn as nn, onnx as onnx, optim as optim, overrides as overrides, profiler as profiler, random
+        as random, signal as signal, sparse as sparse, special as special, testing as testing, utils
+        as utils,
     )
     from flowvm.torch_names import (
         accelerator as accelerator, comm as comm, env as env, futures as futures, hub as hub, jit as
@@ -97,10 +97,12 @@ if TYPE_CHECKING:
         cast as cast, global_to_global as global_to_global, local_to_global as local_to_global,
     )
     from flowvm.torch_names.natives import (
-        alpha_dropout as alpha_dropout, constant_pad_nd as constant_pad_nd, embedding_renorm_ as
-        embedding_renorm_, feature_alpha_dropout as feature_alpha_dropout, feature_dropout as
-        feature_dropout, frobenius_norm as frobenius_norm, grid_sampler as grid_sampler,
-        native_group_norm as native_group_norm, native_layer_norm as native_layer_norm,
+        alpha_dropout as alpha_dropout, batch_norm as batch_norm, constant_pad_nd as
+        constant_pad_nd, dropout as dropout, embedding as embedding, embedding_bag as embedding_bag,
+        embedding_renorm_ as embedding_renorm_, feature_alpha_dropout as feature_alpha_dropout,
+        feature_dropout as feature_dropout, frobenius_norm as frobenius_norm, grid_sampler as
+        grid_sampler, group_norm as group_norm, instance_norm as instance_norm, layer_norm as
+        layer_norm, native_group_norm as native_group_norm, native_layer_norm as native_layer_norm,
         norm_except_dim as norm_except_dim, nuclear_norm as nuclear_norm, rrelu as rrelu,
     )
     from flowvm.nn.composites.activations import (
@@ -167,8 +169,9 @@ _LATE: dict[str, str] = {
         "new_zeros", "normal_", "repeat", "to_global", "to_local", "view",
     ), "flowvm.methods"),
     **dict.fromkeys((
-        "alpha_dropout", "constant_pad_nd", "embedding_renorm_", "feature_alpha_dropout",
-        "feature_dropout", "frobenius_norm", "grid_sampler", "native_group_norm",
+        "alpha_dropout", "batch_norm", "constant_pad_nd", "dropout", "embedding", "embedding_bag",
+        "embedding_renorm_", "feature_alpha_dropout", "feature_dropout", "frobenius_norm",
+        "grid_sampler", "group_norm", "instance_norm", "layer_norm", "native_group_norm",
         "native_layer_norm", "norm_except_dim", "nuclear_norm", "rrelu",
     ), "flowvm.natives"),
     **dict.fromkeys(("quick_gelu", "square_relu"), "flowvm.nn.composites.activations"),
@@ -239,7 +242,7 @@ _LATE_MODULES = (
     "testing", "utils", "xpu",
 )  # fmt: skip
 _UNLISTED_MODULES = (
-    "comm", "fft", "func", "graph", "linalg", "lowrank", "masked", "memory", "mock_torch",
+    "asyncs", "comm", "fft", "func", "graph", "linalg", "lowrank", "masked", "memory", "mock_torch",
     "return_types", "signal", "special",
 )  # fmt: skip
 

@@ -55,7 +55,11 @@ AT_THE_CALL = {
 
 AT_THE_READ = {
     "index in data": (lambda: x()[flow.tensor([0, 5])], IndexError, "index 5.*size 3"),
-    "embedding": (lambda: flow.embedding(flow.tensor([9]), x()), IndexError, "index 9"),
+    "embedding": (
+        lambda: flow.nn.functional.embedding(flow.tensor([9]), x()),
+        IndexError,
+        "index 9",
+    ),
     "a class": (
         lambda: nn.functional.cross_entropy(x(), flow.tensor([0, 9, 1])),
         IndexError,

@@ -39,7 +39,7 @@ LAYERS = (
     ("vm",),
     ("eager", "memory", "profiler", "streams"),
     ("fields", "launch", "ranks", "return_types"),
-    ("accelerator", "backends", "cuda", "interop", "mps", "ops", "random", "xpu"),
+    ("accelerator", "asyncs", "backends", "cuda", "interop", "mps", "ops", "random", "xpu"),
     ("autograd",),
     ("graph",),
     (

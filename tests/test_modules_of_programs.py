@@ -78,8 +78,6 @@ def test_one_process_is_a_world() -> None:
         (lambda: flow.one_embedding, "nn.Embedding"),
         (lambda: flow.remat, "flow.utils.checkpoint"),
         (lambda: flow.boxing, "to_global"),
-        (lambda: flow.asyncs, "calls do not wait"),
-        (lambda: flow.utils.global_view.global_mode, "take placement and sbp"),
     ],
 )
 def test_what_is_absent_says_what_there_is(ask: Any, message: str) -> None:

@@ -127,15 +127,19 @@ NOTES = {
 
 def page() -> str:
     """The page as the tree has it now."""
+    spaces = names()
+    places = {space: place_of(space) for space in spaces}
+    found = {  # which imports what is late, so all samples are known then
+        space: [n for n in listed if places[space] is not None and hasattr(places[space], n)]
+        for space, listed in spaces.items()
+    }
     samples: dict[int, OpSamples] = {}
     for one in SAMPLES:
         samples.setdefault(id(one.function), one)
         samples.setdefault(id(getattr(one.function, "__wrapped__", one.function)), one)
-    spaces = names()
     summary, sections = [], []
     for space, listed in spaces.items():
-        place = place_of(space)
-        here = [n for n in listed if place is not None and hasattr(place, n)]
+        place, here = places[space], found[space]
         missing = [n for n in listed if n not in here]
         title = "flow" + space.removeprefix("torch")
         summary.append(f"| {title} | {len(here)} | {len(listed)} |")

@@ -27,14 +27,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowvm as flow
+import flowvm.asyncs
 import flowvm.distributed.checkpoint.consolidation
 import flowvm.distributed.checkpoint.format_utils
 import flowvm.distributed.device_mesh
 import flowvm.distributed.fsdp.wrap
 import flowvm.distributed.functional
+import flowvm.distributed.nn
 import flowvm.distributed.tensor.parallel
 import flowvm.distributions.utils
 import flowvm.nn.attention.flex_attention
+import flowvm.utils.benchmark
 import flowvm.utils.dlpack
 import flowvm.utils.flop_counter
 import flowvm.utils.global_view
@@ -69,6 +72,8 @@ SPACES = {
     "env": Space(flow.env, True),
     "mock_torch": Space(flow.mock_torch, True),
     "utils.global_view": Space(flowvm.utils.global_view, True),
+    "utils.benchmark": Space(flowvm.utils.benchmark, True),
+    "asyncs": Space(flowvm.asyncs, True),
     "utils.tensor": Space(flowvm.utils.tensor, True),
     "utils.data": Space(flow.utils.data, True),
     "nn.attention.flex_attention": Space(nn.attention.flex_attention, True),
@@ -104,6 +109,7 @@ SPACES = {
     "distributed.fsdp.wrap": Space(flow.distributed.fsdp.wrap, True),
     "distributed.device_mesh": Space(flow.distributed.device_mesh, True),
     "distributed.functional": Space(flow.distributed.functional, True),
+    "distributed.nn": Space(flow.distributed.nn, True),
     "distributed.tensor": Space(flow.distributed.tensor, True),
     "distributed.tensor.parallel": Space(flow.distributed.tensor.parallel, True),
     "distributed.tensor.placement_types": Space(flow.distributed.tensor.placement_types, True),

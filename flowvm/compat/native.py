@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.accelerator import current_accelerator
+from flowvm.compat import primitives
 from flowvm.eager.overrides import disabled as _disabled_torch_function_impl  # noqa: F401
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ModeError
@@ -85,6 +86,23 @@ def _get_accelerator(check: bool | None = None) -> Device:
     """The device beside the CPU, or the CPU where there is none."""
     found = current_accelerator()
     return cpu if found is None else found
+
+
+# PyTorch's switches of compilers of its own: each answers that it was off
+_SWITCHES = frozenset({
+    "_jit_can_fuse_on_cpu", "_jit_can_fuse_on_gpu", "_jit_override_can_fuse_on_cpu",
+    "_jit_override_can_fuse_on_gpu", "_jit_set_nvfuser_enabled", "_jit_set_nvfuser_guard_mode",
+    "_jit_set_profiling_executor", "_jit_set_profiling_mode", "_jit_set_texpr_fuser_enabled",
+})  # fmt: skip
+
+
+def _off(on: bool = False) -> bool:
+    """Return False: there is nothing to switch."""
+    return False
+
+
+def __getattr__(name: str) -> Any:
+    return _off if name in _SWITCHES else primitives.named(name)
 
 
 class _nn:  # noqa: N801 - PyTorch's name of a module

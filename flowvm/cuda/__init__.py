@@ -23,7 +23,8 @@ from flowvm.loading.listing import listing
 # fmt: off
 from flowvm.cuda.devices import (
     can_device_access_peer, current_device, device, device_count, get_device_capability,
-    get_device_name, get_device_properties, init, is_available, is_initialized, set_device,
+    get_device_name, get_device_properties, init, is_available, is_bf16_supported, is_initialized,
+    set_device,
 )
 from flowvm.cuda.events import (
     Event, Stream, StreamContext, current_stream, default_stream, stream, synchronize,
@@ -49,11 +50,11 @@ __all__ = [
     "StreamContext", "can_device_access_peer", "current_device", "current_stream", "default_stream",
     "device", "device_count", "empty_cache", "get_device_capability", "get_device_name",
     "get_device_properties", "get_per_process_memory_fraction", "get_rng_state",
-    "get_rng_state_all", "graph", "init", "initial_seed", "is_available", "is_initialized",
-    "manual_seed", "manual_seed_all", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
-    "memory_allocated", "memory_reserved", "memory_stats", "memory_summary",
-    "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all", "set_device",
-    "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "stream",
+    "get_rng_state_all", "graph", "init", "initial_seed", "is_available", "is_bf16_supported",
+    "is_initialized", "manual_seed", "manual_seed_all", "max_memory_allocated",
+    "max_memory_reserved", "mem_get_info", "memory_allocated", "memory_reserved", "memory_stats",
+    "memory_summary", "reset_max_memory_allocated", "reset_peak_memory_stats", "seed", "seed_all",
+    "set_device", "set_per_process_memory_fraction", "set_rng_state", "set_rng_state_all", "stream",
     "synchronize",
 ]
 # fmt: on

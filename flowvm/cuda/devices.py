@@ -24,6 +24,16 @@ def is_available() -> bool:
     return device_count() > 0
 
 
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Return True if there is a CUDA device, whose kernels compute bfloat16 in float32 where it
+    has no instructions for it; without `including_emulation` if the device has them, from Ampere
+    on.
+    """
+    if not is_available():
+        return False
+    return including_emulation or get_device_capability()[0] >= 8
+
+
 def device_count() -> int:
     """Return the number of CUDA devices; 0 if CUDA cannot be used."""
     try:

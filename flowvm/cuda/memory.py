@@ -62,8 +62,8 @@ def memory_stats(device: Any = None) -> dict[str, int]:
     }
 
 
-def memory_summary(device: Any = None) -> str:
-    """A few lines on the device's memory, for people."""
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """A few lines on the device's memory, for people; they are few, `abbreviated` or not."""
     index = index_of(device)
     free, total = mem_get_info(index)
     rows = {

@@ -226,14 +226,18 @@ def new_group(
     use_local_synchronization: bool = False,
     group_desc: str | None = None,
     device_id: Any = None,
+    sort_ranks: bool = True,
 ) -> Group:
-    """Return the group of these ranks, in rising order; None: of all ranks.
+    """Return the group of these ranks, in rising order; None: of all ranks.  ArgumentError where
+    `sort_ranks` is False and they are in another order.
 
     Its communicator is made when its ranks first exchange, so ranks outside of it need not call
     this.  `timeout` is the process's, see `init_process_group`.
     """
     needed("new_group")
     _checked_backend("new_group", backend)
+    if not sort_ranks and list(ranks or ()) != sorted(ranks or ()):
+        raise ArgumentError(f"new_group: ranks of a group are in rising order, got {ranks}")
     return Group.of(None if ranks is None else sorted(ranks))
 
 

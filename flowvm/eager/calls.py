@@ -60,15 +60,17 @@ class Callee(Protocol):
 # --- the text ---------------------------------------------------------------------------------
 
 
-def _source(op: Callee) -> str:
-    params = [*op.inputs, *op.attrs, *op.scalars]
-    tensors = "".join(f"{n}, " for n in op.inputs)
-    attrs = "".join(f"{n}, " for n in op.attrs)
-    scalars = "".join(f"{n}, " for n in op.scalars)
-    key = "".join(f"{n}._meta, " for n in op.inputs) + attrs
+def _source(op: Callee, params: Sequence[str]) -> str:
+    """The text; `params` name the inputs, attributes and scalars of a call, in this order."""
+    at_attrs, at_scalars = len(op.inputs), len(op.inputs) + len(op.attrs)
+    inputs, named = params[:at_attrs], params[at_scalars:]
+    tensors = "".join(f"{n}, " for n in inputs)
+    attrs = "".join(f"{n}, " for n in params[at_attrs:at_scalars])
+    scalars = "".join(f"{n}, " for n in named)
+    key = "".join(f"{n}._meta, " for n in inputs) + attrs
     lines = [
         f"def call({', '.join(params)}):",
-        *(_converting_lines(op) if op.amp else ()),
+        *(_converting_lines(tensors) if op.amp else ()),
         "    try:",
         f"        _e = cache[({key})]",
         "    except (KeyError, AttributeError, TypeError): _e = None",
@@ -90,12 +92,12 @@ def _source(op: Callee) -> str:
         ]
     outs = "".join(f"_o{i}, " for i in range(len(op.outputs)))
     operands = [f"_s{i}" for i in range(len(op.outputs))]
-    operands += [f"{n}._ref" for n in (*op.inputs[: op.over is not None], *op.inputs)]
-    values = [*reversed(op.scalars), *reversed(operands), "_word"]
+    operands += [f"{n}._ref" for n in (*inputs[: op.over is not None], *inputs)]
+    values = [*reversed(named), *reversed(operands), "_word"]
     lines += [  # now, while no sequence number is taken: to convert a tensor is to wait for it
         f"    if {n}.__class__ is not float and {n}.__class__ is not int and "
         f"{n}.__class__ is not bool: {n} = as_number({n})"
-        for n in op.scalars
+        for n in named
     ]
     lines += [
         "    _word = _e[0]",
@@ -106,22 +108,21 @@ def _source(op: Callee) -> str:
         "    _write = packs[_e[-1]]" if op.scalars and not op.scalar_kinds else "    _write = pack",
         *publishing(values),
     ]
-    lines += [f"    {n}.bump()" for n in op.inputs if n in op.writes]
+    written = [n for own, n in zip(op.inputs, inputs, strict=True) if own in op.writes]
+    lines += [f"    {n}.bump()" for n in written]
     for i, name in enumerate(op.outputs):
         if name in op.unsized:
             lines.append(f"    unsized(op, _o{i}, _e[{i + 1}])")
     if op.grad is not None and op.inputs:
-        lines += _node_lines(op)
-    written = [n for n in op.inputs if n in op.writes]
+        lines += _node_lines(op, inputs, attrs + scalars)
     results = [f"_o{i}" for i in range(len(op.outputs))] or written[:1]
     lines.append(f"    return {', '.join(results)}")
     body = "\n".join("    " + line for line in lines[1:])
     return f"{lines[0]}\n    try:\n{body}\n    except flow_error as _error: cut(_error); raise\n"
 
 
-def _converting_lines(op: Callee) -> list[str]:
+def _converting_lines(tensors: str) -> list[str]:
     """Ask autocast, where some thread is in a region."""
-    tensors = "".join(f"{n}, " for n in op.inputs)
     return [
         "    if autocast:",
         f"        _t = convert(op, ({tensors}))",
@@ -176,13 +177,12 @@ def _due_lines() -> list[str]:
     ]
 
 
-def _node_lines(op: Callee) -> list[str]:
-    needed = " or ".join(f"{n}._node is not None" for n in op.inputs)
-    edges = "".join(f"{n}._node, " for n in op.inputs)
-    metas = "".join(f"{n}._meta, " for n in op.inputs)
+def _node_lines(op: Callee, inputs: Sequence[str], attrs: str) -> list[str]:
+    needed = " or ".join(f"{n}._node is not None" for n in inputs)
+    edges = "".join(f"{n}._node, " for n in inputs)
+    metas = "".join(f"{n}._meta, " for n in inputs)
     live = range(len(op.differentiable))
     out_metas = "".join(f"_e[{i + 1}], " for i in live)
-    attrs = "".join(f"{n}, " for n in (*op.attrs, *op.scalars))
     lines = [f"    if ({needed}) and (not unrecorded or grad_enabled()):"]
     saved, versions = [], []
     for name in op.saves:
@@ -197,8 +197,9 @@ def _node_lines(op: Callee) -> list[str]:
             saved.append(f"_a{i}")
             versions.append("0")
         else:
-            saved.append(name)
-            versions.append(f"0 if {name}._storage is None else {name}._storage.version")
+            own = inputs[op.inputs.index(name)]
+            saved.append(own)
+            versions.append(f"0 if {own}._storage is None else {own}._storage.version")
     lines.append(
         f"        _node = Node(op, ({edges}), ({''.join(s + ', ' for s in saved)}), "
         f"({''.join(v + ', ' for v in versions)}), ({metas}), ({attrs}), ({out_metas}), _seq)"
@@ -216,14 +217,17 @@ def _node_lines(op: Callee) -> list[str]:
 # --- the function -----------------------------------------------------------------------------
 
 
-def call_function(op: Callee, within: dict[str, Any] = hot) -> Callable[..., Any]:
+def call_function(
+    op: Callee, within: dict[str, Any] = hot, keywords: Sequence[str] = ()
+) -> Callable[..., Any]:
     """The function `call(*inputs, *attrs, *scalars)` that issues `op`, with `within` for globals.
 
-    It gives the op's outputs, or the input that the op writes.
+    It gives the op's outputs, or the input that the op writes.  `keywords` are its parameters'
+    names, where callers know the operands by other ones than the op.
     """
-    names = {*op.inputs, *op.attrs, *op.scalars}
+    params = list(keywords or (*op.inputs, *op.attrs, *op.scalars))
     taken = {
-        n for n in names if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
+        n for n in params if n in hot or n in ("op", "cache", "packs", "pack") or n[:1] == "_" != n
     }
     if taken:
         raise ArgumentError(
@@ -239,11 +243,12 @@ def call_function(op: Callee, within: dict[str, Any] = hot) -> Callable[..., Any
         "pack": struct.Struct(op.scalar_kinds[::-1] + "q" * n_rest).pack_into,
     }
     if within is not hot:
-        call: Callable[..., Any] = generated(_source(op), f"<flowvm call {op.name}>", own, within)
+        call: Callable[..., Any] = generated(
+            _source(op, params), f"<flowvm call {op.name}>", own, within
+        )
         call.__name__ = call.__qualname__ = op.name
         return call
     own.pop("pack" if op.scalars and not op.scalar_kinds else "packs")  # as the text has it
-    params = [*op.inputs, *op.attrs, *op.scalars]
     call = _unwritten_maker(", ".join(own), len(params))(**own)
     call.__name__ = call.__qualname__ = op.name
     assert isinstance(call, FunctionType)
@@ -261,7 +266,8 @@ def _written(op: Callee) -> Callable[..., Any]:
     call: FunctionType = _unwritten[id(op)]
     cells = zip(call.__code__.co_freevars, call.__closure__ or (), strict=True)
     own = {name: cell.cell_contents for name, cell in cells}
-    call.__code__ = generated(_source(op), f"<flowvm call {op.name}>", own).__code__
+    text = _source(op, call.__code__.co_varnames[: call.__code__.co_argcount])
+    call.__code__ = generated(text, f"<flowvm call {op.name}>", own).__code__
     return call
 
 

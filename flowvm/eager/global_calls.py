@@ -90,9 +90,16 @@ def takes_placement(function: Function) -> Function:
         if "placement" in kwargs or "sbp" in kwargs:
             where, sbp = kwargs.pop("placement", None), kwargs.pop("sbp", None)
             return Globals.made(function, args, where, sbp, kwargs)
+        if made_globally.inside and (mode := made_globally.now()) is not None:
+            kwargs.pop("device", None)
+            return Globals.made(function, args, *mode, kwargs)
         return function(*args, **kwargs)
 
     return make  # type: ignore[return-value]
+
+
+# placement and SBP of tensors that are made without their own; None: local ones
+made_globally: Mode[tuple[Any, Any] | None] = Mode(None)
 
 
 # from how many elements on what is made like a tensor that all ranks have is cut among them; 0: not

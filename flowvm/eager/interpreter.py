@@ -107,6 +107,7 @@ class Operator(Unique):
     numbered: Callable[[], Operator] | None = None
     # the operator whose result goes over its first input here: see `going_over`
     over: Operator | None = None
+    keywords: tuple[str, ...] = ()  # of calls, if not the names of inputs, attributes and scalars
     site: Any = field(init=False, default=None, repr=False)  # for native calls
     kept: LRUCache = field(default_factory=lambda: LRUCache("calls"))
     cache: dict[Any, Any] = field(init=False)  # where calls look: the young of `kept`
@@ -118,7 +119,7 @@ class Operator(Unique):
             raise ArgumentError(f"{self.name}: amp is one of {', '.join(AMP)}, not {self.amp!r}")
         self.cache = self.kept.young
         engine.on_entries_full.append(self.kept.forget)
-        self.twin = call_function(self)
+        self.twin = call_function(self, keywords=self.keywords)
         self.call = callable_of(self)
         operators.add(self)
 

@@ -164,17 +164,24 @@ class _Given:
 
 
 # public: flow
-def from_dlpack(obj: Any, *, copy: bool | None = None) -> Tensor:
-    """Return a tensor on the memory of `obj`, on the CPU or on a CUDA device.  `obj` is an array or
-    tensor of any library with DLPack, or a capsule of one.
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Return a tensor on the memory of `ext_tensor`, on the CPU or on a CUDA device: an array or
+    tensor of any library with DLPack, or a capsule of one.  `device` is where a copy goes to.
 
     Memory that kernels cannot use as it is (read-only, negative or zero strides) is copied; `copy`
-    False raises ArgumentError instead, `copy` True always copies.  DeviceError if `obj` lies
+    False raises ArgumentError instead, `copy` True always copies.  DeviceError if it lies
     elsewhere.
 
     >>> flow.from_dlpack(np.arange(3))
     tensor([0, 1, 2])
     """
+    if device is not None:
+        found = from_dlpack(ext_tensor, copy=copy)
+        there: Tensor = found.to(device)
+        if there is not found and copy is False:
+            raise DeviceError(f"from_dlpack: the data is on {found.device}, and copy=False")
+        return there
+    obj = ext_tensor
     if type(obj).__name__ == "PyCapsule":
         obj = _Given(obj)
     if not hasattr(type(obj), "__dlpack__") or not hasattr(type(obj), "__dlpack_device__"):

@@ -44,8 +44,18 @@ class Device(Region):
     type: str
     index: int | None
 
-    def __new__(cls, device: "str | int | Device", index: int | None = None) -> "Device":
-        key = _parse(device, index)
+    def __new__(
+        cls,
+        device: "str | int | Device | None" = None,
+        index: int | None = None,
+        *,
+        type: str | None = None,  # PyTorch's name of the first one
+    ) -> "Device":
+        if type is not None and device is not None:
+            raise ArgumentTypeError(
+                f"device and type are one argument, got {device!r} and {type!r}"
+            )
+        key = _parse(device if type is None else type, index)
         found = _interned.get(key)
         if found is None:
             found = object.__new__(cls)

@@ -326,13 +326,24 @@ def _number_dtype(kind: type) -> DType:
     )
 
 
-def result_type(*operands: Any) -> DType:
-    """Return the dtype of arithmetic on these tensors and Python numbers.
+_OPERANDS: Final = frozenset({
+    "tensor", "other", "scalar", "tensor1", "tensor2", "scalar1", "scalar2",
+})  # fmt: skip
+
+
+def result_type(*operands: Any, **named: Any) -> DType:
+    """Return the dtype of arithmetic on these tensors and Python numbers, which may have PyTorch's
+    names: tensor, other, scalar, tensor1 and so on.
 
     >>> flow.result_type(flow.tensor([1, 2], dtype=flow.uint8), 1.5)
     flow.float32
     """
-    return result_type_of(*[_facts(operand) for operand in operands])
+    if not _OPERANDS.issuperset(named):
+        raise ArgumentTypeError(
+            f"result_type: the names of operands are {', '.join(sorted(_OPERANDS))}, got "
+            f"{', '.join(named)}"
+        )
+    return result_type_of(*[_facts(operand) for operand in (*operands, *named.values())])
 
 
 def _facts(operand: Any) -> tuple[DType, bool] | type:
@@ -364,7 +375,7 @@ def get_default_dtype() -> DType:
 on_default_dtype: list[Callable[[], None]] = []  # called when it is another
 
 
-def set_default_dtype(dtype: DType) -> None:
+def set_default_dtype(d: DType) -> None:
     """Set the dtype of tensors made from Python floats.  Only floating-point dtypes will do.
 
     >>> flow.set_default_dtype(flow.float64)
@@ -373,7 +384,7 @@ def set_default_dtype(dtype: DType) -> None:
     >>> flow.set_default_dtype(flow.float32)
     """
     global _default
-    dtype = as_dtype(dtype)
+    dtype = as_dtype(d)
     if not dtype.is_floating_point or dtype.minifloat:
         raise ArgumentTypeError(
             f"the default dtype must be a floating-point one that ops compute in, got {dtype!r}"

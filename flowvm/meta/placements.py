@@ -149,6 +149,17 @@ def as_sbps(value: Any, placement: placement, ndim: int | None = None) -> Sbps:
 # --- placements -----------------------------------------------------------------------------------
 
 
+def _ranks_of(device_ids: Any) -> Any:
+    """The ranks that OneFlow's `device_ids` name."""
+    if not isinstance(device_ids, dict):
+        return device_ids
+    hosts = {int(k): [v] if isinstance(v, int) else list(v) for k, v in device_ids.items()}
+    each, rest = divmod(here()[1], max(hosts) + 1)
+    if rest or any(number >= each for ids in hosts.values() for number in ids):
+        raise ArgumentError(f"placement: device_ids {device_ids} do not fit {here()[1]} ranks")
+    return [host * each + number for host, ids in sorted(hosts.items()) for number in ids]
+
+
 # public: flow
 class placement:  # noqa: N801 - OneFlow's name, which users write
     """Ranks that hold a tensor: `flow.placement("cpu", ranks=[0, 1])`, or nested lists for ranks of
@@ -158,7 +169,8 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     shape   of the array of ranks
     flat    the ranks in C order
 
-    ArgumentError for another type, or if `ranks` is no array of ranks.
+    ArgumentError for another type, or if `ranks` is no array of ranks.  OneFlow's earlier
+    `device_type` and `device_ids` are taken, too: ranks, or a dict of those of each host.
 
     >>> flow.placement("cpu", ranks=[0])
     flow.placement(type="cpu", ranks=[0])
@@ -171,7 +183,13 @@ class placement:  # noqa: N801 - OneFlow's name, which users write
     _groups: dict[tuple[int, int], tuple[int, ...]]
     devices: dict[Any, PlacedDevice]  # by rank, and by (rank, sbp)
 
-    def __new__(cls, type: str, ranks: Any) -> placement:
+    def __new__(
+        cls, type: str = "", ranks: Any = None, *, device_type: str = "", device_ids: Any = None
+    ) -> placement:
+        if device_ids is not None or device_type:  # OneFlow's earlier names
+            if type or ranks is not None:
+                raise ArgumentError("placement: give type and ranks, or device_type and device_ids")
+            type, ranks = device_type, _ranks_of(device_ids)
         if type not in ("cpu", "cuda"):
             raise ArgumentError(f"placement: type is 'cpu' or 'cuda', got {type!r}")
         array = np.array(ranks)

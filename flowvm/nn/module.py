@@ -418,7 +418,7 @@ class Module:
 
     def to(
         self,
-        device: str | int | Device | DType | Tensor | None = None,
+        device: Any = None,
         dtype: DType | None = None,
         non_blocking: bool = False,
         memory_format: Any = None,
@@ -428,6 +428,9 @@ class Module:
         to(device), to(dtype), to(device, dtype) and to(tensor) all work, and change the module
         itself.  memory_format is taken and means nothing: tensors keep their own strides.
         """
+        if isinstance(device, type):  # OneFlow's: a module as a graph sees it, and the module
+            kind: Any = device
+            return self if isinstance(self, kind) else kind.of_module(self)  # type: ignore[no-any-return]
         if isinstance(device, Tensor):
             like = device
             device, dtype = like.device, like.dtype

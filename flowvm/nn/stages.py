@@ -17,6 +17,8 @@ from flowvm.meta.placements import here, placement
 from flowvm.nn.hooks import Hooks
 from flowvm.ops.collectives.exchanges import TRAFFIC
 
+CHECKPOINTED = "_checkpointed"  # in a module's own attributes, where graphs are to do that
+
 
 class Stage:
     """The number of a stage, and where it is."""
@@ -59,6 +61,25 @@ class ModuleConfig:
         hooks: Hooks | None = self._module._hooks
         found = () if hooks is None else hooks.forward_pre.values()
         return next((hook for hook in found if isinstance(hook, Stage)), None)
+
+    @property
+    def activation_checkpointing(self) -> bool:
+        """Whether graphs forget the module's activations and compute them again in backward: to be
+        set before a graph's first call.
+
+        >>> layer = nn.Linear(2, 2)
+        >>> layer.config.activation_checkpointing = True
+        >>> layer.config.activation_checkpointing
+        True
+        """
+        return CHECKPOINTED in vars(self._module)
+
+    @activation_checkpointing.setter
+    def activation_checkpointing(self, mode: bool) -> None:
+        if mode:
+            vars(self._module)[CHECKPOINTED] = True
+        else:
+            vars(self._module).pop(CHECKPOINTED, None)
 
     def set_stage(self, stage_id: int, placement: Any = None) -> None:
         """Make the module a pipeline stage, or a part of one: numbers count from 0, in the order in

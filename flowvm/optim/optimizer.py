@@ -51,6 +51,7 @@ else:
 required: Final = object()  # a default that says: each group must have this option
 Group = dict[str, Any]
 Params = Iterable[Tensor] | Iterable[Mapping[str, Any]] | Iterable[tuple[str, Tensor]]
+ParamsT = _params_t = Params  # PyTorch's names
 C = TypeVar("C", bound=type)
 
 

@@ -27,6 +27,20 @@ _MORE: Final = (
     "mul", "pow", "sub",
 )
 # fmt: on
+# PyTorch's names of what may be a list, in the order of the arguments
+_COLUMNS: Final = (
+    "other",
+    "tensors1",
+    "tensor1",
+    "tensor2",
+    "scalar",
+    "scalars",
+    "exponent",
+    "weight",
+    "weights",
+    "mat2",
+    "src",
+)  # fmt: skip
 NAMES: Final = frozenset(
     [f"{PREFIX}{name}{end}" for name in (*_UNARY, *_MORE) for end in ("", "_")]
     + [f"{PREFIX}{name}" for name in ("clone", "copy_", "max", "mm", "norm", "zero_")]
@@ -50,7 +64,8 @@ def foreach(name: str) -> Callable[..., Any]:
     in_place = name.endswith("_")
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = _rows(name, self, args)
+        columns = [kwargs.pop(key) for key in _COLUMNS if key in kwargs]
+        rows = _rows(name, self, (*args, *columns))
         results = [one(*row, **kwargs) for row in rows]
         return list(self) if in_place else tuple(results)
 

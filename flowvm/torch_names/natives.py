@@ -16,6 +16,7 @@ from flowvm.nn import functional as F
 from flowvm.nn.utils.weight_norm import norm_except_dim as _norm_except_dim
 from flowvm.ops.declare.composite import need_tensor
 from flowvm.ops.declare.halves import in_float32
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.places.embedding import renormalize
 from flowvm.ops.places.gather import positions_of
 from flowvm.ops.random.generator import Generator
@@ -33,6 +34,159 @@ def alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
     tensor([1., 1.])
     """
     return F.alpha_dropout(input, p, train)
+
+
+def dropout(input: Tensor, p: float = 0.5, train: bool = True, **options: Any) -> Tensor:
+    """`F.dropout(input, p, train)`, and its further arguments by keyword.
+
+    >>> flow.dropout(flow.ones(2), 0.5, False)
+    tensor([1., 1.])
+    """
+    return F.dropout(input, p, options.pop("training", train), **options)
+
+
+def embedding(
+    weight: Tensor,
+    indices: Tensor,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """`F.embedding(indices, weight)`: the table is first here, and `padding_idx` below 0 is none.
+
+    >>> flow.embedding(flow.tensor([[1.0], [2.0]]), flow.tensor([1, 1, 0])).flatten()
+    tensor([2., 2., 1.])
+    """
+    skip = None if padding_idx < 0 else padding_idx
+    rows: Tensor = F.embedding(
+        indices, weight, skip, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse
+    )
+    return rows
+
+
+_BAGS = ("sum", "mean", "max")
+
+
+def embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`F.embedding_bag` of a table, a vector of indices, and where each bag begins; `mode` is 0
+    "sum", 1 "mean" or 2 "max".
+
+    Return the bags, the bag of each index, how many indices each bag has, and for "max" the row
+    that each value is from (else the sizes again).  Indices `padding_idx` do not count.
+
+    >>> table = flow.tensor([[1.0], [2.0]])
+    >>> out, bags, sizes, _ = flow.embedding_bag(table, flow.tensor([0, 1, 1]), flow.tensor([0, 1]))
+    >>> out.flatten(), bags, sizes
+    (tensor([1., 4.]), tensor([0, 1, 1]), tensor([1, 2]))
+    """
+    if mode not in range(3):
+        raise ArgumentError(f"embedding_bag: mode is 0 (sum), 1 (mean) or 2 (max), got {mode!r}")
+    out = F.embedding_bag(
+        indices, weight, offsets, None, 2.0, scale_grad_by_freq, _BAGS[mode], sparse,
+        per_sample_weights, include_last_offset, padding_idx,
+    )  # fmt: skip
+    begins = offsets[:-1] if include_last_offset else offsets
+    bags = ops.searchsorted(begins, ops.arange(indices.numel()).to(begins.dtype), right=True) - 1
+    counted: Any = ops.ones_like(indices)
+    if padding_idx is not None:
+        counted = ops.ne(indices, padding_idx % weight.shape[0]).to(indices.dtype)
+    sizes: Any = ops.zeros(begins.shape[0], dtype=indices.dtype).index_add(0, bags, counted)
+    if mode < 2:
+        return out, bags, sizes, sizes
+    at = [(indices[ops.eq(bags, bag)], out[bag]) for bag in range(begins.shape[0])]
+    rows = [
+        ops.zeros(weight.shape[1], dtype=indices.dtype) if not own.numel()
+        else own[ops.eq(weight.detach()[own], values.detach()).to(indices.dtype).argmax(0)]
+        for own, values in at
+    ]  # fmt: skip
+    return out, bags, sizes, ops.stack(rows)
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int] | int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> Tensor:
+    """`F.layer_norm`; `cudnn_enable` is taken and changes nothing.
+
+    >>> flow.layer_norm(flow.tensor([[1.0, 3.0]]), [2])
+    tensor([[-1.0000,  1.0000]])
+    """
+    return F.layer_norm(input, normalized_shape, weight, bias, eps)
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """`F.group_norm`; `cudnn_enabled` is taken and changes nothing.
+
+    >>> flow.group_norm(flow.tensor([[1.0, 3.0, 10.0, 30.0]]), 2)
+    tensor([[-1.0000,  1.0000, -1.0000,  1.0000]])
+    """
+    return F.group_norm(input, num_groups, weight, bias, eps)
+
+
+def batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """`F.batch_norm`, with weight and bias before the statistics; `cudnn_enabled` changes nothing.
+
+    >>> x = flow.tensor([[1.0, 10.0], [3.0, 30.0]])
+    >>> flow.batch_norm(x, None, None, None, None, True, 0.1, 1e-5, True)
+    tensor([[-1.0000, -1.0000],
+            [ 1.0000,  1.0000]])
+    """
+    return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def instance_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool = True,
+) -> Tensor:
+    """`F.instance_norm`, with weight and bias before the statistics; `cudnn_enabled` changes
+    nothing.
+
+    >>> x = flow.tensor([[[1.0, 3.0], [10.0, 30.0]]])
+    >>> flow.instance_norm(x, None, None, None, None, True, 0.1, 1e-5, True)
+    tensor([[[-1.0000,  1.0000],
+             [-1.0000,  1.0000]]])
+    """
+    return F.instance_norm(
+        input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps
+    )
 
 
 def feature_alpha_dropout(input: Tensor, p: float, train: bool) -> Tensor:
@@ -95,6 +249,7 @@ def constant_pad_nd(input: Tensor, pad: Sequence[int], value: float = 0) -> Tens
     return out
 
 
+@with_out
 def frobenius_norm(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """The root of the sum of squares over `dim`: `flow.linalg.vector_norm(input, 2, dim)`.
 
@@ -105,6 +260,7 @@ def frobenius_norm(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     return out
 
 
+@with_out
 def nuclear_norm(input: Tensor, dim: Any = None, keepdim: bool = False) -> Tensor:
     """Return the sum of singular values of a matrix, or of the matrices in the two dimensions
     `dim`: `flow.linalg.matrix_norm(input, "nuc")`.

@@ -10,14 +10,32 @@ from flowvm.loading.listing import listing
 from flowvm.utils import checkpoint, data
 
 if TYPE_CHECKING:
-    from flowvm.utils import _pytree, cpp_extension, dlpack, global_view, tensor, tensorboard
+    from flowvm.utils import (
+        _pytree,
+        benchmark,
+        cpp_extension,
+        dlpack,
+        global_view,
+        tensor,
+        tensorboard,
+    )
 else:
     _pytree = lazy("flowvm.utils._pytree")
+    benchmark = lazy("flowvm.utils.benchmark")
     cpp_extension = lazy("flowvm.utils.cpp_extension")
     dlpack = lazy("flowvm.utils.dlpack")
     global_view = lazy("flowvm.utils.global_view")
     tensor = lazy("flowvm.utils.tensor")
     tensorboard = lazy("flowvm.utils.tensorboard")
 
-__all__ = ["checkpoint", "cpp_extension", "data", "dlpack", "global_view", "tensor", "tensorboard"]
+__all__ = [
+    "benchmark",
+    "checkpoint",
+    "cpp_extension",
+    "data",
+    "dlpack",
+    "global_view",
+    "tensor",
+    "tensorboard",
+]
 __dir__ = listing(globals())

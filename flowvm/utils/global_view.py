@@ -1,14 +1,17 @@
 """`flow.utils.global_view`: all tensors of a structure made global or local, under OneFlow's names.
 
 A structure is what `flow.utils._pytree` knows: tuples, lists, dicts and so on, with other values
-left as they are.  There is no `global_mode`: functions that make tensors take placement and sbp.
+left as they are.  Inside `global_mode` functions that make tensors make global ones.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
+from flowvm.eager.global_calls import made_globally
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import ArgumentError
 from flowvm.loading.absent import other_names
 from flowvm.loading.listing import listing, own_names
 from flowvm.utils._pytree import tree_map
@@ -40,6 +43,41 @@ def to_global(
         return leaf.to_global(placement, held)
 
     return tree_map(made, input)
+
+
+def global_mode(
+    enabled: bool, placement: Any = None, sbp: Any = None
+) -> AbstractContextManager[None]:
+    """A with statement in which functions that make tensors make global ones, of this placement and
+    SBP, unless they are given their own; `global_mode(False)`: local ones again.
+
+    ArgumentError for True without both.
+
+    >>> here = flow.placement("cpu", [0])
+    >>> with flow.utils.global_view.global_mode(True, placement=here, sbp=flow.sbp.broadcast):
+    ...     x = flow.ones(2)
+    >>> x.is_global, flow.ones(2).is_global
+    (True, False)
+    """
+    if enabled and (placement is None or sbp is None):
+        raise ArgumentError("global_mode: True needs placement and sbp")
+    return made_globally.within((placement, sbp) if enabled else None)
+
+
+class current_global_mode:  # noqa: N801 - OneFlow's name
+    """The global_mode that this thread is in: `is_enabled`, `placement` and `sbp`.
+
+    >>> flow.utils.global_view.current_global_mode().is_enabled
+    False
+    """
+
+    def __init__(self) -> None:
+        mode = made_globally.now()
+        self.is_enabled = mode is not None
+        held: Any
+        self.placement: Any
+        self.placement, held = (None, None) if mode is None else mode
+        self.sbp = held if held is None or isinstance(held, (list, tuple)) else (held,)
 
 
 def to_local(input: Any, *, copy: bool = False) -> Any:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.device import Device, as_device
-from flowvm.meta.dtype import DType, as_dtype
+from flowvm.meta.dtype import DType, as_dtype, result_type
 from flowvm.meta.formats import (
     MemoryFormat,
     accept,
@@ -26,7 +27,7 @@ from flowvm.meta.formats import (
     preserve_format,
 )
 from flowvm.meta.meta import Size, TensorMeta
-from flowvm.ops.declare.elementwise import _apart, record_in_place
+from flowvm.ops.declare.elementwise import _apart, number_tensor, record_in_place
 from flowvm.ops.declare.kinds import is_size
 from flowvm.ops.declare.letters import broadcasting
 from flowvm.ops.declare.rebase import remember_view
@@ -220,21 +221,24 @@ def detach(x: Tensor) -> Tensor:
 
 @method()
 @steady
-def copy_(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-    """Write `source`, broadcast to `x`'s shape and converted to its dtype, into `x`.
+@spelled(other="src")
+def copy_(x: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
+    """Write `src`, broadcast to `x`'s shape and converted to its dtype, into `x`; a number, too.
 
     Neither copies on a device nor between devices block, whatever is asked for.
 
     >>> flow.zeros(2).copy_(flow.tensor([1, 2]))
     tensor([1., 2.])
     """
-    if not isinstance(source, Tensor):
-        raise ArgumentTypeError(f"copy_: source must be a Tensor, got {type(source).__name__}")
-    if broadcast_shapes(x._meta.shape, source._meta.shape) != tuple(x._meta.shape):
+    if isinstance(src, (bool, int, float, complex)):
+        src = number_tensor(src, result_type(src))
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"copy_: src must be a Tensor, got {type(src).__name__}")
+    if broadcast_shapes(x._meta.shape, src._meta.shape) != tuple(x._meta.shape):
         raise ShapeError(
-            f"copy_: source of shape {tuple(source.shape)} does not broadcast to {tuple(x.shape)}"
+            f"copy_: src of shape {tuple(src.shape)} does not broadcast to {tuple(x.shape)}"
         )
-    source = _apart(x, moved(source, x._meta.device))
+    source = _apart(x, moved(src, x._meta.device))
     pending = record_in_place("copy_", _copy, x, (source,), ())
     seq = call_into(_copy, (x,), (source,), traced=pending is None)
     x.bump()
@@ -276,6 +280,8 @@ def to(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
                 flags.append(arg)
             elif isinstance(arg, (str, Device, int)):
                 device = arg
+            elif hasattr(arg, "of_tensor"):  # OneFlow's: a tensor as a graph sees it
+                return arg.of_tensor(x)  # type: ignore[no-any-return]
             elif arg is not None:
                 dtype = arg
         if len(flags) > 1:

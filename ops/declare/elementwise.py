@@ -75,6 +75,8 @@ from flowvm.vm.callers.tracebacks import cut
 NUMBERS = (bool, int, float, np.generic)
 COMPLEX = (complex, np.complexfloating)
 TYPES = ("promote", "number", "float", "bool", "logical", "int", "first")
+NUMPYS = {"x": "input", "a": "input", "x1": "input", "x2": "other"}  # which PyTorch takes, too
+USUAL_NAMES = {1: ("input",), 2: ("input", "other")}  # PyTorch's, by how many there are
 
 
 class Elementwise(Unique):
@@ -99,7 +101,9 @@ class Elementwise(Unique):
         of_numbers: bool = False,
         minifloats: bool = False,
         amp: str = "",
+        names: tuple[str, ...] = (),
     ) -> None:
+        self.names = names or USUAL_NAMES.get(len(args)) or tuple(args)  # as keywords of a call
         self.of_numbers = of_numbers  # no tensor is needed
         self.minifloats = minifloats  # floats of 8 bits are taken
         self.amp = amp  # what autocast converts to
@@ -123,8 +127,10 @@ class Elementwise(Unique):
 
     # --- calling ------------------------------------------------------------------------------
 
-    def __call__(self, *args: Any, out: Tensor | None = None) -> Any:
+    def __call__(self, *args: Any, out: Tensor | None = None, **named: Any) -> Any:
         """The op on tensors and Python numbers; `out` is an existing tensor for the result."""
+        if named:
+            args = self.placed(args, named)
         if out is None:
             try:
                 return self.call(*args)
@@ -133,6 +139,19 @@ class Elementwise(Unique):
                 raise
         changed: Tensor = self._steadily_into(out, *args)
         return changed
+
+    def placed(self, args: Sequence[Any], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments by position, of a call with keywords; ArgumentTypeError for unknown ones,
+        and if one is missing or is there twice.
+        """
+        rest = {NUMPYS.get(n, n) if n not in self.names else n: a for n, a in named.items()}
+        placed = (*args, *(rest.pop(n) for n in self.names[len(args) :] if n in rest))
+        if rest or len(placed) != len(self.names):
+            raise ArgumentTypeError(
+                f"{self.name}() got {len(args)} arguments by position and {', '.join(named)} by "
+                f"keyword; it takes each of {', '.join(self.names)} once"
+            )
+        return placed
 
     @cached_property
     def _steadily_into(self) -> Callable[..., Tensor]:
@@ -373,6 +392,7 @@ class Elementwise(Unique):
             letters=lambda metas, attrs, outs: pointwise(self, pattern, metas, outs),
             amp=self.amp,
             facts=self.facts,
+            keywords=() if numbers else self.names,
             aliases=True,
             refills=next(iter(self.args)) not in _names_in(self.expr, self.name),
         )
@@ -622,6 +642,7 @@ def elementwise(
     minifloats: bool = False,
     several: bool | None = None,
     amp: str = "",
+    names: str = "",
     doc: str = "",
 ) -> Elementwise:
     """Declare an elementwise op.
@@ -644,6 +665,7 @@ def elementwise(
     amp     what autocast converts inputs to: "half", "full", "widest", or "" for as they are
     several `grad` takes several steps, so that of 16 bits it computes in float32; None: where
             `types` is "float"
+    names   keywords of a call for the arguments; default: input, or input and other, else `args`
 
     >>> cube = flow.elementwise("cube", "x * x * x", doc="x ** 3.")
     >>> cube(flow.tensor([1, 2, 3]))
@@ -659,16 +681,20 @@ def elementwise(
         arg, _, rule = part.partition(":")
         rules[arg.strip()] = rule.strip()
     kept = tuple(s.strip() for s in saves.split(",") if s.strip())
+    keywords = tuple(names.split(", ")) if names else ()
     twin = None
     if complex:
         theirs = complex_grad or (grad if real or grad is None else _holomorphic(grad))
         text = complex if isinstance(complex, str) else expr
-        twin = Elementwise(name, text, rules, types, kept, theirs, True, real, amp=amp)
+        twin = Elementwise(
+            name, text, rules, types, kept, theirs, True, real, amp=amp, names=keywords
+        )
     if grad is not None and (types == "float" if several is None else several):
         grad = gradient_in_float32(grad)
     function = Elementwise(
-        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats, amp=amp
-    )
+        name, expr, rules, types, kept, grad, of_numbers=of_numbers, minifloats=minifloats,
+        amp=amp, names=keywords,
+    )  # fmt: skip
     function.twin = twin
     function.__doc__ = function.call.__doc__ = doc
     return function

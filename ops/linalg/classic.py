@@ -12,6 +12,7 @@ import numpy as np
 
 from flowvm import return_types
 from flowvm.eager.autocast import outside
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import DType, int32
@@ -86,6 +87,8 @@ def geqrf(input: Tensor) -> return_types.geqrf:
 
 
 @method()
+@with_out
+@spelled(input2="tau")
 def orgqr(input: Tensor, tau: Tensor) -> Tensor:
     """The Q of `geqrf`'s answer; see `linalg.householder_product`.
 
@@ -99,6 +102,7 @@ def orgqr(input: Tensor, tau: Tensor) -> Tensor:
 
 @method()
 @with_out
+@spelled(input2="tau", input3="other")
 def ormqr(
     input: Tensor, tau: Tensor, other: Tensor, left: bool = True, transpose: bool = False
 ) -> Tensor:
@@ -194,6 +198,7 @@ def lu_unpack(
 
 @method()
 @with_out
+@spelled(input="b")
 def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
     """X with A @ X = b, by the factors of A that `lu` gave; see `linalg.lu_solve`.
 
@@ -211,16 +216,21 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 @method()
 @with_out
 def triangular_solve(
-    b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+    input: Tensor,
+    A: Tensor,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
 ) -> return_types.triangular_solve:
-    """X with A @ X = b for triangular A, or its transpose, and A; see `linalg.solve_triangular`.
+    """X with A @ X = input for triangular A, or its transpose, and A: `linalg.solve_triangular`.
 
     >>> A = flow.tensor([[1.0, 1.0], [0.0, 2.0]])
     >>> flow.triangular_solve(flow.tensor([[3.0], [4.0]]), A)[0]
     tensor([[1.],
             [2.]])
     """
-    a, b = batched(square("triangular_solve", A), matrices("triangular_solve", b, "b"))
+    b = matrices("triangular_solve", input, "input")
+    a, b = batched(square("triangular_solve", A), b)
     t = turned(a) if transpose else a
     x = decompositions.solve_triangular(t, b, upper=upper != transpose, unitriangular=unitriangular)
     return return_types.triangular_solve((x, a.clone()))
@@ -228,6 +238,7 @@ def triangular_solve(
 
 @method()
 @with_out
+@spelled(input="B", input2="L")
 def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
     """X with A @ X = B (*, n, k), by Cholesky's factor of A, the lower one or the `upper`.
 
@@ -243,6 +254,7 @@ def cholesky_solve(B: Tensor, L: Tensor, upper: bool = False) -> Tensor:
 
 @method()
 @with_out
+@spelled(input="L")
 def cholesky_inverse(L: Tensor, upper: bool = False) -> Tensor:
     """The inverse of A, by its Cholesky factor, the lower one or the `upper`.
 

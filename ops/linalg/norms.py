@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
 from flowvm.meta.dtype import DType, as_dtype
@@ -30,6 +31,7 @@ Dims = int | tuple[int, ...] | list[int] | None
 
 @with_out
 @in_float32
+@spelled(input="x")
 def vector_norm(
     x: Tensor,
     ord: float = 2,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm import return_types
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import finfo, int64
@@ -184,6 +185,7 @@ DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
 @with_out
+@spelled(b="B")
 def lstsq(
     A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None
 ) -> return_types.linalg_lstsq:
@@ -264,6 +266,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
 
 
 @with_out
+@spelled(other="B")
 def tensorsolve(A: Tensor, B: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     """X with tensordot(A, X, X.ndim) = B; `dims` of A are moved to the end first.
 

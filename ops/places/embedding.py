@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import recording
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias
@@ -55,6 +56,7 @@ def _one_hot(index: TensorMeta, classes: Count) -> Launch:
 
 
 # public: flow, F
+@spelled(input="tensor")
 def one_hot(
     tensor: Tensor, num_classes: int = -1, on_value: float = 1, off_value: float = 0
 ) -> Tensor:
@@ -99,7 +101,7 @@ def _scaled_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 _scaled_op = Recorded("embedding_scale", _scaled_grad, ("x",))
 
 
-# public: flow, F
+# public: F
 @steady
 def embedding(
     input: Tensor,
@@ -183,10 +185,10 @@ samples(
     ],
     lambda index, weight: weight[index],
     errors=(
-        (lambda flow: flow.embedding(flow.tensor([2]), flow.ones(2, 2)).numpy(), IndexError),
-        (lambda flow: flow.embedding(flow.tensor([-1]), flow.ones(2, 2)).numpy(), IndexError),
-        (lambda flow: flow.embedding(flow.ones(2), flow.ones(2, 2)), RuntimeError),
-        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2)), RuntimeError),
-        (lambda flow: flow.embedding(flow.tensor([0]), flow.ones(2, 2), 5), ValueError),
+        (lambda flow: embedding(flow.tensor([2]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: embedding(flow.tensor([-1]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: embedding(flow.ones(2), flow.ones(2, 2)), RuntimeError),
+        (lambda flow: embedding(flow.tensor([0]), flow.ones(2)), RuntimeError),
+        (lambda flow: embedding(flow.tensor([0]), flow.ones(2, 2), 5), ValueError),
     ),
 )

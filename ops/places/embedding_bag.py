@@ -205,7 +205,7 @@ def _bounds(index: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     return cat((begins, end))
 
 
-# public: flow, F
+# public: F
 def embedding_bag(
     input: Tensor,
     weight: Tensor,
@@ -323,29 +323,29 @@ samples(
     ],
     _reference,
     errors=(
-        (lambda flow: flow.embedding_bag(flow.tensor([[5]]), flow.ones(2, 2)).numpy(), IndexError),
+        (lambda flow: embedding_bag(flow.tensor([[5]]), flow.ones(2, 2)).numpy(), IndexError),
         (
-            lambda flow: flow.embedding_bag(
+            lambda flow: embedding_bag(
                 flow.tensor([1, 0]), flow.ones(2, 2), flow.tensor([1])
             ).numpy(),
             IndexError,
         ),
         (
-            lambda flow: flow.embedding_bag(
+            lambda flow: embedding_bag(
                 flow.tensor([1, 0]), flow.ones(2, 2), flow.tensor([0, 3])
             ).numpy(),
             IndexError,
         ),
-        (lambda flow: flow.embedding_bag(flow.tensor([0]), flow.ones(2, 2)), ValueError),
-        (lambda flow: flow.embedding_bag(flow.tensor([[0]]), flow.ones(2)), RuntimeError),
+        (lambda flow: embedding_bag(flow.tensor([0]), flow.ones(2, 2)), ValueError),
+        (lambda flow: embedding_bag(flow.tensor([[0]]), flow.ones(2)), RuntimeError),
         (
-            lambda flow: flow.embedding_bag(
+            lambda flow: embedding_bag(
                 flow.tensor([0]), flow.ones(2, 2), flow.tensor([0]), include_last_offset=True
             ),
             RuntimeError,
         ),
         (
-            lambda flow: flow.embedding_bag(
+            lambda flow: embedding_bag(
                 flow.tensor([[0]]), flow.ones(2, 2), per_sample_weights=flow.ones(1, 1)
             ),
             ValueError,

@@ -102,7 +102,7 @@ def _weighed(name: str, weight: Any, x: Any, shape: Sequence[int]) -> Any:
 @with_out
 def histogram(
     input: Tensor,
-    bins: Any,
+    bins: Any = 100,
     *,
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
@@ -130,7 +130,6 @@ def histogram(
 def histogramdd(
     input: Tensor,
     bins: Any,
-    *,
     range: Sequence[float] | None = None,
     weight: Tensor | None = None,
     density: bool = False,

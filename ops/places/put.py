@@ -191,7 +191,7 @@ def segment_reduce(
             f"segment_reduce: reduce is one of {', '.join(_SEGMENT)}, got {reduce!r}"
         )
     if indices is not None or (lengths is None) is (offsets is None):
-        raise ArgumentTypeError("segment_reduce takes lengths or offsets, one of them")
+        raise ArgumentError("segment_reduce takes lengths or offsets, one of them")
     at = wrap_dim("segment_reduce", axis, x.ndim)
     if lengths is None:
         marks: Any = offsets

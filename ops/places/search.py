@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import GRAIN, Launch, View
@@ -177,6 +178,7 @@ def _isin(x: TensorMeta, tests: TensorMeta, invert: bool) -> Launch:
 
 
 @with_out
+@spelled(element="elements", test_element="test_elements")
 def isin(
     elements: Tensor | float,
     test_elements: Tensor | float,

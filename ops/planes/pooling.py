@@ -13,6 +13,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ShapeError
 from flowvm.meta.dtype import int64
 from flowvm.ops.declare.composite import need_tensor, whole
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.planes.conv import _numbers
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -216,7 +217,7 @@ def avg_pool1d(
 
 
 # public: flow, F
-@steady
+@with_out
 def avg_pool2d(
     input: Tensor,
     kernel_size: int | Sequence[int],

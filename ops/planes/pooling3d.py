@@ -16,6 +16,7 @@ from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError
 from flowvm.meta.dtype import int64
 from flowvm.ops.declare.halves import in_float32
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.places.gather import gather
 from flowvm.ops.planes.cpu.pool_kernels import Windows
@@ -102,6 +103,7 @@ def max_pool3d(
     return _largest(input, _parts(sizes), return_indices)
 
 
+@with_out
 @in_float32
 def avg_pool3d(
     input: Tensor,

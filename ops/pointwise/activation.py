@@ -20,6 +20,7 @@ from flowvm.errors import ArgumentError, AutogradError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.composite import need_tensor, wrap_dim
 from flowvm.ops.declare.elementwise import Elementwise, elementwise, fronts_over
+from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.parts.unary import back
 from flowvm.vm.callers.hot import hot
@@ -203,7 +204,7 @@ def leaky_relu(input: Tensor, negative_slope: Number = 0.01, inplace: bool = Fal
     return _with(_leaky_relu, input, inplace, float(negative_slope))
 
 
-@steady
+@with_out
 def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = False) -> Tensor:
     """x where it is greater than `threshold`, `value` elsewhere; both lose their fractions where x
     is of integers.  DTypeError for bools.
@@ -220,7 +221,7 @@ def threshold(input: Tensor, threshold: Number, value: Number, inplace: bool = F
     return _with(_threshold, input, inplace, threshold, value)
 
 
-@steady
+@with_out
 def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x outside [-lambd, lambd], 0 inside.
 
@@ -230,7 +231,7 @@ def hardshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     return _with(_hardshrink, input, False, float(lambd))
 
 
-@steady
+@with_out
 def softshrink(input: Tensor, lambd: Number = 0.5) -> Tensor:
     """x moved towards 0 by lambd, and 0 where that would pass it.
 
@@ -456,7 +457,7 @@ for _method in (hardshrink, prelu):
     setattr(Tensor, _method.__name__, _method)
 
 
-@steady
+@with_out
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """x times the normal distribution below x; "tanh" approximates it.
 
@@ -489,7 +490,11 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
     return _with(_mish, input, inplace)
 
 
-@steady
+# OneFlow's methods
+Tensor.silu, Tensor.selu, Tensor.mish = silu, selu, mish  # type: ignore[attr-defined]
+
+
+@with_out
 def softplus(input: Tensor, beta: Number = 1.0, threshold: Number = 20.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, and x itself where beta * x is above the threshold.
 

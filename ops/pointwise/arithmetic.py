@@ -165,13 +165,27 @@ def _scaled(name: str, other: Any, alpha: Scalar) -> Any:
     return other * alpha
 
 
+def _formerly(name: str, alpha: Any, rest: tuple[Any, ...]) -> tuple[Any, Any]:
+    """(other, alpha) of a call in PyTorch's earlier order, in which alpha is in front of other."""
+    if len(rest) != 1 or isinstance(alpha, Tensor):
+        raise ArgumentTypeError(
+            f"{name} takes (input, other, alpha=1), or (input, number, other); got "
+            f"{2 + len(rest)} arguments"
+        )
+    return rest[0], alpha
+
+
 # public: flow
-def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+def add(
+    input: Any, other: Any, *former: Any, alpha: Scalar = 1, out: Tensor | None = None
+) -> Tensor:
     """`input + alpha * other`, broadcast and promoted; bools: or.
 
     >>> flow.add(flow.ones(2), flow.ones(2), alpha=2)
     tensor([3., 3.])
     """
+    if former:
+        other, alpha = _formerly("add", other, former)
     if alpha != 1:
         other = _scaled("add", other, alpha)
     total: Tensor = _add.call(input, other) if out is None else _add(input, other, out=out)
@@ -179,12 +193,16 @@ def add(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
 
 
 # public: flow
-def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None) -> Tensor:
+def sub(
+    input: Any, other: Any, *former: Any, alpha: Scalar = 1, out: Tensor | None = None
+) -> Tensor:
     """`input - alpha * other`, broadcast and promoted.  DTypeError for bool tensors.
 
     >>> flow.sub(flow.tensor([5, 6]), flow.tensor([1, 2]), alpha=2)
     tensor([3, 2])
     """
+    if former:
+        other, alpha = _formerly("sub", other, former)
     if alpha != 1:
         other = _scaled("sub", other, alpha)
     rest: Tensor = _sub.call(input, other) if out is None else _sub(input, other, out=out)
@@ -192,7 +210,7 @@ def sub(input: Any, other: Any, *, alpha: Scalar = 1, out: Tensor | None = None)
 
 
 # public: flow
-def rsub(input: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+def rsub(input: Tensor, other: Any, alpha: Scalar = 1) -> Tensor:
     """`other - alpha * input`.
 
     >>> flow.rsub(flow.tensor([1, 2]), 10)
@@ -251,15 +269,19 @@ multiply, subtract, divide = mul, sub, div  # public: flow
 
 @method()
 @fronts_over(_add)
-def add_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+def add_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
     """In-place `add`."""
+    if former:
+        other, alpha = _formerly("add_", other, former)
     return _add.into(x, x, other if alpha == 1 else _scaled("add_", other, alpha))
 
 
 @method()
 @fronts_over(_sub)
-def sub_(x: Tensor, other: Any, *, alpha: Scalar = 1) -> Tensor:
+def sub_(x: Tensor, other: Any, *former: Any, alpha: Scalar = 1) -> Tensor:
     """In-place `sub`."""
+    if former:
+        other, alpha = _formerly("sub_", other, former)
     return _sub.into(x, x, other if alpha == 1 else _scaled("sub_", other, alpha))
 
 

@@ -125,6 +125,7 @@ _clamp = elementwise(
     "clamp",
     "minimum(maximum(x, low), high)",
     args="x, low, high",
+    names="input, min, max",
     types="number",
     saves="x, low, high",
     grad=_clamp_grad,
@@ -132,6 +133,7 @@ _clamp = elementwise(
 _clamp_min = elementwise(
     "clamp_min",
     "maximum(x, y)",
+    names="input, min",
     saves="x, y",
     grad=lambda c, g: back(
         c,
@@ -142,6 +144,7 @@ _clamp_min = elementwise(
 _clamp_max = elementwise(
     "clamp_max",
     "minimum(x, y)",
+    names="input, max",
     saves="x, y",
     grad=lambda c, g: back(
         c,

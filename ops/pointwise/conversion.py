@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.eager.values import wait_for
 from flowvm.errors import ArgumentTypeError, AutogradError, DeviceError, DTypeError, ShapeError
@@ -283,17 +284,6 @@ def is_coalesced(x: Tensor) -> bool:
 
 
 @method()
-def dim_order(x: Tensor) -> tuple[int, ...]:
-    """The dimensions from that with the largest stride to that with the smallest.
-
-    >>> flow.ones(2, 3).t().dim_order()
-    (1, 0)
-    """
-    stride = x._meta.stride
-    return tuple(sorted(range(x._meta.ndim), key=lambda d: (-stride[d], d)))
-
-
-@method()
 def to_dense(x: Tensor, dtype: object = None, *, masked_grad: object = None) -> Tensor:
     """`x` itself, or in `dtype`: all tensors are dense.
 
@@ -377,6 +367,7 @@ def _mapped(x: Tensor, others: tuple[Tensor, ...], callable: Any) -> Tensor:
 
 
 @method()
+@spelled(size="*")
 def sum_to_size(x: Tensor, *size: Any) -> Tensor:
     """`x` summed over the dimensions in which `size`, to which it broadcasts back, is 1 or has
     none.

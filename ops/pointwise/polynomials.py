@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.meta.dtype import bool_, get_default_dtype, uint8
@@ -100,6 +101,7 @@ def _polynomial(name: str, value: float, shifted: bool = False) -> Any:
         return total
 
     call.__name__ = call.__qualname__ = name
+    call = spelled(x="input")(call)
     family = name.split("_")[1 if shifted else 0].capitalize()
     moved = " at 2 x - 1" if shifted else ""
     call.__doc__ = f"""{family}'s polynomial {name[-1].upper()} of degree `n`{moved}; 0 for n < 0.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import formerly
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError
 from flowvm.meta.dtype import finfo
@@ -137,6 +138,7 @@ copysign = elementwise(
 heaviside = elementwise(
     "heaviside",
     "y if x == 0 else x > 0",
+    names="input, values",
     doc="""0 where x is negative, 1 where positive, y where
     0.
 
@@ -157,6 +159,7 @@ def _lerp_grad(c: Any, g: Tensor) -> tuple[Any, ...]:
 lerp = elementwise(
     "lerp",
     "x + z * (y - x) if abs(z) < 0.5 else y - (y - x) * (1 - z)",
+    names="input, end, weight",
     types="number",
     saves="x, y, z",
     grad=_lerp_grad,
@@ -206,6 +209,7 @@ _addcdiv = elementwise(
 
 
 # public: flow
+@formerly("input value tensor1 tensor2")
 def addcmul(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -219,6 +223,7 @@ def addcmul(
 
 
 # public: flow
+@formerly("input value tensor1 tensor2")
 def addcdiv(
     input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Tensor | None = None
 ) -> Tensor:
@@ -292,12 +297,14 @@ def nan_to_num_(
 
 
 @method()
+@formerly("x value tensor1 tensor2")
 def addcmul_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place `addcmul`."""
     return _addcmul.into(x, x, value, tensor1, tensor2)
 
 
 @method()
+@formerly("x value tensor1 tensor2")
 def addcdiv_(x: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """In-place `addcdiv`."""
     return _addcdiv.into(x, x, value, tensor1, tensor2)

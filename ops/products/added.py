@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocast import autocast_dtype, lowered, outside
+from flowvm.eager.keywords import scaled_formerly
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.meta.dtype import promote_types
@@ -60,6 +61,7 @@ def _plus(name: str, input: Tensor, product: Tensor, beta: float, alpha: float) 
 
 @method()
 @with_out
+@scaled_formerly("mat vec")
 @in_float32
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec) of a matrix (m, k) and a vector (k): (m), to which
@@ -77,6 +79,7 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 
 @method()
 @with_out
+@scaled_formerly("vec1 vec2")
 @in_float32
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2) of vectors (m) and (n): (m, n), to which `input`
@@ -96,6 +99,7 @@ def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: f
 
 @method()
 @with_out
+@scaled_formerly("batch1 batch2")
 @in_float32
 def addbmm(
     input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocast import lowered
-from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import Launch
@@ -253,7 +252,7 @@ def _whole_affine(input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 # public: flow, F
-@steady
+@with_out
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: (*, in) with weight (out, in) and bias (out,) to (*, out).
 

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.autocast import autocast_dtype, outside, widest
+from flowvm.eager.keywords import scaled_formerly
 from flowvm.eager.tensor import Tensor, method
-from flowvm.errors import ArgumentError, ShapeError
+from flowvm.errors import ArgumentError, DTypeError, ShapeError
 from flowvm.launch import Launch
+from flowvm.meta.dtype import DType, float32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor, whole, wrap_dim
 from flowvm.ops.declare.core import sum_to
@@ -41,29 +43,46 @@ def _need_batches(name: str, a: Tensor, b: Tensor) -> None:
         )
 
 
+def _in_dtype(name: str, dtype: DType | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the dtype that their product is to have; None: as they are."""
+    if dtype is None or all(t._meta.dtype is dtype for t in tensors):
+        return tensors
+    if dtype is not float32 or any(not t._meta.dtype.is_floating_point for t in tensors):
+        kinds = ", ".join(t._meta.dtype.name for t in tensors)
+        raise DTypeError(
+            f"{name}: out_dtype is the tensors' dtype, or float32 for smaller floats; got "
+            f"{dtype} for {kinds}"
+        )
+    return tuple(t.to(dtype) for t in tensors)
+
+
 @method()
 @with_out
-def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """The product of two matrices, (m, k) and (k, n).
+def mm(input: Tensor, mat2: Tensor, out_dtype: DType | None = None) -> Tensor:
+    """The product of two matrices, (m, k) and (k, n), of float16 or bfloat16 as float32 if that is
+    `out_dtype`.
 
     >>> flow.mm(flow.tensor([[1, 2]]), flow.tensor([[3], [4]]))
     tensor([[11]])
     """
     _need("mm", input, 2)
     _need("mm", mat2, 2)
+    input, mat2 = _in_dtype("mm", out_dtype, input, mat2)
     out: Tensor = matmul(input, mat2)
     return out
 
 
 @method()
 @with_out
-def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+def bmm(input: Tensor, mat2: Tensor, out_dtype: DType | None = None) -> Tensor:
     """Return the products of pairs of matrices, (b, m, k) and (b, k, n); nothing is broadcast.
+    `out_dtype` is that of `mm`.
 
     >>> flow.bmm(flow.ones(2, 1, 3), flow.ones(2, 3, 1)).flatten()
     tensor([3., 3.])
     """
     _need_batches("bmm", input, mat2)
+    input, mat2 = _in_dtype("bmm", out_dtype, input, mat2)
     out: Tensor = matmul(input, mat2)
     return out
 
@@ -180,12 +199,19 @@ def _sum_with_product(input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: f
 
 @method()
 @with_out
+@scaled_formerly("mat1 mat2")
 def addmm(
-    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+    input: Tensor,
+    mat1: Tensor,
+    mat2: Tensor,
+    out_dtype: DType | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2), `input` broadcast to the product's shape.
 
-    For integers beta and alpha are truncated, as in PyTorch.
+    For integers beta and alpha are truncated, as in PyTorch.  `out_dtype` is that of `mm`.
 
     >>> flow.addmm(flow.tensor([1.0, 2.0]), flow.ones(2, 3), flow.ones(3, 2), beta=10)
     tensor([[13., 23.],
@@ -193,23 +219,32 @@ def addmm(
     """
     _need("addmm", mat1, 2)
     _need("addmm", mat2, 2)
+    input, mat1, mat2 = _in_dtype("addmm", out_dtype, input, mat1, mat2)
     return _sum_with_product(input, mat1, mat2, beta, alpha)
 
 
 @method()
 @with_out
+@scaled_formerly("batch1 batch2")
 def baddbmm(
-    input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1
+    input: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    out_dtype: DType | None = None,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
 ) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2), `input` broadcast to the product's shape.
 
-    For integers beta and alpha are truncated, as in PyTorch.
+    For integers beta and alpha are truncated, as in PyTorch.  `out_dtype` is that of `mm`.
 
     >>> flow.baddbmm(flow.ones(1, 2, 2), flow.ones(1, 2, 3), flow.ones(1, 3, 2))
     tensor([[[4., 4.],
              [4., 4.]]])
     """
     _need_batches("baddbmm", batch1, batch2)
+    input, batch1, batch2 = _in_dtype("baddbmm", out_dtype, input, batch1, batch2)
     return _sum_with_product(input, batch1, batch2, beta, alpha)
 
 

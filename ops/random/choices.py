@@ -117,7 +117,7 @@ def multinomial(
 # --- dropout ----------------------------------------------------------------------------------
 
 
-# public: flow, F
+# public: F
 def dropout(
     input: Tensor,
     p: float = 0.5,
@@ -196,7 +196,7 @@ _MOST = 1 << 10  # trials whose numbers are there at once, for each element
 
 # public: flow
 @with_out
-def binomial(count: Tensor, prob: Tensor, *, generator: Generator | None = None) -> Tensor:
+def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
     """Draw how many of `count` trials succeed with probability `prob`.
 
     The arguments are broadcast; the result has their dtype, which is a float.  One number is drawn

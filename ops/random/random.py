@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.global_calls import placed_like, takes_placement
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.meta.device import as_device
@@ -344,6 +345,7 @@ def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
 
 
 @method()
+@spelled(**{"from": "from_"})
 def uniform_(
     x: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: Generator | None = None
 ) -> Tensor:
@@ -391,6 +393,7 @@ def exponential_(x: Tensor, lambd: float = 1.0, *, generator: Generator | None =
 
 
 @method()
+@spelled(**{"from": "from_"})
 def random_(
     x: Tensor,
     from_: int | None = None,

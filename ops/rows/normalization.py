@@ -34,6 +34,7 @@ def _sizes(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(whole("normalized_shape", "a size", d) for d in sizes)
 
 
+# public: F
 @steady
 def layer_norm(
     input: Tensor,
@@ -95,6 +96,7 @@ def _complex_rms_norm(
     return normal if weight is None else normal * weight
 
 
+# public: F
 @steady
 def group_norm(
     input: Tensor,
@@ -114,6 +116,7 @@ def group_norm(
     return _normalized(input, weight, bias, "group", num_groups, eps, True)[0]
 
 
+# public: F
 @steady
 def batch_norm(
     input: Tensor,
@@ -170,6 +173,7 @@ def _by_given(
     return out
 
 
+# public: F
 @steady
 def instance_norm(
     input: Tensor,
@@ -309,7 +313,7 @@ def _register() -> None:
             Sample((rng.standard_normal((2, 2, 2, 2)),)),
         ],
         lambda x, weight=None, bias=None: _group_reference(x, x.shape[1], weight, bias),
-        errors=((lambda flow: flow.instance_norm(flow.ones(2, 3, 1)), ValueError),),
+        errors=((lambda flow: instance_norm(flow.ones(2, 3, 1)), ValueError),),
     )
 
     def batch(rng: np.random.Generator) -> list[Sample]:
@@ -325,12 +329,10 @@ def _register() -> None:
         batch,
         _batch_reference,
         errors=(
-            (lambda flow: flow.batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
-            (lambda flow: flow.batch_norm(flow.ones(2, 3), None, None), ValueError),
+            (lambda flow: batch_norm(flow.ones(1, 3), None, None, training=True), ValueError),
+            (lambda flow: batch_norm(flow.ones(2, 3), None, None), ValueError),
             (
-                lambda flow: flow.batch_norm(
-                    flow.ones(2, 3), None, None, flow.ones(2), training=True
-                ),
+                lambda flow: batch_norm(flow.ones(2, 3), None, None, flow.ones(2), training=True),
                 RuntimeError,
             ),
         ),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DTypeError, OutOfRangeError
@@ -125,6 +126,8 @@ def _log_softmax(x: TensorMeta, dim: Any) -> Launch:
 
 
 # public: flow (late, unlisted)
+@spelled(grad_input="out")
+@with_out
 def _softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:
@@ -134,6 +137,7 @@ def _softmax_backward_data(
 
 
 # public: flow (late, unlisted)
+@with_out
 def _log_softmax_backward_data(
     grad_output: Tensor, output: Tensor, dim: int, input_dtype: DType
 ) -> Tensor:

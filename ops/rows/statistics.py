@@ -259,6 +259,7 @@ samples(
 )
 
 
+@with_out
 def hash_tensor(input: Tensor, dim: Dims = None, *, keepdim: bool = False, mode: int = 0) -> Tensor:
     """Return the exclusive or of the bits of all elements, or along `dim`, as uint64.
 

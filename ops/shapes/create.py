@@ -18,12 +18,13 @@ from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
 from flowvm.loading.lazy import lazy
 from flowvm.meta.device import Device, as_device, cpu
-from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint64
+from flowvm.meta.dtype import DType, as_dtype, complex_of, get_default_dtype, uint8, uint64
 from flowvm.meta.dtype import from_numpy as dtype_of
 from flowvm.meta.formats import accept
 from flowvm.ops.declare.composite import whole
 from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.shapes.fill import dtype_or, finished, full
+from flowvm.ops.shapes.inplace_views import UntypedStorage
 from flowvm.vm.callers.lines import warn
 
 # public: flow
@@ -282,6 +283,18 @@ def from_file(
     if device is not None and as_device(device) is not made._meta.device:
         made = made.to(device)
     return finished(made, requires_grad)
+
+
+# not public
+def _storage_from_file(
+    filename: Any, shared: bool = False, nbytes: int = 0, *, size: int | None = None
+) -> UntypedStorage:
+    """The first `nbytes` bytes of a file as a storage, as `flow.from_file` maps them."""
+    count = nbytes if size is None else size
+    return UntypedStorage(from_file(filename, shared, count, dtype=uint8))
+
+
+UntypedStorage.from_file = staticmethod(_storage_from_file)  # type: ignore[attr-defined]
 
 
 def from_numpy(ndarray: np.ndarray[Any, Any]) -> Tensor:

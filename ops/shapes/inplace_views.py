@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import grad_enabled
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.eager.values import wait_for
@@ -47,7 +48,8 @@ def _shown_as(name: str) -> None:
 
 
 for _name in (
-    "as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
+    "as_strided_", "contiguous_",
+    "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_",
 ):  # fmt: skip
     _shown_as(_name)
 
@@ -86,6 +88,7 @@ def resize_(x: Tensor, *sizes: Any, **options: Any) -> Tensor:
 
 
 @method()
+@spelled(the_template="other")
 def resize_as_(x: Tensor, other: Tensor, **options: Any) -> Tensor:
     """`x.resize_(other.shape)`."""
     accept("resize_as_", options)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
+from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentTypeError, DTypeError, ShapeError
 from flowvm.files.schema import integer
@@ -322,6 +323,7 @@ def column_stack(tensors: Sequence[Tensor]) -> Tensor:
 
 # not public
 @method()
+@spelled(repeats="*")
 def repeat(x: Tensor, *repeats: Any) -> Tensor:
     """A copy with the whole tensor `repeats[d]` times along each dimension; more numbers than
     dimensions add some.
@@ -346,6 +348,7 @@ def repeat(x: Tensor, *repeats: Any) -> Tensor:
 
 
 @method()
+@spelled(dims="*")
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """`repeat`, where missing numbers in front are 1.
 

@@ -5,10 +5,12 @@ Most are methods too; they stand here under `flow`'s names.  Each answer is a pl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from flowvm.eager.tensor import Storage, Tensor
-from flowvm.errors import ArgumentTypeError
+from flowvm.eager.tensor import Storage, Tensor, method
+from flowvm.errors import ArgumentError, ArgumentTypeError
+from flowvm.meta.formats import MemoryFormat
 from flowvm.meta.meta import Size, as_shape
 from flowvm.ops.declare import core, registry
 from flowvm.ops.declare.composite import need_tensor
@@ -205,3 +207,27 @@ samples(
     errors=((lambda flow: flow.clone([1.0]), TypeError),),
 )
 samples(detach, lambda rng: [Sample((rng.standard_normal(3),))], lambda x: x, grad=False)
+
+
+# not public
+@method()
+def dim_order(
+    x: Tensor, *, ambiguity_check: bool | Sequence[MemoryFormat] = False
+) -> tuple[int, ...]:
+    """The dimensions from that with the largest stride to that with the smallest.
+
+    ArgumentError with `ambiguity_check` where sizes of 1 or equal strides allow another order, and
+    of the memory formats in it more than one is the tensor's.
+
+    >>> flow.ones(2, 3).t().dim_order()
+    (1, 0)
+    """
+    stride = x._meta.stride
+    if ambiguity_check is True and (len(set(stride)) < len(stride) or 1 in x._meta.shape):
+        raise ArgumentError(
+            f"dim_order: strides {stride} of shape {tuple(x.shape)} allow several orders"
+        )
+    forms = [] if isinstance(ambiguity_check, bool) else list(ambiguity_check)
+    if sum(x.is_contiguous(memory_format=form) for form in forms) > 1:
+        raise ArgumentError(f"dim_order: shape {tuple(x.shape)} is in several formats of {forms}")
+    return tuple(sorted(range(x._meta.ndim), key=lambda d: (-stride[d], d)))

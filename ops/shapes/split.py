@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node, OutputEdge
@@ -78,6 +79,7 @@ def _joined(x: Tensor, out: list[Tensor], attrs: tuple[int, bool]) -> tuple[Tens
 
 @method()
 @steady
+@spelled(split_size="split_size_or_sections", split_sizes="split_size_or_sections")
 def split(
     tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -142,10 +144,17 @@ def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 MOST_PIECES = 1 << 24
+# PyTorch's names, which say which of the two it is
+_CUT = spelled(
+    indices="indices_or_sections",
+    sections="indices_or_sections",
+    tensor_indices_or_sections="indices_or_sections",
+)
 
 
 @method()
 @steady
+@_CUT
 def tensor_split(
     input: Tensor, indices_or_sections: int | Sequence[int] | Tensor, dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -192,6 +201,7 @@ def _even_split(name: str, x: Tensor, sections: Any, dim: int, least: int) -> tu
 
 
 @method()
+@_CUT
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Pieces along dimension 1 (0 of a 1-d tensor); an int must divide its size.
 
@@ -203,6 +213,7 @@ def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 
 @method()
+@_CUT
 def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Pieces along dimension 0 of a tensor of at least 2.
 
@@ -213,6 +224,7 @@ def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Ten
 
 
 @method()
+@_CUT
 def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
     """Pieces along dimension 2 of a tensor of at least 3.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.keywords import spelled
 from flowvm.eager.modes import recording
 from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
@@ -109,6 +110,7 @@ def _reshape_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 
 @method("reshape")
 @steady
+@spelled(shape="*")
 def _reshape_method(x: Tensor, *shape: Any) -> Tensor:
     """Return the elements in another shape, `x.reshape(2, -1)`; see `flow.reshape`.
 
@@ -303,6 +305,7 @@ def _permute(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 @method("permute")
 @steady
+@spelled(dims="*")
 def _permute_method(x: Tensor, *dims: Any) -> Tensor:
     """The dimensions in the order `dims`: `x.permute(0, 2, 1)` or `x.permute((0, 2, 1))`.
 
@@ -333,6 +336,7 @@ def _swapped(ndim: int, dim0: int, dim1: int) -> tuple[int, ...]:
 
 @method()
 @steady
+@spelled(axis0="dim0", axis1="dim1")
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """A view with dimensions `dim0` and `dim1` exchanged.
 
@@ -451,9 +455,10 @@ def _expand_grad(c: Any, g: Tensor) -> tuple[Tensor]:
 # not public
 @method()
 @steady
-def expand(x: Tensor, *sizes: Any) -> Tensor:
+@spelled(size="*")
+def expand(x: Tensor, *sizes: Any, implicit: bool = False) -> Tensor:
     """A view in which dimensions of size 1 are repeated to `sizes` (-1: as it is); new ones come in
-    front.
+    front.  PyTorch's `implicit` changes nothing.
 
     >>> flow.tensor([[1], [2]]).expand(-1, 3)
     tensor([[1, 1, 1],
@@ -464,6 +469,7 @@ def expand(x: Tensor, *sizes: Any) -> Tensor:
 
 @method()
 @steady
+@spelled(size="shape")
 def broadcast_to(input: Tensor, shape: Sequence[int]) -> Tensor:
     """`input.expand(shape)`."""
     x = need_tensor("broadcast_to", "input", input)

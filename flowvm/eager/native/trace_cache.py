@@ -21,7 +21,7 @@ from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar
 
-from flowvm.eager.keywords import by_numpys_names
+from flowvm.eager.keywords import by_common_names
 from flowvm.eager.modes import grad_enabled, recording_trace
 from flowvm.eager.native import install
 from flowvm.eager.native.key_twin import dict_key_of, is_tensor, parts_of, same_of
@@ -267,7 +267,7 @@ def is_flowvms(function: Any) -> bool:
 
 def steady(function: Function) -> Function:
     """The function, which is steady: its calls follow their traces, if calls are to be native."""
-    return _followed(by_numpys_names(function), FRONT)
+    return _followed(by_common_names(function), FRONT)
 
 
 def steady_gradient(function: Function) -> Function:

@@ -141,10 +141,26 @@ def rrelu(
 
 
 def rrelu_(
-    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+    input: Tensor,
+    lower: float = 1.0 / 8,
+    upper: float = 1.0 / 3,
+    training: bool = False,
+    generator: Any = None,
 ) -> Tensor:
     """In-place `rrelu`."""
-    return rrelu(input, lower, upper, training, True)
+    return rrelu(input, lower, upper, training, True, generator=generator)
+
+
+def elu_(input: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    """In-place `elu` with PyTorch's further numbers: scale * x where x is positive, else
+    scale * alpha * (exp(input_scale * x) - 1).
+    """
+    if scale == 1 and input_scale == 1:
+        same: Tensor = ops.elu(input, alpha, True)
+        return same
+    low = ops.expm1(input * input_scale) * alpha
+    changed: Tensor = input.copy_(ops.where(input > 0, input, low) * scale)
+    return changed
 
 
 def _in_place(function: Any, name: str) -> Any:
@@ -158,7 +174,6 @@ def _in_place(function: Any, name: str) -> Any:
 
 
 celu_ = _in_place(ops.celu, "celu_")
-elu_ = _in_place(ops.elu, "elu_")
 hardtanh_ = _in_place(ops.hardtanh, "hardtanh_")
 leaky_relu_ = _in_place(ops.leaky_relu, "leaky_relu_")
 selu_ = _in_place(ops.selu, "selu_")

@@ -9,6 +9,7 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import AssertedError, ShapeError
 from flowvm.meta.dtype import DType, bool_
+from flowvm.ops.random.choices import dropout
 
 
 def added_mask(mask: Tensor | None, name: str, dtype: DType) -> Tensor | None:
@@ -152,7 +153,7 @@ def multi_head_attention_forward(
         _need(all(w is not None for w in weights), "give q_, k_ and v_proj_weight")
         biases: Any = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)
         q, k, v = (
-            ops.linear(x, w, b)  # type: ignore[arg-type]
+            ops.linear(x, w, b)
             for x, w, b in zip((query, key, value), weights, biases, strict=True)
         )
     else:
@@ -211,7 +212,7 @@ def multi_head_attention_forward(
     scores = (q * math.sqrt(1 / width)) @ k.transpose(1, 2)
     shares = ops.softmax(scores if attn_mask is None else scores + attn_mask, -1)
     if dropout_p > 0:
-        shares = ops.dropout(shares, dropout_p)
+        shares = dropout(shares, dropout_p)
     out = (shares @ v).transpose(0, 1).reshape((length, count, size))
     out = ops.linear(out, out_proj_weight, out_proj_bias)
     shares = shares.reshape((count, heads, length, keys))

@@ -30,7 +30,7 @@ from flowvm.nn.graph.gradients import Gradients, Landing, MicroBatches, SetAside
 from flowvm.nn.graph.parallel import Holding
 from flowvm.nn.graph.steps import Steps, Turns, eager_step, fixed_options, precisely
 from flowvm.nn.module import Module
-from flowvm.nn.stages import in_flight, stays_in_stage
+from flowvm.nn.stages import CHECKPOINTED, in_flight, stays_in_stage
 
 if TYPE_CHECKING:
     from flowvm.amp import GradScaler
@@ -194,7 +194,8 @@ class GraphBuild(Holding):
         around = self._surroundings()
         with capturing(self.name) as capture, capture_environment(capture, paths, around):
             capture.breaks, breaks.seen = breaks, around.watchers
-            capture.checkpoints = self.config.checkpoints
+            marked = [m for _, m in self._modules() if CHECKPOINTED in vars(m)]
+            capture.checkpoints = (*self.config.checkpoints, *marked)
             resumed = bool(breaks.path)
             for name, tensor in self._named_tensors():
                 capture.name_variable(tensor, name)

@@ -37,6 +37,8 @@ class GraphConfig:
     key                          all of it, hashable; another object after each change
     """
 
+    training = False  # whether the graph has an optimizer
+
     def __init__(self) -> None:
         self._off: set[str] = set()
         self._amp: DType | None = None
@@ -110,18 +112,31 @@ class GraphConfig:
         """The stage of ZeRO, 0 without it, and from how many elements on tensors are cut."""
         return self._zero
 
-    def enable_zero(self, mode: bool = True, *, stage: int = 2, shard_min_size: int = 1024) -> None:
+    def enable_zero(
+        self,
+        mode: bool = True,
+        *,
+        stage: int = 2,
+        shard_min_size: int = 1024,
+        shard_restore_level: int = 1,
+    ) -> None:
         """Cut among ranks what all of them have alike of global parameters: with stage 1 what
         optimizers keep of them, with 2 their gradients, too.  Each rank then updates its part, and
         gathers the others'.  With 3 parameters themselves are cut by the first call, and stay so:
         an op that wants one whole gathers it, forward and once more backward, for as long as it
         runs.  To be set before the first call, which makes the optimizers' state.
 
-        shard_min_size   parameters of fewer elements stay whole
+        shard_min_size       parameters of fewer elements stay whole
+        shard_restore_level  OneFlow's 0, 1 or 2: where its compiler gathers a parameter again; here
+                             an op that wants it does
 
         ArgumentError for another stage.
         """
         _expect(mode, bool, "enable_zero", "mode")
+        if shard_restore_level not in (0, 1, 2):
+            raise ArgumentError(
+                f"enable_zero: shard_restore_level is 0, 1 or 2, got {shard_restore_level!r}"
+            )
         if stage not in (1, 2, 3):
             raise ArgumentError(f"enable_zero: stage is 1, 2 or 3, got {stage!r}")
         if isinstance(shard_min_size, bool) or not isinstance(shard_min_size, int):

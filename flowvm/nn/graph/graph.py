@@ -59,6 +59,7 @@ from flowvm.nn.graph.reads import is_internal_module
 from flowvm.nn.graph.repr import graph_html, graph_tree
 from flowvm.nn.graph.state import graph_state, load_graph_state
 from flowvm.nn.graph.steps import inlining, precisely
+from flowvm.ranks.world import rank
 from flowvm.serialization import load, save
 from flowvm.vm.callers.tracebacks import cut
 
@@ -153,6 +154,7 @@ class Graph(GraphBuild):
                 "step(metric) after the graph's call"
             )
         self._optimizers.append((optim, lr_sch))
+        self.config.training = True
 
     def set_grad_scaler(self, grad_scaler: scaling.GradScaler) -> None:
         """Let `grad_scaler` scale what `build` calls backward() of, unscale the gradients, skip
@@ -373,15 +375,28 @@ class Graph(GraphBuild):
             raise ArgumentError(f"{self.name} has no plan before its first call")
         return next(reversed(self._plans.values()))[0].plans[-1]
 
-    def debug(self, v_level: int = 1) -> None:
+    def debug(
+        self,
+        v_level: int = 1,
+        *,
+        ranks: int | Sequence[int] | None = None,
+        max_py_stack_depth: int = 2,
+        only_user_py_stack: bool = True,
+        op_repr_with_py_stack: bool = False,
+    ) -> None:
         """Say on stderr what is captured and compiled from now on.
 
-        0 nothing, 1 each capture, 2 each pass, 3 the tree of the graph.  ArgumentError for another
-        level.
+        v_level   0 or -1 nothing, 1 each capture, 2 each pass, 3 the tree of the graph
+        ranks     which ranks say it: one, several, -1 or None for all
+
+        OneFlow's other arguments are taken: an op is said with the user's line, whatever they are.
+        ArgumentError for another level.
         """
-        if v_level not in (0, 1, 2, 3):
-            raise ArgumentError(f"debug: v_level must be 0, 1, 2 or 3, got {v_level!r}")
-        self._debug = v_level
+        if v_level not in (-1, 0, 1, 2, 3):
+            raise ArgumentError(f"debug: v_level must be -1, 0, 1, 2 or 3, got {v_level!r}")
+        asked = [ranks] if isinstance(ranks, int) else ranks
+        here = asked is None or -1 in asked or rank() in asked
+        self._debug = max(v_level, 0) if here else 0
 
     def reset(self) -> None:
         """Forget all Plans: the next call captures anew."""

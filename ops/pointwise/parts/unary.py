@@ -81,8 +81,8 @@ def into(out: Tensor | None, result: Tensor) -> Tensor:
 def in_place(f: Elementwise, name: str) -> Callable[..., Tensor]:
     """The method that writes `f(x, ...)` into `x`."""
 
-    def method_(x: Tensor, *args: Any) -> Tensor:
-        return f.into(x, x, *args)
+    def method_(x: Tensor, *args: Any, **named: Any) -> Tensor:
+        return f.into(x, *f.placed((x, *args), named)) if named else f.into(x, x, *args)
 
     method_.__name__ = method_.__qualname__ = name
     method_.__doc__ = f"In-place `{f.name}`: the result replaces the values of `x`; `x`."

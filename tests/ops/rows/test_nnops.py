@@ -15,6 +15,7 @@ from flowvm.errors import (
     OutOfRangeError,
     ShapeError,
 )
+from flowvm.nn import functional as F
 
 
 def tensor(array):
@@ -117,11 +118,11 @@ def test_softmax_dtype():
 def test_running_statistics(rng, shape):
     x = rng.standard_normal(shape) * 3 + 1
     mean, var = tensor(np.zeros(5)), tensor(np.ones(5))
-    flow.batch_norm(tensor(x), mean, var, training=True, momentum=0.25)
+    F.batch_norm(tensor(x), mean, var, training=True, momentum=0.25)
     axes = (0, *range(2, x.ndim))
     np.testing.assert_allclose(mean.numpy(), 0.25 * x.mean(axes))
     np.testing.assert_allclose(var.numpy(), 0.75 + 0.25 * x.var(axes, ddof=1))
-    flow.batch_norm(tensor(x), mean, var)  # without training they stay
+    F.batch_norm(tensor(x), mean, var)  # without training they stay
     np.testing.assert_allclose(mean.numpy(), 0.25 * x.mean(axes))
 
 
@@ -131,7 +132,7 @@ def test_batch_norm_sizes(rng, shape):
     x = x + 100  # a mean that is large against the spread
     axes, wide = (0, *range(2, x.ndim)), (-1,) + (1,) * (x.ndim - 2)
     leaves = leaf(x), leaf(w), leaf(b)
-    out = flow.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
+    out = F.batch_norm(leaves[0], None, None, leaves[1], leaves[2], training=True)
     rstd = 1 / np.sqrt(x.var(axes, keepdims=True) + 1e-5)
     xhat = (x - x.mean(axes, keepdims=True)) * rstd
     np.testing.assert_allclose(
@@ -157,10 +158,10 @@ def test_norms_in_float16(rng):
 def test_instance_norm_running_statistics(rng):
     x = rng.standard_normal((4, 3, 10))
     mean, var = tensor(np.zeros(3)), tensor(np.ones(3))
-    flow.instance_norm(tensor(x), mean, var, momentum=0.5)
+    F.instance_norm(tensor(x), mean, var, momentum=0.5)
     np.testing.assert_allclose(mean.numpy(), 0.5 * x.mean((0, 2)))
     np.testing.assert_allclose(var.numpy(), 0.5 + 0.5 * x.var(2, ddof=1).mean(0))
-    fixed = flow.instance_norm(tensor(x), mean, var, use_input_stats=False).numpy()
+    fixed = F.instance_norm(tensor(x), mean, var, use_input_stats=False).numpy()
     scaled = (x - mean.numpy()[:, None]) / np.sqrt(var.numpy()[:, None] + 1e-5)
     np.testing.assert_allclose(fixed, scaled)
 
@@ -177,11 +178,11 @@ def test_norms_refuse():
     with pytest.raises(ShapeError, match="do not divide"):
         flow.group_norm(flow.ones(2, 3), 2)
     with pytest.raises(ShapeError, match="weight"):
-        flow.batch_norm(flow.ones(2, 3), None, None, flow.ones(4), training=True)
+        F.batch_norm(flow.ones(2, 3), None, None, flow.ones(4), training=True)
     with pytest.raises(DTypeError, match="floating point"):
         flow.layer_norm(flow.ones(2, 3, dtype=flow.int64), 3)
     with pytest.raises(ArgumentError, match="more than one value"):
-        flow.batch_norm(flow.ones(1, 3), None, None, training=True)
+        F.batch_norm(flow.ones(1, 3), None, None, training=True)
 
 
 # --- losses --------------------------------------------------------------------------------------
@@ -307,7 +308,7 @@ def test_cosine_of_zero():
     ("x", "y"), [(1.5, 1.0), (-0.1, 0.0), (np.nan, 0.0), (0.5, 1.5), (0.5, -0.5), (0.5, np.nan)]
 )
 def test_what_is_no_probability_is_an_error_where_the_loss_is_read(graph, x, y):
-    eager = flow.nn.functional.binary_cross_entropy
+    eager = F.binary_cross_entropy
     loss = flow.compile(eager) if graph else eager
     for dtype in (flow.float32, flow.float64, flow.bfloat16):
         found = loss(flow.tensor([0.5, x], dtype=dtype), flow.tensor([1.0, y], dtype=dtype))
