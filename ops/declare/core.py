@@ -5,6 +5,7 @@ Copying, converting, and summing a gradient back to a broadcast operand's shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
@@ -13,6 +14,7 @@ from flowvm.eager.native.courses import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.meta.batched_meta import differs_more, made_for
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.formats import (
@@ -30,6 +32,7 @@ from flowvm.ops.declare.elementwise import _apart, record_in_place
 from flowvm.ops.declare.kinds import is_size
 from flowvm.ops.declare.letters import broadcasting
 from flowvm.ops.declare.rebase import remember_view
+from flowvm.ops.declare.recording import empty_of
 from flowvm.ops.declare.registry import broadcast_shapes
 from flowvm.ops.declare.scalar_launch import ScalarLaunch
 from flowvm.ops.declare.transfers import moved
@@ -184,6 +187,17 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
         raise refused("clone", x, error) from None
 
 
+def clone_for(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return a copy of `x` outside of the graph, to be changed by the others: inside `vmap` with
+    memory for each example that these differ in.
+    """
+    metas = [t._meta for t in others]
+    if not differs_more(x._meta, *metas):
+        return x.detach().clone()  # type: ignore[attr-defined, no-any-return]
+    out = empty_of(made_for(x._meta, *metas))
+    return copy_(out, alias(x, x._meta))
+
+
 @method()
 def contiguous(x: Tensor, memory_format: Any = None) -> Tensor:
     """Return `x` if its elements are in C order, or in that of `memory_format`; else return a copy.
@@ -336,7 +350,7 @@ def view_of(
     if hot["departed"] and (listener := current_listener()) is not None:
         listener.named(out, op, attrs)
     base = out._kin = x if x._storage is None else base_of(x)
-    if meta.__class__ is not TensorMeta:
+    if meta.parted:
         out.extra().update(hot["global_links"](x, out, meta, offset))
     if grad_enabled():
         if x._node is not None:

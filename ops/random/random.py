@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.batched import place_to_draw
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
@@ -94,7 +95,7 @@ def rand(
     flow.Size([2, 3])
     """
     shape, kind = size_of(size, "rand", options), dtype_for("rand", out, dtype)
-    meta = TensorMeta.of(shape, _float_dtype("rand", kind), as_device(device))
+    meta = TensorMeta.of(shape, _float_dtype("rand", kind), place_to_draw(as_device(device)))
     return finished(uniform_of(meta, generator), requires_grad, out, "rand")
 
 
@@ -116,7 +117,7 @@ def randn(
     flow.Size([2, 3])
     """
     shape, kind = size_of(size, "randn", options), dtype_for("randn", out, dtype)
-    meta = TensorMeta.of(shape, _float_dtype("randn", kind), as_device(device))
+    meta = TensorMeta.of(shape, _float_dtype("randn", kind), place_to_draw(as_device(device)))
     return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
@@ -201,7 +202,7 @@ def normal(
     tensor([1., 2.])
     """
     accept("normal", options)
-    place, dtype = as_device(device), dtype_for("normal", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("normal", out, dtype)
     if not isinstance(std, Tensor) and std < 0:
         raise ArgumentError(f"normal: a standard deviation is not negative, got {std}")
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
@@ -245,7 +246,7 @@ def randint(
     (flow.int64, True)
     """
     accept("randint", options)
-    place, dtype = as_device(device), dtype_for("randint", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("randint", out, dtype)
     if size is None:
         low, high, size = 0, low, high
     elif high is None:
@@ -326,7 +327,7 @@ def randperm(
     tensor([0, 1, 2, 3])
     """
     accept("randperm", options)
-    place, dtype = as_device(device), dtype_for("randperm", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("randperm", out, dtype)
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
     order = permutation(int(n), place, *drawn_from(generator))

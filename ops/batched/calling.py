@@ -1,0 +1,285 @@
+"""Calls on tensors with levels: operands of one set of levels, the call that their plan says, the
+node that backward goes over.
+
+A call that is the same op on the same memory is given an entry (`keep_batched`) and never comes
+here again; it costs what a call outside of maps costs.  Nothing is kept while somebody hears of the
+calls (a capture): they are told of the calls that are made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowvm.eager.batched import Batches, Unbatchable, maps
+from flowvm.eager.interpreter import Operator, call_into, keep_batched
+from flowvm.eager.modes import grad_enabled, recording
+from flowvm.eager.nodes import Node, OutputEdge
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.meta.batched_meta import (
+    Axis,
+    BatchedMeta,
+    axes_of,
+    base_device,
+    example_of,
+    fresh,
+    with_axes,
+)
+from flowvm.meta.device import Device
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.batched import rules
+from flowvm.ops.batched.levels import WATCHED, lifted
+from flowvm.ops.batched.looping import each
+from flowvm.ops.batched.planning import Plan, in_front, is_shared, plan_of, results_of, told
+from flowvm.ops.declare import core
+from flowvm.ops.declare.core import cast
+from flowvm.vm.watch.pending import issued
+
+Attrs = tuple[Any, ...]
+_NONE = object()
+
+
+def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
+    """Return the result of a call of which an operand or an attribute has levels."""
+    if not tensors:
+        return _created(op, attrs, scalars)
+    axes = _all_axes([t._meta for t in tensors])
+    ready = tuple([lifted(t, axes) for t in tensors])
+    if any(a is not b for a, b in zip(ready, tensors, strict=True)):
+        return op.call(*ready, *attrs, *scalars)
+    metas = tuple([t._meta for t in tensors])
+    composed = rules.COMPOSED.of(op)
+    if composed is not None and told(metas):
+        return composed(op, tensors, attrs, scalars)
+    plan = _plan(op, metas, attrs)
+    heard = axes[-1].level >= WATCHED
+    written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
+    _check_written(op, written, metas)
+    with recording(False):
+        results = _computed(op, tensors, attrs, scalars, plan)
+    if plan is not None and not plan.dense and not heard and not op.unsized and results is not None:
+        outs = tuple([r._meta for r in results])
+        keep_batched(op, metas, attrs, outs, (*plan.metas, *plan.attrs))
+    for t in written:
+        t.bump()
+    made: Any = results or ()
+    if op.grad is not None:
+        _record(op, tensors, attrs, scalars, made)
+    if not made:
+        return written[0]
+    return made if len(made) > 1 else made[0]
+
+
+def _all_axes(metas: Any) -> tuple[Axis, ...]:
+    return tuple(sorted({a.level: a for m in metas for a in axes_of(m)}.values()))
+
+
+def _plan(op: Operator, metas: Any, attrs: Attrs) -> Plan | None:
+    key = ("batched", *metas, *attrs)
+    plan = op.kept.find(key)
+    if plan is None:
+        seen = {a.level for a in told(metas)}
+        shared = tuple(a._replace(stride=0) for a in _all_axes(metas) if a.level not in seen)
+        plan = op.kept.put(key, plan_of(op, metas, attrs, shared) or _NONE, 1500)
+    return None if plan is _NONE else plan
+
+
+def _check_written(op: Operator, written: Any, metas: Any) -> None:
+    for t in written:
+        for axis in told(metas):
+            if is_shared(t._meta, (axis,)):
+                raise Unbatchable(
+                    f"{op.name} changes a tensor in place that is one for all examples, by what "
+                    f"differs between them"
+                )
+
+
+def _computed(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: Any, plan: Plan | None
+) -> tuple[Tensor, ...] | None:
+    if "seed" in op.scalars and _same_numbers():
+        return each(op, tensors, attrs, scalars, "") if told([t._meta for t in tensors]) else (
+            _run(op, tensors, scalars, plan)
+        )
+    steps = rules.STEPS.of(op)
+    if steps is not None and told([t._meta for t in tensors]):
+        result = steps(op, tensors, attrs, scalars)
+        if result is not None:
+            return result if isinstance(result, tuple) else (result,)
+    if plan is None and isinstance(op.form, tuple):
+        return _converted(op, tensors, attrs, scalars)
+    if plan is None:
+        return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
+    return _run(op, tensors, scalars, plan)
+
+
+def _run(op: Operator, tensors: Any, scalars: Any, plan: Any) -> tuple[Tensor, ...]:
+    physical = []
+    for k, (t, meta) in enumerate(zip(tensors, plan.metas, strict=True)):
+        if k in plan.dense:
+            physical.append(_laid(t, meta, told([u._meta for u in tensors])))
+        else:
+            physical.append(alias(t, meta))
+    result = op.call(*physical, *plan.attrs, *scalars)
+    if not op.outputs:
+        return ()
+    listed = result if isinstance(result, tuple) else (result,)
+    for k, r in enumerate(listed):
+        r._meta = plan.wrap(k, r._meta)
+    return tuple(listed)
+
+
+def _laid(t: Tensor, meta: TensorMeta, axes: Any) -> Tensor:
+    """Return all examples of an operand in C order, in the shape of `meta`.
+
+    Where that has one of the dimensions multiplied, the levels go there first.
+    """
+    whole = alias(t, in_front(t._meta, axes))
+    n = len(axes)
+    if meta.ndim == t._meta.ndim:
+        at = next(k for k, (a, b) in enumerate(zip(meta.shape, t._meta.shape, strict=True)) if a != b) \
+            if tuple(meta.shape) != tuple(t._meta.shape) else 0
+        order = (*range(n, n + at), *range(n), *range(n + at, n + t._meta.ndim))
+        whole = whole.permute(order)  # type: ignore[attr-defined]
+    if tuple(whole._meta.shape) == tuple(meta.shape):
+        return cast(whole, meta.dtype)
+    copied: Tensor = cast(whole, meta.dtype).reshape(meta.shape)  # type: ignore[attr-defined]
+    return copied
+
+
+def _converted(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[Tensor, ...]:
+    """Return the result of an elementwise call with the operands in the dtype that one example's
+    call computes in: there a 0-d tensor has no say in it.
+    """
+    form, pattern = op.form
+    examples = [example_of(t._meta) for t in tensors]
+    compute, result = form.types_of(pattern, examples, attrs)
+    kinds = [c for c, p in zip(compute, pattern, strict=True) if p == "t"]
+    ready = [cast(t, c) if t._meta.dtype is not c else t for t, c in zip(tensors, kinds, strict=True)]
+    out = op.call(*ready, *attrs, *scalars)
+    return (out if out._meta.dtype is result else cast(out, result),)
+
+
+def _record(
+    op: Operator, tensors: Any, attrs: Attrs, scalars: Any, results: tuple[Tensor, ...]
+) -> None:
+    """Make the node of the call, as `flowvm.eager.calls` does."""
+    if not grad_enabled() or all(t._node is None for t in tensors):
+        return
+    named = {**dict(zip(op.inputs, tensors, strict=True)),
+             **dict(zip(op.outputs, results, strict=True))}  # fmt: skip
+    saved = tuple(
+        alias(named[n], named[n]._meta) if n in op.outputs else named[n] for n in op.saves
+    )
+    live = op.differentiable
+    node = Node(
+        op,
+        tuple(t._node for t in tensors),
+        saved,
+        tuple(t.version for t in saved),
+        tuple(t._meta for t in tensors),
+        (*attrs, *scalars),
+        tuple(r._meta for r in results[: len(live)]),
+        issued() - 1,
+    )
+    if len(live) == 1:
+        results[0]._node = node
+        return
+    for i, r in enumerate(results[: len(live)]):
+        if r._meta.dtype.inexact:
+            r._node = OutputEdge(node, i)
+
+
+# --- tensors that are made ------------------------------------------------------------------------
+
+
+def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
+    """Make a tensor for each example; random numbers as the maps say."""
+    devices = [a.device if isinstance(a, TensorMeta) else a for a in attrs]
+    device: Any = next(d for d in devices if axes_of(d))
+    wanted = next((a for a in attrs if a.__class__ is BatchedMeta), None)
+    random = "seed" in op.scalars
+    axes = device.axes
+    if wanted is None or op.attrs[0] == "n" or (random and _same_numbers()):
+        # all examples alike
+        plain = tuple(
+            example_of(a) if isinstance(a, TensorMeta) else base_device(a) if isinstance(a, Device) else a
+            for a in attrs
+        )  # fmt: skip
+        out = op.call(*plain, *scalars)
+        out._meta = with_axes(out._meta, [a._replace(stride=0) for a in axes])
+        return out
+    meta: Any = wanted.with_shape(wanted.shape)
+    physical = in_front(meta, meta.device.axes)
+    if random and op.name == "randperm":
+        raise Unbatchable("a permutation is drawn for one example at a time")
+    plain = tuple(physical if a is wanted else a for a in attrs)
+    out = op.call(*plain, *scalars)
+    out._meta = meta
+    return out
+
+
+def _same_numbers() -> bool:
+    return any(entry.randomness == "same" for entry in maps.now())
+
+
+def _drawing(device: Any) -> Any:
+    """Return the device on which random numbers are drawn now."""
+    axes = [
+        Axis(e.level.number, e.level.size, 1) for e in maps.now() if e.randomness == "different"
+    ]
+    if not axes:
+        return device
+    own = {a.level for a in axes_of(device)}
+    more = [a for a in axes if a.level not in own]
+    from flowvm.meta.batched_meta import BatchedDevice
+    return BatchedDevice.of(base_device(device), tuple(sorted((*axes_of(device), *more))))
+
+
+# --- results that go into tensors -----------------------------------------------------------------
+
+
+def into(
+    op: Operator, outs: tuple[Tensor, ...], tensors: tuple[Tensor, ...], attrs: Attrs,
+    scalars: tuple[Any, ...],
+) -> int:  # fmt: skip
+    """Do what `call_into` does where tensors have levels."""
+    metas = [t._meta for t in (*outs, *tensors)]
+    axes = _all_axes(metas)
+    outs_, ready = [lifted(o, axes) for o in outs], [lifted(t, axes) for t in tensors]
+    metas = [t._meta for t in (*outs_, *ready)]
+    _check_written(op, outs_, metas)
+    active = told(metas)
+    with recording(False):
+        if len(outs) == 1 and _writes_straight(op, ready, attrs, active):
+            (out,) = outs_
+            given = tuple(_beneath(t, active, out._meta.ndim) for t in ready)
+            return call_into(op, (alias(out, in_front(out._meta, active)),), given, attrs, scalars)
+        result = op.call(*ready, *attrs, *scalars)
+        listed = result if isinstance(result, tuple) else (result,)
+        for out, r in zip(outs_, listed, strict=True):
+            out.copy_(r)  # type: ignore[attr-defined]
+    return issued() - 1
+
+
+def _writes_straight(op: Operator, tensors: Any, attrs: Attrs, axes: Any) -> bool:
+    """Return True if an op's kernel goes over whatever dimensions its result has."""
+    if op is core._copy:
+        return True
+    if not isinstance(op.form, tuple):
+        return False
+    form, pattern = op.form
+    whole = [in_front(t._meta, axes) for t in tensors]
+    examples = [example_of(t._meta) for t in tensors]
+    same: bool = form.types_of(pattern, whole, attrs) == form.types_of(pattern, examples, attrs)
+    return same
+
+
+def _beneath(t: Tensor, axes: Any, rank: int) -> Tensor:
+    if is_shared(t._meta, axes):
+        return alias(t, example_of(t._meta))
+    return alias(t, in_front(t._meta, axes, rank))
+
+
+Batches.call = staticmethod(call)
+Batches.call_into = staticmethod(into)
+Batches.drawing = staticmethod(_drawing)

@@ -1,0 +1,338 @@
+"""Plans: the call on all examples that does what a call does on each.
+
+All operands have the same levels; those at which every operand is shared are left out, and the
+results are shared there.  A plan says the physical metas, which have the other levels' dimensions
+somewhere, and the attributes.  The forms are tried one after the other:
+
+- elementwise: the levels' dimensions in front of dimensions of size 1 up to the call's rank;
+- in front: the levels' dimensions before all others, and attributes that name a dimension (`Dim`,
+  `Dims`) or the result's shape (`shaped=`) moved along.  The op's SBP letters, asked of these
+  operands, must name each of them by a letter of its own that all batched operands and all results
+  have there, and that is no sum: then what an op may cut it computes apart.  Shared operands stay as
+  they are if the letters allow that, else they are repeated;
+- folded: the levels multiply a dimension that the letters of one example name so, as the samples of
+  a convolution.
+
+What a family must say by itself is in `rules`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowvm.eager.interpreter import Operator
+from flowvm.errors import FlowError
+from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
+from flowvm.meta.meta import TensorMeta, dense_stride
+from flowvm.ops.declare.assembly import Assembly
+from flowvm.ops.declare.facts import Fact
+from flowvm.ops.declare.kinds import Inferred
+from flowvm.ops.declare.letters import Letters
+
+Metas = tuple[TensorMeta, ...]
+Attrs = tuple[Any, ...]
+Wrap = Callable[[int, TensorMeta], TensorMeta]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A call on all examples.
+
+    metas   of the operands
+    dense   those that must be copied to memory in C order to have them, by place
+    wrap    (place of a result, its meta): the meta of one example, with levels
+    """
+
+    metas: Metas
+    attrs: Attrs
+    wrap: Wrap
+    dense: tuple[int, ...] = ()
+
+
+# ops whose kernels go over all dimensions in front of those that they are about, whatever their
+# letters say: how many dimensions of an operand are the last ones
+LEADING: Fact[bool] = Fact()
+# what a family says: (op, metas, attrs, outs of one example, axes) -> Plan or None
+RULE: Fact[Callable[..., Plan | None]] = Fact()
+
+
+def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> Metas:
+    """Return a call's result metas; raise its error."""
+    if op.infer is None:
+        return op.lower(tuple(metas), attrs).outputs
+    infer = op.infer.said if isinstance(op.infer, Inferred) else op.infer
+    answer = infer(tuple(metas), attrs)
+    if isinstance(answer, Assembly):
+        return (answer.out,)
+    outputs: Metas = answer.outputs
+    return outputs
+
+
+def told(metas: Sequence[TensorMeta]) -> tuple[Axis, ...]:
+    """Return the levels at which some operand is not shared."""
+    seen = {a.level: a for m in metas for a in axes_of(m) if a.stride}
+    return tuple(sorted(seen.values()))
+
+
+def steps(meta: TensorMeta, axes: Sequence[Axis]) -> tuple[int, ...]:
+    """Return a meta's distances at these levels."""
+    own = {a.level: a.stride for a in axes_of(meta)}
+    return tuple(own.get(a.level, 0) for a in axes)
+
+
+def is_shared(meta: TensorMeta, axes: Sequence[Axis]) -> bool:
+    """Return True if a meta is one for all examples of these levels."""
+    return not any(steps(meta, axes))
+
+
+def in_front(meta: TensorMeta, axes: Sequence[Axis], rank: int | None = None) -> TensorMeta:
+    """Return the physical meta with the levels' dimensions in front, an example's padded with sizes
+    of 1 to `rank`.
+    """
+    ones = 0 if rank is None else rank - meta.ndim
+    shape = (*(a.size for a in axes), *(1,) * ones, *meta.shape)
+    stride = (*steps(meta, axes), *(0,) * ones, *meta.stride)
+    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
+
+
+def behind(axes: Sequence[Axis], shared: Sequence[Axis] = ()) -> Wrap:
+    """Make the wrap of results that have the levels' dimensions in front."""
+    n = len(axes)
+
+    def wrap(place: int, out: TensorMeta) -> TensorMeta:
+        local = TensorMeta.of(out.shape[n:], out.dtype, out.device, out.stride[n:])
+        own = [a._replace(stride=s) for a, s in zip(axes, out.stride, strict=False)]
+        return with_axes(local, (*own, *shared))
+
+    return wrap
+
+
+def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) -> Plan | None:
+    """Return the plan of a call on operands of one set of levels; None if no form fits.
+
+    `shared` are the levels at which all of them are shared.  Raise the call's own error.
+    """
+    examples = tuple(map(example_of, metas))
+    axes = told(metas)
+    if not axes:
+        plain = tuple(map(example_of, attrs)) if attrs and not metas else attrs
+        return Plan(examples, plain, behind((), shared))
+    outs = results_of(op, examples, attrs)
+    rule = RULE.of(op)
+    if rule is not None:
+        plan: Plan | None = rule(op, metas, attrs, outs, axes, shared)
+        if plan is not None:
+            return plan
+    if isinstance(op.form, tuple):
+        return _elementwise(op, metas, attrs, outs, axes, shared)
+    for form in (_front_unrepeated, _front_repeated, _folded):
+        try:
+            plan = form(op, metas, attrs, outs, axes, shared)
+        except (FlowError, IndexError, ValueError, TypeError):  # it takes no such operands
+            continue
+        if plan is not None:
+            return plan
+    return None
+
+
+def _elementwise(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any
+) -> Plan | None:
+    rank = max(m.ndim for m in (*metas, *outs))
+    physical = tuple(
+        example_of(m) if is_shared(m, axes) else _in_front_of_ones(m, axes, rank) for m in metas
+    )
+    form, pattern = op.form
+    if form.types_of(pattern, physical, attrs) != form.types_of(
+        pattern, tuple(map(example_of, metas)), attrs
+    ):
+        return None  # a 0-d tensor has no say in the dtype, and has dimensions here
+    return Plan(physical, attrs, behind(axes, shared))
+
+
+def _in_front_of_ones(meta: TensorMeta, axes: Sequence[Axis], rank: int) -> TensorMeta:
+    """Return `in_front` with sizes of 1 for levels at which the operand is shared."""
+    ahead = [(a.size, s) if s else (1, 0) for a, s in zip(axes, steps(meta, axes), strict=True)]
+    ones = rank - meta.ndim
+    shape = (*(n for n, _ in ahead), *(1,) * ones, *meta.shape)
+    stride = (*(s for _, s in ahead), *(0,) * ones, *meta.stride)
+    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
+
+
+# --- levels in front ------------------------------------------------------------------------------
+
+_DIMS = {"Dim", "Dims"}
+_NAMES = {"dim", "dims"}
+
+
+def moved_attrs(op: Operator, attrs: Attrs, axes: Sequence[Axis], rank: int) -> Attrs:
+    """Return the attributes of a call with the levels' dimensions in front."""
+    infer = op.infer.infer if isinstance(op.infer, Inferred) else op.infer
+    said = getattr(infer, "__annotations__", {})
+    n = len(axes)
+    moved = []
+    for name, value in zip(op.attrs, attrs, strict=False):
+        if name == op.shaped:
+            value = (*(a.size for a in axes), *value)
+        elif said.get(name) in _DIMS or name in _NAMES:
+            if type(value) is int:
+                value += n if value >= 0 else 0
+            elif rank:
+                value = tuple(d + n for d in value)
+            else:
+                value = ()
+        moved.append(value)
+    return (*moved, *attrs[len(moved) :])
+
+
+def _front_unrepeated(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any
+) -> Plan | None:
+    """The levels in front of the operands that are not shared."""
+    alone = tuple(is_shared(m, axes) for m in metas)
+    if not any(alone) or any(n in op.writes for n, one in zip(op.inputs, alone, strict=True) if one):
+        return None
+    return _front(op, metas, attrs, outs, axes, shared, alone)
+
+
+def _front_repeated(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any
+) -> Plan | None:
+    """The levels in front of all operands."""
+    return _front(op, metas, attrs, outs, axes, shared, (False,) * len(metas))
+
+
+def _front(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any,
+    alone: tuple[bool, ...],
+) -> Plan | None:  # fmt: skip
+    whole = tuple(
+        example_of(m) if one else in_front(m, axes) for m, one in zip(metas, alone, strict=True)
+    )
+    dense = tuple(k for k, m in enumerate(whole) if op.dense and not m.contiguous)
+    physical = tuple(m.dense() if k in dense else m for k, m in enumerate(whole))
+    moved = moved_attrs(op, attrs, axes, metas[0].ndim)
+    made = results_of(op, physical, moved)
+    sizes = tuple(a.size for a in axes)
+    if any(tuple(p.shape) != (*sizes, *m.shape) for p, m in zip(made, outs, strict=True)):
+        return None
+    if any(p.dtype is not m.dtype for p, m in zip(made, outs, strict=True)):
+        return None
+    if not LEADING.of(op) and not _apart(op, physical, moved, made, alone, len(axes)):
+        return None
+    return Plan(physical, moved, behind(axes, shared), dense)
+
+
+def _apart(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, alone: Sequence[bool], count: int
+) -> bool:
+    """Return True if the op's letters say that it computes the first dimensions apart."""
+    letters: Letters | None = None if op.letters is None else op.letters(metas, attrs, outs)
+    if letters is None:
+        return False
+    batched = [n for n, one in zip(letters.inputs, alone, strict=True) if not one]
+    others = [n for n, one in zip(letters.inputs, alone, strict=True) if one]
+    operands = [*batched, *letters.outputs]
+    for j in range(count):
+        (name, *more) = {names[j] for names in operands}
+        if more or name is None or name in letters.sums:
+            return False
+        if any(names.count(name) > 1 for names in operands) or any(name in n for n in others):
+            return False
+    return True
+
+
+# --- levels in one of the dimensions --------------------------------------------------------------
+
+
+def _folded(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any
+) -> Plan | None:
+    """The levels' sizes multiply a dimension that the op computes apart."""
+    if op.writes or not outs or op.letters is None:
+        return None
+    examples = tuple(map(example_of, metas))
+    letters: Letters | None = op.letters(examples, attrs, outs)
+    if letters is None:
+        return None
+    alone = tuple(is_shared(m, axes) for m in metas)
+    times = math.prod(a.size for a in axes)
+    for name in letters.outputs[0]:
+        if name is None or name in letters.sums or name in letters.even:
+            continue
+        if any(names.count(name) != 1 for names in letters.outputs):
+            continue
+        has = [names.count(name) for names in letters.inputs]
+        if any(n != (0 if one else 1) for n, one in zip(has, alone, strict=True)):
+            continue
+        plan = _folded_at(op, metas, attrs, outs, axes, shared, letters, name, times)
+        if plan is not None:
+            return plan
+    return None
+
+
+def _folded_at(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any,
+    letters: Letters, name: Any, times: int,
+) -> Plan | None:  # fmt: skip
+    physical, dense = [], []
+    for k, (m, names) in enumerate(zip(metas, letters.inputs, strict=True)):
+        if name not in names:
+            physical.append(example_of(m))
+            continue
+        at = names.index(name)
+        merged = folded_meta(m, axes, at)
+        if merged is None or (op.dense and not merged.contiguous):
+            dense.append(k)
+            shape = (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :])
+            merged = TensorMeta.of(shape, m.dtype, example_of(m).device)
+        physical.append(merged)
+    places = [names.index(name) for names in letters.outputs]
+    moved = list(attrs)
+    if op.shaped:
+        k, at = op.attrs.index(op.shaped), places[0]
+        shape = attrs[k]
+        if len(shape) != outs[0].ndim:
+            return None
+        moved[k] = (*shape[:at], times * shape[at], *shape[at + 1 :])
+    made = results_of(op, physical, tuple(moved))
+    for p, m, at in zip(made, outs, places, strict=True):
+        if tuple(p.shape) != (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :]):
+            return None
+    sizes = [m.shape[at] for m, at in zip(outs, places, strict=True)]
+
+    def wrap(place: int, out: TensorMeta) -> TensorMeta:
+        return unfolded_meta(out, axes, places[place], sizes[place], shared)
+
+    return Plan(tuple(physical), tuple(moved), wrap, tuple(dense))
+
+
+def folded_meta(meta: TensorMeta, axes: Sequence[Axis], at: int) -> TensorMeta | None:
+    """Return the physical meta with the levels in dimension `at`, None if memory has it not so."""
+    run, step = meta.shape[at], meta.stride[at]
+    for axis, s in zip(reversed(axes), reversed(steps(meta, axes)), strict=True):
+        if run == 1:
+            step = s
+        elif s != run * step:
+            return None
+        run *= axis.size
+    shape = (*meta.shape[:at], run, *meta.shape[at + 1 :])
+    stride = (*meta.stride[:at], step, *meta.stride[at + 1 :])
+    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
+
+
+def unfolded_meta(
+    out: TensorMeta, axes: Sequence[Axis], at: int, size: int, shared: Sequence[Axis] = ()
+) -> TensorMeta:
+    """Return the meta of an example whose dimension `at` has `size` elements in a result that has
+    the levels in it, too.
+    """
+    step = out.stride[at]
+    within = dense_stride([*(a.size for a in axes), size])
+    own = [a._replace(stride=step * w) for a, w in zip(axes, within, strict=False)]
+    shape = (*out.shape[:at], size, *out.shape[at + 1 :])
+    local = TensorMeta.of(shape, out.dtype, out.device, out.stride)
+    return with_axes(local, (*own, *shared))
