@@ -159,3 +159,13 @@ def differs_more(meta: TensorMeta, *others: TensorMeta) -> bool:
     """Return True if some of the others differ between examples that are one in `meta`."""
     own = {a.level for a in axes_of(meta) if a.stride}
     return any(a.stride and a.level not in own for m in others for a in axes_of(m))
+
+
+def in_elements(device: Device, times: int, parts: int = 1) -> Device:
+    """Return the device of a view whose elements have other bytes: distances in elements are
+    `times` as large, divided by `parts`.
+    """
+    if device.__class__ is not BatchedDevice:
+        return device
+    axes = tuple(a._replace(stride=a.stride * times // parts) for a in axes_of(device))
+    return BatchedDevice.of(base_device(device), axes)

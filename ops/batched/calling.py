@@ -113,37 +113,21 @@ def _computed(
 
 
 def _run(op: Operator, tensors: Any, scalars: Any, plan: Any) -> tuple[Tensor, ...]:
-    physical = []
-    for k, (t, meta) in enumerate(zip(tensors, plan.metas, strict=True)):
-        if k in plan.dense:
-            physical.append(_laid(t, meta, told([u._meta for u in tensors])))
-        else:
-            physical.append(alias(t, meta))
+    physical = [alias(t, meta) for t, meta in zip(tensors, plan.metas, strict=True)]
+    for k, where in plan.dense:
+        meta = plan.metas[k]
+        physical[k] = alias(cast(alias(tensors[k], where), meta.dtype), meta)
     result = op.call(*physical, *plan.attrs, *scalars)
+    for k, where in plan.dense:
+        if op.inputs[k] in op.writes:  # a copy was changed
+            back = alias(physical[k], where.dense())
+            core.copy_(alias(tensors[k], where), back)
     if not op.outputs:
         return ()
     listed = result if isinstance(result, tuple) else (result,)
     for k, r in enumerate(listed):
         r._meta = plan.wrap(k, r._meta)
     return tuple(listed)
-
-
-def _laid(t: Tensor, meta: TensorMeta, axes: Any) -> Tensor:
-    """Return all examples of an operand in C order, in the shape of `meta`.
-
-    Where that has one of the dimensions multiplied, the levels go there first.
-    """
-    whole = alias(t, in_front(t._meta, axes))
-    n = len(axes)
-    if meta.ndim == t._meta.ndim:
-        at = next(k for k, (a, b) in enumerate(zip(meta.shape, t._meta.shape, strict=True)) if a != b) \
-            if tuple(meta.shape) != tuple(t._meta.shape) else 0
-        order = (*range(n, n + at), *range(n), *range(n + at, n + t._meta.ndim))
-        whole = whole.permute(order)  # type: ignore[attr-defined]
-    if tuple(whole._meta.shape) == tuple(meta.shape):
-        return cast(whole, meta.dtype)
-    copied: Tensor = cast(whole, meta.dtype).reshape(meta.shape)  # type: ignore[attr-defined]
-    return copied
 
 
 def _converted(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[Tensor, ...]:

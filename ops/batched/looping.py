@@ -30,7 +30,7 @@ def say(name: str, why: str) -> None:
         )
 
 
-class _Same(Level):
+class Same(Level):
     """A level that is there already."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ def each(
     if why:
         say(op.name, why)
     axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
-    level = _Same(axis.level, axis.size)
+    level = Same(axis.level, axis.size)
     results = []
     for k in range(axis.size):
         result = op.call(*(dropped(t, axis.level, k) for t in tensors), *attrs, *scalars)

@@ -42,19 +42,22 @@ class Plan:
     """A call on all examples.
 
     metas   of the operands
-    dense   those that must be copied to memory in C order to have them, by place
+    dense   those that must be copied to memory in C order to have them: (place, the meta that
+            shows all examples where they are, in that order)
     wrap    (place of a result, its meta): the meta of one example, with levels
     """
 
     metas: Metas
     attrs: Attrs
     wrap: Wrap
-    dense: tuple[int, ...] = ()
+    dense: tuple[tuple[int, TensorMeta], ...] = ()
 
 
 # ops whose kernels go over all dimensions in front of those that they are about, whatever their
 # letters say: how many dimensions of an operand are the last ones
 LEADING: Fact[bool] = Fact()
+# ops that compute the first dimension of all operands apart, whatever their letters say
+SAMPLES: Fact[bool] = Fact()
 # what a family says: (op, metas, attrs, outs of one example, axes) -> Plan or None
 RULE: Fact[Callable[..., Plan | None]] = Fact()
 
@@ -63,8 +66,7 @@ def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> Metas
     """Return a call's result metas; raise its error."""
     if op.infer is None:
         return op.lower(tuple(metas), attrs).outputs
-    infer = op.infer.said if isinstance(op.infer, Inferred) else op.infer
-    answer = infer(tuple(metas), attrs)
+    answer = op.infer(tuple(metas), attrs)
     if isinstance(answer, Assembly):
         return (answer.out,)
     outputs: Metas = answer.outputs
@@ -120,7 +122,7 @@ def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) 
     if not axes:
         plain = tuple(map(example_of, attrs)) if attrs and not metas else attrs
         return Plan(examples, plain, behind((), shared))
-    outs = results_of(op, examples, attrs)
+    outs = results_of(op, [m.dense() for m in examples] if op.dense else examples, attrs)
     rule = RULE.of(op)
     if rule is not None:
         plan: Plan | None = rule(op, metas, attrs, outs, axes, shared)
@@ -131,10 +133,15 @@ def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) 
     for form in (_front_unrepeated, _front_repeated, _folded):
         try:
             plan = form(op, metas, attrs, outs, axes, shared)
-        except (FlowError, IndexError, ValueError, TypeError):  # it takes no such operands
+        except (FlowError, IndexError, ValueError, TypeError) as e:  # it takes no such operands
+            import os
+            if os.environ.get('VD'): print('FORM', op.name, form.__name__, metas, attrs, type(e), str(e)[:150])
             continue
         if plan is not None:
             return plan
+        else:
+            import os
+            if os.environ.get('VD'): print('FORM', op.name, form.__name__, metas, attrs, 'none')
     return None
 
 
@@ -212,8 +219,7 @@ def _front(
     whole = tuple(
         example_of(m) if one else in_front(m, axes) for m, one in zip(metas, alone, strict=True)
     )
-    dense = tuple(k for k, m in enumerate(whole) if op.dense and not m.contiguous)
-    physical = tuple(m.dense() if k in dense else m for k, m in enumerate(whole))
+    dense, physical = laid(whole) if op.dense else ((), whole)
     moved = moved_attrs(op, attrs, axes, metas[0].ndim)
     made = results_of(op, physical, moved)
     sizes = tuple(a.size for a in axes)
@@ -221,9 +227,15 @@ def _front(
         return None
     if any(p.dtype is not m.dtype for p, m in zip(made, outs, strict=True)):
         return None
-    if not LEADING.of(op) and not _apart(op, physical, moved, made, alone, len(axes)):
+    if (any(alone) or not LEADING.of(op)) and not _apart(op, physical, moved, made, alone, len(axes)):
         return None
     return Plan(physical, moved, behind(axes, shared), dense)
+
+
+def laid(whole: Metas) -> tuple[tuple[tuple[int, TensorMeta], ...], Metas]:
+    """Return which operands must be copied to lie in C order, as `Plan` has it, and their metas."""
+    dense = tuple((k, m) for k, m in enumerate(whole) if not m.contiguous)
+    return dense, tuple(m.dense() for m in whole)
 
 
 def _apart(
@@ -255,7 +267,11 @@ def _folded(
     if op.writes or not outs or op.letters is None:
         return None
     examples = tuple(map(example_of, metas))
-    letters: Letters | None = op.letters(examples, attrs, outs)
+    if SAMPLES.of(op):
+        first = [("n", *(None,) * (m.ndim - 1)) for m in (*metas, *outs)]
+        letters: Letters | None = Letters(tuple(first[: len(metas)]), tuple(first[len(metas) :]))
+    else:
+        letters = op.letters(examples, attrs, outs)
     if letters is None:
         return None
     alone = tuple(is_shared(m, axes) for m in metas)
@@ -286,7 +302,7 @@ def _folded_at(
         at = names.index(name)
         merged = folded_meta(m, axes, at)
         if merged is None or (op.dense and not merged.contiguous):
-            dense.append(k)
+            dense.append((k, _ahead_of(m, axes, at)))
             shape = (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :])
             merged = TensorMeta.of(shape, m.dtype, example_of(m).device)
         physical.append(merged)
@@ -308,6 +324,13 @@ def _folded_at(
         return unfolded_meta(out, axes, places[place], sizes[place], shared)
 
     return Plan(tuple(physical), tuple(moved), wrap, tuple(dense))
+
+
+def _ahead_of(meta: TensorMeta, axes: Sequence[Axis], at: int) -> TensorMeta:
+    """Return the physical meta with the levels' dimensions in front of dimension `at`."""
+    shape = (*meta.shape[:at], *(a.size for a in axes), *meta.shape[at:])
+    stride = (*meta.stride[:at], *steps(meta, axes), *meta.stride[at:])
+    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
 
 
 def folded_meta(meta: TensorMeta, axes: Sequence[Axis], at: int) -> TensorMeta | None:

@@ -15,33 +15,56 @@ from flowvm.eager.tensor import Tensor
 from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
 from flowvm.meta.meta import TensorMeta, dense_stride
 from flowvm.ops.batched.levels import entered, left
-from flowvm.ops.batched.looping import _Same
+from flowvm.ops.batched.looping import Same
 from flowvm.ops.batched.planning import (
     LEADING,
     RULE,
+    SAMPLES,
     Plan,
     behind,
     folded_meta,
     in_front,
     is_shared,
-    steps,
+    laid,
+    moved_attrs,
     told,
     unfolded_meta,
 )
 from flowvm.ops.declare import core
 from flowvm.ops.declare.facts import Fact
+from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.linalg import systems
 from flowvm.ops.linalg.parts import factors, spectra
-from flowvm.ops.places import sort
+from flowvm.ops.places import gather, search, sort
+from flowvm.ops.places.cpu import order
+from flowvm.ops.places.cpu.index_kernels import ADD, NONE
+from flowvm.ops.places.parts import nth
+from flowvm.ops.planes import patches
 from flowvm.ops.planes.parts import conv_ops
-from flowvm.ops.pointwise.compare import ne
+from flowvm.ops.pointwise.arithmetic import add, mul
+from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
 from flowvm.ops.products.products import _added_product
-from flowvm.ops.rows.reduce import _sum_whole
 from flowvm.ops.rows.parts import class_loss_ops as losses
+from flowvm.ops.rows.parts import norm_ops as norms
+from flowvm.ops.rows.parts.folds import (
+    add_up,
+    count_up,
+    every,
+    largest,
+    magnitude_up,
+    multiply_up,
+    smallest,
+    some,
+    square_up,
+)
+from flowvm.ops.rows.reduce import _sum_whole
 from flowvm.ops.rows.softmax import log_softmax
 from flowvm.ops.shapes import matrices, padding
 
+FOLDS = (
+    add_up, count_up, every, largest, magnitude_up, multiply_up, smallest, some, square_up,
+)  # fmt: skip
 STEPS: Fact[Callable[..., Any]] = Fact()
 # the same, with graphs of their own: the call itself has no node then
 COMPOSED: Fact[Callable[..., Any]] = Fact()
@@ -147,6 +170,186 @@ def _sum(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     return x.sum(list(range(x.ndim))) if x.ndim else x
 
 
+def _folded_up(
+    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+) -> Plan | None:
+    """A reduction goes over whatever dimensions are left; its fallback takes several steps."""
+    (x,) = metas
+    if x.ndim:
+        moved = moved_attrs(op, attrs, axes, x.ndim)
+        return Plan((in_front(x, axes),), moved, behind(axes, shared))
+    one = ((len(axes),), False, *attrs[2:])
+    return Plan((in_front(x, axes, 1),), one, behind(axes, shared))
+
+
+RULE.say(_folded_up, *(fold.call for fold in FOLDS))
+
+
+# --- elements at places ---------------------------------------------------------------------------
+
+
+def _cut(x: Any, shape: Any, dim: int, along: int | None = None) -> Any:
+    """Return the part of `x` that an index of `shape` can reach beside dimension `dim`."""
+    for d, size in enumerate(shape):
+        wanted = size if d != dim else along
+        if wanted is not None and x.shape[d] != wanted:
+            x = x.narrow(d, 0, wanted)
+    return x
+
+
+@STEPS(gather.gather_elements)
+def _gathered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    x, index = tensors
+    part = _cut(x, index.shape, attrs[0])
+    return None if part is x else op.call(part, index, *attrs)
+
+
+@STEPS(gather.scatter_elements, gather.combine_elements)
+def _scattered(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    x, index, source = tensors
+    part = _cut(x, index.shape, attrs[0])
+    if source.ndim == index.ndim:
+        values = _cut(source, index.shape, attrs[0], index.shape[attrs[0]] if index.ndim else None)
+    else:
+        values = source.expand(index.shape)
+    if part is x and values is source:
+        return None
+    op.call(part, index, values, *attrs)
+    return ()
+
+
+def _taken(
+    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+) -> Plan | None:
+    """Slices of one tensor for the indices of all examples."""
+    x, index = metas
+    if not is_shared(x, axes) or index.ndim != 1:
+        return None
+    places = folded_meta(index, axes, 0)
+    if places is None or not places.contiguous or not x.contiguous:
+        return None
+    dim, size = attrs[0], index.shape[0]
+
+    def wrap(place: int, out: TensorMeta) -> TensorMeta:
+        return unfolded_meta(out, axes, dim, size, shared)
+
+    return Plan((example_of(x), places), attrs, wrap)
+
+
+RULE.say(_taken, gather.take_slices)
+
+
+@STEPS(gather.take_slices)
+def _taken_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """Slices at the indices of each example, of its own tensor: elements at repeated indices."""
+    x, index = tensors
+    dim, _, _, zero, _ = attrs
+    axes = told([x._meta, index._meta])
+    if is_shared(index._meta, axes) or is_shared(x._meta, axes) or index.ndim != 1 or not x.ndim:
+        return None
+    places = _repeated(index, x.shape, dim)
+    out = gather.gather_elements(x, places, dim)
+    return out if zero == NONE else out.masked_fill(_along(index, x.ndim, dim) == zero, 0)
+
+
+def _along(index: Any, ndim: int, dim: int) -> Any:
+    return index.reshape((-1,) + (1,) * (ndim - dim - 1))
+
+
+def _repeated(index: Any, shape: Any, dim: int) -> Any:
+    """Return an index of slices as one of elements, from the front."""
+    wide = (*shape[:dim], index.shape[0], *shape[dim + 1 :])
+    front = where(index < 0, index + shape[dim], index)
+    return _along(front, len(shape), dim).expand(wide)
+
+
+def _put(
+    op: Operator, metas: Any, attrs: Any, outs: Any, axes: Any, shared: Any
+) -> Plan | None:
+    """Slices at places that are the same for all examples."""
+    x, index, source = metas
+    if not is_shared(index, axes) or not x.ndim:
+        return None
+    dim = attrs[0]
+    shape = (*x.shape[:dim], index.numel, *x.shape[dim + 1 :])
+    if source.numel == 1 and tuple(source.shape) != shape:
+        source = TensorMeta.of(shape, source.dtype, source.device, (0,) * len(shape))
+    whole = in_front(x, axes), example_of(index), in_front(source, axes)
+    dense, physical = laid(whole)
+    return Plan(physical, (dim + len(axes), *attrs[1:]), behind(axes, shared), dense)
+
+
+RULE.say(_put, gather.put_slices, gather.combine_slices)
+
+
+@STEPS(gather.put_slices, gather.combine_slices)
+def _put_apart(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """Slices at the indices of each example."""
+    x, index, source = tensors
+    dim, _, _, *more = attrs
+    if is_shared(index._meta, told([t._meta for t in tensors])) or not x.ndim or index.ndim != 1:
+        return None
+    skip, mode = more or (NONE, 0)
+    shape = (*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :])
+    source = source.expand(shape) if source.numel() == 1 else source.reshape(shape)
+    if skip != NONE:
+        if mode != ADD:
+            return None
+        source = source.masked_fill(_along(index, x.ndim, dim) == skip, 0)
+    places = _repeated(index, x.shape, dim)
+    if mode:
+        gather.combine_elements(x, places, source, dim, mode)
+    else:
+        gather.scatter_elements(x, places, source, dim)
+    return ()
+
+
+@STEPS(search._search)
+def _searched(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """Places of all elements in one row of boundaries: as one row as well."""
+    boundaries, x = tensors
+    if boundaries.ndim != 1 or x.ndim == 1:
+        return None
+    return op.call(boundaries, x.reshape(-1), *attrs).reshape(x.shape)
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def _channels(x: Any, of: Any, kind: str) -> Any:
+    """Return a weight or bias so that it stands along its dimensions of `x`."""
+    return of.reshape(norms._weight_shape(x._meta, kind, of._meta))
+
+
+@STEPS(norms._weighted, norms._affine)
+def _normalized(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """A norm, times weights of one example each."""
+    x, *of = tensors
+    axes = told([t._meta for t in tensors])
+    if all(is_shared(t._meta, axes) for t in of):
+        return None
+    out, stats = norms._plain(x, *attrs)
+    for operate, t in zip((mul, add), of, strict=False):
+        out = operate(out, _channels(x, t, attrs[0]))
+    return out, stats
+
+
+@STEPS(norms._full_back)
+def _normalized_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """The gradients of each example's own weights: sums over the other dimensions."""
+    g, x, stats, weight = tensors
+    kind, size, *_ = attrs
+    dx = norms._back(g * _channels(x, weight, kind), x, stats, *attrs)
+    out, _ = norms._plain(x, *attrs)
+    ahead = list(range(x.ndim - len(size))) if kind == "layer" else [
+        d for d in range(x.ndim) if d != 1
+    ]  # fmt: skip
+    by_weight, by_bias = g * out, g
+    if ahead:
+        by_weight, by_bias = by_weight.sum(ahead), by_bias.sum(ahead)
+    return dx, by_weight.reshape(weight.shape), by_bias.reshape(weight.shape)
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -179,6 +382,7 @@ RULE.say(_padded(0), padding._roll)
 
 LEADING.say(
     True,
+    order.ordered_rows, nth.nth_of_rows, search._search,
     matrices._embed, sort._topk_rows, sort._mode_rows, sort._row_order,
     systems._solve, systems._slogdet, systems._complex_slogdet,
     factors.right_triangular, factors.right_solve, factors.permutation_of, factors.lu_op,
@@ -187,6 +391,8 @@ LEADING.say(
     spectra.svd_op, spectra.svdvals_op, spectra.eigh_op, spectra.eigvalsh_op, spectra.complex_eig,
     spectra.real_eig, spectra.lstsq_op,
 )  # fmt: skip
+
+SAMPLES.say(True, patches._unfold, patches._fold)
 
 
 # --- convolution ----------------------------------------------------------------------------------
@@ -207,7 +413,7 @@ def _of_channels(x: Any, level: Any, dim: int) -> Tensor:
 
 def _level_of(*tensors: Any) -> Any:
     axis: Axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
-    return _Same(axis.level, axis.size)
+    return Same(axis.level, axis.size)
 
 
 @STEPS(conv_ops._conv, conv_ops._conv_bias, conv_ops._conv_input, conv_ops._conv_input_bias)
@@ -288,7 +494,7 @@ def _entropy_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
     axes = told([t._meta for t in tensors])
     if not all(is_shared(t._meta, axes) for t in (x, *rest)):
         return None
-    once = op.call(g.new_ones(g.shape), x, *rest, *attrs)
+    once = op.call(filled_of(example_of(g._meta), 1), x, *rest, *attrs)
     return once * (g.unsqueeze(0 if x.ndim == 1 else 1) if g.ndim else g)
 
 
@@ -298,5 +504,5 @@ def _likelihood_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> An
     axes = told([t._meta for t in tensors])
     if not all(is_shared(t._meta, axes) for t in rest):
         return None
-    once = op.call(g.new_ones(g.shape), *rest, *attrs)
+    once = op.call(filled_of(example_of(g._meta), 1), *rest, *attrs)
     return once * (g.unsqueeze(0 if once.ndim == 1 else 1) if g.ndim else g)
