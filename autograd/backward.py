@@ -13,6 +13,7 @@ from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
 from flowvm.meta.batched_meta import base_device
+from flowvm.ops.batched.levels import of_levels
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.hot import hot
@@ -276,5 +277,5 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"gradient of a real tensor is real"
                 )
             g = g.to(t._meta.dtype)
-        roots.append((t._node, g))
+        roots.append((t._node, of_levels(g, t._meta)))
     return roots

@@ -39,6 +39,7 @@ from flowvm.files.printable import printable
 from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
 from flowvm.meta.batched_meta import BatchedMeta
+from flowvm.ops.batched.levels import of_levels
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.declare.recording import filled_of
 from flowvm.ops.updates.accumulate import accumulate_
@@ -493,6 +494,8 @@ def _fitted(node: Any, g: Any, meta: Any) -> Any:
             f"the gradient function of {node.operator.name} returned a {type(g).__name__} where a "
             f"Tensor or None is due"
         )
+    if g._meta.__class__ is BatchedMeta or meta.__class__ is BatchedMeta:
+        g = of_levels(g, meta, node.out_metas)
     if g._meta.shape != meta.shape:
         lead = g._meta.ndim - len(meta.shape)
         tail = g._meta.shape[max(lead, 0) :]

@@ -52,7 +52,7 @@ def _leaf(name: str, x: Any) -> Any:
 
 def _of_each(x: Tensor) -> Tensor:
     """Return `x` as one of each example of the maps around: each differentiates by its own."""
-    return lifted(x, [Axis(m.level.number, m.level.size, 0) for m in maps.now()])
+    return lifted(x, tuple([Axis(m.level.number, m.level.size, 0) for m in maps.now()]))
 
 
 def _done(result: Any, wanted: bool) -> Any:

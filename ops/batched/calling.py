@@ -15,6 +15,7 @@ from flowvm.eager.interpreter import Operator, call_into, keep_batched
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
+from flowvm.guards.kept import remembered
 from flowvm.meta.batched_meta import (
     Axis,
     BatchedMeta,
@@ -42,11 +43,8 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     """Return the result of a call of which an operand or an attribute has levels."""
     if not tensors:
         return _created(op, attrs, scalars)
-    axes = _all_axes([t._meta for t in tensors])
-    ready = tuple([lifted(t, axes) for t in tensors])
-    if any(a is not b for a, b in zip(ready, tensors, strict=True)):
-        return op.call(*ready, *attrs, *scalars)
     metas = tuple([t._meta for t in tensors])
+    axes = _all_axes(metas)
     composed = rules.COMPOSED.of(op)
     if composed is not None and told(metas):
         return composed(op, tensors, attrs, scalars)
@@ -69,7 +67,8 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     return made if len(made) > 1 else made[0]
 
 
-def _all_axes(metas: Any) -> tuple[Axis, ...]:
+@remembered("views")
+def _all_axes(metas: tuple[TensorMeta, ...]) -> tuple[Axis, ...]:
     return tuple(sorted({a.level: a for m in metas for a in axes_of(m)}.values()))
 
 
@@ -228,7 +227,7 @@ def into(
 ) -> int:  # fmt: skip
     """Do what `call_into` does where tensors have levels."""
     metas = [t._meta for t in (*outs, *tensors)]
-    axes = _all_axes(metas)
+    axes = _all_axes(tuple(metas))
     outs_, ready = [lifted(o, axes) for o in outs], [lifted(t, axes) for t in tensors]
     metas = [t._meta for t in (*outs_, *ready)]
     _check_written(op, outs_, metas)

@@ -20,6 +20,7 @@ from flowvm.eager.modes import current_listener, current_recorder, grad_enabled
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.guards.forks import held_at_fork
+from flowvm.guards.kept import remembered
 from flowvm.meta.batched_meta import Axis, axes_of, base_device, example_of, with_axes
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.recording import Recorded
@@ -58,41 +59,55 @@ def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[Any, ...]) -> T
     return out
 
 
+@remembered("views")
+def _entered_meta(meta: TensorMeta, number: int, dim: int) -> TensorMeta:
+    shape = (*meta.shape[:dim], *meta.shape[dim + 1 :])
+    stride = (*meta.stride[:dim], *meta.stride[dim + 1 :])
+    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
+    axis = Axis(number, meta.shape[dim], meta.stride[dim])
+    return with_axes(local, (*axes_of(meta), axis))
+
+
 def entered(x: Tensor, level: Level, dim: int) -> Tensor:
     """Return `x` with its dimension `dim` as the level's."""
-    meta, at = x._meta, dim % x._meta.ndim
-    shape = (*meta.shape[:at], *meta.shape[at + 1 :])
-    stride = (*meta.stride[:at], *meta.stride[at + 1 :])
-    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
-    axis = Axis(level.number, level.size, meta.stride[at])
-    out = alias(x, with_axes(local, (*axes_of(meta), axis)))
+    at = dim % x._meta.ndim
+    out = alias(x, _entered_meta(x._meta, level.number, at))
     return _recorded(_ENTERED, x, out, (level, at))
+
+
+@remembered("views")
+def _left_meta(meta: TensorMeta, number: int, size: int, dim: int) -> tuple[TensorMeta, bool]:
+    axes = axes_of(meta)
+    step = next((a.stride for a in axes if a.level == number), None)
+    shape = (*meta.shape[:dim], size, *meta.shape[dim:])
+    stride = (*meta.stride[:dim], step or 0, *meta.stride[dim:])
+    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
+    return with_axes(local, [a for a in axes if a.level != number]), step is not None
 
 
 def left(x: Tensor, level: Level, dim: int) -> Tensor:
     """Return `x` with the level as dimension `dim` of the result; all examples are alike where it
     does not have the level.
     """
-    meta = x._meta
-    axes = axes_of(meta)
-    step = next((a.stride for a in axes if a.level == level.number), None)
-    at = dim % (meta.ndim + 1)
-    shape = (*meta.shape[:at], level.size, *meta.shape[at:])
-    stride = (*meta.stride[:at], step or 0, *meta.stride[at:])
-    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
-    out = alias(x, with_axes(local, [a for a in axes if a.level != level.number]))
-    return _recorded(_LEFT if step is not None else _REPEATED, x, out, (level, at))
+    at = dim % (x._meta.ndim + 1)
+    meta, has = _left_meta(x._meta, level.number, level.size, at)
+    return _recorded(_LEFT if has else _REPEATED, x, alias(x, meta), (level, at))
 
 
-def lifted(x: Tensor, axes: Sequence[Axis]) -> Tensor:
-    """Return `x` with those of the levels that it has not: there, it is one for all examples."""
-    own = axes_of(x._meta)
+@remembered("views")
+def _lifted_meta(
+    meta: TensorMeta, axes: tuple[Axis, ...]
+) -> tuple[TensorMeta, tuple[Axis, ...]] | None:
+    own = axes_of(meta)
     has = {a.level for a in own}
-    more = [a for a in axes if a.level not in has]
-    if not more:
-        return x
-    meta = with_axes(example_of(x._meta), (*own, *(a._replace(stride=0) for a in more)))
-    return _recorded(_LIFTED, x, alias(x, meta), tuple(more))
+    more = tuple(a._replace(stride=0) for a in axes if a.level not in has)
+    return (with_axes(example_of(meta), (*own, *more)), more) if more else None
+
+
+def lifted(x: Tensor, axes: tuple[Axis, ...]) -> Tensor:
+    """Return `x` with those of the levels that it has not: there, it is one for all examples."""
+    made = _lifted_meta(x._meta, axes)
+    return x if made is None else _recorded(_LIFTED, x, alias(x, made[0]), made[1])
 
 
 def dropped(x: Tensor, number: int, k: int) -> Tensor:
@@ -118,6 +133,17 @@ def summed(g: Tensor, axes: Sequence[Axis]) -> Tensor:
         known: Any = _Known(axis)
         g = left(g, known, 0).sum(0)  # type: ignore[attr-defined]
     return g
+
+
+def of_levels(g: Tensor, meta: TensorMeta, outs: Sequence[TensorMeta] = ()) -> Tensor:
+    """Return the gradient of an operand of `meta`, whose call had results `outs`, with the
+    operand's levels: the sum over those that only other operands had.
+    """
+    own = {a.level for a in axes_of(meta)}
+    more = {a.level for o in outs for a in axes_of(o) if a.level not in own}
+    if more:
+        g = summed(g, [a for a in axes_of(g._meta) if a.level in more])
+    return lifted(g, axes_of(meta)) if own else g
 
 
 _ENTERED = Recorded("enter_map", lambda c, g: (left(g, *c.attrs),), ("x",))

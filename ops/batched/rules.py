@@ -7,6 +7,7 @@ forms of `planning` will do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,7 @@ from flowvm.ops.batched.planning import (
 from flowvm.ops.declare import core
 from flowvm.ops.declare.facts import Fact
 from flowvm.ops.declare.recording import filled_of
+from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.linalg import systems
 from flowvm.ops.linalg.parts import factors, spectra
 from flowvm.ops.places import gather, search, sort
@@ -81,10 +83,16 @@ def _product(ta: bool, tb: bool) -> Callable[..., Plan | None]:
         alone_a, alone_b = is_shared(a, axes), is_shared(b, axes)
         if alone_b and a.ndim == 1 and b.ndim <= 2:  # rows of one product
             return Plan((in_front(a, axes), example_of(b)), attrs, behind(axes, shared))
-        if alone_a and b.ndim == 1 and a.ndim <= 2:  # columns of one product
-            columns = folded_meta(_widened(b, 1), axes, 1)
+        if alone_b and b.ndim == 2 and a.ndim == 2 and not ta:
+            rows = folded_meta(a, axes, 0)
+            if rows is not None:
+                return Plan((rows, example_of(b)), attrs, _rows_of(axes, shared, a.shape[0]))
+        if alone_a and a.ndim <= 2 and b.ndim <= 2:  # columns of one product
+            at = 0 if tb else 1
+            columns = folded_meta(_widened(b, 1), axes, at)
             if columns is not None:
-                return _columns_plan(example_of(a), columns, attrs, axes, shared)
+                last = b.shape[at] if b.ndim == 2 else None
+                return _columns_plan(example_of(a), columns, attrs, axes, shared, last)
         wide_a = a if alone_a and b.ndim >= 2 else _widened(a, 0)
         wide_b = b if alone_b and a.ndim >= 2 else _widened(b, 1)
         rank = max(wide_a.ndim, wide_b.ndim)
@@ -98,6 +106,31 @@ def _product(ta: bool, tb: bool) -> Callable[..., Plan | None]:
     return rule
 
 
+def _rows_of(axes: Any, shared: Any, size: int) -> Callable[..., TensorMeta]:
+    return lambda place, out: unfolded_meta(out, axes, 0, size, shared)
+
+
+def _as_row(first: Any) -> Callable[..., Any]:
+    """Make the steps of one matrix times a vector, or a column, of each example: all of these are
+    the rows of a product, `first` of the row and the matrix.
+    """
+
+    def steps(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+        a, b = tensors
+        column = b.ndim == 1 or (b.ndim == 2 and b.shape[0 if op is NT else 1] == 1)
+        if a.ndim != 2 or not column:
+            return None
+        axes = told([a._meta, b._meta])
+        if not is_shared(a._meta, axes) or is_shared(b._meta, axes):
+            return None
+        if a.shape[op is TN] * math.prod(axis.size for axis in axes) < SMALL:
+            return None
+        row = first(b.reshape((1, b.numel())), a)
+        return row.reshape((row.shape[1],) if b.ndim == 1 else (row.shape[1], 1))
+
+    return steps
+
+
 def _widened(meta: TensorMeta, at: int) -> TensorMeta:
     """Return a vector's meta as a matrix of one row (`at` 0) or column (1); a matrix's as it is."""
     if meta.ndim != 1:
@@ -107,11 +140,16 @@ def _widened(meta: TensorMeta, at: int) -> TensorMeta:
     return TensorMeta.of(shape, meta.dtype, meta.device, stride)
 
 
-def _columns_plan(a: TensorMeta, columns: TensorMeta, attrs: Any, axes: Any, shared: Any) -> Plan:
+def _columns_plan(
+    a: TensorMeta, columns: TensorMeta, attrs: Any, axes: Any, shared: Any, size: int | None
+) -> Plan:
+    """Return the plan of a product with all examples' columns, `size` each; None: vectors."""
     at = a.ndim - 1
 
     def wrap(place: int, out: TensorMeta) -> TensorMeta:
-        wide = unfolded_meta(out, axes, at, 1, shared)
+        wide = unfolded_meta(out, axes, at, size or 1, shared)
+        if size is not None:
+            return wide
         local = TensorMeta.of(wide.shape[:at], out.dtype, out.device, wide.stride[:at])
         return with_axes(local, axes_of(wide))
 
@@ -137,6 +175,10 @@ def _without(axes: Any, shared: Any, row: bool, column: bool) -> Callable[..., T
 RULE.say(_product(False, False), _matmul)
 RULE.say(_product(False, True), _matmul_nt)
 RULE.say(_product(True, False), _matmul_tn)
+NT, TN = operator_of(_matmul_nt), operator_of(_matmul_tn)
+SMALL = 1 << 14  # elements of a product that need not lie in C order
+STEPS.say(_as_row(_matmul_nt), _matmul, _matmul_nt)
+STEPS.say(_as_row(_matmul), _matmul_tn)
 
 
 @STEPS(_affine)
