@@ -25,6 +25,7 @@ class Batches:
     call: Callable[..., Any]  # (op, tensors, attrs, scalars): the call's result
     call_into: Callable[..., int]  # (op, outs, tensors, attrs, scalars): the instruction's number
     drawing: Callable[..., Any]  # (device): the device on which random numbers are drawn
+    spread: Callable[..., Any]  # (x): with the levels whose examples have numbers of their own
 
 
 # how this thread's maps want random numbers, with their levels, outermost first
@@ -44,6 +45,17 @@ def place_to_draw(device: Any) -> Any:
     example.
     """
     return Batches.drawing(device) if maps.now() else device
+
+
+def spread_to_draw(x: Any) -> Any:
+    """Return a tensor that says what is drawn: inside such a map as one of each example."""
+    return Batches.spread(x) if maps.now() else x
+
+
+def check_refill(name: str, x: Any) -> None:
+    """Raise Unbatchable where random numbers for each example are to go into one tensor."""
+    if maps.now() and Batches.spread(x) is not x:
+        raise Unbatchable(f"{name}: numbers of each example are to go into a tensor that is one")
 
 
 def check_draw() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.eager.batched import Batches, Unbatchable, maps
+from flowvm.eager.batched import Batches, Unbatchable
 from flowvm.eager.interpreter import Operator, call_into, keep_batched
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
@@ -18,11 +18,11 @@ from flowvm.eager.tensor import Tensor, alias
 from flowvm.guards.kept import remembered
 from flowvm.meta.batched_meta import (
     Axis,
+    BatchedDevice,
     BatchedMeta,
     axes_of,
     base_device,
     example_of,
-    fresh,
     with_axes,
 )
 from flowvm.meta.device import Device
@@ -30,9 +30,10 @@ from flowvm.meta.meta import TensorMeta
 from flowvm.ops.batched import rules
 from flowvm.ops.batched.levels import WATCHED, lifted
 from flowvm.ops.batched.looping import each
-from flowvm.ops.batched.planning import Plan, in_front, is_shared, plan_of, results_of, told
+from flowvm.ops.batched.planning import Plan, behind, in_front, is_shared, plan_of, told
 from flowvm.ops.declare import core
 from flowvm.ops.declare.core import cast
+from flowvm.ops.declare.recording import empty_of
 from flowvm.vm.watch.pending import issued
 
 Attrs = tuple[Any, ...]
@@ -45,8 +46,10 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         return _created(op, attrs, scalars)
     metas = tuple([t._meta for t in tensors])
     axes = _all_axes(metas)
+    if "seed" in op.scalars and op is not rules.DROPOUT:
+        return _drawn(op, tensors, attrs, scalars)
     composed = rules.COMPOSED.of(op)
-    if composed is not None and told(metas):
+    if composed is not None and (op is rules.DROPOUT or told(metas)):
         return composed(op, tensors, attrs, scalars)
     plan = _plan(op, metas, attrs)
     heard = axes[-1].level >= WATCHED
@@ -95,10 +98,6 @@ def _check_written(op: Operator, written: Any, metas: Any) -> None:
 def _computed(
     op: Operator, tensors: Any, attrs: Attrs, scalars: Any, plan: Plan | None
 ) -> tuple[Tensor, ...] | None:
-    if "seed" in op.scalars and _same_numbers():
-        return each(op, tensors, attrs, scalars, "") if told([t._meta for t in tensors]) else (
-            _run(op, tensors, scalars, plan)
-        )
     steps = rules.STEPS.of(op)
     if steps is not None and told([t._meta for t in tensors]):
         result = steps(op, tensors, attrs, scalars)
@@ -109,6 +108,34 @@ def _computed(
     if plan is None:
         return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
     return _run(op, tensors, scalars, plan)
+
+
+def _drawn(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
+    """Make a call that draws random numbers: each example has its own where its map wants that."""
+    own = {a.level for a in rules.own_numbers()}
+    with recording(False):
+        for axis in told([t._meta for t in tensors]):
+            if axis.level not in own:
+                results = each(op, tensors, attrs, scalars, "", axis)
+                return results[0] if results else tensors[0]
+        ready = []
+        for n, t in zip(op.inputs, tensors, strict=True):
+            shared = [a for a in axes_of(t._meta) if a.level in own and not a.stride and a.size > 1]
+            if shared and n in op.writes:
+                raise Unbatchable(f"{op.name} changes a tensor that is one for all examples")
+            if shared:
+                wide = empty_of(t._meta)
+                t = core.copy_(wide, t.detach())
+            ready.append(t)
+        metas = tuple([t._meta for t in ready])
+        plan = _plan(op, metas, attrs)
+        if plan is None:
+            raise Unbatchable(f"{op.name} draws random numbers for one example at a time")
+        results = _run(op, ready, scalars, plan)
+    for n, t in zip(op.inputs, tensors, strict=True):
+        if n in op.writes:
+            t.bump()
+    return results[0] if results else tensors[0]
 
 
 def _run(op: Operator, tensors: Any, scalars: Any, plan: Any) -> tuple[Tensor, ...]:
@@ -181,41 +208,35 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     device: Any = next(d for d in devices if axes_of(d))
     wanted = next((a for a in attrs if a.__class__ is BatchedMeta), None)
     random = "seed" in op.scalars
-    axes = device.axes
-    if wanted is None or op.attrs[0] == "n" or (random and _same_numbers()):
-        # all examples alike
-        plain = tuple(
-            example_of(a) if isinstance(a, TensorMeta) else base_device(a) if isinstance(a, Device) else a
-            for a in attrs
-        )  # fmt: skip
-        out = op.call(*plain, *scalars)
-        out._meta = with_axes(out._meta, [a._replace(stride=0) for a in axes])
-        return out
-    meta: Any = wanted.with_shape(wanted.shape)
-    physical = in_front(meta, meta.device.axes)
-    if random and op.name == "randperm":
+    own = {a.level for a in rules.own_numbers()}
+    axes = [a for a in device.axes if not random or a.level in own]
+    if wanted is None or op.attrs[0] == "n":
+        axes = []
+    rest = [a._replace(stride=0) for a in device.axes if a not in axes]
+    if random and op.name == "randperm" and axes:
         raise Unbatchable("a permutation is drawn for one example at a time")
-    plain = tuple(physical if a is wanted else a for a in attrs)
+    physical: Any = None
+    if wanted is not None:
+        meta: Any = with_axes(example_of(wanted), axes)
+        physical = in_front(meta.dense(), axes_of(meta.dense()))
+    plain = tuple(
+        physical if a is wanted else example_of(a) if isinstance(a, TensorMeta)
+        else base_device(a) if isinstance(a, Device) else a
+        for a in attrs
+    )  # fmt: skip
     out = op.call(*plain, *scalars)
-    out._meta = meta
+    out._meta = behind(axes, rest)(0, out._meta)
     return out
-
-
-def _same_numbers() -> bool:
-    return any(entry.randomness == "same" for entry in maps.now())
 
 
 def _drawing(device: Any) -> Any:
     """Return the device on which random numbers are drawn now."""
-    axes = [
-        Axis(e.level.number, e.level.size, 1) for e in maps.now() if e.randomness == "different"
-    ]
-    if not axes:
-        return device
-    own = {a.level for a in axes_of(device)}
-    more = [a for a in axes if a.level not in own]
-    from flowvm.meta.batched_meta import BatchedDevice
+    more = [a for a in rules.own_numbers() if a.level not in {b.level for b in axes_of(device)}]
     return BatchedDevice.of(base_device(device), tuple(sorted((*axes_of(device), *more))))
+
+
+def _spread(x: Tensor) -> Tensor:
+    return lifted(x, rules.own_numbers())
 
 
 # --- results that go into tensors -----------------------------------------------------------------
@@ -266,3 +287,4 @@ def _beneath(t: Tensor, axes: Any, rank: int) -> Tensor:
 Batches.call = staticmethod(call)
 Batches.call_into = staticmethod(into)
 Batches.drawing = staticmethod(_drawing)
+Batches.spread = staticmethod(_spread)

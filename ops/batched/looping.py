@@ -12,7 +12,7 @@ from typing import Any
 from flowvm.eager.batched import Unbatchable
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
-from flowvm.meta.batched_meta import axes_of
+from flowvm.meta.batched_meta import Axis, axes_of
 from flowvm.ops.batched.levels import Level, dropped, entered
 from flowvm.ops.shapes.join import stack
 
@@ -44,14 +44,15 @@ class Same(Level):
 
 def each(
     op: Operator, tensors: tuple[Tensor, ...], attrs: tuple[Any, ...], scalars: tuple[Any, ...],
-    why: str,
+    why: str, axis: Axis | None = None,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the results of a call for each example of the last level, stacked."""
+    """Return the results of a call for each example of a level, the last by default, stacked."""
     if op.unsized:
         raise Unbatchable(f"{op.name} makes results whose sizes depend on values")
     if why:
         say(op.name, why)
-    axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
+    if axis is None:
+        axis = max(a for t in tensors for a in axes_of(t._meta) if a.stride)
     level = Same(axis.level, axis.size)
     results = []
     for k in range(axis.size):

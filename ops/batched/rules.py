@@ -11,7 +11,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from flowvm.eager.batched import maps
 from flowvm.eager.interpreter import Operator
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
 from flowvm.meta.meta import TensorMeta, dense_stride
@@ -47,6 +49,8 @@ from flowvm.ops.pointwise.arithmetic import add, mul
 from flowvm.ops.pointwise.compare import ne, where
 from flowvm.ops.products.matmul import _affine, _matmul, _matmul_nt, _matmul_tn
 from flowvm.ops.products.products import _added_product
+from flowvm.ops.random import choices
+from flowvm.ops.random.parts import philox
 from flowvm.ops.rows.parts import class_loss_ops as losses
 from flowvm.ops.rows.parts import norm_ops as norms
 from flowvm.ops.rows.parts.folds import (
@@ -548,3 +552,38 @@ def _likelihood_back(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> An
         return None
     once = op.call(filled_of(example_of(g._meta), 1), *rest, *attrs)
     return once * (g.unsqueeze(0 if once.ndim == 1 else 1) if g.ndim else g)
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+DROPOUT = operator_of(philox.dropout_words)
+
+
+def own_numbers() -> tuple[Axis, ...]:
+    """Return the levels of the maps around whose examples have random numbers of their own."""
+    return tuple(
+        Axis(m.level.number, m.level.size, 0) for m in maps.now() if m.randomness == "different"
+    )
+
+
+@COMPOSED(philox.dropout_words)
+def _dropped(op: Operator, tensors: Any, attrs: Any, scalars: Any) -> Any:
+    """A product with what dropout makes of ones: of those levels that draw for themselves.
+
+    In backward the numbers are drawn again, and are the same at levels that came later.
+    """
+    (x,) = tensors
+    axes = [a for a in own_numbers() if a.level in {b.level for b in axes_of(x._meta)}]
+    meta: Any = with_axes(example_of(x._meta).dense(), axes).dense()
+    with recording(False):
+        ones = filled_of(in_front(meta, axes_of(meta)), 1)
+        factors = op.call(ones, *scalars)
+        factors._meta = meta
+    return x * factors
+
+
+LEADING.say(
+    True,
+    philox.uniform_into, philox.normal_into, philox.exponential_into, philox.integers_into,
+    philox.bernoulli_into, philox.chosen_words, choices.poisson_counts,
+)  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.eager.batched import place_to_draw
+from flowvm.eager.batched import check_refill, place_to_draw, spread_to_draw
 from flowvm.eager.placed import placed_like, takes_placement
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError
@@ -209,7 +209,7 @@ def normal(
     if size is None:
         if not tensors:
             raise ArgumentTypeError("normal of two numbers needs size")
-        meta = (mean + std)._meta.dense()
+        meta = spread_to_draw(mean + std)._meta.dense()
     else:
         if tensors:
             raise ArgumentTypeError("normal takes size, or tensors for mean or std, not both")
@@ -342,6 +342,7 @@ DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was t
 
 def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
     """`x`, a tensor of floats that `write` has filled, or of pairs of them."""
+    check_refill(name, x)
     if _float_dtype(name, need_tensor(name, "input", x)._meta.dtype).is_complex:
         return changed(DRAWN, x, (), (), lambda out: write(view_as_real(out)))
     return changed(DRAWN, x, (), (), write)
