@@ -15,7 +15,7 @@ from flowvm.errors import ModeError
 from flowvm.guards.regions import Mode
 
 
-class Unbatchable(ModeError):
+class UnbatchableError(ModeError):
     """What cannot be done for all examples at once: `vmap` runs the function for each one then."""
 
 
@@ -32,9 +32,9 @@ class Batches:
 maps: Mode[tuple[Any, ...]] = Mode(())
 
 
-def refuse_values(what: str) -> Unbatchable:
+def refuse_values(what: str) -> UnbatchableError:
     """Return the error of Python code that asks for the values of a tensor inside `vmap`."""
-    return Unbatchable(
+    return UnbatchableError(
         f"{what}: a tensor inside vmap has no values of its own; compute with tensors instead of "
         f"Python's numbers and conditions (flow.where, masks)"
     )
@@ -53,9 +53,11 @@ def spread_to_draw(x: Any) -> Any:
 
 
 def check_refill(name: str, x: Any) -> None:
-    """Raise Unbatchable where random numbers for each example are to go into one tensor."""
+    """Raise UnbatchableError where random numbers for each example are to go into one tensor."""
     if maps.now() and Batches.spread(x) is not x:
-        raise Unbatchable(f"{name}: numbers of each example are to go into a tensor that is one")
+        raise UnbatchableError(
+            f"{name}: numbers of each example are to go into a tensor that is one"
+        )
 
 
 def check_draw() -> None:

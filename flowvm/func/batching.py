@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.eager.batched import Unbatchable, maps
+from flowvm.eager.batched import UnbatchableError, maps
 from flowvm.eager.overriding import overridden, overriding
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -127,7 +127,7 @@ def _mapped(
         with maps.within((*maps.now(), Map(level, randomness))):
             result = func(*rebuilt(args, inner), **kwargs)
         return _shown(result, level, out_dims)
-    except Unbatchable as error:
+    except UnbatchableError as error:
         say(getattr(func, "__name__", repr(func)), str(error))
     default_generator.go_to(before)
     return _looped(func, args, kwargs, dims, out_dims, randomness, given, size)
@@ -146,7 +146,7 @@ def _shown(result: Any, level: Level, out_dims: Any) -> Any:
                 "vmap: out_dims is None for a result that differs between examples; say the "
                 "dimension that they are to have"
             )
-        shown.append(left(t, level, 0).select(0, 0) if own else t)  # type: ignore[attr-defined]
+        shown.append(left(t, level, 0).select(0, 0) if own else t)
     return rebuilt(result, shown)
 
 

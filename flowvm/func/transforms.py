@@ -341,12 +341,18 @@ def _columns(ends: list[Any], made: list[Any], again: bool) -> list[list[Any]]:
     back = _back(ends, made, weights, True)
     blocks: list[list[Any]] = [[] for _ in ends]
     for x, gradient in zip(made, back, strict=True):
-        columns = _of_units(
-            x, lambda unit, g=gradient: _back([g], weights, [unit], again), -1
-        ) if x.numel() else [zeros_like(e).unsqueeze(-1)[..., :0] for e in ends]  # fmt: skip
+        if x.numel():
+            slope = functools.partial(_slopes, gradient, weights, again)
+            columns = _of_units(x, slope, -1)
+        else:
+            columns = [zeros_like(e).unsqueeze(-1)[..., :0] for e in ends]
         for block, column, end in zip(blocks, columns, ends, strict=True):
             block.append(column.reshape((*end.shape, *x.shape)))
     return blocks
+
+
+def _slopes(gradient: Any, weights: list[Any], again: bool, unit: Any) -> list[Any]:
+    return _back([gradient], weights, [unit], again)
 
 
 def hessian(func: Function, argnums: Any = 0) -> Function:

@@ -133,12 +133,12 @@ def is_batched(*values: Any) -> bool:
 
 def base_device(device: Device) -> Device:
     """Return the device without levels."""
-    return device.local if device.__class__ is BatchedDevice else device  # type: ignore[attr-defined, no-any-return]
+    return device.local if isinstance(device, BatchedDevice) else device
 
 
 def example_of(meta: TensorMeta) -> TensorMeta:
     """Return the meta of one example; `meta` itself if it has no levels."""
-    return meta.example if meta.__class__ is BatchedMeta else meta  # type: ignore[attr-defined, no-any-return]
+    return meta.example if isinstance(meta, BatchedMeta) else meta
 
 
 def with_axes(meta: TensorMeta, axes: Sequence[Axis]) -> TensorMeta:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.eager.batched import Batches, Unbatchable
+from flowvm.eager.batched import Batches, UnbatchableError
 from flowvm.eager.interpreter import Operator, call_into, keep_batched
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
@@ -27,10 +27,12 @@ from flowvm.meta.batched_meta import (
 )
 from flowvm.meta.device import Device
 from flowvm.meta.meta import TensorMeta
-from flowvm.ops.batched import rules
+from flowvm.ops.batched import place_rules, product_rules, row_rules, shape_rules  # noqa: F401 - they say
 from flowvm.ops.batched.levels import WATCHED, lifted
 from flowvm.ops.batched.looping import each
-from flowvm.ops.batched.planning import Plan, behind, in_front, is_shared, plan_of, told
+from flowvm.ops.batched.physical import behind, in_front, is_shared, told
+from flowvm.ops.batched.planning import COMPOSED, STEPS, Plan, plan_of
+from flowvm.ops.batched.random_rules import DROPOUT, own_numbers
 from flowvm.ops.declare import core
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.recording import empty_of
@@ -46,10 +48,10 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         return _created(op, attrs, scalars)
     metas = tuple([t._meta for t in tensors])
     axes = _all_axes(metas)
-    if "seed" in op.scalars and op is not rules.DROPOUT:
+    if "seed" in op.scalars and op is not DROPOUT:
         return _drawn(op, tensors, attrs, scalars)
-    composed = rules.COMPOSED.of(op)
-    if composed is not None and (op is rules.DROPOUT or told(metas)):
+    composed = COMPOSED.of(op)
+    if composed is not None and (op is DROPOUT or told(metas)):
         return composed(op, tensors, attrs, scalars)
     plan = _plan(op, metas, attrs)
     heard = axes[-1].level >= WATCHED
@@ -89,7 +91,7 @@ def _check_written(op: Operator, written: Any, metas: Any) -> None:
     for t in written:
         for axis in told(metas):
             if is_shared(t._meta, (axis,)):
-                raise Unbatchable(
+                raise UnbatchableError(
                     f"{op.name} changes a tensor in place that is one for all examples, by what "
                     f"differs between them"
                 )
@@ -98,7 +100,7 @@ def _check_written(op: Operator, written: Any, metas: Any) -> None:
 def _computed(
     op: Operator, tensors: Any, attrs: Attrs, scalars: Any, plan: Plan | None
 ) -> tuple[Tensor, ...] | None:
-    steps = rules.STEPS.of(op)
+    steps = STEPS.of(op)
     if steps is not None and told([t._meta for t in tensors]):
         result = steps(op, tensors, attrs, scalars)
         if result is not None:
@@ -112,7 +114,7 @@ def _computed(
 
 def _drawn(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
     """Make a call that draws random numbers: each example has its own where its map wants that."""
-    own = {a.level for a in rules.own_numbers()}
+    own = {a.level for a in own_numbers()}
     with recording(False):
         for axis in told([t._meta for t in tensors]):
             if axis.level not in own:
@@ -122,7 +124,7 @@ def _drawn(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
         for n, t in zip(op.inputs, tensors, strict=True):
             shared = [a for a in axes_of(t._meta) if a.level in own and not a.stride and a.size > 1]
             if shared and n in op.writes:
-                raise Unbatchable(f"{op.name} changes a tensor that is one for all examples")
+                raise UnbatchableError(f"{op.name} changes a tensor that is one for all examples")
             if shared:
                 wide = empty_of(t._meta)
                 t = core.copy_(wide, t.detach())
@@ -130,7 +132,7 @@ def _drawn(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
         metas = tuple([t._meta for t in ready])
         plan = _plan(op, metas, attrs)
         if plan is None:
-            raise Unbatchable(f"{op.name} draws random numbers for one example at a time")
+            raise UnbatchableError(f"{op.name} draws random numbers for one example at a time")
         results = _run(op, ready, scalars, plan)
     for n, t in zip(op.inputs, tensors, strict=True):
         if n in op.writes:
@@ -164,7 +166,9 @@ def _converted(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[
     examples = [example_of(t._meta) for t in tensors]
     compute, result = form.types_of(pattern, examples, attrs)
     kinds = [c for c, p in zip(compute, pattern, strict=True) if p == "t"]
-    ready = [cast(t, c) if t._meta.dtype is not c else t for t, c in zip(tensors, kinds, strict=True)]
+    ready = [
+        cast(t, c) if t._meta.dtype is not c else t for t, c in zip(tensors, kinds, strict=True)
+    ]
     out = op.call(*ready, *attrs, *scalars)
     return (out if out._meta.dtype is result else cast(out, result),)
 
@@ -208,13 +212,13 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     device: Any = next(d for d in devices if axes_of(d))
     wanted = next((a for a in attrs if a.__class__ is BatchedMeta), None)
     random = "seed" in op.scalars
-    own = {a.level for a in rules.own_numbers()}
+    own = {a.level for a in own_numbers()}
     axes = [a for a in device.axes if not random or a.level in own]
     if wanted is None or op.attrs[0] == "n":
         axes = []
     rest = [a._replace(stride=0) for a in device.axes if a not in axes]
     if random and op.name == "randperm" and axes:
-        raise Unbatchable("a permutation is drawn for one example at a time")
+        raise UnbatchableError("a permutation is drawn for one example at a time")
     physical: Any = None
     if wanted is not None:
         meta: Any = with_axes(example_of(wanted), axes)
@@ -231,12 +235,12 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
 
 def _drawing(device: Any) -> Any:
     """Return the device on which random numbers are drawn now."""
-    more = [a for a in rules.own_numbers() if a.level not in {b.level for b in axes_of(device)}]
+    more = [a for a in own_numbers() if a.level not in {b.level for b in axes_of(device)}]
     return BatchedDevice.of(base_device(device), tuple(sorted((*axes_of(device), *more))))
 
 
 def _spread(x: Tensor) -> Tensor:
-    return lifted(x, rules.own_numbers())
+    return lifted(x, own_numbers())
 
 
 # --- results that go into tensors -----------------------------------------------------------------
@@ -261,7 +265,7 @@ def into(
         result = op.call(*ready, *attrs, *scalars)
         listed = result if isinstance(result, tuple) else (result,)
         for out, r in zip(outs_, listed, strict=True):
-            out.copy_(r)  # type: ignore[attr-defined]
+            out.copy_(r)
     return issued() - 1
 
 

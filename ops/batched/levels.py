@@ -131,7 +131,7 @@ def summed(g: Tensor, axes: Sequence[Axis]) -> Tensor:
     """Return the sum over the examples of these levels."""
     for axis in axes:
         known: Any = _Known(axis)
-        g = left(g, known, 0).sum(0)  # type: ignore[attr-defined]
+        g = left(g, known, 0).sum(0)
     return g
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flowvm.eager.batched import Unbatchable
+from flowvm.eager.batched import UnbatchableError
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.batched_meta import Axis, axes_of
@@ -48,7 +48,7 @@ def each(
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the results of a call for each example of a level, the last by default, stacked."""
     if op.unsized:
-        raise Unbatchable(f"{op.name} makes results whose sizes depend on values")
+        raise UnbatchableError(f"{op.name} makes results whose sizes depend on values")
     if why:
         say(op.name, why)
     if axis is None:

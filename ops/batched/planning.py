@@ -8,12 +8,12 @@ somewhere, and the attributes.  The forms are tried one after the other:
 - in front: the levels' dimensions before all others, and attributes that name a dimension (`Dim`,
   `Dims`) or the result's shape (`shaped=`) moved along.  The op's SBP letters, asked of these
   operands, must name each of them by a letter of its own that all batched operands and all results
-  have there, and that is no sum: then what an op may cut it computes apart.  Shared operands stay as
-  they are if the letters allow that, else they are repeated;
+  have there, and that is no sum: then what an op may cut it computes apart.  Shared operands stay
+  as they are if the letters allow that, else they are repeated;
 - folded: the levels multiply a dimension that the letters of one example name so, as the samples of
   a convolution.
 
-What a family must say by itself is in `rules`.
+What a family must say by itself is in the files `*_rules`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,19 @@ from typing import Any
 
 from flowvm.eager.interpreter import Operator
 from flowvm.errors import FlowError
-from flowvm.meta.batched_meta import Axis, axes_of, example_of, with_axes
-from flowvm.meta.meta import TensorMeta, dense_stride
+from flowvm.meta.batched_meta import Axis, example_of
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.batched.physical import (
+    Wrap,
+    ahead_of,
+    behind,
+    folded_meta,
+    in_front,
+    in_front_of_ones,
+    is_shared,
+    told,
+    unfolded_meta,
+)
 from flowvm.ops.declare.assembly import Assembly
 from flowvm.ops.declare.facts import Fact
 from flowvm.ops.declare.kinds import Inferred
@@ -34,7 +45,6 @@ from flowvm.ops.declare.letters import Letters
 
 Metas = tuple[TensorMeta, ...]
 Attrs = tuple[Any, ...]
-Wrap = Callable[[int, TensorMeta], TensorMeta]
 
 
 @dataclass(frozen=True)
@@ -58,6 +68,11 @@ class Plan:
 LEADING: Fact[bool] = Fact()
 # ops that compute the first dimension of all operands apart, whatever their letters say
 SAMPLES: Fact[bool] = Fact()
+# functions that compute a call by other calls on tensors with levels: (op, tensors, attrs, scalars)
+# -> results, None where the forms here will do
+STEPS: Fact[Callable[..., Any]] = Fact()
+# the same, with graphs of their own: the call itself has no node then
+COMPOSED: Fact[Callable[..., Any]] = Fact()
 # what a family says: (op, metas, attrs, outs of one example, axes) -> Plan or None
 RULE: Fact[Callable[..., Plan | None]] = Fact()
 
@@ -71,45 +86,6 @@ def results_of(op: Operator, metas: Sequence[TensorMeta], attrs: Attrs) -> Metas
         return (answer.out,)
     outputs: Metas = answer.outputs
     return outputs
-
-
-def told(metas: Sequence[TensorMeta]) -> tuple[Axis, ...]:
-    """Return the levels at which some operand is not shared."""
-    seen = {a.level: a for m in metas for a in axes_of(m) if a.stride}
-    return tuple(sorted(seen.values()))
-
-
-def steps(meta: TensorMeta, axes: Sequence[Axis]) -> tuple[int, ...]:
-    """Return a meta's distances at these levels."""
-    own = {a.level: a.stride for a in axes_of(meta)}
-    return tuple(own.get(a.level, 0) for a in axes)
-
-
-def is_shared(meta: TensorMeta, axes: Sequence[Axis]) -> bool:
-    """Return True if a meta is one for all examples of these levels."""
-    return not any(steps(meta, axes))
-
-
-def in_front(meta: TensorMeta, axes: Sequence[Axis], rank: int | None = None) -> TensorMeta:
-    """Return the physical meta with the levels' dimensions in front, an example's padded with sizes
-    of 1 to `rank`.
-    """
-    ones = 0 if rank is None else rank - meta.ndim
-    shape = (*(a.size for a in axes), *(1,) * ones, *meta.shape)
-    stride = (*steps(meta, axes), *(0,) * ones, *meta.stride)
-    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
-
-
-def behind(axes: Sequence[Axis], shared: Sequence[Axis] = ()) -> Wrap:
-    """Make the wrap of results that have the levels' dimensions in front."""
-    n = len(axes)
-
-    def wrap(place: int, out: TensorMeta) -> TensorMeta:
-        local = TensorMeta.of(out.shape[n:], out.dtype, out.device, out.stride[n:])
-        own = [a._replace(stride=s) for a, s in zip(axes, out.stride, strict=False)]
-        return with_axes(local, (*own, *shared))
-
-    return wrap
 
 
 def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) -> Plan | None:
@@ -133,15 +109,10 @@ def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) 
     for form in (_front_unrepeated, _front_repeated, _folded):
         try:
             plan = form(op, metas, attrs, outs, axes, shared)
-        except (FlowError, IndexError, ValueError, TypeError) as e:  # it takes no such operands
-            import os
-            if os.environ.get('VD'): print('FORM', op.name, form.__name__, metas, attrs, type(e), str(e)[:150])
+        except (FlowError, IndexError, ValueError, TypeError):  # it takes no such operands
             continue
         if plan is not None:
             return plan
-        else:
-            import os
-            if os.environ.get('VD'): print('FORM', op.name, form.__name__, metas, attrs, 'none')
     return None
 
 
@@ -150,7 +121,7 @@ def _elementwise(
 ) -> Plan | None:
     rank = max(m.ndim for m in (*metas, *outs))
     physical = tuple(
-        example_of(m) if is_shared(m, axes) else _in_front_of_ones(m, axes, rank) for m in metas
+        example_of(m) if is_shared(m, axes) else in_front_of_ones(m, axes, rank) for m in metas
     )
     form, pattern = op.form
     if form.types_of(pattern, physical, attrs) != form.types_of(
@@ -158,15 +129,6 @@ def _elementwise(
     ):
         return None  # a 0-d tensor has no say in the dtype, and has dimensions here
     return Plan(physical, attrs, behind(axes, shared))
-
-
-def _in_front_of_ones(meta: TensorMeta, axes: Sequence[Axis], rank: int) -> TensorMeta:
-    """Return `in_front` with sizes of 1 for levels at which the operand is shared."""
-    ahead = [(a.size, s) if s else (1, 0) for a, s in zip(axes, steps(meta, axes), strict=True)]
-    ones = rank - meta.ndim
-    shape = (*(n for n, _ in ahead), *(1,) * ones, *meta.shape)
-    stride = (*(s for _, s in ahead), *(0,) * ones, *meta.stride)
-    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
 
 
 # --- levels in front ------------------------------------------------------------------------------
@@ -200,7 +162,9 @@ def _front_unrepeated(
 ) -> Plan | None:
     """The levels in front of the operands that are not shared."""
     alone = tuple(is_shared(m, axes) for m in metas)
-    if not any(alone) or any(n in op.writes for n, one in zip(op.inputs, alone, strict=True) if one):
+    if not any(alone) or any(
+        n in op.writes for n, one in zip(op.inputs, alone, strict=True) if one
+    ):
         return None
     return _front(op, metas, attrs, outs, axes, shared, alone)
 
@@ -227,7 +191,9 @@ def _front(
         return None
     if any(p.dtype is not m.dtype for p, m in zip(made, outs, strict=True)):
         return None
-    if (any(alone) or not LEADING.of(op)) and not _apart(op, physical, moved, made, alone, len(axes)):
+    if (any(alone) or not LEADING.of(op)) and not _apart(
+        op, physical, moved, made, alone, len(axes)
+    ):
         return None
     return Plan(physical, moved, behind(axes, shared), dense)
 
@@ -302,7 +268,7 @@ def _folded_at(
         at = names.index(name)
         merged = folded_meta(m, axes, at)
         if merged is None or (op.dense and not merged.contiguous):
-            dense.append((k, _ahead_of(m, axes, at)))
+            dense.append((k, ahead_of(m, axes, at)))
             shape = (*m.shape[:at], times * m.shape[at], *m.shape[at + 1 :])
             merged = TensorMeta.of(shape, m.dtype, example_of(m).device)
         physical.append(merged)
@@ -324,38 +290,3 @@ def _folded_at(
         return unfolded_meta(out, axes, places[place], sizes[place], shared)
 
     return Plan(tuple(physical), tuple(moved), wrap, tuple(dense))
-
-
-def _ahead_of(meta: TensorMeta, axes: Sequence[Axis], at: int) -> TensorMeta:
-    """Return the physical meta with the levels' dimensions in front of dimension `at`."""
-    shape = (*meta.shape[:at], *(a.size for a in axes), *meta.shape[at:])
-    stride = (*meta.stride[:at], *steps(meta, axes), *meta.stride[at:])
-    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
-
-
-def folded_meta(meta: TensorMeta, axes: Sequence[Axis], at: int) -> TensorMeta | None:
-    """Return the physical meta with the levels in dimension `at`, None if memory has it not so."""
-    run, step = meta.shape[at], meta.stride[at]
-    for axis, s in zip(reversed(axes), reversed(steps(meta, axes)), strict=True):
-        if run == 1:
-            step = s
-        elif s != run * step:
-            return None
-        run *= axis.size
-    shape = (*meta.shape[:at], run, *meta.shape[at + 1 :])
-    stride = (*meta.stride[:at], step, *meta.stride[at + 1 :])
-    return TensorMeta.of(shape, meta.dtype, example_of(meta).device, stride)
-
-
-def unfolded_meta(
-    out: TensorMeta, axes: Sequence[Axis], at: int, size: int, shared: Sequence[Axis] = ()
-) -> TensorMeta:
-    """Return the meta of an example whose dimension `at` has `size` elements in a result that has
-    the levels in it, too.
-    """
-    step = out.stride[at]
-    within = dense_stride([*(a.size for a in axes), size])
-    own = [a._replace(stride=step * w) for a, w in zip(axes, within, strict=False)]
-    shape = (*out.shape[:at], size, *out.shape[at + 1 :])
-    local = TensorMeta.of(shape, out.dtype, out.device, out.stride)
-    return with_axes(local, (*own, *shared))

@@ -193,7 +193,7 @@ def clone_for(x: Tensor, others: Sequence[Tensor]) -> Tensor:
     """
     metas = [t._meta for t in others]
     if not differs_more(x._meta, *metas):
-        return x.detach().clone()  # type: ignore[attr-defined, no-any-return]
+        return x.detach().clone()  # type: ignore[no-any-return]
     out = empty_of(made_for(x._meta, *metas))
     return copy_(out, alias(x, x._meta))
 

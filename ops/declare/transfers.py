@@ -112,7 +112,9 @@ def together(tensors: tuple[Tensor, ...], place: Device | None = None) -> tuple[
     """The tensors with 0-d ones of the CPU moved to the others' device, or to `place`: beside
     tensors of a device they count as numbers.  `tensors` itself where nothing is to be moved.
     """
-    places = {base_device(t._meta.device) for t in tensors} if place is None else {base_device(place)}
+    places = (
+        {base_device(t._meta.device) for t in tensors} if place is None else {base_device(place)}
+    )
     device = next((d for d in places if d is not cpu), cpu)
     if device is cpu or is_placed(device) or not any(_is_number(t) for t in tensors):
         return tensors

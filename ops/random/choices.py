@@ -140,10 +140,11 @@ def dropout(
     >>> bool(F.dropout(flow.ones(100), p=0.5).unique().eq(flow.tensor([0.0, 2.0])).all())
     True
     """
-    x = spread_to_draw(need_tensor("dropout", "input", input))
+    x = need_tensor("dropout", "input", input)
     chance = _check_p("dropout", p)
     if not training or chance == 0.0:
         return x
+    x = spread_to_draw(x)
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"dropout is for floats, got {x.dtype.name}")
     dropped: Tensor = dropout_words(x, chance, *drawn_from(generator))

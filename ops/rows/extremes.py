@@ -111,7 +111,9 @@ def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Te
     """Values and indices, outside the graph.  A 0-d tensor is a vector of one."""
     meta = x._meta
     if meta.ndim == 0:
-        values, indices = _search(search, alias(x, TensorMeta.of((1,), meta.dtype, meta.device)), 0, False)
+        values, indices = _search(
+            search, alias(x, TensorMeta.of((1,), meta.dtype, meta.device)), 0, False
+        )
     elif meta.numel == 0:
         nothing = meta.with_shape(shape_without(meta.shape, (dim,), keepdim))
         values, indices = filled_of(nothing), filled_of(nothing, 0, int64)

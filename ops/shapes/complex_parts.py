@@ -136,7 +136,9 @@ def view_as_complex(input: Tensor) -> Tensor:
 @remembered("views")
 def _joined(meta: TensorMeta) -> TensorMeta:
     stride = tuple(s // 2 for s in meta.stride[:-1])
-    return TensorMeta.of(meta.shape[:-1], complex_of(meta.dtype), in_elements(meta.device, 1, 2), stride)
+    return TensorMeta.of(
+        meta.shape[:-1], complex_of(meta.dtype), in_elements(meta.device, 1, 2), stride
+    )
 
 
 # --- put together ---------------------------------------------------------------------------------
