@@ -106,7 +106,7 @@ def plan_of(op: Operator, metas: Metas, attrs: Attrs, shared: tuple[Axis, ...]) 
             return plan
     if isinstance(op.form, tuple):
         return _elementwise(op, metas, attrs, outs, axes, shared)
-    for form in (_front_unrepeated, _front_repeated, _folded):
+    for form in (_front_unrepeated, _front_repeated, _front_copied, _folded):
         try:
             plan = form(op, metas, attrs, outs, axes, shared)
         except (FlowError, IndexError, ValueError, TypeError):  # it takes no such operands
@@ -176,14 +176,21 @@ def _front_repeated(
     return _front(op, metas, attrs, outs, axes, shared, (False,) * len(metas))
 
 
+def _front_copied(
+    op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any
+) -> Plan | None:
+    """The levels in front of all operands, in C order though the op takes some other strides."""
+    return _front(op, metas, attrs, outs, axes, shared, (False,) * len(metas), copied=True)
+
+
 def _front(
     op: Operator, metas: Metas, attrs: Attrs, outs: Metas, axes: Any, shared: Any,
-    alone: tuple[bool, ...],
+    alone: tuple[bool, ...], copied: bool = False,
 ) -> Plan | None:  # fmt: skip
     whole = tuple(
         example_of(m) if one else in_front(m, axes) for m, one in zip(metas, alone, strict=True)
     )
-    dense, physical = laid(whole) if op.dense else ((), whole)
+    dense, physical = laid(whole) if op.dense or copied else ((), whole)
     moved = moved_attrs(op, attrs, axes, metas[0].ndim)
     made = results_of(op, physical, moved)
     sizes = tuple(a.size for a in axes)
@@ -242,17 +249,18 @@ def _folded(
         return None
     alone = tuple(is_shared(m, axes) for m in metas)
     times = math.prod(a.size for a in axes)
-    for name in letters.outputs[0]:
-        if name is None or name in letters.sums or name in letters.even:
-            continue
-        if any(names.count(name) != 1 for names in letters.outputs):
-            continue
-        has = [names.count(name) for names in letters.inputs]
-        if any(n != (0 if one else 1) for n, one in zip(has, alone, strict=True)):
-            continue
-        plan = _folded_at(op, metas, attrs, outs, axes, shared, letters, name, times)
-        if plan is not None:
-            return plan
+    for repeats in (False, True):  # shared operands that have the dimension are repeated at worst
+        for name in letters.outputs[0]:
+            if name is None or name in letters.sums or name in letters.even:
+                continue
+            if any(names.count(name) != 1 for names in letters.outputs):
+                continue
+            has = [names.count(name) for names in letters.inputs]
+            most = [1 if repeats or not one else 0 for one in alone]
+            if all((n == 1 or one) and n <= m for n, m, one in zip(has, most, alone, strict=True)):
+                plan = _folded_at(op, metas, attrs, outs, axes, shared, letters, name, times)
+                if plan is not None:
+                    return plan
     return None
 
 
