@@ -53,18 +53,20 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
     composed = COMPOSED.of(op)
     if composed is not None and (op is DROPOUT or told(metas)):
         return composed(op, tensors, attrs, scalars)
-    plan = _plan(op, metas, attrs)
-    heard = axes[-1].level >= WATCHED
     written = [t for n, t in zip(op.inputs, tensors, strict=True) if n in op.writes]
     _check_written(op, written, metas)
     with recording(False):
-        results = _computed(op, tensors, attrs, scalars, plan)
-    if plan is not None and not plan.dense and not heard and not op.unsized and results is not None:
-        outs = tuple([r._meta for r in results])
-        keep_batched(op, metas, attrs, outs, (*plan.metas, *plan.attrs))
+        results = _stepwise(op, tensors, attrs, scalars)
+        if results is None:
+            plan = _plan(op, metas, attrs)
+            results = _computed(op, tensors, attrs, scalars, plan)
+            heard = axes[-1].level >= WATCHED
+            if plan is not None and not plan.dense and not heard and not op.unsized:
+                outs = tuple([r._meta for r in results])
+                keep_batched(op, metas, attrs, outs, (*plan.metas, *plan.attrs))
     for t in written:
         t.bump()
-    made: Any = results or ()
+    made: Any = results
     if op.grad is not None:
         _record(op, tensors, attrs, scalars, made)
     if not made:
@@ -97,19 +99,23 @@ def _check_written(op: Operator, written: Any, metas: Any) -> None:
                 )
 
 
+def _stepwise(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[Tensor, ...] | None:
+    """Return the results by the family's own steps, None if it has none for this call."""
+    steps = STEPS.of(op)
+    if steps is None or not told([t._meta for t in tensors]):
+        return None
+    result = steps(op, tensors, attrs, scalars)
+    return result if isinstance(result, tuple) or result is None else (result,)
+
+
 def _computed(
     op: Operator, tensors: Any, attrs: Attrs, scalars: Any, plan: Plan | None
-) -> tuple[Tensor, ...] | None:
-    steps = STEPS.of(op)
-    if steps is not None and told([t._meta for t in tensors]):
-        result = steps(op, tensors, attrs, scalars)
-        if result is not None:
-            return result if isinstance(result, tuple) else (result,)
-    if plan is None and isinstance(op.form, tuple):
+) -> tuple[Tensor, ...]:
+    if plan is not None:
+        return _run(op, tensors, scalars, plan)
+    if isinstance(op.form, tuple):
         return _converted(op, tensors, attrs, scalars)
-    if plan is None:
-        return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
-    return _run(op, tensors, scalars, plan)
+    return each(op, tensors, attrs, scalars, "its declaration does not say how to batch it")
 
 
 def _drawn(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> Any:
