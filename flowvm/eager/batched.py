@@ -11,12 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.errors import ModeError
+from flowvm.errors import UnbatchableError
 from flowvm.guards.regions import Mode
-
-
-class UnbatchableError(ModeError):
-    """What cannot be done for all examples at once: `vmap` runs the function for each one then."""
 
 
 class Batches:

@@ -15,10 +15,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from flowvm.eager.batched import UnbatchableError, maps
+from flowvm.eager.batched import maps
 from flowvm.eager.overriding import overridden, overriding
 from flowvm.eager.tensor import Tensor
-from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError, UnbatchableError
 from flowvm.func.trees import leaves, rebuilt, spread
 from flowvm.meta.batched_meta import axes_of
 from flowvm.ops.batched.calling import call as _  # noqa: F401 - calls find it

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowvm.eager.batched import Batches, UnbatchableError
+from flowvm.eager.batched import Batches
 from flowvm.eager.interpreter import Operator, call_into, keep_batched
 from flowvm.eager.modes import grad_enabled, recording
 from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.tensor import Tensor, alias
+from flowvm.errors import UnbatchableError
 from flowvm.guards.kept import remembered
 from flowvm.meta.batched_meta import (
     Axis,

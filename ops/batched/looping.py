@@ -9,9 +9,9 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from flowvm.eager.batched import UnbatchableError
 from flowvm.eager.interpreter import Operator
 from flowvm.eager.tensor import Tensor
+from flowvm.errors import UnbatchableError
 from flowvm.meta.batched_meta import Axis, axes_of
 from flowvm.ops.batched.levels import Level, dropped, entered
 from flowvm.ops.shapes.join import stack
