@@ -313,6 +313,14 @@ def test_a_graph_captures_maps(rng):
         np.testing.assert_allclose(hessian.numpy(), want.numpy(), rtol=1e-4, atol=1e-6)
 
 
+def test_compiled_functions_run_as_a_part_of_a_map(rng):
+    x = flow.tensor(_floats(rng, 4, 3))
+    compiled = flow.compile(lambda z: z.cos() * 3)
+    compiled(x[0])
+    for _ in range(2):
+        np.testing.assert_allclose(func.vmap(compiled)(x).numpy(), np.cos(x.numpy()) * 3, rtol=1e-5)
+
+
 def test_gradients_of_norms_of_given_statistics(rng):
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU()).eval()
     params = {k: p.detach() for k, p in model.named_parameters()}
