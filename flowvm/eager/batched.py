@@ -1,5 +1,5 @@
-"""Where calls on tensors inside `vmap` go: told by `flowvm.ops.batched`, which is imported when the
-first map is made.
+"""The functions for calls on tensors inside `vmap`: told by `flowvm.ops.batched`, which is imported
+when the first map is made.
 
 A call's entry is found by its operands' metas, and those of tensors with levels are theirs alone
 (`flowvm.meta.batched_meta`); so a call on tensors of one set of levels finds an entry of its own
