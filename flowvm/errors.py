@@ -187,8 +187,8 @@ class ModeError(ArgumentError, NotImplementedError):
 
 
 class UnbatchableError(ModeError):
-    """A step that cannot be computed for all examples of `vmap` at once; `vmap` then runs the function
-    for each one, so it reaches nobody.
+    """A step that cannot be computed for all examples of `vmap` at once; `vmap` then runs the
+    function for each one, so it reaches nobody.
 
     >>> flow.errors.UnbatchableError("max: one example at a time")
     UnbatchableError('max: one example at a time')
