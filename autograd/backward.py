@@ -12,6 +12,8 @@ from flowvm.eager.native.functions import whole_backward
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, AutogradError
 from flowvm.guards.regions import Mode, Region
+from flowvm.meta.batched_meta import base_device
+from flowvm.ops.batched.levels import of_levels
 from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.shapes.join import stack
 from flowvm.vm.callers.hot import hot
@@ -263,7 +265,7 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                 f"output[{i}] has a shape of "
                 f"{tuple(t.shape)}"
             )
-        elif g._meta.device is not t._meta.device:
+        elif base_device(g._meta.device) is not base_device(t._meta.device):
             raise AutogradError(
                 f"grad_output[{i}] is on {g.device} and output[{i}] on {t.device}; a gradient is "
                 f"where its tensor is"
@@ -275,5 +277,5 @@ def _roots(tensors: list[Tensor], gradients: Gradients) -> list[tuple[Any, Tenso
                     f"gradient of a real tensor is real"
                 )
             g = g.to(t._meta.dtype)
-        roots.append((t._node, g))
+        roots.append((t._node, of_levels(g, t._meta)))
     return roots

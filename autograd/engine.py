@@ -36,7 +36,8 @@ from flowvm.errors import AutogradError
 from flowvm.files.printable import printable
 from flowvm.guards.exchange import exchange
 from flowvm.guards.regions import reverting
-from flowvm.meta.meta import TensorMeta
+from flowvm.meta.batched_meta import BatchedMeta
+from flowvm.ops.batched.levels import of_levels
 from flowvm.ops.declare.composite import filled_of
 from flowvm.ops.declare.core import cast, sum_to
 from flowvm.ops.updates.accumulate import accumulate_
@@ -424,7 +425,7 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
     tensor = node.tensor()
     if tensor is None or tensor._node is None:
         return
-    if tensor._meta.__class__ is not TensorMeta:
+    if tensor._meta.parted:
         g = Globals.landed(tensor, g)
     extra = tensor.extra()
     old = extra.get("grad")
@@ -440,7 +441,7 @@ def _store(node: AccumulateGrad, g: Tensor) -> None:
 
 def add_to_grad(tensor: Tensor, g: Tensor, create_graph: bool) -> None:
     """Add `g`, which stays as it is, to the `.grad` of `tensor`."""
-    if tensor._meta.__class__ is not TensorMeta:
+    if tensor._meta.parted:
         g = Globals.landed(tensor, g)
     extra = tensor.extra()
     while True:
@@ -475,6 +476,8 @@ def _own_memory(t: Tensor) -> bool:
     storage = t._storage
     if storage is None:
         return True
+    if t._meta.__class__ is BatchedMeta:
+        return False  # it may be shared by all examples
     return getrefcount(storage) == SOLE + 1 and t._meta.contiguous and t._ref == storage.id
 
 
@@ -489,6 +492,8 @@ def _fitted(node: Any, g: Any, meta: Any) -> Any:
             f"the gradient function of {node.operator.name} returned a {type(g).__name__} where a "
             f"Tensor or None is due"
         )
+    if g._meta.__class__ is BatchedMeta or meta.__class__ is BatchedMeta:
+        g = of_levels(g, meta, node.out_metas)
     if g._meta.shape != meta.shape:
         lead = g._meta.ndim - len(meta.shape)
         tail = g._meta.shape[max(lead, 0) :]

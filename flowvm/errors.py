@@ -184,6 +184,15 @@ class ModeError(ArgumentError, NotImplementedError):
     """
 
 
+class UnbatchableError(ModeError):
+    """A step that cannot be computed for all examples of `vmap` at once; `vmap` then runs the
+    function for each one, so it reaches nobody.
+
+    >>> flow.errors.UnbatchableError("max: one example at a time")
+    UnbatchableError('max: one example at a time')
+    """
+
+
 class FileError(ArgumentError, UnpicklingError):
     """A file that cannot be read: it has another format, is damaged, or has objects that are not
     loaded from files.

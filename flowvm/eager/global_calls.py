@@ -13,9 +13,11 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, TypeVar
 
+from flowvm.eager.batched import Batches
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import DeviceError
 from flowvm.guards.regions import Mode
+from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.meta import TensorMeta
 from flowvm.meta.placements import PlacedDevice, Sbps, broadcast, split
@@ -145,7 +147,11 @@ def placed_like(function: Function) -> Function:
 
 
 def _globally(op: Any, tensors: Any, attrs: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
-    """A call on global tensors that has no entry yet, or that communicates."""
+    """A call on global tensors that has no entry yet, or that communicates; or on tensors inside
+    `vmap`.
+    """
+    if is_batched(*(t._meta for t in tensors), *attrs):
+        return Batches.call(op, tensors, attrs, scalars)
     return Globals.call(op, tensors, attrs, scalars)
 
 

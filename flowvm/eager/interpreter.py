@@ -21,6 +21,7 @@ import numpy as np
 from flowvm.compiler.progress import making
 from flowvm.eager import nodes  # noqa: F401 - generated calls make them
 from flowvm.eager.autocast import AMP
+from flowvm.eager.batched import Batches
 from flowvm.eager.calls import call_function
 from flowvm.eager.global_calls import Globals, is_placed, local_of, mixed
 from flowvm.eager.live import Live, now
@@ -30,6 +31,7 @@ from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.lru_cache import LRUCache
+from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import MINIFLOATS, DType, on_default_dtype
@@ -154,7 +156,7 @@ def _checked(op: Operator, tensors: Sequence[Any]) -> tuple[TensorMeta, ...]:
                 f"({short(t)}); make one with flow.tensor(...){hint(t)}"
             )
     metas = tuple(t._meta for t in tensors)
-    if len({m.device for m in metas}) > 1:
+    if len({m.device for m in metas}) > 1 and len({base_device(m.device) for m in metas}) > 1:
         if any(is_placed(m) for m in metas):
             raise mixed(op.name, op.inputs, metas)
         places = ", ".join(f"{n} on {m.device}" for n, m in zip(op.inputs, metas, strict=True))
@@ -210,12 +212,13 @@ def _plain(value: Any) -> Any:
 def _miss(op: Operator, tensors: Sequence[Any], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Make the call's entry: (entry word, output metas, does it allocate much, scalar pack).
 
-    A call on global tensors has none yet: `globally` of `flowvm.eager.global_calls` makes it.
+    A call on global tensors has none yet, nor has one on tensors inside `vmap`: `globally` of
+    `flowvm.eager.global_calls` makes it.
     """
     metas = _checked(op, tensors)
     key = (*metas, *attrs)
     made: tuple[Any, ...] | None = op.kept.find(key)
-    if made is None and is_placed(*metas, *attrs):
+    if made is None and (is_placed(*metas, *attrs) or is_batched(*metas, *attrs)):
         globally: Any = hot["globally"]
         return globally  # type: ignore[no-any-return]
     if made is None and op.over is None:
@@ -272,6 +275,23 @@ def going_over(op: Operator) -> Operator:
         minifloats=op.minifloats,
         over=op,
     )
+
+
+def keep_batched(
+    op: Operator,
+    metas: tuple[Any, ...],
+    attrs: tuple[Any, ...],
+    outs: tuple[Any, ...],
+    physical: tuple[Any, ...],
+) -> bool:
+    """Keep the entry of a call on tensors inside `vmap`, whose metas are `metas`, if there is one
+    of the call that makes it, `physical`: from now on it is issued as that.
+    """
+    made = op.kept.find(physical)
+    if made is None:
+        return False
+    _keep(op, (*metas, *attrs), (made[0], *outs, *made[-2:]))
+    return True
 
 
 ENTRY_BYTES = 3000  # of an entry of a call in the VM, with what is known of it, without its layout
@@ -450,6 +470,8 @@ def call_into(
     if made is None:
         if is_placed(*into, *metas):
             return Globals.call_into(op, outs, tensors, attrs, scalars)
+        if is_batched(*into, *metas):
+            return Batches.call_into(op, outs, tensors, attrs, scalars)
         if len({m.device for m in (*into, *metas)}) > 1:
             places = ", ".join(str(m.device) for m in metas)
             raise DeviceError(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowvm.errors import ArgumentTypeError, AutogradError, MissingNameError
 from flowvm.guards.exchange import exchange, first_of
+from flowvm.meta.batched_meta import base_device
 from flowvm.meta.device import Device
 from flowvm.meta.dtype import DType
 from flowvm.meta.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
@@ -169,7 +170,7 @@ class Tensor(Fields):
         'cpu'
         """
         try:
-            return self._meta.device
+            return base_device(self._meta.device)
         except AttributeError as error:
             raise refused("device", self, error) from None
 
@@ -565,14 +566,14 @@ def alias(
     base: Tensor, meta: TensorMeta, offset_bytes: int = 0, cls: type[Tensor] = Tensor
 ) -> Tensor:
     """A tensor on `base`'s storage, `offset_bytes` further on; outside the autograd graph."""
-    if meta.__class__ is not TensorMeta and meta is not base._meta:
+    if meta.__class__ is not TensorMeta and meta.parted and meta is not base._meta:
         seen: Tensor = hot["global_view"](base, meta, offset_bytes)
         return seen
     ref = base._ref + (offset_bytes << OPERAND.STORAGE_BITS)
     if ref.__class__ is not int:  # to convert it while a record is published would wait for itself
         raise ArgumentTypeError(f"a view's offset is an int, got {type(offset_bytes).__name__}")
     out = new_tensor(ref, meta, base.storage(), cls)
-    if meta.__class__ is not TensorMeta and meta.is_copy:  # type: ignore[attr-defined]
+    if meta.__class__ is not TensorMeta and meta.parted and meta.is_copy:  # type: ignore[attr-defined]
         hot["global_alias"](base, out)
     if hot["departed"] and (trace := hot["trace_recorder"]()) is not None:
         trace.view(base, out, offset_bytes)

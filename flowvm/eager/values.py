@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.batched import refuse_values
 from flowvm.eager.global_calls import Globals
 from flowvm.eager.modes import current_recorder, current_trace_recorder
 from flowvm.eager.native.functions import value_method
 from flowvm.eager.native.words import AS_BOOL, AS_FLOAT, AS_INT, AS_ITEM, AS_LIST
 from flowvm.eager.tensor import Tensor, method, new_tensor, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, InvalidValueError, ValuelessError
+from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType
@@ -91,6 +93,8 @@ def on_host(t: Tensor) -> Tensor:
     """A copy of a device's tensor on the CPU, outside the autograd graph; of a global tensor all of
     it, which the ranks that have it make together.
     """
+    if is_batched(t._meta):
+        raise refuse_values("reading values")
     if t._meta.device is nowhere:
         raise ValuelessError(f"a tensor on the meta device has no values: {t._meta!r}")
     if isinstance(t._meta, GlobalMeta):

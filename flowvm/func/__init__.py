@@ -6,7 +6,7 @@ Not here: `flow.autograd.functional`, whose functions take a point rather than g
 """
 
 from flowvm.func import forward_ad
-from flowvm.func.batching import vmap
+from flowvm.func.batching import explain, vmap
 from flowvm.func.stateless import functional_call, stack_module_state
 from flowvm.func.transforms import (
     grad,
@@ -21,6 +21,7 @@ from flowvm.func.transforms import (
 from flowvm.loading.listing import listing
 
 __all__ = [
+    "explain",
     "forward_ad",
     "functional_call",
     "grad",

@@ -11,18 +11,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from flowvm import autograd
 from flowvm.autograd import enable_grad, is_grad_enabled
 from flowvm.autograd.functional import real_only
+from flowvm.eager.batched import maps
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, AutogradError, ShapeError
+from flowvm.func.batching import vmap
 from flowvm.func.trees import leaves, mapped, rebuilt
 from flowvm.guards.regions import Mode, Region
-from flowvm.ops.shapes.create import tensor
+from flowvm.meta.batched_meta import Axis
+from flowvm.ops.batched.levels import lifted
 from flowvm.ops.shapes.fill import ones_like, zeros_like
-from flowvm.ops.shapes.join import stack
+from flowvm.ops.shapes.matrices import eye
 
 Function = Callable[..., Any]
 _around: Mode[int] = Mode(0)  # how many transforms this thread is in
@@ -45,8 +46,13 @@ def _leaf(name: str, x: Any) -> Any:
     if not isinstance(x, Tensor) or not x.dtype.inexact:
         kind = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
         raise ArgumentTypeError(f"{name}: arguments to differentiate by are floats, got {kind}")
-    alias: Any = x
-    return alias.view_as(x) if x.requires_grad else alias.detach().requires_grad_()
+    alias: Any = _of_each(x)
+    return alias.view_as(alias) if x.requires_grad else alias.detach().requires_grad_()
+
+
+def _of_each(x: Tensor) -> Tensor:
+    """Return `x` as one of each example of the maps around: each differentiates by its own."""
+    return lifted(x, tuple([Axis(m.level.number, m.level.size, 0) for m in maps.now()]))
 
 
 def _done(result: Any, wanted: bool) -> Any:
@@ -202,7 +208,7 @@ def jvp(
         given, made = _with_leaves("jvp", primals, tuple(range(len(primals))))
         output, aux = _with_aux(func(*given), has_aux)
         ends = leaves(output)
-        weights: list[Any] = [zeros_like(e).requires_grad_() for e in ends]
+        weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
         back = _back(ends, made, weights, True)
         slopes = _back(back, weights, leaves(tangents), wanted)
     result = _done(output, wanted), _done(rebuilt(output, slopes), wanted)
@@ -235,7 +241,7 @@ def jacrev(
     """Return a function that computes the Jacobian of `func`.  For each output and each argument of
     `argnums` it is a tensor of shape [*output's, *argument's].
 
-    A row is computed at a time, by backward, so `chunk_size`, how many at once, means nothing.
+    One backward computes all rows, as a map over them; `chunk_size` at once, if that is given.
 
     >>> flow.func.jacrev(lambda x: x * x)(flow.tensor([1.0, 2.0]))
     tensor([[2., 0.],
@@ -250,47 +256,103 @@ def jacrev(
             given, made = _with_leaves("jacrev", args, numbers)
             output, aux = _with_aux(func(*given, **kwargs), has_aux)
             real_only("jacrev", (*made, *leaves(output)))
-            blocks = [_rows(end, made, wanted) for end in leaves(output)]
-        trees = []
-        for block in blocks:
-            each, at = [], 0
-            for n in numbers:
-                count = len(leaves(args[n]))
-                each.append(rebuilt(args[n], block[at : at + count]))
-                at += count
-            trees.append(tuple(each) if isinstance(argnums, tuple) else each[0])
-        result = _done(rebuilt(output, trees), wanted)
+            blocks = [_rows(end, made, wanted, chunk_size) for end in leaves(output)]
+        result = _done(_blocks(blocks, output, args, argnums, numbers), wanted)
         return (result, _done(aux, wanted)) if has_aux else result
 
     return call
 
 
-def _rows(end: Any, made: list[Any], again: bool) -> list[Any]:
+def _blocks(blocks: list[list[Any]], output: Any, args: Any, argnums: Any, numbers: Any) -> Any:
+    """Return the Jacobian's blocks, a list for each result, as trees of results of arguments."""
+    trees = []
+    for block in blocks:
+        each, at = [], 0
+        for n in numbers:
+            count = len(leaves(args[n]))
+            each.append(rebuilt(args[n], block[at : at + count]))
+            at += count
+        trees.append(tuple(each) if isinstance(argnums, tuple) else each[0])
+    return rebuilt(output, trees)
+
+
+def _rows(end: Any, made: list[Any], again: bool, chunk_size: int | None) -> list[Any]:
+    """Return the derivatives of one result by each leaf: a backward for all of its elements."""
     if not isinstance(end, Tensor):
         raise AutogradError(f"jacrev: the function gives tensors, got {type(end).__name__}")
     count = end.numel()
     if not count:
         return [zeros_like(x).expand((*end.shape, *x.shape)) for x in made]
-    rows = []
-    for row in np.eye(count).reshape(count, *end.shape):
-        start = tensor(row, dtype=end.dtype, device=end.device)
-        rows.append(_back([end], made, [start], again))
-    stacked: list[Any] = [stack([row[k] for row in rows]) for k in range(len(made))]
-    return [s.reshape((*end.shape, *x.shape)) for s, x in zip(stacked, made, strict=True)]
+    if count == 1:
+        rows = _back([end], made, [ones_like(end)], again)
+    else:
+        rows = _of_units(end, lambda start: _back([end], made, [start], again), 0, chunk_size)
+    return [r.reshape((*end.shape, *x.shape)) for r, x in zip(rows, made, strict=True)]
+
+
+def _of_units(
+    x: Tensor, function: Callable[[Any], list[Any]], out_dim: int, chunk_size: int | None = None
+) -> list[Any]:
+    """Map a function over the unit tensors of the shape of `x`."""
+    count = x.numel()
+    units: Any = eye(count, dtype=x.dtype, device=x.device).reshape((count, *x.shape))
+    over = vmap(function, out_dims=out_dim, randomness="same", chunk_size=chunk_size)
+    found: list[Any] = over(units)
+    return found
 
 
 def jacfwd(
     func: Function, argnums: Any = 0, has_aux: bool = False, *, randomness: str = "error"
 ) -> Function:
-    """Return `jacrev` of the function: there is no forward mode, so the numbers come row by row.
+    """Return a function that computes the Jacobian of `func`, as `jacrev` does: all columns at once
+    where there are fewer of them than half of the rows, by a backward of a backward; else the rows.
 
-    `randomness` is of PyTorch's map over columns, and means nothing.
+    The function runs once, so `randomness` of PyTorch's map over columns means nothing.
 
     >>> flow.func.jacfwd(lambda x: x * x)(flow.tensor([1.0, 2.0]))
     tensor([[2., 0.],
             [0., 4.]])
     """
-    return jacrev(func, argnums, has_aux=has_aux)
+
+    @functools.wraps(func)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        numbers = _chosen("jacfwd", args, argnums)
+        wanted = _wanted(leaves(args))
+        with _inside(), enable_grad():
+            given, made = _with_leaves("jacfwd", args, numbers)
+            output, aux = _with_aux(func(*given, **kwargs), has_aux)
+            ends = leaves(output)
+            real_only("jacfwd", (*made, *ends))
+            if 2 * sum(x.numel() for x in made) < sum(e.numel() for e in ends):
+                blocks = _columns(ends, made, wanted)
+            else:
+                blocks = [_rows(end, made, wanted, None) for end in ends]
+        result = _done(_blocks(blocks, output, args, argnums, numbers), wanted)
+        return (result, _done(aux, wanted)) if has_aux else result
+
+    return call
+
+
+def _columns(ends: list[Any], made: list[Any], again: bool) -> list[list[Any]]:
+    """Return the derivatives of each result by each leaf: a backward for all of a leaf's elements,
+    of the gradient by what it weighs the results with.
+    """
+    weights: list[Any] = [_of_each(zeros_like(e)).detach().requires_grad_() for e in ends]
+    back = _back(ends, made, weights, True)
+    blocks: list[list[Any]] = [[] for _ in ends]
+    for x, gradient in zip(made, back, strict=True):
+        if x.numel():
+            slope = functools.partial(_slopes, gradient, weights, again)
+            columns = _of_units(x, slope, -1)
+        else:
+            columns = [zeros_like(e).unsqueeze(-1)[..., :0] for e in ends]
+        for block, column, end in zip(blocks, columns, ends, strict=True):
+            block.append(column.reshape((*end.shape, *x.shape)))
+    return blocks
+
+
+def _slopes(gradient: Any, weights: list[Any], again: bool, unit: Any) -> list[Any]:
+    return _back([gradient], weights, [unit], again)
 
 
 def hessian(func: Function, argnums: Any = 0) -> Function:

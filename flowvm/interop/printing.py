@@ -25,6 +25,7 @@ from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.files.printable import printable
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
+from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.device import cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.dtype import DType, bool_, complex_of, get_default_dtype, int64
@@ -295,6 +296,8 @@ def _missing(t: Tensor, options: PrintOptions, ask: bool = False) -> str | None:
         kind = type(failure.exception).__name__
         return f"<failed: {kind}: {message}; see flow.vm.last_error()>"
     meta = t._meta
+    if is_batched(meta):
+        return f"<{meta!r}>"
     if meta.device is nowhere:
         return "..."  # as PyTorch's
     if isinstance(meta, GlobalMeta):

@@ -146,6 +146,11 @@ backends: dict[str, Callable[[int], str]] = {}
 _usable: set[Device] = {cpu, meta}
 
 
+def admit(device: Device) -> None:
+    """Take `device` for one that can be used: it stands for others that can be."""
+    _usable.add(device)
+
+
 def is_available(device: Device) -> bool:
     """Return True if tensors can be made on `device`."""
     return not _why_not(device)

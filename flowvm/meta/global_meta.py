@@ -46,6 +46,7 @@ class GlobalMeta(TensorMeta):
     is_copy: bool
     bounds: tuple[tuple[int, int], ...]  # of the part that is here, in each dimension
     device: PlacedDevice
+    parted = True
 
     @staticmethod
     def make(

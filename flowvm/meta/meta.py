@@ -11,7 +11,7 @@ import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, SupportsIndex, overload
+from typing import Any, ClassVar, SupportsIndex, overload
 
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfMemoryError
 from flowvm.guards.lru_cache import LRUCache
@@ -121,6 +121,7 @@ class TensorMeta:
     nbytes: int  # numel * itemsize
     span: int  # bytes from the first element to behind the last, for the strides given
     contiguous: bool  # C order without gaps
+    parted: ClassVar[bool] = False  # a view of such a tensor is translated: a global one's
 
     @staticmethod
     def of(

@@ -204,7 +204,7 @@ class CustomOpDef:
         self.backward, self._setup = backward, setup_context
 
     def register_vmap(self, func: Callable[..., Any] | None = None, /) -> Any:
-        """Accept and ignore: vmap calls the op for each sample."""
+        """Accept and ignore: vmap batches the op by its letters, or calls it for each sample."""
         return func if func is not None else lambda function: function
 
     def register_autocast(self, device_type: str, cast_inputs: Any, /) -> None:

@@ -232,7 +232,7 @@ def register_autograd(
 
 
 def register_vmap(op: Any, func: Any = None, /, *, lib: Any = None) -> Any:
-    """Accept and ignore: vmap calls an op for each sample.
+    """Accept and ignore: vmap batches an op by its letters, or calls it for each sample.
 
     >>> flow.library.define("own::kept", "(Tensor x) -> Tensor")
     >>> _ = flow.library.register_vmap("own::kept", lambda info, dims, x: (x, 0))

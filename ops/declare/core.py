@@ -5,6 +5,7 @@ Copying, converting, and summing a gradient back to a broadcast operand's shape.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, call_into
@@ -14,6 +15,7 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.nodes import Node
 from flowvm.eager.tensor import Tensor, alias, base_of, method, refused
 from flowvm.errors import ArgumentError, ArgumentTypeError, ShapeError
+from flowvm.meta.batched_meta import differs_more, made_for
 from flowvm.meta.device import Device, as_device
 from flowvm.meta.dtype import DType, as_dtype, result_type
 from flowvm.meta.formats import (
@@ -27,6 +29,7 @@ from flowvm.meta.formats import (
     preserve_format,
 )
 from flowvm.meta.meta import Size, TensorMeta
+from flowvm.ops.declare.composite import empty_of
 from flowvm.ops.declare.elementwise import _apart, number_tensor, record_in_place
 from flowvm.ops.declare.kinds import is_size
 from flowvm.ops.declare.letters import broadcasting
@@ -183,6 +186,17 @@ def clone(x: Tensor, *, memory_format: Any = None) -> Tensor:
         return arranged(x, x._meta.dtype, stride)
     except AttributeError as error:
         raise refused("clone", x, error) from None
+
+
+def clone_for(x: Tensor, others: Sequence[Tensor]) -> Tensor:
+    """Return a copy of `x` outside of the graph, to be changed by the others: inside `vmap` with
+    memory for each example that these differ in.
+    """
+    metas = [t._meta for t in others]
+    if not differs_more(x._meta, *metas):
+        return x.detach().clone()  # type: ignore[no-any-return]
+    out = empty_of(made_for(x._meta, *metas))
+    return copy_(out, alias(x, x._meta))
 
 
 @method()
@@ -342,7 +356,7 @@ def view_of(
     if hot["departed"] and (trace := current_trace_recorder()) is not None:
         trace.named(out, op, attrs)
     base = out._kin = x if x._storage is None else base_of(x)
-    if meta.__class__ is not TensorMeta:
+    if meta.parted:
         out.extra().update(hot["global_links"](x, out, meta, offset))
     if grad_enabled():
         if x._node is not None:

@@ -49,6 +49,7 @@ from flowvm.errors import (
     FlowError,
     ShapeError,
 )
+from flowvm.meta.batched_meta import is_batched
 from flowvm.meta.dtype import (
     DType,
     bool_,
@@ -208,6 +209,8 @@ class Elementwise(Unique):
         out, recorded = args[0], grad_enabled()
         for a in args[:1] if number else args:
             if not isinstance(a, Tensor) or a._meta.dtype.is_complex or is_placed(a._meta):
+                return None
+            if is_batched(a._meta):
                 return None
             if a._meta.device is not out._meta.device or (recorded and a._node is not None):
                 return None

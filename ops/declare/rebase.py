@@ -24,6 +24,7 @@ from flowvm.eager.tensor import Fields, Tensor, base_of, forget_gone
 from flowvm.eager.values import adopt_array
 from flowvm.errors import AutogradError
 from flowvm.guards.exchange import first_of
+from flowvm.meta.batched_meta import made_for
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import filled_of
 from flowvm.vm.machine.words import OPERAND
@@ -102,7 +103,7 @@ def _shown(view: Tensor, base: Tensor) -> tuple[Any, ...]:
 
     For a global tensor, return the geometry of each view between the base and this one.
     """
-    if base._meta.__class__ is not TensorMeta:  # a global tensor's: of its parts refs say nothing
+    if base._meta.parted:  # a global tensor's: of its parts refs say nothing
         return (view.extra()["links"],)
     offset = ((view._ref - base._ref) >> OPERAND.STORAGE_BITS) // base._meta.dtype.itemsize
     return tuple(view._meta.shape), view._meta.stride, offset
@@ -159,7 +160,8 @@ def strided_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     if (at < 0).any():
         g = g.index_select(0, _indices(np.flatnonzero(at >= 0), meta))
         at = at[at >= 0]
-    zeros = filled_of(meta.with_shape((meta.numel,)), 0, g._meta.dtype)
+    flat = made_for(meta.with_shape((meta.numel,)), g._meta)
+    zeros = filled_of(flat, 0, g._meta.dtype)
     whole: Tensor = zeros.index_add(0, _indices(at, meta), g)
     if _overlaps(meta):
         own = _memory(meta.shape, meta.stride, 0)

@@ -16,6 +16,7 @@ from flowvm.eager.interpreter import Invocation, Operator
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentTypeError, DeviceError, ValuelessError
 from flowvm.loading.lazy import lazy
+from flowvm.meta.batched_meta import base_device, is_batched
 from flowvm.meta.device import Device, cpu
 from flowvm.meta.device import meta as nowhere
 from flowvm.meta.meta import TensorMeta
@@ -80,6 +81,10 @@ def moved(x: Tensor, device: Device) -> Tensor:
     """A dense copy of `x` on `device`, which gradients flow through; `x` itself if it is there."""
     if x._meta.device is device:
         return x
+    if is_batched(x._meta, device):  # levels are no place to go to
+        device = base_device(device)
+        if base_device(x._meta.device) is device:
+            return x
     if is_placed(x._meta, device):
         return _of_placement(x, device)
     out: Tensor = _move.call(x.contiguous(), device)
@@ -107,7 +112,9 @@ def together(tensors: tuple[Tensor, ...], place: Device | None = None) -> tuple[
     """The tensors with 0-d ones of the CPU moved to the others' device, or to `place`: beside
     tensors of a device they count as numbers.  `tensors` itself where nothing is to be moved.
     """
-    places = {t._meta.device for t in tensors} if place is None else {place}
+    places = (
+        {base_device(t._meta.device) for t in tensors} if place is None else {base_device(place)}
+    )
     device = next((d for d in places if d is not cpu), cpu)
     if device is cpu or is_placed(device) or not any(_is_number(t) for t in tensors):
         return tensors

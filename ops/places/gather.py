@@ -16,6 +16,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, ShapeError
 from flowvm.launch import GRAIN, Launch, View, bits
+from flowvm.meta.batched_meta import made_for
 from flowvm.meta.dtype import int64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
@@ -208,7 +209,7 @@ def combine_slices(
 
 def _gather_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     (index,) = c.saved
-    zeros = filled_of(c.metas[0], 0, g._meta.dtype)
+    zeros = filled_of(made_for(c.metas[0], g._meta, index._meta), 0, g._meta.dtype)
     return zeros.scatter_add(c.attrs[0], index, g), None
 
 
@@ -291,7 +292,7 @@ def spread(
     """Zeros of `shape` to which slices of `g` were added at `index` of dimension `dim`:
     `take_slices` backwards.
     """
-    out = filled_of(g._meta.with_shape(shape))
+    out = filled_of(made_for(g._meta.with_shape(shape), g._meta, index._meta))
     combine_slices(out, index, g.detach(), dim, low, shown, skip, ADD)
     return record(_spread_op, (g,), out, (dim, low, shown, skip), (index,))
 

@@ -33,6 +33,7 @@ from flowvm.errors import (
     ShapeError,
 )
 from flowvm.launch import Launch, View
+from flowvm.meta.batched_meta import base_device
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import bool_, int64, uint8
 from flowvm.meta.meta import TensorMeta
@@ -183,7 +184,8 @@ def _as_index(key: Any) -> Any:
 
 def _beside(key: Tensor, meta: TensorMeta) -> Tensor:
     """Return an index on the tensor's device; an index on the CPU may index any device's tensor."""
-    if key._meta.device is not cpu and key._meta.device is not meta.device:
+    own, other = base_device(key._meta.device), base_device(meta.device)
+    if own is not cpu and own is not other:
         raise DeviceError(
             f"an index is on the CPU or beside what it indexes: this one is on {key.device}, and "
             f"the tensor on {meta.device}"

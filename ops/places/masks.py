@@ -12,6 +12,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import DTypeError, InvalidValueError, ShapeError, declare_status
 from flowvm.launch import Launch, View, bits
+from flowvm.meta.batched_meta import made_for
 from flowvm.meta.dtype import bool_, result_type_of
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor
@@ -128,7 +129,7 @@ def _select_body(out: Array, x: Array, mask: Array, lo: int, hi: int, details: A
 
 def _select_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     (mask,) = c.saved
-    zeros = filled_of(c.metas[0], 0, g._meta.dtype)
+    zeros = filled_of(made_for(c.metas[0], g._meta), 0, g._meta.dtype)
     return masked_scatter(zeros, mask, g), None
 
 
@@ -208,7 +209,7 @@ def _collect_body(out: Array, g: Array, mask: Array, lo: int, hi: int) -> None:
 
 def _collect_grad(c: Any, g: Tensor) -> tuple[Tensor, None]:
     (mask,) = c.saved
-    zeros = filled_of(c.metas[0], 0, g._meta.dtype)
+    zeros = filled_of(made_for(c.metas[0], g._meta), 0, g._meta.dtype)
     return masked_scatter(zeros, mask, g), None
 
 

@@ -17,7 +17,7 @@ from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import bool_
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, wrap_dim
-from flowvm.ops.declare.core import sum_to
+from flowvm.ops.declare.core import clone_for, sum_to
 from flowvm.ops.declare.elementwise import record_in_place
 from flowvm.ops.declare.outputs import with_out
 from flowvm.ops.declare.registry import Sample, samples
@@ -46,7 +46,7 @@ def fresh(
     op: Recorded, x: Tensor, others: Sequence[Tensor], attrs: tuple[Any, ...], write: Write
 ) -> Tensor:
     """A clone of `x` that `write` has changed, recorded as `op` of (x, *others)."""
-    out = x.detach().clone()
+    out = clone_for(x, others)
     write(out)
     named = dict(zip(op.inputs, (x, *others), strict=True))
     return record(op, (x, *others), out, attrs, [named[s] for s in op.saves])

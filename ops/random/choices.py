@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.batched import check_refill, spread_to_draw
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from flowvm.meta.dtype import DType, bool_, float64
@@ -54,7 +55,8 @@ def bernoulli(
     >>> flow.bernoulli(flow.tensor([0.0, 1.0]))
     tensor([0., 1.])
     """
-    meta = need_tensor("bernoulli", "input", input)._meta
+    input = spread_to_draw(need_tensor("bernoulli", "input", input))
+    meta = input._meta
     if p is None and not meta.dtype.is_floating_point:
         raise DTypeError(f"bernoulli: probabilities are floats, got {meta.dtype.name}")
     kind = meta.dtype.compute
@@ -86,7 +88,7 @@ def multinomial(
     >>> flow.multinomial(flow.tensor([0.0, 3.0, 0.0]), 2, replacement=True)
     tensor([1, 1])
     """
-    x = need_tensor("multinomial", "input", input).detach()
+    x = spread_to_draw(need_tensor("multinomial", "input", input).detach())
     meta = x._meta
     if meta.ndim not in (1, 2) or meta.shape[-1] == 0:
         raise ShapeError(
@@ -142,6 +144,7 @@ def dropout(
     chance = _check_p("dropout", p)
     if not training or chance == 0.0:
         return x
+    x = spread_to_draw(x)
     if not x._meta.dtype.is_floating_point:
         raise DTypeError(f"dropout is for floats, got {x.dtype.name}")
     dropped: Tensor = dropout_words(x, chance, *drawn_from(generator))
@@ -168,9 +171,10 @@ def bernoulli_(x: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -
     """
     meta = need_tensor("bernoulli_", "input", x)._meta
     if isinstance(p, Tensor):
-        chances = expand(p.detach(), meta.shape)
+        chances = spread_to_draw(expand(p.detach(), meta.shape))
         filled: Tensor = x.copy_(chosen_words(chances, bool_, *drawn_from(generator)))
         return filled
+    check_refill("bernoulli_", x)
     numbers = (_check_p("bernoulli_", p), *drawn_from(generator))
     return changed(DRAWN, x, (), (), lambda out: bernoulli_into(out, *numbers))
 
@@ -184,7 +188,8 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     >>> flow.poisson(flow.tensor([0.0, 0.0]))
     tensor([0., 0.])
     """
-    meta = need_tensor("poisson", "input", input)._meta
+    input = spread_to_draw(need_tensor("poisson", "input", input))
+    meta = input._meta
     if not meta.dtype.is_floating_point:
         raise DTypeError(f"poisson: means are floats, got {meta.dtype.name}")
     counts: Tensor = poisson_counts(input.detach(), *drawn_from(generator))
@@ -206,7 +211,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     >>> flow.binomial(flow.tensor([10.0, 10.0]), flow.tensor([0.0, 1.0]))
     tensor([ 0., 10.])
     """
-    n: Any = need_tensor("binomial", "count", count).detach()
+    n: Any = spread_to_draw(need_tensor("binomial", "count", count).detach())
     p: Any = need_tensor("binomial", "prob", prob).detach()
     if not n.dtype.is_floating_point or n.dtype is not p.dtype:
         raise DTypeError(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.batched import check_draw
 from flowvm.eager.modes import current_recorder, current_trace_recorder
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError
@@ -132,6 +133,7 @@ class Generator:
 
     def draw(self) -> tuple[Any, Any]:
         """The seed (as int64) and the number of a new call; live numbers inside a capture."""
+        check_draw()
         recorder = current_recorder()
         if (trace := current_trace_recorder()) is not None:
             trace.refuse()  # another time it is another number

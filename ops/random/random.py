@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flowvm.eager.batched import check_refill, place_to_draw, spread_to_draw
 from flowvm.eager.global_calls import placed_like, takes_placement
 from flowvm.eager.keywords import spelled
 from flowvm.eager.tensor import Tensor, method
@@ -92,7 +93,7 @@ def rand(
     flow.Size([2, 3])
     """
     shape, kind = size_of(size, "rand", options), dtype_for("rand", out, dtype)
-    meta = TensorMeta.of(shape, _float_dtype("rand", kind), as_device(device))
+    meta = TensorMeta.of(shape, _float_dtype("rand", kind), place_to_draw(as_device(device)))
     return finished(uniform_of(meta, generator), requires_grad, out, "rand")
 
 
@@ -114,7 +115,7 @@ def randn(
     flow.Size([2, 3])
     """
     shape, kind = size_of(size, "randn", options), dtype_for("randn", out, dtype)
-    meta = TensorMeta.of(shape, _float_dtype("randn", kind), as_device(device))
+    meta = TensorMeta.of(shape, _float_dtype("randn", kind), place_to_draw(as_device(device)))
     return finished(normal_of(meta, generator), requires_grad, out, "randn")
 
 
@@ -199,14 +200,14 @@ def normal(
     tensor([1., 2.])
     """
     accept("normal", options)
-    place, dtype = as_device(device), dtype_for("normal", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("normal", out, dtype)
     if not isinstance(std, Tensor) and std < 0:
         raise ArgumentError(f"normal: a standard deviation is not negative, got {std}")
     tensors = [t for t in (mean, std) if isinstance(t, Tensor)]
     if size is None:
         if not tensors:
             raise ArgumentTypeError("normal of two numbers needs size")
-        meta = (mean + std)._meta.dense()
+        meta = spread_to_draw(mean + std)._meta.dense()
     else:
         if tensors:
             raise ArgumentTypeError("normal takes size, or tensors for mean or std, not both")
@@ -243,7 +244,7 @@ def randint(
     (flow.int64, True)
     """
     accept("randint", options)
-    place, dtype = as_device(device), dtype_for("randint", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("randint", out, dtype)
     if size is None:
         low, high, size = 0, low, high
     elif high is None:
@@ -324,7 +325,7 @@ def randperm(
     tensor([0, 1, 2, 3])
     """
     accept("randperm", options)
-    place, dtype = as_device(device), dtype_for("randperm", out, dtype)
+    place, dtype = place_to_draw(as_device(device)), dtype_for("randperm", out, dtype)
     if not isinstance(n, (int, np.integer)) or n < 0:
         raise ArgumentError(f"randperm: n is a non-negative int, got {n!r}")
     order = permutation(int(n), place, *drawn_from(generator))
@@ -339,6 +340,7 @@ DRAWN = Recorded("drawn", lambda c, g: (None,), ("x",))  # nothing of what was t
 
 def _refilled(name: str, x: Tensor, write: Callable[[Tensor], Any]) -> Tensor:
     """`x`, a tensor of floats that `write` has filled, or of pairs of them."""
+    check_refill(name, x)
     if _float_dtype(name, need_tensor(name, "input", x)._meta.dtype).is_complex:
         return changed(DRAWN, x, (), (), lambda out: write(view_as_real(out)))
     return changed(DRAWN, x, (), (), write)

@@ -111,7 +111,9 @@ def _search(search: Any, x: Tensor, dim: int, keepdim: bool) -> tuple[Tensor, Te
     """Values and indices, outside the graph.  A 0-d tensor is a vector of one."""
     meta = x._meta
     if meta.ndim == 0:
-        values, indices = _search(search, alias(x, meta.with_shape((1,))), 0, False)
+        values, indices = _search(
+            search, alias(x, TensorMeta.of((1,), meta.dtype, meta.device)), 0, False
+        )
     elif meta.numel == 0:
         nothing = meta.with_shape(shape_without(meta.shape, (dim,), keepdim))
         values, indices = filled_of(nothing), filled_of(nothing, 0, int64)
@@ -192,7 +194,7 @@ def _place(name: str, search: Any, input: Tensor, dim: int | None, keepdim: bool
         meta = input._meta
         flat = input.detach().contiguous()
         if meta.ndim != 1:
-            flat = alias(flat, meta.with_shape((meta.numel,)))
+            flat = alias(flat, TensorMeta.of((meta.numel,), meta.dtype, flat._meta.device))
         require_elements(name, flat, (0,))
         place = _search(search, flat, 0, False)[1]
         kept: Tensor = place.reshape((1,) * input._meta.ndim) if keepdim else place

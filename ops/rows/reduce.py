@@ -69,14 +69,17 @@ def _sum_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     dims, divisor = c.attrs
     meta = c.metas[0]
     g = g if divisor == 1.0 else g / divisor
-    if g._meta.numel == 1 and g._node is None and g._meta.dtype is meta.dtype and meta.numel > 0:
+    if (
+        g._meta.numel == 1 and g._node is None and g._meta.dtype is meta.dtype and meta.numel > 0
+        and g._meta.device is meta.device
+    ):  # fmt: skip
         return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
     return (spread(g.to(c.metas[0].dtype), c.metas[0], dims),)
 
 
 def _sum_whole_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     meta = c.metas[0]
-    if g._node is None:
+    if g._node is None and g._meta.device is meta.device:
         return (alias(g, _spread_metas.get(meta) or _spread_meta(meta)),)
     return (spread(g, meta, tuple(range(meta.ndim))),)
 

@@ -14,6 +14,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from flowvm.guards.lru_cache import lru_cached
+from flowvm.meta.batched_meta import axes_of, in_elements
 from flowvm.meta.dtype import complex_of, float32, float64
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import need_tensor
@@ -31,13 +32,13 @@ from flowvm.vm.machine.words import OPERAND
 @lru_cached("views")
 def _part(meta: TensorMeta) -> TensorMeta:
     stride = tuple(2 * s for s in meta.stride)
-    return TensorMeta.of(meta.shape, meta.dtype.real, meta.device, stride)
+    return TensorMeta.of(meta.shape, meta.dtype.real, in_elements(meta.device, 2), stride)
 
 
 @lru_cached("views")
 def _pairs(meta: TensorMeta) -> TensorMeta:
     stride = (*(2 * s for s in meta.stride), 1)
-    return TensorMeta.of((*meta.shape, 2), meta.dtype.real, meta.device, stride)
+    return TensorMeta.of((*meta.shape, 2), meta.dtype.real, in_elements(meta.device, 2), stride)
 
 
 def _real_grad(c: Any, g: Tensor) -> tuple[Tensor]:
@@ -92,6 +93,7 @@ def _paired(x: Tensor) -> bool:
     """Return True if pairs along the last dimension lie as complex numbers do."""
     offset = (x._ref >> OPERAND.STORAGE_BITS) // x._meta.dtype.itemsize
     *outer, step = x._meta.stride
+    outer += [a.stride for a in axes_of(x._meta)]
     return step == 1 and offset % 2 == 0 and all(s % 2 == 0 for s in outer)
 
 
@@ -134,7 +136,9 @@ def view_as_complex(input: Tensor) -> Tensor:
 @lru_cached("views")
 def _joined(meta: TensorMeta) -> TensorMeta:
     stride = tuple(s // 2 for s in meta.stride[:-1])
-    return TensorMeta.of(meta.shape[:-1], complex_of(meta.dtype), meta.device, stride)
+    return TensorMeta.of(
+        meta.shape[:-1], complex_of(meta.dtype), in_elements(meta.device, 1, 2), stride
+    )
 
 
 # --- put together ---------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, alias, method
 from flowvm.errors import DTypeError, OutOfRangeError, ShapeError
 from flowvm.guards.lru_cache import lru_cached
+from flowvm.meta.batched_meta import made_for
 from flowvm.meta.dtype import bool_
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.composite import Recorded, filled_of, need_tensor, record, whole, wrap_dim
@@ -35,7 +36,7 @@ def _strided_view(name: str, geometry: Geometry) -> Callable[..., Tensor]:
         return (embed(g, c.metas[0], *c.attrs),)
 
     def embed(g: Tensor, whole: TensorMeta, *attrs: Any) -> Tensor:
-        out = filled_of(whole.with_shape(whole.shape), 0, g._meta.dtype)
+        out = filled_of(made_for(whole.with_shape(whole.shape), g._meta), 0, g._meta.dtype)
         meta, offset = cached(out._meta, *attrs)
         copy_(alias(out, meta, offset * meta.dtype.itemsize), g.detach())
         return record(embedded, (g,), out, attrs)

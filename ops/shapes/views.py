@@ -20,6 +20,7 @@ from flowvm.eager.native.trace_cache import steady
 from flowvm.eager.tensor import Tensor, method
 from flowvm.errors import ArgumentError, DeviceError, ShapeError
 from flowvm.guards.lru_cache import lru_cached
+from flowvm.meta.batched_meta import in_elements
 from flowvm.meta.device import cpu
 from flowvm.meta.dtype import DType, as_dtype
 from flowvm.meta.meta import Size, TensorMeta, as_shape
@@ -165,7 +166,7 @@ def _seen_as(meta: TensorMeta, dtype: DType, offset: int) -> TensorMeta:
             )
         shape = (*shape[:-1], shape[-1] * old // new)
         stride = (*(s * old // new for s in rows), 1)
-    return TensorMeta.of(Size(shape), dtype, meta.device, stride)
+    return TensorMeta.of(Size(shape), dtype, in_elements(meta.device, old, new), stride)
 
 
 def _of_dtype(x: Tensor, dtype: DType) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from flowvm.eager.tensor import Tensor, base_of, method
 from flowvm.eager.values import adopt_array
 from flowvm.errors import ArgumentError, OutOfRangeError, ShapeError
+from flowvm.meta.batched_meta import made_for
 from flowvm.meta.meta import Size, TensorMeta
 from flowvm.ops.declare.composite import filled_of, need_tensor, whole, wrap_dim
 from flowvm.ops.declare.core import view_of
@@ -42,7 +43,7 @@ def _unfold_grad(c: Any, g: Tensor) -> tuple[Tensor]:
     count = g._meta.shape[at]
     positions = np.arange(count)[:, None] * step + np.arange(size)
     rows = movedim(g, -1, at + 1).flatten(at, at + 1)
-    zeros = filled_of(meta, 0, g._meta.dtype)
+    zeros = filled_of(made_for(meta, g._meta), 0, g._meta.dtype)
     places = adopt_array(positions.reshape(-1)).to(device=meta.device)
     return (zeros.index_add(at, places, rows),)
 

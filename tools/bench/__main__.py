@@ -21,10 +21,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import flowvm as flow
-from tools.bench import eager, graph, machine, products, reading, recorder, startup, targets, top
+from tools.bench import (
+    eager,
+    graph,
+    machine,
+    products,
+    reading,
+    recorder,
+    startup,
+    targets,
+    top,
+    vmap,
+)  # fmt: skip
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,startup"
+GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,startup,vmap"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -58,6 +69,8 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
         yield from top.results(rounds)
     if "machine" in groups:
         yield from machine.results(rounds)
+    if "vmap" in groups:
+        yield from vmap.results(found, rounds, only)
     if "startup" in groups:
         yield from startup.results(found, max(3, rounds // 2))
 

@@ -49,6 +49,7 @@ from flowvm.graph.logical.logical import LogicalGraph
 from flowvm.graph.plan.plan import Plan
 from flowvm.guards.forks import Rank, held_at_fork
 from flowvm.loading.lazy import lazy
+from flowvm.meta.batched_meta import is_batched
 from flowvm.nn.graph.build import GraphBuild
 from flowvm.nn.graph.check import checked
 from flowvm.nn.graph.compiled import MISS, Call, Compiled, Segmented, storages_of, thread_settings
@@ -183,7 +184,7 @@ class Graph(GraphBuild):
                 raise ArgumentError(
                     f"{type(self).__name__}.__init__ must begin with super().__init__()"
                 )
-            if inlining():
+            if inlining() or is_batched(*(t._meta for t in leaves)):
                 return self._inlined(args, kwargs)
             with self._lock:
                 if self.config.every:

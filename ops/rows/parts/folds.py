@@ -180,7 +180,7 @@ class Fold:
         last = self(x, dims[k:], True, 1.0, dtype)
         out = self.again(last, dims[:k], True, divisor, dtype)
         shape = shape_without(x._meta.shape, dims, keepdim)
-        return alias(out, out._meta.with_shape(shape))
+        return alias(out, TensorMeta.of(shape, out._meta.dtype, out._meta.device))
 
 
 def _same(dtype: DType) -> DType:

@@ -1,0 +1,152 @@
+"""Levels: a dimension of tensors that a function which is mapped does not see.
+
+`entered` hides a dimension, `left` shows it again, `lifted` gives a tensor that is one for all
+examples the level as well.  All are views, recorded for backward as each other's opposites: what
+came into a map as one tensor gets the sum of what the examples want of it.
+
+A number is a level's while its `Level` lives: the map is under way, or a graph for backward leads
+through it.  Then it is another map's, which finds the entries of its calls where a former one left
+them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from flowvm.eager.modes import current_recorder, current_trace_recorder, grad_enabled
+from flowvm.eager.nodes import Node
+from flowvm.eager.tensor import Tensor, alias
+from flowvm.guards.forks import held_at_fork
+from flowvm.guards.lru_cache import lru_cached
+from flowvm.meta.batched_meta import Axis, axes_of, base_device, example_of, with_axes
+from flowvm.meta.meta import TensorMeta
+from flowvm.ops.declare.composite import Recorded
+
+WATCHED = 1 << 20  # the first number of levels whose calls somebody hears of: no entries are kept
+
+_lock = held_at_fork(threading.Lock())
+_free: dict[bool, list[int]] = {False: [], True: []}
+_next = {False: 1, True: WATCHED}
+
+
+class Level:
+    """The level of a map over `size` examples."""
+
+    __slots__ = ("number", "size")
+
+    def __init__(self, size: int) -> None:
+        heard = current_recorder() is not None or current_trace_recorder() is not None
+        self.size = size
+        with _lock:
+            if _free[heard]:
+                self.number = heapq.heappop(_free[heard])
+            else:
+                self.number = _next[heard]
+                _next[heard] += 1
+
+    def __del__(self) -> None:
+        number = getattr(self, "number", 0)
+        if number:
+            heapq.heappush(_free[number >= WATCHED], number)
+
+
+def _recorded(op: Recorded, x: Tensor, out: Tensor, attrs: tuple[Any, ...]) -> Tensor:
+    if x._node is not None and grad_enabled():
+        out._node = Node(op, (x._node,), (), (), (x._meta,), attrs, (out._meta,))
+    return out
+
+
+@lru_cached("views")
+def _entered_meta(meta: TensorMeta, number: int, dim: int) -> TensorMeta:
+    shape = (*meta.shape[:dim], *meta.shape[dim + 1 :])
+    stride = (*meta.stride[:dim], *meta.stride[dim + 1 :])
+    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
+    axis = Axis(number, meta.shape[dim], meta.stride[dim])
+    return with_axes(local, (*axes_of(meta), axis))
+
+
+def entered(x: Tensor, level: Level, dim: int) -> Tensor:
+    """Return `x` with its dimension `dim` as the level's."""
+    at = dim % x._meta.ndim
+    out = alias(x, _entered_meta(x._meta, level.number, at))
+    return _recorded(_ENTERED, x, out, (level, at))
+
+
+@lru_cached("views")
+def _left_meta(meta: TensorMeta, number: int, size: int, dim: int) -> tuple[TensorMeta, bool]:
+    axes = axes_of(meta)
+    step = next((a.stride for a in axes if a.level == number), None)
+    shape = (*meta.shape[:dim], size, *meta.shape[dim:])
+    stride = (*meta.stride[:dim], step or 0, *meta.stride[dim:])
+    local = TensorMeta.of(shape, meta.dtype, base_device(meta.device), stride)
+    return with_axes(local, [a for a in axes if a.level != number]), step is not None
+
+
+def left(x: Tensor, level: Level, dim: int) -> Tensor:
+    """Return `x` with the level as dimension `dim` of the result; all examples are alike where it
+    does not have the level.
+    """
+    at = dim % (x._meta.ndim + 1)
+    meta, has = _left_meta(x._meta, level.number, level.size, at)
+    return _recorded(_LEFT if has else _REPEATED, x, alias(x, meta), (level, at))
+
+
+@lru_cached("views")
+def _lifted_meta(
+    meta: TensorMeta, axes: tuple[Axis, ...]
+) -> tuple[TensorMeta, tuple[Axis, ...]] | None:
+    own = axes_of(meta)
+    has = {a.level for a in own}
+    more = tuple(a._replace(stride=0) for a in axes if a.level not in has)
+    return (with_axes(example_of(meta), (*own, *more)), more) if more else None
+
+
+def lifted(x: Tensor, axes: tuple[Axis, ...]) -> Tensor:
+    """Return `x` with those of the levels that it has not: there, it is one for all examples."""
+    made = _lifted_meta(x._meta, axes)
+    return x if made is None else _recorded(_LIFTED, x, alias(x, made[0]), made[1])
+
+
+def dropped(x: Tensor, number: int, k: int) -> Tensor:
+    """Return example `k` of a level, outside of the graph; `x` itself if it does not have it."""
+    axis = next((a for a in axes_of(x._meta) if a.level == number), None)
+    if axis is None:
+        return x
+    meta = x._meta
+    rest = [a for a in axes_of(meta) if a is not axis]
+    return alias(x, with_axes(example_of(meta), rest), k * axis.stride * meta.dtype.itemsize)
+
+
+class _Known:
+    """A level that is known by its number and size."""
+
+    def __init__(self, axis: Axis) -> None:
+        self.number, self.size = axis.level, axis.size
+
+
+def summed(g: Tensor, axes: Sequence[Axis]) -> Tensor:
+    """Return the sum over the examples of these levels."""
+    for axis in axes:
+        known: Any = _Known(axis)
+        g = left(g, known, 0).sum(0)
+    return g
+
+
+def of_levels(g: Tensor, meta: TensorMeta, outs: Sequence[TensorMeta] = ()) -> Tensor:
+    """Return the gradient of an operand of `meta`, whose call had results `outs`, with the
+    operand's levels: the sum over those that only other operands had.
+    """
+    own = {a.level for a in axes_of(meta)}
+    more = {a.level for o in outs for a in axes_of(o) if a.level not in own}
+    if more:
+        g = summed(g, [a for a in axes_of(g._meta) if a.level in more])
+    return lifted(g, axes_of(meta)) if own else g
+
+
+_ENTERED = Recorded("enter_map", lambda c, g: (left(g, *c.attrs),), ("x",))
+_LEFT = Recorded("leave_map", lambda c, g: (entered(g, *c.attrs),), ("x",))
+_REPEATED = Recorded("leave_map", lambda c, g: (g.sum(c.attrs[1]),), ("x",))
+_LIFTED = Recorded("lift", lambda c, g: (summed(g, c.attrs),), ("x",))
