@@ -31,7 +31,7 @@ from flowvm.vm.engine.engine import engine
 AMOUNTS: Counter[str] = Counter()
 BATCH = 10
 PATIENCE = 300  # a case is some hundred to a thousand runs of programs
-PROGRAMS = ("eager", "graph", "backward", "views", "shapes", "many", "stream")
+PROGRAMS = ("eager", "graph", "backward", "views", "shapes", "many", "stream", "release")
 HOWS = ("limit", "huge", "system", "python")
 Case = dict[str, Any]
 
@@ -113,6 +113,10 @@ def _program(name: str, n: int) -> None:
     elif name == "many":
         held = [flow.ones(1 << 14) + k for k in range(n)]
         assert [h[0].item() for h in held] == [1 + k for k in range(n)]
+    elif name == "release":
+        for k in range(n):
+            flow.ones(k + 1)
+            engine.release_dead()  # by Python: native calls release on their own
     else:
         with flow.stream(_stream):
             assert (flow.ones(1 << 14) * n).sum().item() == n << 14

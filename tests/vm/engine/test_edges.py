@@ -193,7 +193,7 @@ def test_memory_runs_out_at_each_allocation_and_call():
             self.publish(self._release[len(ids)], ids, (), None, 0)
         type(engine)._release_some = forgets
         try:
-            memory.check({{"how": "python", "at": 1, "programs": [["eager", 2]]}})
+            memory.check({{"how": "python", "at": 1, "programs": [["release", 2]]}})
         except AssertionError as error:
             print(error)
         """
