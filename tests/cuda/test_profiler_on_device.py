@@ -73,7 +73,7 @@ def test_times_are_possible_and_said(work, level):
     if level < 3:  # else clocks of two devices are compared
         assert p.floor.length <= run.wall
     assert sum(s.end - s.begin for s in p.observed) == run.wall
-    assert p.verify().pairs > 0
+    assert p.verify().pairs > 0 or level == 1  # at which reading a value is no instruction
     i = int(np.flatnonzero(ran)[-1])
     told = p.why(int(run.seq[i])).screen(160).plain()
     assert "handed over" in told
