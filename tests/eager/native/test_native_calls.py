@@ -291,7 +291,7 @@ def test_wrong_arguments_are_the_twins_to_refuse(mul, args, named):
 
 def test_keywords_are_the_twins(add):
     x = flow.ones(8, 8)
-    result, native_call = hits(add, x, y=x)
+    result, native_call = hits(add, x, other=x)
     assert not native_call
     np.testing.assert_array_equal(result.numpy(), np.full((8, 8), 2))
 
@@ -605,7 +605,7 @@ def test_it_is_a_function_and_a_method(add):
     assert Holds.plus is add
     bound = Holds.__dict__["plus"].__get__(x)
     np.testing.assert_array_equal(bound(x).numpy(), np.full((8, 8), 2))
-    assert list(map(str, inspect.signature(add).parameters)) == ["x", "y"]
+    assert list(map(str, inspect.signature(add).parameters)) == ["input", "other"]
     assert (add.__name__, add.__qualname__) == ("add", "add")
     assert add.__code__ is operator_of(Tensor.__add__).twin.__code__
     assert copy.deepcopy(add) is copy.copy(add) is add
