@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import flowvm as flow
+from flowvm.nn import functional as F
 
 FLOATS = ["float32", "float64"]
 
@@ -164,7 +165,7 @@ PLANES = [(130, 70), (9, 1030), (2, 3), (6, 70, 9), (40, 3, 127), (3, 5, 128), (
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_batch_norm(rng, shape, dtype, offset):
     def call(x, w, b):
-        return flow.batch_norm(x, None, None, w, b, training=True)
+        return F.batch_norm(x, None, None, w, b, training=True)
 
     wide = (1, shape[1], *(1,) * (len(shape) - 2))
     check_norm(rng, shape, wide, (0, *range(2, len(shape))), call, dtype, offset)
@@ -186,7 +187,7 @@ def test_group_norm(rng, shape, groups, offset):
 @pytest.mark.parametrize("shape", [(3, 4, 9), (1, 2, 400, 401)], ids=str)
 def test_instance_norm(rng, shape):
     def call(x, w, b):
-        return flow.instance_norm(x, weight=w, bias=b)
+        return F.instance_norm(x, weight=w, bias=b)
 
     wide = (1, shape[1], *(1,) * (len(shape) - 2))
     check_norm(rng, shape, wide, tuple(range(2, len(shape))), call, "float32")
@@ -200,7 +201,7 @@ def test_batch_norm_by_given_statistics(rng, shape):
     leaves = leaf(x), leaf(w), leaf(b)
     # statistics may be of another dtype than the input
     kept = tensor(mean.astype("float32")), tensor(var.astype("float32"))
-    out = flow.batch_norm(leaves[0], *kept, leaves[1], leaves[2])
+    out = F.batch_norm(leaves[0], *kept, leaves[1], leaves[2])
     out.backward(tensor(g))
     mean, var = (t.numpy().astype(np.float64).reshape(wide) for t in kept)
     xhat = (x - mean) / np.sqrt(var + 1e-5)
@@ -216,7 +217,7 @@ def test_batch_norm_of_constants_is_the_bias(shape):
     """Whatever the constant: the mean is exact, so nothing is left to be divided by sqrt(eps)."""
     x, bias = flow.full(shape, 12345.678), flow.arange(5).to(flow.float32)
     mean, var = flow.zeros(5), flow.ones(5)
-    out = flow.batch_norm(x, mean, var, flow.ones(5), bias, training=True, momentum=1.0)
+    out = F.batch_norm(x, mean, var, flow.ones(5), bias, training=True, momentum=1.0)
     want = np.broadcast_to(np.arange(5.0).reshape(1, 5, *(1,) * (len(shape) - 2)), shape)
     np.testing.assert_array_equal(out.numpy(), want)
     np.testing.assert_array_equal(mean.numpy(), np.float32(12345.678))
@@ -227,7 +228,7 @@ def test_batch_norm_of_constants_is_the_bias(shape):
 def test_norms_of_nothing(shape):
     x = flow.zeros(shape).requires_grad_()
     w, b = flow.ones(3).requires_grad_(), flow.zeros(3).requires_grad_()
-    for out in (flow.group_norm(x, 3, w, b), flow.batch_norm(x, flow.zeros(3), flow.ones(3), w, b)):
+    for out in (flow.group_norm(x, 3, w, b), F.batch_norm(x, flow.zeros(3), flow.ones(3), w, b)):
         assert tuple(out.shape) == shape
         out.sum().backward()
     assert w.grad.tolist() == b.grad.tolist() == [0.0, 0.0, 0.0]
@@ -345,8 +346,8 @@ def test_the_same_bits_with_any_number_of_workers(rng):
     mean, var, six = flow.zeros(6), flow.ones(6), flow.ones(6)
     calls = [
         (lambda a: flow.layer_norm(a, 520, w, w), x),
-        (lambda a: flow.batch_norm(a, None, None, w, w, training=True), x),
-        (lambda a: flow.batch_norm(a, mean, var, six, six, training=True), planes),
+        (lambda a: F.batch_norm(a, None, None, w, w, training=True), x),
+        (lambda a: F.batch_norm(a, mean, var, six, six, training=True), planes),
         (lambda a: flow.group_norm(a, 1, six, six), planes),
         (lambda a: flow.softmax(a, 1), long),
         (lambda a: flow.log_softmax(a, 0), x),
@@ -373,8 +374,8 @@ def test_one_instruction_forward_and_one_backward(rng):
     cases = [
         (lambda: flow.layer_norm(x, 6, w, b).backward(g), ["normalize", back]),
         (lambda: flow.rms_norm(x, 6, w).backward(g), ["normalize", back]),
-        (lambda: flow.batch_norm(x, mean, var, w, b, True).backward(g), ["batch_norm", back]),
-        (lambda: flow.batch_norm(x, mean, var, w, b).backward(g), ["normalize", back]),
+        (lambda: F.batch_norm(x, mean, var, w, b, True).backward(g), ["batch_norm", back]),
+        (lambda: F.batch_norm(x, mean, var, w, b).backward(g), ["normalize", back]),
         (lambda: flow.softmax(x, 1).backward(g), ["softmax", "softmax_backward"]),
         (
             lambda: flow.cross_entropy(x, target).backward(),
