@@ -8,18 +8,19 @@ Long because what is measured and the tables of it are one public surface.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import statistics
 import time
 import timeit
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from flowvm.errors import ArgumentError
+from flowvm.guards.regions import reverting
 from flowvm.loading.listing import listing, own_names
 from flowvm.streams import get_num_threads, set_num_threads
 from flowvm.vm import sync
@@ -289,14 +290,12 @@ class Timer:
     def _measured(self, number: int, times: list[float]) -> Measurement:
         return Measurement(number, list(times), self._task_spec)
 
-    @contextlib.contextmanager
-    def _threads(self) -> Any:
-        before = get_num_threads()
-        set_num_threads(self._task_spec.num_threads)
-        try:
-            yield
-        finally:
-            set_num_threads(before)
+    def _threads(self) -> reverting:
+        """Return a region in which kernels have this timer's number of threads."""
+        here = self._task_spec.num_threads
+        return reverting(
+            partial(set_num_threads, get_num_threads()), partial(set_num_threads, here)
+        )
 
 
 class Compare:
