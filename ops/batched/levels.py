@@ -24,6 +24,7 @@ from flowvm.guards.lru_cache import lru_cached
 from flowvm.meta.batched_meta import Axis, axes_of, base_device, example_of, with_axes
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.composite import Recorded
+from flowvm.vm.callers.interrupt import protected
 
 WATCHED = 1 << 20  # the first number of levels whose calls somebody hears of: no entries are kept
 
@@ -47,6 +48,7 @@ class Level:
                 self.number = _next[heard]
                 _next[heard] += 1
 
+    @protected
     def __del__(self) -> None:
         number = getattr(self, "number", 0)
         if number:

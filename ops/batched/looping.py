@@ -15,6 +15,7 @@ from flowvm.errors import UnbatchableError
 from flowvm.meta.batched_meta import Axis, axes_of
 from flowvm.ops.batched.levels import Level, dropped, entered
 from flowvm.ops.shapes.join import stack
+from flowvm.vm.callers.interrupt import protected
 
 looped: dict[str, str] = {}  # by name of an op or a function: why its examples are computed apart
 
@@ -38,6 +39,7 @@ class Same(Level):
     def __init__(self, number: int, size: int) -> None:
         self.number, self.size = number, size
 
+    @protected
     def __del__(self) -> None:
         pass
 

@@ -208,6 +208,7 @@ IN_A_CAPTURE = {
 }  # fmt: skip
 ELSEWHERE = {
     "flowvm.compat.fake:FakeTensorMode": "a TorchFunctionMode",
+    "flowvm.meta.batched_meta:BatchedDevice": "a Device, with the levels of a map",
     "flowvm.torch_names.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
     "flowvm.compiler.cache:alone": "a thread or a process of its own, which nobody interrupts",
     "flowvm.compiler.shortcuts:_Context": "likewise; it changes nothing but an error",
