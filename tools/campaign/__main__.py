@@ -28,6 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,11 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--seed", type=int, help="check this one case")
     parser.add_argument("--first", type=int, help="the seed to begin with; a random one else")
+    parser.add_argument(
+        "--once-more",
+        action="store_true",
+        help="run what fails once more alone; what passes then is named FLAKY, and is no finding",
+    )
     parser.add_argument("--batch", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--case", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -57,7 +63,8 @@ def main() -> int:
     if options.seed is not None:
         return check_one(options.name, campaign(options.name).case(options.seed))
     names = CAMPAIGNS if options.name == "all" else [options.name]
-    return max([run(name, options.minutes * 60, options.first) for name in names])
+    seconds, first, again = options.minutes * 60, options.first, options.once_more
+    return max([run(name, seconds, first, again) for name in names])
 
 
 def campaign(name: str) -> Any:
@@ -103,16 +110,23 @@ def check_one(name: str, case: Any) -> int:
 # --- the process that watches ---------------------------------------------------------------------
 
 
-def run(name: str, seconds: float, first: int | None = None) -> int:
-    """Batches until the time is up; the number of findings."""
+def run(name: str, seconds: float, first: int | None = None, once_more: bool = False) -> int:
+    """Run batches until the time is up.  Return 1 if anything was found."""
     until = time.monotonic() + seconds
     seed = random.SystemRandom().randrange(1 << 30) if first is None else first
     outcomes: Counter[str] = Counter()
     amounts: Counter[str] = Counter()
     findings: list[int] = []
+
+    def report(seed: int, problem: str) -> None:
+        if once_more and not _fails(name, campaign(name).case(seed)):
+            print(f"FLAKY campaign {name} --seed {seed}\n{problem}", flush=True)
+        else:
+            _report(name, seed, problem, findings)
+
     print(f"campaign {name}: seeds from {seed}", flush=True)
     while time.monotonic() < until and len(findings) < 20:
-        seed = _watched(name, seed, until, outcomes, amounts, findings)
+        seed = _watched(name, seed, until, outcomes, amounts, report)
     total = sum(outcomes.values())
     print(f"{total} cases: " + ", ".join(f"{n} {what}" for what, n in sorted(outcomes.items())))
     if amounts:
@@ -127,7 +141,7 @@ def _watched(
     until: float,
     outcomes: Counter[str],
     amounts: Counter[str],
-    findings: list[int],
+    report: Callable[[int, str], None],
 ) -> int:
     """Watch one process; the seed to go on with."""
     count = getattr(campaign(name), "BATCH", BATCH)
@@ -152,7 +166,7 @@ def _watched(
                 outcomes[f"{kind} {found['outcome']}"] += 1
                 amounts.update(found["amounts"])
                 if found["problem"]:
-                    _report(name, at, found["problem"], findings)
+                    report(at, found["problem"])
                 at += 1
             if time.monotonic() > until:
                 own.kill()
@@ -161,7 +175,7 @@ def _watched(
     if code and not over:
         outcomes[f"{kind} crashed"] += 1
         said = log.read_text(errors="replace")[-LOG:]
-        _report(name, at, f"the process ended with {code}\n{said}", findings)
+        report(at, f"the process ended with {code}\n{said}")
         return at + 1
     return at
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.vm.mutants import HAZARDS
+from tools.campaign import __main__ as running
 from tools.campaign import graph, vm
 
 
@@ -80,3 +81,20 @@ def test_a_wrong_number_a_missing_error_and_a_wrong_one_are_found(seed):
     assert "an error of step 0 where one of set() is due" in broken(never)
     other = lambda patch: patch.setattr(vm, "_places", lambda n: vm.flow.tensor([0, 1, 2, 3]))  # noqa: E731
     assert "read a number that {0} poisoned" in broken(other)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_finding_that_passes_alone_is_named(monkeypatch, capsys, tmp_path, fails):
+    def watched(name, seed, until, outcomes, amounts, report):
+        if seed == 1:
+            report(seed, "the process ended with 1")
+        return seed + 1
+
+    monkeypatch.setattr(running, "FOUND", tmp_path)
+    monkeypatch.setattr(running, "_watched", watched)
+    monkeypatch.setattr(running, "_fails", lambda name, case: fails)
+    monkeypatch.setattr(running, "shrunk", lambda name, case: case)
+    assert running.run("vm", 0.02, 1, once_more=True) == int(fails)
+    said = capsys.readouterr().out
+    assert ("FLAKY campaign vm --seed 1" in said) is not fails
+    assert f"{int(fails)} findings" in said
