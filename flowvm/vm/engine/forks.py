@@ -142,6 +142,7 @@ class Forking:
         idle = words[CTL.HEAD] == words[CTL.RECEIVED] == issued()
         return bool(idle and not words[CTL.TAKEN])  # nor is the scheduler at the end of a pass
 
+    @protected  # CPython ignores what a hook raises: a Ctrl-C comes behind it
     def after_in_parent(self) -> None:
         """Let the parent's VM go on."""
         self.why = ""
@@ -153,6 +154,7 @@ class Forking:
             gate.open()
         self.held.let_go()
 
+    @protected
     def after_in_child(self) -> None:
         """Reset the VM in a child: its memory exists, its threads do not.  The VM is idle and
         starts its threads on demand.
