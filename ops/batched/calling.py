@@ -12,8 +12,7 @@ from typing import Any
 
 from flowvm.eager.batched import Batches
 from flowvm.eager.interpreter import Operator, call_into, keep_batched
-from flowvm.eager.modes import grad_enabled, recording
-from flowvm.eager.nodes import Node, OutputEdge
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor, alias
 from flowvm.errors import UnbatchableError
 from flowvm.guards.lru_cache import lru_cached
@@ -35,7 +34,7 @@ from flowvm.ops.batched.physical import behind, in_front, is_shared, told
 from flowvm.ops.batched.planning import COMPOSED, STEPS, Plan, plan_of
 from flowvm.ops.batched.random_rules import DROPOUT, own_numbers
 from flowvm.ops.declare import core
-from flowvm.ops.declare.composite import empty_of
+from flowvm.ops.declare.composite import empty_of, record_call
 from flowvm.ops.declare.core import cast
 from flowvm.vm.watch.pending import issued
 
@@ -69,7 +68,7 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         t.bump()
     made: Any = results
     if op.grad is not None:
-        _record(op, tensors, attrs, scalars, made)
+        record_call(op, tensors, attrs, scalars, made, lambda t: alias(t, t._meta))
     if not made:
         return written[0]
     return made if len(made) > 1 else made[0]
@@ -178,36 +177,6 @@ def _converted(op: Operator, tensors: Any, attrs: Attrs, scalars: Any) -> tuple[
     ]
     out = op.call(*ready, *attrs, *scalars)
     return (out if out._meta.dtype is result else cast(out, result),)
-
-
-def _record(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any, results: tuple[Tensor, ...]
-) -> None:
-    """Make the node of the call, as `flowvm.eager.calls` does."""
-    if not grad_enabled() or all(t._node is None for t in tensors):
-        return
-    named = {**dict(zip(op.inputs, tensors, strict=True)),
-             **dict(zip(op.outputs, results, strict=True))}  # fmt: skip
-    saved = tuple(
-        alias(named[n], named[n]._meta) if n in op.outputs else named[n] for n in op.saves
-    )
-    live = op.differentiable
-    node = Node(
-        op,
-        tuple(t._node for t in tensors),
-        saved,
-        tuple(t.version for t in saved),
-        tuple(t._meta for t in tensors),
-        (*attrs, *scalars),
-        tuple(r._meta for r in results[: len(live)]),
-        issued() - 1,
-    )
-    if len(live) == 1:
-        results[0]._node = node
-        return
-    for i, r in enumerate(results[: len(live)]):
-        if r._meta.dtype.inexact:
-            r._node = OutputEdge(node, i)
 
 
 # --- tensors that are made ------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 from flowvm.eager.interpreter import Invocation, Operator, short
 from flowvm.eager.modes import current_trace_recorder, grad_enabled
-from flowvm.eager.nodes import Node
+from flowvm.eager.nodes import Node, OutputEdge
 from flowvm.eager.overrides import hint
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ArgumentError, ArgumentTypeError, OutOfRangeError
@@ -72,6 +72,42 @@ def record(
             issued() - 1,
         )
     return out
+
+
+def record_call(
+    op: Operator,
+    tensors: Sequence[Tensor],
+    attrs: tuple[Any, ...],
+    scalars: tuple[Any, ...],
+    results: tuple[Tensor, ...],
+    apart: Callable[[Tensor], Tensor],
+) -> None:
+    """Give results the node of a call of `op`, as the functions of `flowvm.eager.calls` do.
+
+    apart    gives a saved result as a tensor without a node
+    """
+    if not grad_enabled() or all(t._node is None for t in tensors):
+        return
+    named = {**dict(zip(op.inputs, tensors, strict=True)),
+             **dict(zip(op.outputs, results, strict=True))}  # fmt: skip
+    saved = tuple(apart(named[n]) if n in op.outputs else named[n] for n in op.saves)
+    live = op.differentiable
+    node = Node(
+        op,
+        tuple(t._node for t in tensors),
+        saved,
+        tuple(t.version for t in saved),
+        tuple(t._meta for t in tensors),
+        (*attrs, *scalars),
+        tuple(r._meta for r in results[: len(live)]),
+        issued() - 1,
+    )
+    if len(live) == 1:
+        results[0]._node = node
+        return
+    for i, r in enumerate(results[: len(live)]):
+        if r._meta.dtype.inexact:
+            r._node = OutputEdge(node, i)
 
 
 # --- where they start from ----------------------------------------------------------------------

@@ -14,13 +14,12 @@ from typing import Any
 
 from flowvm.eager.global_calls import local_of, mixed
 from flowvm.eager.interpreter import Operator, call_into, device_of, keep_global
-from flowvm.eager.modes import grad_enabled, recording
-from flowvm.eager.nodes import Node, OutputEdge
+from flowvm.eager.modes import recording
 from flowvm.eager.tensor import Tensor
 from flowvm.meta.global_meta import GlobalMeta
 from flowvm.meta.placements import Sbps, broadcast
 from flowvm.ops.declare import core
-from flowvm.ops.declare.composite import empty_of, filled_of
+from flowvm.ops.declare.composite import empty_of, filled_of, record_call
 from flowvm.ops.declare.core import cast
 from flowvm.ops.declare.facts import Fact
 from flowvm.ops.placed.boxing import boxed, global_of, hollow, part_of
@@ -84,7 +83,7 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         t.bump()
         written_back(t)
     if op.grad is not None:
-        _record(op, tensors, attrs, scalars, results)
+        record_call(op, tensors, attrs, scalars, results, lambda t: global_of(part_of(t), t._meta))
     if not results:
         return written[0]
     return results if len(results) > 1 else results[0]
@@ -209,37 +208,6 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     if not out._meta.inside:  # type: ignore[attr-defined]
         out = hollow(out._meta)  # type: ignore[arg-type]
     return boxed(out, wanted[0].sbp) if wanted else out
-
-
-def _record(
-    op: Operator, tensors: Any, attrs: Attrs, scalars: Any, results: tuple[Tensor, ...]
-) -> None:
-    """The node of the call, as `flowvm.eager.calls` makes it of a local one."""
-    if not grad_enabled() or all(t._node is None for t in tensors):
-        return
-    named = {**dict(zip(op.inputs, tensors, strict=True)),
-             **dict(zip(op.outputs, results, strict=True))}  # fmt: skip
-    saved = tuple(
-        global_of(part_of(named[n]), named[n]._meta) if n in op.outputs else named[n]
-        for n in op.saves
-    )
-    live = op.differentiable
-    node = Node(
-        op,
-        tuple(t._node for t in tensors),
-        saved,
-        tuple(t.version for t in saved),
-        tuple(t._meta for t in tensors),
-        (*attrs, *scalars),
-        tuple(r._meta for r in results[: len(live)]),
-        issued() - 1,
-    )
-    if len(live) == 1:
-        results[0]._node = node
-        return
-    for i, r in enumerate(results[: len(live)]):
-        if r._meta.dtype.inexact:
-            r._node = OutputEdge(node, i)
 
 
 # --- results that go into tensors -----------------------------------------------------------------
