@@ -83,7 +83,7 @@ def call(op: Operator, tensors: tuple[Tensor, ...], attrs: Attrs, scalars: tuple
         t.bump()
         written_back(t)
     if op.grad is not None:
-        record_call(op, tensors, attrs, scalars, results, lambda t: global_of(part_of(t), t._meta))
+        record_call(op, tensors, attrs, scalars, results, _without_node)
     if not results:
         return written[0]
     return results if len(results) > 1 else results[0]
@@ -208,6 +208,11 @@ def _created(op: Operator, attrs: Attrs, scalars: tuple[Any, ...]) -> Any:
     if not out._meta.inside:  # type: ignore[attr-defined]
         out = hollow(out._meta)  # type: ignore[arg-type]
     return boxed(out, wanted[0].sbp) if wanted else out
+
+
+def _without_node(x: Any) -> Tensor:
+    """Return a global tensor of the same parts, outside the autograd graph."""
+    return global_of(part_of(x), x._meta)
 
 
 # --- results that go into tensors -----------------------------------------------------------------
