@@ -1,4 +1,4 @@
-"""Compiles every CUDA kernel that the declared ops' samples need, for several GPUs.
+"""Compiles every CUDA kernel that samples of ops and steps of training need, for several GPUs.
 
     python -m tools.check_ptx [--cc 7.0 9.0] [--op NAME] [--list]
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import importlib
 import multiprocessing
 import pkgutil
@@ -93,8 +94,9 @@ def _part(number: int, of: int, capabilities: Any, asked: argparse.Namespace) ->
     seen: set[Any] = set()
     calls = 0
     with _calls_noted() as noted:
-        for samples in chosen:
-            _run(samples, asked.dtypes)
+        steps = [] if asked.op else list(_steps())[number::of]
+        for run in [*(functools.partial(_run, s, asked.dtypes) for s in chosen), *steps]:
+            run()
             for call in noted[calls:]:
                 _check(call, capabilities, found, seen)
             calls = len(noted)
@@ -147,9 +149,57 @@ def _run(samples: Any, dtypes: list[str]) -> None:
             try:
                 for result in _leaves(samples.function(*args, **kwargs)):
                     if samples.grad and like != "float16" and result.requires_grad:
-                        result.sum().backward(retain_graph=True)
+                        _backward(result, [a for a in _leaves(args) if a.requires_grad])
             except FlowError:
                 continue
+    flow.vm.sync()
+
+
+def _backward(result: Any, leaves: list[Any]) -> None:
+    """Issue the gradients of `result`; in float32 second derivatives, too, if the op has them."""
+    import flowvm as flow
+
+    result.sum().backward(retain_graph=True)
+    if result.dtype is not flow.float32:
+        return
+    grads = flow.autograd.grad(result.sum(), leaves, create_graph=True, allow_unused=True)
+    twice = [g.sum() for g in grads if g is not None and g.requires_grad]
+    if twice:
+        flow.autograd.grad(sum(twice), leaves, allow_unused=True)
+
+
+# options with which an optimizer has kernels of its own
+_OPTIMIZERS: dict[str, tuple[dict[str, Any], ...]] = {
+    "SGD": ({}, {"momentum": 0.9}),
+    "Adam": ({}, {"amsgrad": True}),
+    "RMSprop": ({}, {"centered": True}, {"momentum": 0.9}, {"centered": True, "momentum": 0.9}),
+    **dict.fromkeys(
+        ("Adadelta", "Adagrad", "AdamW", "Adamax", "ASGD", "LAMB", "NAdam", "RAdam", "Rprop"), ({},)
+    ),
+}
+
+
+def _steps() -> Iterator[Callable[[], None]]:
+    """Yield steps of training, each with kernels that no op's sample has."""
+    for name, choices in _OPTIMIZERS.items():
+        for options in choices:
+            yield functools.partial(_step, name, options)
+
+
+def _step(name: str, options: dict[str, Any]) -> None:
+    """Take a step of a small model with dropout and batch norm, whose gradients are scaled."""
+    import flowvm as flow
+
+    layers = (flow.nn.Linear(4, 3), flow.nn.BatchNorm1d(3), flow.nn.Dropout(0.5))
+    model = flow.nn.Sequential(*layers)
+    optimizer = getattr(flow.optim, name)(model.parameters(), lr=0.1, **options)
+    scaler = flow.amp.GradScaler("cpu", init_scale=4.0)
+    scaler.scale(model(flow.randn(5, 4)).square().mean()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    flow.nn.init.normal_(model[0].weight)
+    flow.nn.init.uniform_(model[0].weight)
+    flow.rand(3).bernoulli().exponential_()
     flow.vm.sync()
 
 

@@ -6,6 +6,7 @@
 # numba-cuda, scipy, rich, safetensors, pytest and hypothesis; PyTorch and CuPy are compared with
 # where they are.  No network, no questions; less than eight minutes.
 #
+# ONLY, a regular expression, takes those steps whose names it matches, and leaves the page alone.
 # FLOWVM_TEST_GPU=0 rehearses it without a GPU, on the driver that FLOWVM_CUDA_DRIVER names: tiny
 # sizes, few tests, and docs/reference/gpu-results.md stays as it is.
 set -uo pipefail
@@ -34,6 +35,7 @@ failed=0
 declare -a lines
 step() { # step NAME SECONDS COMMAND...: a log, a line of the table, and an end to it
   local name=$1 limit=$2 began=$SECONDS log code last
+  [[ $name =~ ${ONLY:-.} ]] || return
   shift 2
   log="$OUT/${name// /_}.log"
   ((limit > TOTAL - SECONDS)) && limit=$((TOTAL - SECONDS))
@@ -80,7 +82,7 @@ tests "order random and the rest" 75 "$parts" tests/cuda \
   --ignore=tests/cuda/test_cuda_api.py --ignore=tests/cuda/test_device_graphs.py \
   --ignore=tests/cuda/test_training_on_device.py --ignore=tests/cuda/test_errors_on_device.py \
   --ignore=tests/cuda/driver/test_exchange.py
-step "soak" 60 "$PYTHON" tools/gpu_soak.py "$soak"
+step "soak" 60 "$PYTHON" -m tools.gpu_soak "$soak"
 step "tutorial 09" 60 "$PYTHON" tutorials/09_your_own_cuda_kernel.py
 
 about=$(timeout 30 "$PYTHON" -c '
@@ -114,6 +116,6 @@ print(f"{p.name}, {p.total_memory >> 30} GiB, compute capability {p.major}.{p.mi
     echo '```'
   fi
 } >"$OUT/gpu-results.md"
-[[ $rehearsed ]] || cp "$OUT/gpu-results.md" "$ROOT/docs/reference/gpu-results.md"
+[[ $rehearsed || ${ONLY:-} ]] || cp "$OUT/gpu-results.md" "$ROOT/docs/reference/gpu-results.md"
 cat "$OUT/gpu-results.md"
 exit $failed

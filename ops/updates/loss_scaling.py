@@ -16,6 +16,7 @@ from flowvm.meta.dtype import float32, int32
 from flowvm.meta.meta import TensorMeta
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op
+from flowvm.ops.scalar.functions import isfinite
 
 Array = Any
 
@@ -70,7 +71,7 @@ def _update_body(
             tracker[i] = 0
         elif tracker[i] + 1 == interval:
             grown = scale[i] * np.float32(growth)
-            if np.isfinite(grown):  # else it stays as large as it can be
+            if isfinite(grown):  # else it stays as large as it can be
                 scale[i] = grown
             tracker[i] = 0
         else:

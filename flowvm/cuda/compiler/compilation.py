@@ -41,6 +41,7 @@ from flowvm.compiler.native import Intrinsic
 from flowvm.cuda.launch import Address, Const, Details, KernelStep, Operand, Param, Scalar, Scratch
 from flowvm.errors import ArgumentError, CompileError
 from flowvm.files.schema import read_json, record, text
+from flowvm.guards.apart import apart
 from flowvm.loading.lazy import lazy
 from flowvm.private.numba_cuda import NUMBA_CUDA
 
@@ -131,7 +132,8 @@ def ptx(kernel: Kernel, signature: Signature, cc: Capability) -> tuple[str, str]
         if digest not in _made:
             entry = _from_cache(digest)
             if entry is None:
-                entry = _compile(kernel, signature, cc)
+                # a capture on this thread does not watch what Numba reads, and no Ctrl-C strikes it
+                entry = apart(_compile, kernel, signature, cc)
                 _to_cache(digest, *entry)
             _made[digest] = entry
         return _made[digest]

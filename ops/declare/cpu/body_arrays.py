@@ -11,6 +11,8 @@ from flowvm.compiler.native import Intrinsic
 
 def _array_python(memory: Any, at: int, count: int, like: Any) -> Any:
     dtype = np.dtype(like.dtype if isinstance(like, np.ndarray) else like)
+    if memory.ctypes.data + at & dtype.itemsize - 1:  # a CPU reads it all the same; a GPU does not
+        raise ValueError(f"byte {at} of an arena is misaligned for {dtype.name}")
     return memory[at : at + count * dtype.itemsize].view(dtype)
 
 

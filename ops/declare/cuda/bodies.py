@@ -40,6 +40,7 @@ BLOCK = 128
 MOST_BLOCKS = 1 << 12
 MOST_ARENA = 256 << 20  # bytes of all threads together
 ALIGNED = 256
+ELEMENT = 16  # bytes of the largest element
 DETAILS = 6
 
 Kernel = Callable[..., Any]
@@ -50,9 +51,10 @@ def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> Cuda
     views = launch.views or tuple(View.of(m) for m in (*launch.outputs, *metas))
     consts = tuple(_passed(c) for c in launch.consts)
     names = frozenset(inspect.signature(launch.body).parameters)
+    arena = -(-launch.arena // ELEMENT) * ELEMENT  # of a thread: devices refuse misaligned elements
     kernel = body_kernel(
         launch.body, len(views), consts, op.scalar_kinds, "scratch" in names,
-        launch.arena if "arena" in names else None, "details" in names,
+        arena if "arena" in names else None, "details" in names,
     )  # fmt: skip
     before: list[Param] = _operands(views)
     for const in launch.consts:
@@ -62,11 +64,11 @@ def adapted(op: Operator, launch: Launch, metas: tuple[TensorMeta, ...]) -> Cuda
     bytes_ = launch.scratch
     if "scratch" in names:
         before.append(Scratch(0, "uint8", (launch.scratch,)))
-    least = _threads_at_once(launch)
+    least = _threads_at_once(arena)
     if "arena" in names:
         start = -(-bytes_ // ALIGNED) * ALIGNED
-        before.append(Scratch(start, "uint8", (least * launch.arena,)))
-        bytes_ = start + least * launch.arena
+        before.append(Scratch(start, "uint8", (least * arena,)))
+        bytes_ = start + least * arena
     steps: list[KernelStep] = []
     if op.unsized:
         once = (1, 1, 1)
@@ -103,10 +105,10 @@ def is_body(kernel: Kernel) -> bool:
     return kernel.__module__ == __name__
 
 
-def _threads_at_once(launch: Launch) -> int:
-    """The most threads that may run, which have a part of the arena each."""
+def _threads_at_once(arena: int) -> int:
+    """Return the most threads that may run, with `arena` bytes each."""
     most = 2 * threads(BLOCK) if simulated() else BLOCK * MOST_BLOCKS
-    return max(1, min(most, MOST_ARENA // launch.arena)) if launch.arena else most
+    return max(1, min(most, MOST_ARENA // arena)) if arena else most
 
 
 def _grid(units: int, most: int) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
