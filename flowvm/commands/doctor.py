@@ -84,7 +84,7 @@ def main(args: argparse.Namespace) -> int:
 def environment() -> Iterator[Check]:
     """The checks that run nothing on the VM."""
     yield _python()
-    yield _package("flowvm", required=True)
+    yield _package("flowvm", required=False, fix="pip install . (a folder on the path does, too)")
     yield _numpy()
     for name in ("numba", "llvmlite", "scipy", "rich", "safetensors"):
         yield _package(name, required=True)
