@@ -27,6 +27,7 @@ from flowvm.ops.declare.registry import Sample, samples
 from flowvm.ops.pointwise.activation import logsigmoid
 from flowvm.ops.pointwise.math import abs as abs_of
 from flowvm.ops.rows.parts.class_loss_ops import check_reduction, legacy_reduction
+from flowvm.ops.rows.statistics import vector_norm
 from flowvm.ops.shapes.views import broadcast_tensors
 from flowvm.vm.callers.hot import hot
 
@@ -368,14 +369,12 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     if x1._meta.shape != x2._meta.shape:
         x1, x2 = broadcast_tensors(x1, x2)
 
-    def length(x: Tensor) -> Tensor:
-        # The clamp comes before the root: at 0 it lets no gradient through, where the root's is
-        # infinite.
-        squares = (x * x).sum(dim)
-        out: Tensor = squares.clamp(min=eps * eps).sqrt()
+    def direction(x: Tensor) -> Tensor:
+        out: Tensor = x / vector_norm(x, 2, dim, True).clamp(min=eps)
         return out
 
-    out: Tensor = (x1 * x2).sum(dim) / (length(x1) * length(x2))
+    # each is divided by its length first: products of large or small numbers leave the dtype
+    out: Tensor = (direction(x1) * direction(x2)).sum(dim)
     return out
 
 

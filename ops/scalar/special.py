@@ -241,6 +241,8 @@ _EULER_MACLAURIN = (
 def _zeta(s: Number, q: Number) -> Number:
     """The sum of (q + k)**-s over k >= 0 for q > 0 and s > 1, by Euler-Maclaurin (after Cephes)."""
     total, a, b = _pow(q, -s), q, 0.0
+    if s > 1100.0:  # the second term is below 2**-645 of the first, or both are 0
+        return total
     for i in range(20):
         if i >= 9 and a > 9.0:
             break

@@ -8,6 +8,7 @@ from flowvm import ops
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import ShapeError
 from flowvm.ops.declare.halves import in_float32
+from flowvm.ops.rows.statistics import vector_norm
 
 
 # public: flow (late, unlisted), F
@@ -59,10 +60,7 @@ def _norm(size: Tensor, p: float, keepdim: bool) -> Tensor:
     elif p == 1:
         out = ops.sum(size, -1, keepdim)
     else:
-        powers = ops.sum(size * size if p == 2 else size**p, -1, keepdim)
-        none = ops.eq(powers, 0)
-        root = powers.masked_fill(none, 1.0)
-        out = (ops.sqrt(root) if p == 2 else root ** (1.0 / p)).masked_fill(none, 0.0)
+        out = vector_norm(size, p, -1, keepdim)
     return out
 
 

@@ -50,7 +50,8 @@ def cosine_embedding_loss(
     >>> F.cosine_embedding_loss(x, y, flow.tensor([-1]))
     tensor(0.6000)
     """
-    cosine = ops.cosine_similarity(input1, input2, -1)
+    x1, x2 = (x if x.dtype.inexact else x.float() for x in (input1, input2))
+    cosine = ops.cosine_similarity(x1, x2, -1)
     loss = ops.where(target > 0, 1 - cosine, (cosine - margin).clamp(min=0.0))
     return _reduced(loss, size_average, reduce, reduction)
 

@@ -512,7 +512,7 @@ class Bytes(Guard):
 
 
 def bytes_of(array: Any) -> Any:
-    """The values of a NumPy array, an `array.array` or a bytearray, to be compared."""
+    """Return the bytes of a NumPy array, `array.array`, bytearray or memoryview, to be compared."""
     shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
     return (shape, dtype, array.tobytes() if hasattr(array, "tobytes") else bytes(array))
 

@@ -151,7 +151,7 @@ BYTES = 1 << 16  # of a larger array nothing is watched, which is said
 DEPTH = 3  # of containers in containers
 
 CONTAINERS = (list, dict, set, deque)
-ARRAYS = (np.ndarray, bytearray, array.array)
+ARRAYS = (np.ndarray, bytearray, memoryview, array.array)
 _ATOMS = (
     type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range,
     slice, frozenset, np.generic, decimal.Decimal, datetime.date, datetime.time, uuid.UUID,

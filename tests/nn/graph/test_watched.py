@@ -955,6 +955,13 @@ def bytes_array():
 
 
 @kind
+def memory_view():
+    k = bytearray(b"\2")
+    view = memoryview(k)
+    return lambda x: x * view[0], lambda: k.__setitem__(0, 9)
+
+
+@kind
 def numpy_array():
     k = np.array([2.0])
     return lambda x: x * float(k[0]), lambda: k.__setitem__(0, 9.0)

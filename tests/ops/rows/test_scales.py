@@ -154,6 +154,20 @@ def test_lengths(rng, scale):
     assert max(errors(weight, x, (g,), rng)) < 2e-6
 
 
+@pytest.mark.parametrize("scale", SCALES)
+def test_angles_and_distances(rng, scale):
+    x, y = ((rng.standard_normal((4, 30)) * scale).astype(np.float32) for _ in range(2))
+
+    def cosine(t, a, b):
+        return t.nn.functional.cosine_similarity(a, b, eps=1e-37)
+
+    def distance(t, a, b):
+        return t.nn.functional.pairwise_distance(a, b, eps=0.0)
+
+    assert max(errors(cosine, x, (y,), rng)) < 5e-6
+    assert max(errors(distance, x, (y,), rng)) < 5e-6
+
+
 def test_local_response_norm(rng):
     for scale in (1.0, 1e20, 1e30, 1e-30):
         x = (rng.standard_normal((2, 5, 8)) * scale).astype(np.float32)
