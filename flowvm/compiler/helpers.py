@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowvm.compiler import cache, jit
+from flowvm.compiler import cache, jit, record
 from flowvm.config import config
 from flowvm.guards import processes
 from flowvm.loading.lazy import lazy
@@ -226,6 +226,8 @@ def main(jobs: Sequence[str]) -> None:
     pressing = bool(jobs) and jobs[0].startswith(PRESSING)
     parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
     jobs, worker = jobs[pressing:], threading.get_ident()
+    record.own.parent = parent
+    record.began(jit.cache_dir())
     # the watching thread keeps its priority, with which it can begin anew
     watched = (parent, worker, jobs, pressing or not jobs)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
@@ -262,6 +264,7 @@ def do(job: str) -> None:
 
 def _do(job: str, lock: str) -> None:
     module, name, *argument = job.split(":", 2)
+    record.own.job = " ".join([name, *(text for text in argument if text.isidentifier())])
     with cache.alone(jit.cache_dir(), lock):
         getattr(importlib.import_module(module), name)(*argument)
 

@@ -88,6 +88,10 @@ class Loops:
         """Return the native function, or the Python function until it is compiled."""
         return self.native.get(name) or partial(_python, getattr(self.room, name))
 
+    def kept(self, names: Iterable[str]) -> bool:
+        """Return True if these functions are native or can be loaded; nothing is compiled."""
+        return all([name in self.native or self._take(name) for name in names])
+
     def compiled(self, name: str) -> Callable[..., int]:
         """Return the native function; compile it now, on this thread, if necessary."""
         if name not in self.native:
