@@ -2,7 +2,8 @@
 
 A helper
 - has the lowest priority, until it is seen that other programs leave it next to nothing: then it
-  begins anew with one that is low (a process may not raise its own);
+  begins anew with one that is low (a process may not raise its own); the one that makes gradients'
+  kernels (`ahead`) has its parent's, which waits for them soon;
 - ends with its parent, however that ends: it watches the pipe that is its stdin;
 - does its jobs one after another, and whatever a job compiles is in the cache from then on; so what
   a short program begins a later one goes on with.  Of several programs that begin at one time only
@@ -231,7 +232,8 @@ def main(jobs: Sequence[str]) -> None:
     # the watching thread keeps its priority, with which it can begin anew
     watched = (parent, worker, jobs, pressing or not jobs)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
-    os.nice(LOW if pressing or not jobs else LOWEST)
+    if jobs:  # else this process compiles what the parent will wait for, as the parent would
+        os.nice(LOW if pressing else LOWEST)
     for job in jobs:
         do(job)
     for job in () if jobs else _sent():

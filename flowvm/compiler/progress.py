@@ -8,8 +8,8 @@ another owner has the terminal: rich's displays, which replace `sys.stderr`, and
 shows kernels in a line of its own.
 
 The expected time is the kernel's last time with this cache (`flowvm.compiler.record`), else its
-time elsewhere (`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is processor time of
-the compiling thread, so other programs do not change it.
+time elsewhere (`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is
+processor time of the compiling thread, so other programs do not change it.
 """
 
 from __future__ import annotations
