@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import importlib.util
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import zipfile
@@ -133,10 +133,13 @@ def environment(wheel: Path, folder: Path) -> Path:
     subprocess.run(command, check=True)
     (packages,) = place.glob("lib/python*/site-packages")
     # a path alone: an editable flowvm there is a file of its own, which is not read
-    (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    needed = (importlib.util.find_spec(name) for name in DEPENDENCIES)
+    places = {str(Path(spec.origin).parents[1]) for spec in needed if spec and spec.origin}
+    (packages / "dependencies.pth").write_text("\n".join(sorted(places)) + "\n")
     return python
 
 
+DEPENDENCIES = ("numpy", "numba", "llvmlite", "scipy", "rich", "safetensors")
 DEMO = "demo"  # the piece of `flowvm warmup`
 SAID = """
 from flowvm.compiler import jit

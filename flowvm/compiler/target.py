@@ -2,8 +2,8 @@
 have.
 
 A kernel that is compiled at its first use is made for the processor that uses it.  Code in a wheel
-is made for a level of x86-64 or of ARM (`FLOWVM_TARGET`), and every processor of it runs it.  Vectors
-are as wide as the target's.
+is made for a level of x86-64 or of ARM (`FLOWVM_TARGET`), and every processor of it runs it.
+Vectors are as wide as the target's.
 
 Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 """
