@@ -42,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.wheel", description="A wheel with code inside.")
     parser.add_argument("--levels", nargs="*", choices=list(LEVELS), default=None)
     parser.add_argument("--ops", nargs="*", default=[], help="instead of the usual ones")
+    parser.add_argument(
+        "--platform", default="", help="an index's name of it: manylinux_2_28_x86_64"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     args = parser.parse_args(argv)
     here = levels_here()
@@ -52,14 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"tried; it has {', '.join(here) or 'none of the levels'}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        wheel = made(Path(folder), levels, args.ops, args.out)
+        wheel = made(Path(folder), levels, args.ops, args.out, args.platform)
         python = environment(wheel, Path(folder))
         said = tried(python, Path(folder), whole=bool(levels) and DEMO in (args.ops or [DEMO]))
     print(f"{wheel}, {wheel.stat().st_size / 2**20:.1f} MiB; {said}")
     return 0
 
 
-def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> Path:
+def made(
+    folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path, plat: str = ""
+) -> Path:
     """Make a wheel in `out`, by way of `folder`."""
     tree = folder / "tree"
     copy_sources(tree)
@@ -69,7 +74,7 @@ def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> 
         size = sum(path.stat().st_size for path in objects) / 2**20
         seconds = time.perf_counter() - began
         print(f"{level}: {len(objects)} objects, {size:.1f} MiB, {seconds:.0f} s", flush=True)
-    return build(tree, out)
+    return build(tree, out, plat or f"linux_{platform.machine()}")
 
 
 def unpacked(wheel: Path, folder: Path) -> Path:
@@ -110,10 +115,9 @@ def compile_for(level: str, folder: Path, ops: Sequence[str]) -> list[Path]:
     return objects
 
 
-def build(tree: Path, out: Path) -> Path:
-    """A wheel for this Python and this kind of machine, of a tree with objects."""
+def build(tree: Path, out: Path, plat: str) -> Path:
+    """A wheel for this Python and the platform `plat`, of a tree with objects."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    plat = f"linux_{platform.machine()}"
     (tree / "setup.cfg").write_text(f"[bdist_wheel]\npython_tag = {tag}\nplat_name = {plat}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet",
                "--no-deps", "--wheel-dir", str(out), str(tree)]  # fmt: skip
