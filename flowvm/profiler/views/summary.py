@@ -179,7 +179,7 @@ class Summary(View):
         level = [f"recorder level {self.level}"]
         if self.recording is None:
             cost = [f"{level[0]}, overhead not measured yet"]
-            return [[*some, *said] for said in (cost, level) for some in steps] + [[]]
+            return [[*steps[0], *cost], *([*some, *level] for some in steps), []]
         cost = [f"recorder overhead {percent(self.recording)}"]
         return [
             [*steps[0], f"{cost[0]} at level {self.level}"],
