@@ -13,7 +13,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowvm.compiler import progress, record
 from flowvm.compiler.record import CODE, FRONT, LINK, LOAD, NUMBA, PASSES, START, Compilation
@@ -21,12 +21,8 @@ from flowvm.config import config
 from flowvm.files.printable import printable
 from flowvm.loading.lazy import lazy
 
-if TYPE_CHECKING:
-    from rich import console as consoles
-    from rich import table as grids
-else:  # when something is drawn
-    consoles = lazy("rich.console")
-    grids = lazy("rich.table")
+consoles = lazy("rich.console")  # when something is drawn
+grids = lazy("rich.table")
 
 WIDTH = 110  # columns where there is no terminal
 BAR = 16
