@@ -24,7 +24,7 @@ from flowvm.loading.lazy import lazy
 consoles = lazy("rich.console")  # when something is drawn
 grids = lazy("rich.table")
 
-WIDTH = 110  # columns where there is no terminal
+WIDTH = 130  # columns where there is no terminal
 BAR = 16
 SHORT = 0.05  # seconds; what took less is one row together
 # a column's head, and the phases in it
@@ -62,14 +62,14 @@ def tables(rows: Sequence[Compilation]) -> list[Any]:
 
 def _waterfall(rows: Sequence[Compilation]) -> Any:
     table = grids.Table(title="Compiled, in order of time", title_justify="left", box=None)
-    table.add_column("at", justify="right")
-    table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=18)
-    table.add_column("what", no_wrap=True, overflow="ellipsis", ratio=1)
+    table.add_column("at", justify="right", no_wrap=True)
+    table.add_column("by", no_wrap=True, overflow="ellipsis", max_width=14)
+    table.add_column("what", no_wrap=True, overflow="ellipsis", max_width=32)
     table.add_column("", no_wrap=True, min_width=BAR)
-    table.add_column("s", justify="right", style="bold")
+    table.add_column("s", justify="right", style="bold", no_wrap=True)
     for head, _ in COLUMNS:
-        table.add_column(head, justify="right", style="dim")
-    table.add_column("waited", justify="right")
+        table.add_column(head, justify="right", style="dim", no_wrap=True, min_width=5)
+    table.add_column("waited", justify="right", no_wrap=True)
     begun = min((row.began for row in rows), default=0.0)
     length = max((row.began + row.passed for row in rows), default=0.0) - begun
     again = twice(rows)
