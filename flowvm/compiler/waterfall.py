@@ -1,7 +1,7 @@
 """A picture of what was compiled: seconds by kernel, process, thread and phase, in order of time.
 
-`flowvm doctor --cold` draws it of a program's first minute, and FLOWVM_DEBUG=1 of this process when
-it ends.  A function that two processes or two programs have made is said to be there twice: one of
+`flowvm doctor --cold` draws it of a program's first minute, and FLOWVM_DEBUG=1 (and no level above)
+of this process when it ends.  A function that two processes or two programs have made is said to be there twice: one of
 them should have waited, or not have asked.
 """
 
@@ -140,6 +140,8 @@ def at_exit() -> None:
 
 def _draw(process: int) -> None:
     if process != os.getpid() or sys.stderr is None:  # a forked child has compiled nothing yet
+        return
+    if config.debug != 1:  # above that instructions are told, one a line, and the last is the end
         return
     rows = of(process, record.read(config.cache_dir))
     narrow = None if sys.stderr.isatty() else WIDTH
