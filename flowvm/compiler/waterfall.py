@@ -1,8 +1,8 @@
 """A picture of what was compiled: seconds by kernel, process, thread and phase, in order of time.
 
 `flowvm doctor --cold` draws it of a program's first minute, and FLOWVM_DEBUG=1 (and no level above)
-of this process when it ends.  A function that two processes or two programs have made is said to be there twice: one of
-them should have waited, or not have asked.
+of this process when it ends.  A function that two processes or two programs have made is said to be
+there twice: one of them should have waited, or not have asked.
 """
 
 from __future__ import annotations
