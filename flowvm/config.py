@@ -164,8 +164,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "target",
         lambda: "",
-        _choice("", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
-        "nothing, x86-64-v2, x86-64-v3 or x86-64-v4",
+        _choice("", "x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-a"),
+        "nothing, x86-64-v2, x86-64-v3, x86-64-v4 or armv8-a",
         "the processors that kernels are compiled for: this one, or all that have the level",
         fixed=True,
     ),

@@ -2,7 +2,7 @@
 
     python -m tools.check_aarch64 [PIECE ...]
 
-A piece is one of `flowvm warmup`'s: "loop: worker_loop", an op's name.  Everything is lowered as
+A piece is one of `flowvm warmup`'s: "loops: settle nap", an op's name.  Everything is lowered as
 Python on aarch64 would lower it: for that machine, with NEON's registers; so code for one processor
 alone (an intrinsic of x86, assembly) is found where there is no other processor.  Nothing of it is
 run: what runs is compiled a second time, for this machine.  Exit code 1 where something does not

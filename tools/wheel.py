@@ -8,12 +8,17 @@ versions of these the wheel is one of pure Python.
     python -m tools.wheel                       all levels that this processor runs
     python -m tools.wheel --levels x86-64-v3    some of them
     python -m tools.wheel --ops add relu        the VM and these ops, instead of the usual ones
+
+The wheel is tried where a user would: installed into a new environment, with an empty cache.  There
+a first op and the demo's first training step run, and the seconds of the step are printed.  A wheel
+that has the demo's kernels must not compile any for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import compileall
+import importlib.util
 import os
 import platform
 import shutil
@@ -25,6 +30,7 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from flowvm.commands.cold import FIRST_STEP
 from flowvm.compiler.target import LEVELS, levels_here
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.wheel", description="A wheel with code inside.")
     parser.add_argument("--levels", nargs="*", choices=list(LEVELS), default=None)
     parser.add_argument("--ops", nargs="*", default=[], help="instead of the usual ones")
+    parser.add_argument(
+        "--platform", default="", help="an index's name of it: manylinux_2_28_x86_64"
+    )
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     args = parser.parse_args(argv)
     here = levels_here()
@@ -46,13 +55,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"tried; it has {', '.join(here) or 'none of the levels'}"
         )
     with tempfile.TemporaryDirectory() as folder:
-        wheel = made(Path(folder), levels, args.ops, args.out)
-        said = tried(unpacked(wheel, Path(folder)), Path(folder))
+        wheel = made(Path(folder), levels, args.ops, args.out, args.platform)
+        python = environment(wheel, Path(folder))
+        said = tried(python, Path(folder), whole=bool(levels) and DEMO in (args.ops or [DEMO]))
     print(f"{wheel}, {wheel.stat().st_size / 2**20:.1f} MiB; {said}")
     return 0
 
 
-def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> Path:
+def made(
+    folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path, plat: str = ""
+) -> Path:
     """Make a wheel in `out`, by way of `folder`."""
     tree = folder / "tree"
     copy_sources(tree)
@@ -62,7 +74,7 @@ def made(folder: Path, levels: Sequence[str], ops: Sequence[str], out: Path) -> 
         size = sum(path.stat().st_size for path in objects) / 2**20
         seconds = time.perf_counter() - began
         print(f"{level}: {len(objects)} objects, {size:.1f} MiB, {seconds:.0f} s", flush=True)
-    return build(tree, out)
+    return build(tree, out, plat or f"linux_{platform.machine()}")
 
 
 def unpacked(wheel: Path, folder: Path) -> Path:
@@ -103,10 +115,9 @@ def compile_for(level: str, folder: Path, ops: Sequence[str]) -> list[Path]:
     return objects
 
 
-def build(tree: Path, out: Path) -> Path:
-    """A wheel for this Python and this kind of machine, of a tree with objects."""
+def build(tree: Path, out: Path, plat: str) -> Path:
+    """A wheel for this Python and the platform `plat`, of a tree with objects."""
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
-    plat = f"linux_{platform.machine()}"
     (tree / "setup.cfg").write_text(f"[bdist_wheel]\npython_tag = {tag}\nplat_name = {plat}\n")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet",
                "--no-deps", "--wheel-dir", str(out), str(tree)]  # fmt: skip
@@ -114,29 +125,72 @@ def build(tree: Path, out: Path) -> Path:
     return max(out.glob("flowvm-*.whl"), key=lambda path: path.stat().st_mtime)
 
 
-FIRST = """
-import flowvm as flow
-x = flow.tensor([1.0, 2.0])
-assert (x + x).tolist() == [2.0, 4.0]
+def environment(wheel: Path, folder: Path) -> Path:
+    """Return the Python of a new environment with this wheel.  What flowvm needs of other packages
+    is this environment's, or it would be fetched anew.
+    """
+    place = folder / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    python = place / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python),
+               "install", "--quiet", "--no-deps", str(wheel)]  # fmt: skip
+    subprocess.run(command, check=True)
+    (packages,) = place.glob("lib/python*/site-packages")
+    # a path alone: an editable flowvm there is a file of its own, which is not read
+    needed = (importlib.util.find_spec(name) for name in DEPENDENCIES)
+    places = {str(Path(spec.origin).parents[1]) for spec in needed if spec and spec.origin}
+    (packages / "dependencies.pth").write_text("\n".join(sorted(places)) + "\n")
+    return python
+
+
+DEPENDENCIES = ("numpy", "numba", "llvmlite", "scipy", "rich", "safetensors")
+DEMO = "demo"  # the piece of `flowvm warmup`
+SAID = """
 from flowvm.compiler import jit
 from flowvm.vm.engine.engine import engine
 print(flow.__file__, engine.running, jit.stats().compiled, jit.stats().loaded)
 """
+FIRST = """
+import flowvm as flow
+x = flow.tensor([1.0, 2.0])
+assert (x + x).tolist() == [2.0, 4.0]
+"""
+STEP = f"""
+import flowvm as flow
+{FIRST_STEP}
+flow.vm.sync()
+"""
 
 
-def tried(tree: Path, folder: Path) -> str:
-    """Return the number of objects that a first op loads and compiles with an empty cache."""
-    cache = str(folder / "cache")
-    variables = {**os.environ, "PYTHONPATH": str(tree), "FLOWVM_CACHE_DIR": cache}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", FIRST], env=variables, check=True, capture_output=True,
-        text=True, cwd=folder,
-    )  # fmt: skip
-    where, native, compiled, loaded = done.stdout.split()
-    if not where.startswith(str(tree)):
-        raise RuntimeError(f"{where} was tried, and not the wheel")
+def tried(python: Path, folder: Path, whole: bool) -> str:
+    """Return what a first op and the demo's first training step load and compile, each with an
+    empty cache, and the seconds of the step's process.  RuntimeError if something else than the
+    wheel is run, or if it is `whole`, and the step compiles a kernel.
+    """
+    _, native, compiled, loaded, _ = _run(python, folder, "first", FIRST)
     how = "the VM is native at once" if native == "True" else "the VM is not in it"
-    return f"with an empty cache, {how}; a first op loads {loaded} objects and compiles {compiled}"
+    said = f"with an empty cache, {how}; a first op loads {loaded} objects and compiles {compiled}"
+    _, _, compiled, loaded, seconds = _run(python, folder, "step", STEP)
+    said += f"; a first training step takes {seconds} s, loads {loaded} and compiles {compiled}"
+    if whole and compiled != "0":
+        raise RuntimeError(f"the wheel has the demo's kernels, but {said}")
+    return said
+
+
+def _run(python: Path, folder: Path, name: str, code: str) -> list[str]:
+    """Return the words of SAID behind `code`, and the seconds that the process took."""
+    cache = folder / f"cache of {name}"
+    variables = {**os.environ, "FLOWVM_CACHE_DIR": str(cache)}
+    command = [str(python), "-P", "-c", code + SAID]
+    began = time.perf_counter()
+    done = subprocess.run(
+        command, env=variables, check=True, capture_output=True, text=True, cwd=folder
+    )
+    seconds = time.perf_counter() - began
+    words = done.stdout.split()
+    if not words[0].startswith(str(python.parents[1])):
+        raise RuntimeError(f"{words[0]} was tried, and not the wheel")
+    return [*words, f"{seconds:.2f}"]
 
 
 if __name__ == "__main__":

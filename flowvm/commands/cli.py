@@ -16,8 +16,9 @@ from flowvm.profiler.front.commands import COMMANDS, add_parsers
 from flowvm.version import VERSION
 
 if TYPE_CHECKING:
-    from flowvm.commands import doctor, launch, repl, warmup
+    from flowvm.commands import cold, doctor, launch, repl, warmup
 else:
+    cold = lazy("flowvm.commands.cold")
     doctor = lazy("flowvm.commands.doctor")
     launch = lazy("flowvm.commands.launch")
     repl = lazy("flowvm.commands.repl")
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if args.command == "demo":
         return demo.main(args)
     if args.command == "doctor":
-        return doctor.main(args)
+        return doctor.main(args) if args.cold is None else cold.main(args.cold)
     if args.command == "warmup":
         return warmup.main(args)
     if args.command == "launch":
@@ -77,6 +78,14 @@ def parser() -> argparse.ArgumentParser:
     checkup.add_argument("--json", action="store_true", help="print JSON, for a report or a script")
     checkup.add_argument(
         "--private", action="store_true", help="list every private name used of other packages"
+    )
+    checkup.add_argument(
+        "--cold",
+        nargs="?",
+        const="",
+        metavar="SCRIPT",
+        help="run a script (default: the demo's first step) with an empty cache; draw what was "
+        "compiled for it, by whom, and for how long",
     )
     ahead = commands.add_parser("warmup", help="compile kernels ahead, into the cache folder")
     ahead.add_argument("ops", nargs="*", metavar="OP", help="these, and not the usual ones")

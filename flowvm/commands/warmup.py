@@ -28,7 +28,7 @@ from flowvm.config import config
 from flowvm.eager.native import install
 from flowvm.ops.declare.registry import SAMPLES, OpSamples
 from flowvm.ops.products.cpu.tile import tile_functions
-from flowvm.vm.engine.engine import DEVICES, LARGE, SIGNATURES, make_loop
+from flowvm.vm.engine.engine import DEVICES, RUNNING, SCHEDULING, SIGNATURES, make_loop
 from flowvm.vm.watch import sampling
 
 COMMON = (
@@ -138,8 +138,9 @@ def progress(pieces: int) -> Iterator[Callable[[str], None]]:
 
 def loops() -> list[str]:
     """Return the pieces for the VM, native calls, and the profiler's sampler."""
-    names = (*LARGE, *sorted(SIGNATURES.keys() - DEVICES - {*LARGE}))
-    return [*(f"loop: {name}" for name in names), CALLS, SAMPLER]
+    rest = sorted(SIGNATURES.keys() - DEVICES - {*RUNNING, *SCHEDULING})
+    groups = (RUNNING, (*SCHEDULING, *rest))  # those of a group share what they call
+    return [*(f"loops: {' '.join(group)}" for group in groups), CALLS, SAMPLER]
 
 
 def usual_pieces() -> list[str]:
@@ -184,8 +185,9 @@ def run_piece(name: str, all_samples: bool) -> None:
         helpers.do(f"{sampling.__name__}:{sampling.make.__name__}")
     elif name == "demo":
         demo.warm_up(Console(quiet=True), batch=32)
-    elif name.startswith("loop: "):
-        helpers.do(f"{make_loop.__module__}:{make_loop.__name__}:{name.removeprefix('loop: ')}")
+    elif name.startswith("loops: "):
+        for loop in name.removeprefix("loops: ").split():
+            helpers.do(f"{make_loop.__module__}:{make_loop.__name__}:{loop}")
     elif name.startswith("test: "):
         doctor.SELF_TESTS[name.removeprefix("test: ")]()
     else:

@@ -70,6 +70,19 @@ def write(folder: Path, name: str, data: bytes) -> None:
                 raise
 
 
+def append(folder: Path, name: str, data: bytes) -> int:
+    """Append to a file, and return its size then.  Lines of several processes do not mix."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _opened(folder, is_own) as at:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(name, flags, 0o600, dir_fd=at)
+        try:
+            os.write(file, data)
+            return os.fstat(file).st_size
+        finally:
+            os.close(file)
+
+
 @contextlib.contextmanager
 def alone(folder: Path, name: str) -> Iterator[bool]:
     """Exclude other processes from this folder and name inside the with statement.  The value is

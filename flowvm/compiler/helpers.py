@@ -2,7 +2,8 @@
 
 A helper
 - has the lowest priority, until it is seen that other programs leave it next to nothing: then it
-  begins anew with one that is low (a process may not raise its own);
+  begins anew with one that is low (a process may not raise its own); the one that makes gradients'
+  kernels (`ahead`) has its parent's, which waits for them soon;
 - ends with its parent, however that ends: it watches the pipe that is its stdin;
 - does its jobs one after another, and whatever a job compiles is in the cache from then on; so what
   a short program begins a later one goes on with.  Of several programs that begin at one time only
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowvm.compiler import cache, jit
+from flowvm.compiler import cache, jit, record
 from flowvm.config import config
 from flowvm.guards import processes
 from flowvm.loading.lazy import lazy
@@ -226,10 +227,13 @@ def main(jobs: Sequence[str]) -> None:
     pressing = bool(jobs) and jobs[0].startswith(PRESSING)
     parent = int(jobs[0].removeprefix(PRESSING)) if pressing else os.getppid()
     jobs, worker = jobs[pressing:], threading.get_ident()
+    record.own.parent = parent
+    record.began(jit.cache_dir())
     # the watching thread keeps its priority, with which it can begin anew
     watched = (parent, worker, jobs, pressing or not jobs)
     threading.Thread(target=_watch, args=watched, daemon=True).start()
-    os.nice(LOW if pressing or not jobs else LOWEST)
+    if jobs:  # else this process compiles what the parent will wait for, as the parent would
+        os.nice(LOW if pressing else LOWEST)
     for job in jobs:
         do(job)
     for job in () if jobs else _sent():
@@ -262,6 +266,7 @@ def do(job: str) -> None:
 
 def _do(job: str, lock: str) -> None:
     module, name, *argument = job.split(":", 2)
+    record.own.job = " ".join([name, *(text for text in argument if text.isidentifier())])
     with cache.alone(jit.cache_dir(), lock):
         getattr(importlib.import_module(module), name)(*argument)
 

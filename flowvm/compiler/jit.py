@@ -40,14 +40,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flowvm.compiler import cache
+from flowvm.compiler import cache, record
 from flowvm.compiler.dependencies import source_key
 from flowvm.compiler.native import LoweredFunction, lower
 from flowvm.compiler.progress import compiling
 from flowvm.compiler.target import Target, level, levels_here, target
 from flowvm.config import config, say
 from flowvm.errors import ArgumentError, CompileError
-from flowvm.files.schema import read_json, record, several, text
+from flowvm.files.schema import read_json, several, text
+from flowvm.files.schema import record as fields
 from flowvm.guards.apart import apart
 from flowvm.guards.collection import settle
 from flowvm.guards.forks import Rank, held_at_fork
@@ -57,6 +58,7 @@ from flowvm.private.llvmlite import mend_calls
 from flowvm.private.numba import NUMBA, free_passes
 
 # none of these comes with flowvm
+waterfall = lazy("flowvm.compiler.waterfall")
 llvm = lazy("llvmlite.binding")  # with the first kernel that is made or loaded
 metadata = lazy("importlib.metadata")
 
@@ -115,7 +117,8 @@ def _maker(
     function: Callable[..., Any], signature: str, reassociate: bool
 ) -> Callable[[], Lowered]:
     def make() -> Lowered:
-        args, result = NUMBA.normalize_signature(signature)
+        with record.phase(record.NUMBA):
+            args, result = NUMBA.normalize_signature(signature)
         return c_function(lower(function, args, result, reassociate=reassociate, simplified=True))
 
     return make
@@ -207,7 +210,7 @@ def stats() -> Stats:
 # --- cache entries: MAGIC, sha256 of the rest, a line of JSON, the object file ----------------
 
 _folder: Path | None = None
-_HEAD = record(imports=several(text(1000), 10_000))
+_HEAD = fields(imports=several(text(1000), 10_000))
 
 
 def cache_dir() -> Path:
@@ -435,20 +438,33 @@ def _symbol_exists(name: str) -> bool:
 
 
 def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
-    start = time.perf_counter()
-    with compiling(name), _no_collection(), cache.alone(cache_dir(), digest) as others:
+    began = time.monotonic()
+    if config.debug >= 1:
+        waterfall.at_exit()
+    with (
+        compiling(name) as whole,
+        _no_collection(),
+        record.phases() as seconds,
+        cache.alone(cache_dir(), digest) as others,
+    ):
+        waited = time.monotonic() - began if others else 0.0
         made = _from_cache(digest, cache_dir()) if others else None
-        if made is not None:
-            return made  # by another process, meanwhile
-        module, imports, code = _object(make(), _symbol(digest))
-        _to_cache(digest, code, imports)
-        address = _load_object(digest, code)
-        gc.collect(0)  # the garbage of typing
-        settle()  # or soon everything would be looked over, and Numba alone is a tenth of a second
+        if made is None:
+            with record.phase(record.FRONT):
+                lowered = make()
+            module, imports, code = _object(lowered, _symbol(digest))
+            _to_cache(digest, code, imports)
+            with record.phase(record.LOAD):
+                address = _load_object(digest, code)
+                gc.collect(0)  # the garbage of typing
+                settle()  # or soon everything would be looked over, and Numba alone is 0.1 s
+    record.write(cache_dir(), whole, digest, began, waited, seconds)
+    if made is not None:
+        return made  # by another process, meanwhile
     _counts["compiled"] += 1
-    seconds = time.perf_counter() - start
-    _counts["compile_seconds"] += seconds
-    say(1, f"compiled {name} in {seconds * 1e3:.0f} ms")
+    passed = time.monotonic() - began
+    _counts["compile_seconds"] += passed
+    say(1, f"compiled {name} in {passed * 1e3:.0f} ms")
     if config.debug >= 4:
         say(4, f"LLVM code of {name}:\n{module}")
     return address
@@ -457,8 +473,11 @@ def _compile(digest: str, make: Callable[[], Lowered], name: str) -> int:
 def _object(lowered: Lowered, symbol: str) -> tuple[Any, list[str], bytes]:
     """The whole module, the symbols that it imports, and its object file."""
     mend_calls()
-    module = _linked(lowered, symbol, lambda linked: _optimize(linked, lowered.loops_only))
-    return module, _imports(module), _target_machine(3).emit_object(module)
+    with record.phase(record.LINK):
+        module = _linked(lowered, symbol, lambda linked: _optimize(linked, lowered.loops_only))
+        imports = _imports(module)
+    with record.phase(record.CODE):
+        return module, imports, _target_machine(3).emit_object(module)
 
 
 def _no_collection() -> reverting:
@@ -506,6 +525,7 @@ define linkonce_odr void @NRT_decref(ptr %p) alwaysinline { ret void }
 """
 
 
+@record.phase(record.PASSES)
 def _optimize(module: Any, loops_only: bool) -> None:
     machine = _target_machine(3)
     options = llvm.create_pipeline_tuning_options(speed_level=2 if loops_only else 3)

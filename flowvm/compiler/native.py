@@ -29,7 +29,7 @@ import types as pytypes
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from flowvm.compiler import lines, ranges
+from flowvm.compiler import lines, ranges, record
 from flowvm.compiler.shortcuts import pipeline, settled_flags, shortcuts, unloaded_scipy
 from flowvm.errors import CompileError
 from flowvm.guards.collection import settle
@@ -161,7 +161,9 @@ def lower(
     `simplified`: all that it calls is simplified on its own first, which takes a fifth longer and
     makes branches of a few nanoseconds quicker.
     """
-    return _frontend().lower(function, args, result, reassociate, simplified)
+    with record.phase(record.NUMBA):
+        frontend = _frontend()
+    return frontend.lower(function, args, result, reassociate, simplified)
 
 
 def forget(names: frozenset[str]) -> None:
@@ -268,7 +270,7 @@ class _Frontend:
         # nobody calls a program: only its callers' copies stay of it
         forget_function(self.target.target_context, compiled.entry_point)
         if not self._is_simplified(function, simplified):  # the program's entry has it inlined
-            simplify(compiled.library)
+            _simplify(compiled.library)
         modules: list[Any] = []
         _collect(compiled.library, modules, set())
         name = compiled.fndesc.llvm_func_name
@@ -300,7 +302,7 @@ class _Frontend:
     def _lowered(self, target: Any, function: Any, compiled: Any) -> Any:
         """A lowered function, ready to be called by others."""
         if self._is_simplified(function, self.simplified):
-            simplify(compiled.library)
+            _simplify(compiled.library)
         # Numba keys a callee by its entry point, which must be a builtin method, and would finalize
         # its library when a caller uses it. The types and calls it was lowered from are most of its
         # memory, and are not needed any more.
@@ -330,6 +332,11 @@ class _Frontend:
             config.DISABLE_JIT = disabled
 
         return reverting(undo, switch)
+
+
+@record.phase(record.PASSES)
+def _simplify(library: Any) -> None:
+    simplify(library)
 
 
 def _inlined_always(function: Any) -> bool:

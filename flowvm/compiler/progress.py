@@ -1,5 +1,4 @@
-"""Progress lines on the terminal while kernels are compiled, and a table of the seconds that each
-kernel took.
+"""Progress lines on the terminal while kernels are compiled, and how long each will take.
 
 A line names the kernel being compiled and the expected time, and says that it happens once.  At a
 prompt it comes if the delay is noticeable, in a script once it takes more than two seconds.  The
@@ -8,27 +7,24 @@ also remove text that the user typed or the program printed meanwhile.  There ar
 another owner has the terminal: rich's displays, which replace `sys.stderr`, and `telling`, which
 shows kernels in a line of its own.
 
-The expected time is the kernel's last time with this cache, else its time elsewhere
-(`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is processor time of
-the compiling thread, so other programs do not change it.
+The expected time is the kernel's last time with this cache (`flowvm.compiler.record`), else its
+time elsewhere (`flowvm.compiler.seconds`), scaled by other kernels' times here and there.  It is
+processor time of the compiling thread, so other programs do not change it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from flowvm.compiler import cache
+from flowvm.compiler import record
 from flowvm.config import config, say
-from flowvm.errors import ArgumentError
 from flowvm.files.printable import printable
-from flowvm.files.schema import mapping, number, read_json
 from flowvm.guards.regions import reverting
 from flowvm.loading.lazy import lazy
 
@@ -44,12 +40,8 @@ AT_A_PROMPT = 0.5  # seconds that are felt there
 PATIENCE = 2.0  # seconds of a burst that show nothing in a script
 BURST_ENDS_AFTER = 0.5  # seconds without compiling
 UNKNOWN = 1.0  # seconds of a kernel without a measured time
-MEASURED = "seconds.json"  # in the cache: name of a kernel -> seconds, last measured last
-MOST_MEASURED = 500
-LONGEST = 200  # characters of a kernel's name: some are an expression
 WORTH_MEASURING = 0.01  # seconds
 TENTH = 0.1  # seconds that are worth a word, and that say how quick a machine is
-_check = mapping(number, MOST_MEASURED)
 
 
 class _Burst:
@@ -102,23 +94,24 @@ _burst = _Burst()
 
 
 @contextlib.contextmanager
-def compiling(name: str) -> Iterator[None]:
-    """Measure the compilation of the kernel `name` inside the with statement."""
+def compiling(name: str) -> Iterator[str]:
+    """A context for the compilation of the kernel `name`, which is said where somebody looks.  The
+    value is the name with the op that the kernel is for.
+    """
     burst = _burst
-    name = (f"{burst.op}: {name}" if burst.op else name)[:LONGEST]
+    name = (f"{burst.op}: {name}" if burst.op else name)[: record.LONGEST]
     if burst.first is not None:
         first, burst.first = burst.first, None
         first()
-    start, began = burst.begin(), time.thread_time()
+    start = burst.begin()
     if burst.listener is not None:
         burst.listener(name)
     elif on_terminal():
         burst.announce(name)
     try:
-        yield
+        yield name
     finally:
         burst.end(start)
-        remember(name, time.thread_time() - began)
 
 
 def making(op: str, first: Callable[[], None] | None = None) -> reverting:
@@ -205,27 +198,8 @@ def _kernel(name: str) -> str:
 
 def measured() -> dict[str, float]:
     """Return the seconds of each kernel that was compiled with this cache."""
-    data = cache.read(config.cache_dir, MEASURED)
-    try:
-        found = read_json(data or b"{}", MEASURED)
-        _check(found, MEASURED)
-    except ArgumentError:  # it is written anew with the next kernel
-        return {}
-    return {name: float(value) for name, value in found.items() if value > 0}
-
-
-def remember(name: str, took: float) -> None:
-    """Store the seconds that a kernel took.  If two processes do so at once, one entry may be
-    lost.
-    """
-    if took < WORTH_MEASURING:
-        return
-    known = measured()
-    known.pop(name, None)
-    known[name] = round(took, 2)
-    last = dict(list(known.items())[-MOST_MEASURED:])
-    with contextlib.suppress(OSError):  # the cache has warned about the folder already
-        cache.write(config.cache_dir, MEASURED, json.dumps(last, indent=0).encode())
+    rows = record.read(config.cache_dir)
+    return {row.name: row.busy for row in rows if row.busy >= WORTH_MEASURING}
 
 
 def _after_fork_in_child() -> None:

@@ -2,7 +2,7 @@
 
     FLOWVM_CACHE_DIR=$(mktemp -d) python -m flowvm warmup --jobs 1
 
-leaves such a table in that folder (`flowvm.compiler.progress`).  Only ratios between kernels count:
+leaves these seconds in that folder (`flowvm.compiler.record`).  Only ratios between kernels count:
 each machine finds its own scale.
 """
 

@@ -25,7 +25,7 @@ import functools
 import importlib.util
 from collections.abc import Callable, Iterator
 from opcode import opmap
-from types import CodeType
+from types import BuiltinFunctionType, CodeType
 from typing import Any
 
 from flowvm.guards.regions import reverting
@@ -258,6 +258,49 @@ def _prune_phis(self: Any, runner: Any) -> None:
                     todo.append(value)
 
 
+# What is typed as itself, by its value; and what Numba may know by its identity alone.
+NUMBERS = frozenset({int, float, bool, type(None)})
+NAMED = frozenset({BuiltinFunctionType, type})
+
+
+def _remembering_values(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Types of constants.  Of a number it is remembered; of an operator, a builtin and a class,
+    that it has none as a value, so that it is looked for among the functions at once.
+    """
+    known: dict[tuple[type, Any], Any] = {}
+    functions: set[Any] = set()
+
+    def resolve_value_type(self: Any, value: Any) -> Any:
+        kind = value.__class__
+        if kind in NUMBERS:
+            answer = known.get((kind, value))
+            if answer is None:
+                answer = known[kind, value] = plain(self, value)
+            return answer
+        if kind not in NAMED:
+            return plain(self, value)
+        if value in functions:
+            answer = self._get_global_type(value)
+            return plain(self, value) if answer is None else answer
+        answer = plain(self, value)
+        if answer is self._get_global_type(value):
+            functions.add(value)
+        return answer
+
+    return resolve_value_type
+
+
+def _quick_literals(types: Any, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Types of arguments that are constants, without an error for those that are no literals."""
+    kinds = types.Literal.ctor_map
+
+    def literal_or_omitted(value: Any) -> Any:
+        literal = value.__class__ in kinds or isinstance(value, types.Literal)
+        return plain(value) if literal else types.Omitted(value)
+
+    return literal_or_omitted
+
+
 WITHS = frozenset(
     opmap[name]
     for name in ("SETUP_WITH", "BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL")
@@ -364,6 +407,16 @@ def _phis() -> list[Replacement]:
     return [(NUMBA.phis, "_prune_phis", _prune_phis)]
 
 
+def _values() -> list[Replacement]:
+    owner = NUMBA.values
+    return [(owner, "resolve_value_type", _remembering_values(owner.resolve_value_type))]
+
+
+def _literals() -> list[Replacement]:
+    owner, name = NUMBA.literals, "_lit_or_omitted"
+    return [(owner, name, _quick_literals(owner.types, getattr(owner, name)))]
+
+
 def _withs() -> list[Replacement]:
     owner, name = NUMBA.withs, "peep_hole_delete_with_exit"
     return [(owner, name, _if_it_has_withs(getattr(owner, name)))]
@@ -384,6 +437,8 @@ _SHORTCUTS: tuple[tuple[str, Callable[[], list[Replacement]]], ...] = (
     ("triple", _triple),
     ("constants", _constants),
     ("phis", _phis),
+    ("values", _values),
+    ("literals", _literals),
     ("withs", _withs),
 )
 

@@ -2,8 +2,8 @@
 have.
 
 A kernel that is compiled at its first use is made for the processor that uses it.  Code in a wheel
-is made for a level of x86-64 (`FLOWVM_TARGET`), and every processor of that level runs it.  Vectors
-are as wide as the target's.
+is made for a level of x86-64 or of ARM (`FLOWVM_TARGET`), and every processor of it runs it.
+Vectors are as wide as the target's.
 
 Source of the levels: x86-64 psABI, "Micro-Architecture Levels".
 """
@@ -23,7 +23,9 @@ llvm = lazy("llvmlite.binding")
 _V2 = ("sse2", "cx16", "sahf", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
-LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2}  # the highest first
+ARMV8 = "armv8-a"  # every processor of aarch64
+# the highest first
+LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2, ARMV8: ("fp-armv8", "neon")}
 
 
 class Target(NamedTuple):
@@ -50,14 +52,19 @@ def host() -> Target:
 @functools.cache
 def level(name: str) -> Target:
     """The least processor of a level."""
-    return Target(name, ",".join(f"+{feature}" for feature in LEVELS[name]))
+    cpu = "generic" if name == ARMV8 else name  # as LLVM calls it
+    return Target(cpu, ",".join(f"+{feature}" for feature in LEVELS[name]))
 
 
 def levels_here() -> list[str]:
     """The levels whose code this processor runs, the highest first."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    machine = platform.machine().lower()
+    if machine in ("aarch64", "arm64"):
+        return [ARMV8]  # LLVM need not name what all of them have
+    if machine not in ("x86_64", "amd64"):
         return []
-    return [name for name, features in LEVELS.items() if all(map(host().has, features))]
+    names = [name for name in LEVELS if name != ARMV8]
+    return [name for name in names if all(map(host().has, LEVELS[name]))]
 
 
 @functools.cache
@@ -71,6 +78,6 @@ def target() -> Target:
     if config.target not in levels_here():
         raise ConfigError(
             f"FLOWVM_TARGET={config.target} cannot be run here: this processor has "
-            f"{', '.join(levels_here()) or 'none of the levels of x86-64'}"
+            f"{', '.join(levels_here()) or 'none of the levels'}"
         )
     return level(config.target)

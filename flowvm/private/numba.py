@@ -287,6 +287,25 @@ NUMBA = Package(
             ("dc6115c994089051",),
         ),
         Use(
+            "values",
+            "numba.core.typing.context:BaseContext",
+            "asks of each operator whether it is a buffer, and colours an error that it is not",
+            ("resolve_value_type", "_get_global_type"),
+            (
+                "numba.core.typing.context:BaseContext.resolve_value_type",
+                "numba.core.typing.typeof:typeof",
+            ),
+            ("f41979923df50d50",),
+        ),
+        Use(
+            "literals",
+            "numba.core.lowering",
+            "raises an error for each constant that is no literal",
+            ("_lit_or_omitted", "types"),
+            ("numba.core.lowering:_lit_or_omitted", "numba.core.types.misc:literal"),
+            ("e2fe874e96df6196",),
+        ),
+        Use(
             "withs",
             "numba.core.interpreter",
             "looks in each function for what is left of a with statement",

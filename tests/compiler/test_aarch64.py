@@ -25,7 +25,7 @@ for text in (text, text.replace("llvm.x86.sse2.", "").replace("@lfence", "@elsew
 
 
 def test_a_loop_and_a_kernel_compile_for_it():
-    command = [sys.executable, "-m", "tools.check_aarch64", "loop: settle", "exp"]
+    command = [sys.executable, "-m", "tools.check_aarch64", "loops: settle", "exp"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "aarch64-unknown-linux-gnu" in done.stdout

@@ -12,9 +12,8 @@ import threading
 import numpy as np
 import pytest
 
-from flowvm.compiler import jit
+from flowvm.compiler import jit, record
 from flowvm.compiler.native import Intrinsic, Overloaded, intrinsic
-from flowvm.compiler.progress import MEASURED
 from flowvm.errors import CompileError
 
 FACTOR = 3
@@ -248,7 +247,7 @@ def test_two_processes_at_once(program):
     running = [program.start() for _ in range(2)]
     results = [p.communicate() for p in running]
     assert all(not err and int(out.split()[0]) + int(out.split()[1]) == 1 for out, err in results)
-    left = [p for p in program.cache.iterdir() if p.name != MEASURED]
+    left = [p for p in program.cache.iterdir() if p.name != record.FILE]
     assert [p.suffix for p in left] == [".o"]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 
 import pytest
 
 import flowvm as flow
-from flowvm.compiler import jit, progress, seconds
+from flowvm.compiler import jit, progress, record, seconds
 from flowvm.eager.interpreter import Operator, lowered
 
 
@@ -40,6 +41,11 @@ def open_terminal(monkeypatch, *, prompt=False):
 
 def known_to_take(monkeypatch, **kernels):
     monkeypatch.setattr(seconds, "SECONDS", kernels)
+
+
+def compilation(name, took):
+    """The record of a kernel that took so many seconds."""
+    return record.Compilation(name, "", 1, 0, "", "t", 0.0, took, 0.0, {record.FRONT: took})
 
 
 def compile_all(*names):
@@ -116,8 +122,8 @@ def test_who_has_replaced_stderr_owns_its_lines(monkeypatch):
 def test_what_this_machine_measured_comes_first_and_scales_what_others_did(monkeypatch):
     known_to_take(monkeypatch, one=1.0, two=2.0, three=4.0)
     assert progress.estimate("three") == 4.0
-    progress.remember("one", 0.5)
-    progress.remember("two", 1.0)
+    for name, took in (("one", 0.5), ("two", 1.0)):
+        record.append(flow.config.cache_dir, compilation(name, took))
     assert progress.estimate("one") == 0.5
     assert progress.estimate("three") == 2.0
     assert progress.estimate("four") is None
@@ -125,26 +131,27 @@ def test_what_this_machine_measured_comes_first_and_scales_what_others_did(monke
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes(monkeypatch, own_cache):
-    monkeypatch.setattr(progress, "MOST_MEASURED", 3)
-    for name in ("a", "b", "c", "a", "d"):
-        progress.remember(name, 1.0)
-    progress.remember("too short to matter", 0.001)
-    assert [*progress.measured()] == ["c", "a", "d"]
-    assert [p.name for p in own_cache.iterdir()] == [progress.MEASURED]
+    line = len(json.dumps(compilation("a", 1.0)._asdict())) + 1
+    monkeypatch.setattr(record, "MOST_BYTES", 3 * line + 1)
+    for name in "abcdefg":  # the seventh line is one more than twice as many
+        record.append(own_cache, compilation(name, 1.0))
+    record.append(own_cache, compilation("too short to matter", 0.001))
+    assert [*progress.measured()] == ["e", "f", "g"]
+    assert [p.name for p in own_cache.iterdir()] == [record.FILE]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": "b"}', '{"a": -1, "b": 0}'])
+@pytest.mark.parametrize("text", ["", "{\n", "[1]\n", '{"a": "b"}\n'])
 def test_a_damaged_file_is_as_none(own_cache, text):
     own_cache.mkdir(mode=0o700)
-    (own_cache / progress.MEASURED).write_text(text)
+    (own_cache / record.FILE).write_text(text)
     assert progress.measured() == {}
-    progress.remember("a", 1.0)
+    record.append(own_cache, compilation("a", 1.0))
     assert progress.measured() == {"a": 1.0}
 
 
 def test_where_nothing_can_be_written_nothing_is_remembered(own_cache):
     own_cache.write_text("a file in its place")
-    progress.remember("a", 1.0)
+    record.append(own_cache, compilation("a", 1.0))
     assert progress.measured() == {}
 
 
@@ -170,4 +177,3 @@ def test_what_is_made_for_an_op_is_remembered_by_its_name(monkeypatch):
 def test_the_table_is_of_seconds():
     assert seconds.SECONDS
     assert all(0 < took < 20 for took in seconds.SECONDS.values())
-    assert len(seconds.SECONDS) <= progress.MOST_MEASURED

@@ -88,6 +88,7 @@ ROWS = (
     Row(f"import, first op, print, {WARM}", *FIRST, WARM, None, 0.3),
     Row(f"import, first op, print, {EMPTY}", *FIRST, EMPTY, 2.5, 1.3),
     Row(f"import, first op, print, {WHEEL}", *FIRST, WHEEL, None, 0.6),
+    Row(f"the demo's first training step, {WHEEL}", wheel.STEP, None, WHEEL, 1.5, None),
     Row(f"VM native, {EMPTY}", NATIVE, None, EMPTY, 12.0, None),
     Row(f"22 usual ops on 4x4, {EMPTY}", USUAL, None, EMPTY, 10.0, None),
     Row(f"the demo's CNN, a training step, {EMPTY}", CNN, None, EMPTY, 8.0, None),
@@ -138,7 +139,7 @@ def results(peers: dict[str, Any], rounds: int) -> Iterator[Result]:
 
 def _results(with_torch: bool, rounds: int, folder: Path) -> Iterator[Result]:
     levels = levels_here()[:1]
-    installed = wheel.unpacked(wheel.made(folder, levels, [NUMBERS], folder), folder)
+    installed = wheel.unpacked(wheel.made(folder, levels, [NUMBERS, wheel.DEMO], folder), folder)
     for code in (*IMPORT, *FIRST)[:: 1 if with_torch else 2]:
         _seconds(code)
     _seconds(FIRST[0], WHEEL, installed)

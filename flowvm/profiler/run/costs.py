@@ -37,6 +37,7 @@ _NO_OP = "int32(int64, int64, int64, int64)"
 BATCH, ROUNDS = 1024, 12  # records that are timed at once; times each level is
 NOTES = 64  # notes that are timed at once
 _EVERY = tuple(every(level) for level in LEVELS)  # instructions a note
+_TIMED = ("drain", "stamp_some")  # functions of the VM
 WORDS = ("nothing", "times, operands, lines", "exact times, tasks", "Python stacks")
 
 
@@ -133,8 +134,10 @@ def recording() -> Recording:
 
 def recorded_ns() -> tuple[float, float] | None:
     """What recording an instruction takes, and a task, at the level of now; None where there is no
-    memory to measure it in.
+    memory to measure it in, or where helpers still compile what is measured.
     """
+    if not engine.loops.kept(_TIMED):
+        return None
     try:
         profile = recording()
     except MemoryError:
@@ -155,7 +158,7 @@ def _drained(m: Array, level: int) -> int:
     ring[seqs & RING.SLOT_MASK, RING.MARK] = seqs + 1
     m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
-    engine.loops.compiled("drain")(m.ctypes.data)
+    engine.loops.compiled(_TIMED[0])(m.ctypes.data)
     return time.perf_counter_ns() - begun
 
 
@@ -163,7 +166,7 @@ def _stamped(m: Array, level: int) -> int:
     """Nanoseconds in which BATCH tasks are stamped."""
     m[CTL.LEVEL] = level
     begun = time.perf_counter_ns()
-    engine.loops.compiled("stamp_some")(m.ctypes.data, BATCH)
+    engine.loops.compiled(_TIMED[1])(m.ctypes.data, BATCH)
     return time.perf_counter_ns() - begun
 
 

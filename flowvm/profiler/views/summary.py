@@ -178,7 +178,8 @@ class Summary(View):
             steps = [[f"{short} ({ms(s.least)} to {ms(s.most)})"], [short], []]
         level = [f"recorder level {self.level}"]
         if self.recording is None:
-            return [[*some, *level] for some in steps] + [[]]
+            cost = [f"{level[0]}, overhead not measured yet"]
+            return [[*steps[0], *cost], *([*some, *level] for some in steps), []]
         cost = [f"recorder overhead {percent(self.recording)}"]
         return [
             [*steps[0], f"{cost[0]} at level {self.level}"],

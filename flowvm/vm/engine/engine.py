@@ -105,7 +105,10 @@ SIGNATURES = {
     "drain": "int64(int64)",
     "settle": "int64(int64, int64)",
 }
-LARGE = ("worker_loop", "scheduler_loop")  # to compile: half of all time and a quarter
+# What one helper compiles: functions that call the same ones, which are lowered once a process.
+# The first of a group takes most of its time; whatever is in no group is quick.
+RUNNING = ("worker_loop", "host_begin", "host_fail", "host_next", "helper_loop", "drain")
+SCHEDULING = ("scheduler_loop", "settle_soon", "settle")
 LAST = ("drain",)  # beside the threads' own it is used when Python ends
 DEVICES = {"device_loop"}
 SEQUENTIAL = {"drain", "settle", "read_clocks"}
@@ -227,7 +230,12 @@ class Engine:
         self._nameless: collections.deque[tuple[int, int]] = collections.deque()
         self.entries_reused = 0
         self.loops = Loops(
-            shell, SIGNATURES, LARGE, LAST, self.flight.change_clock, f"{__name__}:make_loop"
+            shell,
+            SIGNATURES,
+            (RUNNING, SCHEDULING),
+            LAST,
+            self.flight.change_clock,
+            f"{__name__}:make_loop",
         )
         self.draining = 0  # the thread on which uncompiled code runs instructions
         self.at_once = False  # an issuing thread runs its instructions itself

@@ -22,7 +22,6 @@ from flowvm.compiler.helpers import Helper
 from flowvm.config import say
 from flowvm.vm.machine.lang import Uncompiled, address_of, kept_address
 
-MAKERS = 2  # more would wait for the one that makes the worker's loop, which is half of it all
 LOOK_S = 0.05  # between two looks whether the helpers are done
 
 
@@ -37,7 +36,7 @@ class Loops:
         self,
         room: Any,
         signatures: Mapping[str, str],
-        first: Iterable[str],
+        groups: tuple[tuple[str, ...], ...],
         last: Iterable[str],
         on_clock: Callable[[], None],
         job: str,
@@ -46,7 +45,7 @@ class Loops:
         self.job = job  # in a helper, with a name behind it: makes that function
         self.on_clock = on_clock  # `ticks` of Python's functions is the native clock from now on
         self.signatures = signatures
-        self.first = tuple(first)  # functions that take longest to compile, one a helper
+        self.groups = groups  # functions that have most of what they call in common, one a helper
         self.last = tuple(last)  # not waited for; compiled when others are, then loaded
         self.native: dict[str, Callable[..., int]] = {}
         self.wanted: set[str] = set()  # functions being compiled because they are needed
@@ -87,6 +86,10 @@ class Loops:
     def function(self, name: str) -> Callable[..., int]:
         """Return the native function, or the Python function until it is compiled."""
         return self.native.get(name) or partial(_python, getattr(self.room, name))
+
+    def kept(self, names: Iterable[str]) -> bool:
+        """Return True if these functions are native or can be loaded; nothing is compiled."""
+        return all(name in self.native or self._take(name) for name in names)
 
     def compiled(self, name: str) -> Callable[..., int]:
         """Return the native function; compile it now, on this thread, if necessary."""
@@ -135,14 +138,17 @@ class Loops:
                 self._make_here(names)
 
     def _shares(self, names: list[str]) -> list[list[str]]:
-        count = min(MAKERS, len(os.sched_getaffinity(0)))
+        """Return the functions of each helper, those of a group together; there are no more helpers
+        than groups whose long function is wanted, and processors.
+        """
+        wanted = [*names, *(name for name in self.last if name not in names)]
+        large = sum(group[0] in names for group in self.groups)
+        count = max(1, min(large, len(os.sched_getaffinity(0))))
         shares: list[list[str]] = [[] for _ in range(count)]
-        for name in self.first:
-            if name in names:
-                min(shares, key=len).append(name)
-        rest = [name for name in names if name not in self.first]
-        rest += [name for name in self.last if name not in names]
-        shares[-1] += rest
+        for k, group in enumerate(self.groups):
+            shares[k % count] += [name for name in group if name in wanted]
+        grouped = {name for group in self.groups for name in group}
+        shares[-1] += [name for name in wanted if name not in grouped]
         return [share for share in shares if share]
 
     def _make_here(self, names: list[str]) -> None:

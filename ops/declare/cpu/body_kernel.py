@@ -29,6 +29,7 @@ import numpy as np
 
 from flowvm.compiler import jit
 from flowvm.compiler.native import LoweredFunction, forget, lower
+from flowvm.compiler.record import NUMBA, phase
 from flowvm.launch import Const, View
 from flowvm.ops.declare.cpu.text import IN_MEMORY, SIZES, WIDENED, Text, converted
 from flowvm.ops.declare.cpu.vector_code import functions_apart
@@ -201,7 +202,8 @@ def _with_apart(lowered: jit.Lowered, apart: Any) -> jit.Lowered:
 
 def _signature(b: Body) -> tuple[Any, ...]:
     """Numba's types of the arguments."""
-    from numba import types
+    with phase(NUMBA):
+        from numba import types
 
     def array(dtype: str, ndim: int = 1, layout: str = "C") -> Any:
         return types.Array(getattr(types, "boolean" if dtype == "bool" else dtype), ndim, layout)

@@ -111,6 +111,13 @@ def test_no_memory_to_measure_in_is_no_error(monkeypatch):
     assert costs.recorded_ns() is None
 
 
+def test_while_helpers_compile_what_is_measured_nothing_is_known(monkeypatch):
+    monkeypatch.setattr(costs, "recording", lambda: pytest.fail("it would be compiled here"))
+    monkeypatch.setattr(engine.loops, "native", {})
+    monkeypatch.setattr(engine.loops, "_take", lambda name: False)
+    assert costs.recorded_ns() is None
+
+
 def test_the_table_of_costs():
     cost = Recording((0.0, 10.0, 20.0, 30.0), (0.0, 1.0, 2.0, 3.0), (0.0, 0.0, 5.0, 5.0))
     assert cost.screen(80).plain() == "\n".join(

@@ -96,7 +96,8 @@ def test_a_graph_is_advised_where_it_is_known_to_help(small):
 def test_the_text(small):
     assert small.summary().screen(100).plain() == "\n".join(
         [
-            "flow.profiler  3 instructions · wall 7.00 ms · recorder level 2",
+            "flow.profiler  3 instructions · wall 7.00 ms · recorder level 2, overhead not "
+            "measured yet",
             "bound by   RUN 57 %   host 29 %   sync 14 %   [observed path, sums to wall]",
             "mostly     train.py:44 has 43 %: matmul, running",
             "floor      4.00 ms by data alone, if Python took no time (1.8x headroom) · "

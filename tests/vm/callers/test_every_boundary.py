@@ -211,6 +211,8 @@ ELSEWHERE = {
     "flowvm.meta.batched_meta:BatchedDevice": "a Device, with the levels of a map",
     "flowvm.torch_names.mock_torch:_Switch": "what names mean in a whole process: tests/compat",
     "flowvm.compiler.cache:alone": "a thread or a process of its own, which nobody interrupts",
+    "flowvm.compiler.record:phase": "likewise",
+    "flowvm.compiler.record:phases": "likewise",
     "flowvm.compiler.shortcuts:_Context": "likewise; it changes nothing but an error",
     "flowvm.commands.warmup:progress": "a bar of rich's",
     "flowvm.commands.demo:progress_bar": "a bar of rich's",

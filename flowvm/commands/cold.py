@@ -1,0 +1,56 @@
+"""`flowvm doctor --cold`: the first minute of a program on a machine that has compiled nothing.
+
+The program runs in a process of its own with an empty cache, the demo's first training step unless
+another is named.  Then what was compiled for it is drawn: by whom, for how long, in which phase.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from flowvm.compiler import record, waterfall
+from flowvm.errors import ArgumentError
+
+FIRST_STEP = """
+import flowvm as flow
+from flowvm.commands.demo import build_model, train_step
+model = build_model()
+optimizer = flow.optim.Adam(model.parameters())
+train_step(model, optimizer, flow.zeros(64, 1, 8, 8), flow.zeros(64, dtype=flow.int64)).item()
+"""
+
+
+def main(script: str) -> int:
+    """Run `script`, or the demo's first step if it is "", and draw.  Return its exit code."""
+    if script and not Path(script).is_file():
+        raise ArgumentError(f"there is no script {script!r} to run: give the path of a file")
+    program = [script] if script else ["-c", FIRST_STEP]
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else waterfall.WIDTH)
+    with tempfile.TemporaryDirectory() as folder:
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+        process = subprocess.Popen(
+            [sys.executable, "-P", *program], env={**os.environ, "FLOWVM_CACHE_DIR": folder}
+        )
+        code = process.wait()
+        passed = time.perf_counter() - began
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        rows = waterfall.of(process.pid, record.read(Path(folder)))
+    busy = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    made = sum(bool(row.digest and row.seconds) for row in rows)
+    console.print(
+        f"{script or 'the first training step of the demo'}, with an empty cache: {passed:.1f} s, "
+        f"and {busy:.1f} s of a processor with its helpers; {made} functions compiled\n"
+    )
+    for table in waterfall.tables(rows):
+        console.print(table)
+    if said := waterfall.warning(rows):
+        console.print(said, style="yellow")
+    return code
