@@ -168,6 +168,7 @@ def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Sche
     if assignment is not None:
         schedule = Schedule(dag, machine, *assignment, policy=rule.name)
         plain = machine.wake == 0 and machine.handover == 0 and machine.cores >= machine.workers
+        plain = plain and not machine.shared
         return schedule if plain else execution(schedule)
     if rule.stepped:
         return _asked(dag, machine, rule)
@@ -182,8 +183,8 @@ def execution(planned: Schedule) -> Schedule:
     start, end, worker = np.zeros(len(dag)), np.zeros(len(dag)), planned.worker.copy()
     call(
         loops.execute, planned.order, dag.cost, dag.into, dag.source, dag.size, dag.release,
-        machine.speeds, machine.flat, machine.cores, machine.wake, machine.handover,
-        np.zeros(machine.workers), np.zeros(machine.workers + 1),
+        machine.speeds, machine.flat, machine.cores, machine.python(dag), machine.wake,
+        machine.handover, np.zeros(machine.workers), np.zeros(machine.workers + 1),
         np.zeros(machine.workers + 1, np.int64), start, end, worker,
     )  # fmt: skip
     return Schedule(dag, machine, start, end, worker, planned.policy)
@@ -210,11 +211,12 @@ def _listed(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     ran = call(
         loops.list_schedule, policy.mode, key, dag.cost, kind, dag.into, dag.source, dag.size,
         dag.out, dag.follower, dag.release, dag.waits.copy(), machine.speeds, _speed_rank(machine),
-        sort, machine.flat, machine.cores, machine.wake, machine.handover, base.astype(np.int64),
+        sort, machine.flat, machine.cores, machine.python(dag), machine.wake, machine.handover,
+        base.astype(np.int64),
         np.zeros(kinds, np.int64), np.zeros(kinds, np.int64), np.empty(n), np.empty(n, np.int64),
         spare.astype(np.int64), np.zeros(kinds, np.int64), np.empty(workers),
-        np.empty(workers, np.int64), np.full(workers, -1.0), np.empty(workers),
-        np.empty(workers, np.int64), np.empty(n), np.empty(n, np.int64), start, end, worker,
+        np.empty(workers, np.int64), np.full(workers, -1.0), np.empty(workers + 1),
+        np.empty(workers + 1, np.int64), np.empty(n), np.empty(n, np.int64), start, end, worker,
     )  # fmt: skip
     assert ran == n, (ran, n)
     return Schedule(dag, machine, start, end, worker, policy.name)
@@ -246,9 +248,10 @@ def _compiled(dag: Dag, machine: Machine, policy: Policy, native: Native) -> Sch
     ran = call(
         stepping.simulate, native.address, native.state.ctypes.data, native.state, ends, dag.cost,
         kind, dag.into, dag.source, dag.size, dag.out, dag.follower, dag.release, dag.waits.copy(),
-        machine.speeds, order, sort, machine.flat, machine.cores, machine.wake, machine.handover,
-        np.zeros(workers, np.int64), np.zeros(n, np.int64), np.zeros(workers, np.int64),
-        np.zeros(workers), np.zeros(workers), np.zeros(workers, np.int64), np.zeros(n),
+        machine.speeds, order, sort, machine.flat, machine.cores, machine.python(dag),
+        machine.wake, machine.handover, np.zeros(workers, np.int64), np.zeros(n, np.int64),
+        np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers + 1),
+        np.zeros(workers + 1, np.int64), np.zeros(n),
         np.zeros(n, np.int64), start, end, worker, told,
     )  # fmt: skip
     wrong, task, where = told.tolist()
@@ -286,6 +289,8 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     done: list[tuple[float, int, int]] = []
     late: list[tuple[float, int]] = []
     taken, dispatcher, now = 0, 0.0, 0.0
+    if (until := machine.python(dag)) > 0:
+        done.append((until, -1, -1))
     ended = getattr(policy, "ended", None)
     policy.by = -1
     policy.begin(dag, machine)
@@ -331,6 +336,8 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
         now = min([e[0] for e in done[:1]] + [e[0] for e in late[:1]])
         while done and done[0][0] <= now:
             _, w, task = heapq.heappop(done)
+            if w < 0:
+                continue
             since[w] = now
             free.append(w)
             policy.by = w

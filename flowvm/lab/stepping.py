@@ -231,7 +231,8 @@ RAISED, UNREADY, OTHER_KIND = 1, 2, 3  # how a policy is wrong
 def simulate(
     entry: int, state: int, m: Ints, ends: int, cost: Floats, kind: Ints, into: Ints, source: Ints,
     size: Floats, out: Ints, follower: Ints, release: Floats, waits: Ints, speed: Floats,
-    order: Ints, sort: Ints, near: Floats, cores: int, wake: float, handover: float, free: Ints,
+    order: Ints, sort: Ints, near: Floats, cores: int, python: float, wake: float, handover: float,
+    free: Ints,
     is_ready: Ints, running: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats,
     late_items: Ints, start: Floats, end: Floats, worker: Ints, told: Ints,
 ) -> int:  # fmt: skip
@@ -245,6 +246,8 @@ def simulate(
     taken = busy = waiting = 0
     now = dispatcher = 0.0
     m[NOW] = word_of(now)
+    if python > 0.0:
+        busy = push(done, done_items, 0, busy, python, -1)
     for w in range(workers):
         free[w], since[w] = 1, -1.0
     for t in range(n):
@@ -297,6 +300,8 @@ def simulate(
         while busy > 0 and done[0] <= now:
             w = done_items[0]
             busy = pop(done, done_items, 0, busy)
+            if w < 0:
+                continue
             t = running[w]
             since[w], free[w], m[BY] = now, 1, w
             if ends != 0 and call_kernel(entry, state, ENDED, t, w, -1) != 0:

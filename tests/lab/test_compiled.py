@@ -100,7 +100,7 @@ MACHINE = lab.Machine(speeds=[1.0, 2.0, 1.5], link=2.0, wake=0.1, handover=0.01)
     "kind", [Stack, Best, Heaps, Sorted, lab.work_stealing, lambda: lab.memory_aware(12.0)]
 )
 def test_compiled_is_what_python_does(kind):
-    for machine in (MACHINE, lab.Machine(3, cores=2)):
+    for machine in (MACHINE, lab.Machine(3, cores=2, shared=True)):
         for dag in (DAG, DAG.with_release(np.arange(len(DAG)) % 7 * 0.5)):
             policy = kind()
             policy.begin(dag, machine)
