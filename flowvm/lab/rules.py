@@ -15,7 +15,8 @@ from flowvm.lab.machines import Machine
 from flowvm.lab.policies import Policy, adversarial, fifo, lifo, pct, policy_of, random
 from flowvm.lab.simulation import Schedule
 from flowvm.vm.callers.lines import warn
-from flowvm.vm.engine.scheduling import Rule
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.scheduling import Rule, lanes_of
 from flowvm.vm.machine.words import POL
 
 Array = np.ndarray[Any, Any]
@@ -37,6 +38,7 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
     machine = Machine(max(1, len(streams)))
     dag = like if like is None or isinstance(like, Dag) else Dag.of(like)
     if rule.stepped:
+        machine = Machine(len(lanes_of(engine, streams)))
         rule.begin(dag if dag is not None else Dag([]), machine)
         native = compiled(rule, MANY)
         if not native.why:

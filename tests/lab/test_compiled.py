@@ -209,6 +209,8 @@ def test_the_vm_asks_compiled_policies_without_python():
     assert order(Best, 0, ()) != order(Stack, 0, ())
     for kind in (Stack, Heaps, lab.work_stealing(3), lab.memory_aware(400.0)):
         order(kind, 2, streams)
+    with flow.stream(streams[1]):  # streams that keep their work are workers, too
+        order(lab.work_stealing(3), 1, ())
     with pytest.warns(PolicyWarning, match="used as a whole"), flow.vm.schedule(Any, depth=0):
         pass
     for kind, said in ((Wrong, "not ready"), (Idle, "picks none"), (Raises, "raises where")):
