@@ -295,7 +295,7 @@ def without_policies(folder: str) -> Any:
     """The scheduler's loop of a VM that has no policies: the same sources, but for every look at
     the policy's words.
     """
-    copies = {}
+    copies: dict[str, Any] = {}
     for module in (policy, machine, shell):
         name = module.__name__.rpartition(".")[2]
         text = Path(str(module.__file__)).read_text()
