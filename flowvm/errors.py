@@ -35,6 +35,7 @@ stands for both inherits from both:
         ConfigError          ValueError                a setting that cannot be
         CaptureWarning       UserWarning               a graph may not do what its author expects
         RecaptureWarning     UserWarning               a graph is captured again; about speed alone
+        PolicyWarning        UserWarning               a policy asked in Python; about speed alone
         LoaderError          RuntimeError              a DataLoader's workers died, or were late
         CommunicationError   RuntimeError              ranks that do not do the same, or are gone
         VMError              RuntimeError              the virtual machine itself
@@ -96,6 +97,7 @@ __all__ = [
     "OutOfMemoryError",
     "OutOfRangeError",
     "PoisonedError",
+    "PolicyWarning",
     "RecaptureWarning",
     "ScheduleError",
     "ShapeError",
@@ -525,6 +527,16 @@ class RecaptureWarning(FlowError, UserWarning):  # noqa: N818 - a warning
     it off, "error" makes it an exception.
 
     >>> issubclass(flow.errors.RecaptureWarning, UserWarning)
+    True
+    """
+
+
+class PolicyWarning(FlowError, UserWarning):  # noqa: N818 - a warning
+    """A policy with `ready` and `pick` could not be compiled, so it is asked in Python.
+
+    It is about speed alone; the text says what is not compiled.
+
+    >>> issubclass(flow.errors.PolicyWarning, UserWarning)
     True
     """
 

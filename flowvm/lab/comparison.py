@@ -20,6 +20,7 @@ from flowvm.lab.machines import Machine
 from flowvm.lab.policies import policy_of
 from flowvm.lab.simulation import Schedule, execution, simulate
 from flowvm.lab.sources import SECOND
+from flowvm.lab.synthetic import launches as repeated
 from flowvm.profiler.front.profiles import Profile
 
 Array = np.ndarray[Any, Any]
@@ -172,6 +173,8 @@ def sweep(
     seeds: Sequence[int] = (0,),
     path: str | Path | None = None,
     progress: bool = True,
+    regst_num: Sequence[int] = (),
+    launches: int = 16,
 ) -> Sweep:
     """Simulate every graph on every machine by every policy, in all cores.
 
@@ -182,12 +185,24 @@ def sweep(
     path       a .csv that is written, and from which what is there already is taken: a sweep that
                was cut short goes on
     progress   a bar, on a terminal
+    regst_num  graphs are of Plans, launched `launches` times with each of these numbers of
+               registers (`graph.config.regst_num`); the number stands behind a graph's name
 
     >>> s = flow.lab.sweep(flow.lab.synthetic("lu", n=4), [1, 2], ["fifo", "heft"])
     >>> len(s.rows), min(s.column("makespan")) > 0
     (4, True)
+    >>> d = flow.lab.Dag([1.0, 1.0], [(0, 1)], stream=[0, 1])
+    >>> m = flow.lab.Machine(streams={0: 1, 1: 1})
+    >>> flow.lab.sweep(d, m, ["fifo"], regst_num=(1, 2)).column("makespan")
+    [32.0, 17.0]
     """
     named = _by_name(dags, "dag")
+    if regst_num:
+        named = {
+            f"{name} x{number}": _launched(dag, launches, number)
+            for name, dag in named.items()
+            for number in regst_num
+        }
     on = _by_name(machines, "machine")
     known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
     if path is not None and Path(path).exists():
@@ -223,6 +238,12 @@ def sweep(
     if path is not None:
         whole.csv(path)
     return whole
+
+
+def _launched(dag: Any, count: int, number: int) -> Any:
+    if callable(dag):
+        return lambda seed: repeated(dag(seed), count, number)
+    return repeated(dag, count, number)
 
 
 SEEDED = ("random", "work_stealing", "pct")

@@ -18,7 +18,7 @@ import numpy as np
 from flowvm.errors import ArgumentError, ConfigError
 from flowvm.lab import formats, loops
 from flowvm.lab.native import call
-from flowvm.lab.sources import of_plan, of_run, of_trace
+from flowvm.lab.sources import costs, of_nodes, of_run, of_trace
 from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.run.run import Run
 from flowvm.vm.watch.trace import Trace
@@ -86,7 +86,8 @@ class Dag:
 
         what     a Profile or its Run: a task for each instruction that computes, as long as it
                  ran; the Trace of `flow.vm.trace`; or a Plan of a graph, a task for each of its
-                 tasks, which cost `cost` (one number, or an array)
+                 tasks, which cost `cost` (one number, an array, or a Profile of level 2 in which
+                 the Plan was replayed)
         issued   of a run: no task may start before Python had issued it
         ArgumentError: it is none of these.
 
@@ -104,7 +105,9 @@ class Dag:
         if isinstance(what, Trace):
             return Dag(**of_trace(what))
         if hasattr(what, "tasks") and hasattr(getattr(what, "graph", None), "nodes"):
-            return Dag(**of_plan(what, cost))
+            if isinstance(cost, Profile):
+                cost = costs(what.graph, cost)
+            return Dag(**of_nodes(what.graph.nodes, cost))
         raise ArgumentError(
             f"Dag.of: expected a Profile, a Run, a Trace or a Plan, got {type(what).__name__}"
         )

@@ -184,7 +184,8 @@ def take(
 def list_schedule(
     mode: int, key: Floats, cost: Floats, kind: Ints, into: Ints, source: Ints, size: Floats,
     out: Ints, follower: Ints, release: Floats, waits: Ints, speed: Floats, rank: Ints,
-    sort: Ints, near: Floats, cores: int, wake: float, handover: float, base: Ints, ready: Ints,
+    sort: Ints, near: Floats, cores: int, python: float, wake: float, handover: float, base: Ints,
+    ready: Ints,
     first: Ints, keys: Floats, items: Ints, spare: Ints, spares: Ints, idle: Floats,
     idle_items: Ints, since: Floats, done: Floats, done_items: Ints, late: Floats, late_items: Ints,
     start: Floats, end: Floats, worker: Ints,
@@ -193,13 +194,15 @@ def list_schedule(
     list of its kind.  How many tasks ran.
 
     Task t has kind[t], worker w is of sort[w], and takes only tasks of that kind; `rank` is the
-    order in which free workers take.  `base` is where a kind's ready list begins, `ready` how long
-    it is, `first` how many of it were taken, of one by arrival; `spare` and `spares` are the same
-    of free workers.
+    order in which free workers take.  Python has one of the cores until time `python`.  `base` is
+    where a kind's ready list begins, `ready` how long it is, `first` how many of it were taken, of
+    one by arrival; `spare` and `spares` are the same of free workers.
     """
     n, workers, kinds = len(cost), len(speed), len(base)
     taken = busy = waiting = 0
     now = dispatcher = 0.0
+    if python > 0.0:
+        busy = push(done, done_items, 0, busy, python, -1)
     for w in range(workers):
         c = sort[w]
         spares[c] = push(idle, idle_items, spare[c], spares[c], float(rank[w]), w)
@@ -238,6 +241,8 @@ def list_schedule(
         while busy > 0 and done[0] <= now:
             w = done_items[0]
             busy = pop(done, done_items, 0, busy)
+            if w < 0:
+                continue
             t = int(since[w])
             since[w] = now
             c = sort[w]
@@ -435,15 +440,18 @@ def batch(
 
 def execute(
     order: Ints, cost: Floats, into: Ints, source: Ints, size: Floats, release: Floats,
-    speed: Floats, near: Floats, cores: int, wake: float, handover: float, free: Floats,
-    core: Floats, core_items: Ints, start: Floats, end: Floats, worker: Ints,
+    speed: Floats, near: Floats, cores: int, python: float, wake: float, handover: float,
+    free: Floats, core: Floats, core_items: Ints, start: Floats, end: Floats, worker: Ints,
 ) -> int:  # fmt: skip
     """Run a static schedule: each worker takes its tasks in this order, which is topological, as
-    soon as they can start.
+    soon as they can start.  Python has one of the cores until time `python`.
     """
     workers = len(speed)
     cores_known = 0
     dispatcher = 0.0
+    short = cores < workers or (python > 0.0 and cores == workers)
+    if python > 0.0 and short:
+        cores_known = push(core, core_items, 0, cores_known, python, -1)
     for t in order:
         w = worker[t]
         came = arrival(t, w, into, source, size, near, workers, release, end, worker)
@@ -453,12 +461,12 @@ def execute(
             begin = max(begin, dispatcher)
         if wake > 0.0 and free[w] < came:
             begin = max(begin, came + wake)
-        if cores < workers and cores_known == cores:
+        if short and cores_known == cores:
             begin = max(begin, core[0])
             cores_known = pop(core, core_items, 0, cores_known)
         start[t], end[t] = begin, begin + cost[t] / speed[w]
         free[w] = end[t]
-        if cores < workers:
+        if short:
             cores_known = push(core, core_items, 0, cores_known, end[t], t)
     return 0
 

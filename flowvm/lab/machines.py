@@ -6,6 +6,7 @@ takes s / link[v, w], and nothing on one worker.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -80,6 +81,8 @@ class Machine:
     wake       seconds until a worker that had nothing to do begins
     handover   seconds that the scheduler takes for each task, one after the other
     memory     bytes that there are, for policies that look; None: no bound
+    shared     Python has one of the cores until the last task is released (see `Dag`'s `release`,
+               and `issued=` of `Dag.of`)
 
     >>> m = flow.lab.Machine(2, link="8GB/s")
     >>> m.workers, float(m.near[0, 1])  # seconds a byte
@@ -96,6 +99,7 @@ class Machine:
         wake: float = 0.0,
         handover: float = 0.0,
         memory: Any = None,
+        shared: bool = False,
     ) -> None:
         if isinstance(streams, Mapping):
             streams = [kind for kind, count in streams.items() for _ in range(count)]
@@ -117,13 +121,14 @@ class Machine:
                 f"Machine: cores is from 1 up, wake and handover from 0, got {cores!r}, {wake!r}, "
                 f"{handover!r}"
             )
-        self.wake, self.handover = float(wake), float(handover)
+        self.wake, self.handover, self.shared = float(wake), float(handover), bool(shared)
         self.memory = None if memory is None else amount(memory, "memory")
 
     @staticmethod
     def here(workers: int | None = None) -> Machine:
         """This machine, measured once a process: how long a worker that sleeps takes to begin, what
-        the scheduler takes an instruction, how fast memory is copied, and the cores there are.
+        the scheduler takes an instruction, how fast memory is copied, and the cores there are, one
+        of which Python has while it issues.
 
         >>> flow.lab.Machine.here().wake > 0
         True
@@ -131,8 +136,8 @@ class Machine:
         known = measurement.measurement()
         workers = config.workers if workers is None else workers
         return Machine(
-            workers, link=known.bandwidth, cores=min(workers, config.workers), wake=known.wake,
-            handover=known.handover,
+            workers, link=known.bandwidth, cores=len(os.sched_getaffinity(0)), wake=known.wake,
+            handover=known.handover, shared=True,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -142,6 +147,7 @@ class Machine:
         if self.near.any():
             parts.append(f"link {1 / self.near[self.near > 0].min():.3g}/s")
         parts += [f"{self.cores} cores"] * (self.cores < self.workers)
+        parts += ["one shared with Python"] * self.shared
         parts += [f"wake {self.wake * 1e6:.3g} us"] * (self.wake > 0)
         parts += [f"handover {self.handover * 1e6:.3g} us"] * (self.handover > 0)
         return f"<Machine of {', '.join(parts)}>"
@@ -152,7 +158,8 @@ class Machine:
         """
         if (self.speeds != 1).any() or self.streams is not None:
             raise ArgumentError("Machine.with_workers: its workers differ; make another Machine")
-        machine = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory)
+        machine = Machine(workers, wake=self.wake, handover=self.handover, memory=self.memory,
+                          shared=self.shared)  # fmt: skip
         if self.near.any():
             machine.near = _near(1 / self.near[self.near > 0].min(), workers)
         elif self.workers == 1:
@@ -160,6 +167,10 @@ class Machine:
         if self.cores < self.workers:
             machine.cores = min(self.cores, workers)
         return machine
+
+    def python(self, dag: Dag) -> float:
+        """The time until which Python has one of the cores; 0: it has none."""
+        return float(dag.release.max(initial=0.0)) if self.shared else 0.0
 
     @property
     def flat(self) -> Array:

@@ -7,7 +7,8 @@ A policy is one of three kinds.
     static    `plan(dag, machine)` gives every task a start, an end and a worker, before anything
               runs.  Compiled.
     stepped   `ready(task, now)` hears of each task that waits for nothing any more, `pick(worker,
-              now)` answers which of them a free worker takes, or -1 for none.  Python.
+              now)` answers which of them a free worker takes, or -1 for none.  Compiled where it
+              can be (`flowvm.lab.compiled`), else asked in Python.
 
 What is shipped has the name it has in the literature, and `paper` says where.  Where a `policy` is
 asked for, a name, a class or an object does.
@@ -31,6 +32,7 @@ from flowvm.lab.native import call
 
 Array = np.ndarray[Any, Any]
 _CLOSE, _LEAST = 1e-5, 1e-8  # how far off a task of the critical path may be: rounding
+_DRAWS = 1 << 31  # numbers that `work_stealing` draws from
 
 
 class Assignment(NamedTuple):
@@ -54,6 +56,7 @@ class Policy:
 
     paper: ClassVar[str] = ""
     mode: ClassVar[int] = loops.KEYED  # of keyed ones: by `key`, or by when tasks became ready
+    is_compiled: ClassVar[bool] = True  # of stepped ones: False: asked in Python, for a debugger
 
     def key(self, dag: Dag, machine: Machine) -> Array | None:
         """A number for each task, the least first; None: this policy is not of that kind."""
@@ -528,7 +531,7 @@ class work_stealing(Policy):  # noqa: N801
 
     def begin(self, dag: Dag, machine: Machine) -> None:
         super().begin(dag, machine)
-        self.rng = np.random.default_rng(self.seed)
+        self.draw = int(np.random.default_rng(self.seed).integers(_DRAWS))
         self.deques: list[deque[int]] = [deque() for _ in range(machine.workers)]
 
     def ready(self, task: int, now: float) -> None:
@@ -537,10 +540,17 @@ class work_stealing(Policy):  # noqa: N801
     def pick(self, worker: int, now: float) -> int:
         if self.deques[worker]:
             return self.deques[worker].pop()
-        victims = [k for k, held in enumerate(self.deques) if held]
-        if not victims:
-            return -1
-        return self.deques[victims[int(self.rng.integers(len(victims)))]].popleft()
+        victims = 0
+        for k in range(len(self.deques)):
+            victims += 1 if self.deques[k] else 0
+        self.draw = (self.draw * 1103515245 + 12345) % _DRAWS
+        chosen = self.draw * victims // _DRAWS
+        for k in range(len(self.deques)):
+            if self.deques[k]:
+                if chosen == 0:
+                    return self.deques[k].popleft()
+                chosen -= 1
+        return -1
 
 
 class memory_aware(Policy):  # noqa: N801
@@ -564,6 +574,7 @@ class memory_aware(Policy):  # noqa: N801
         self.rank = dag.upward()
         self.left = np.diff(dag.out)  # who still waits for a result
         self.live, self.running = 0.0, 0
+        self.passed = list[tuple[float, int]]()  # what there is no room for
 
     def ready(self, task: int, now: float) -> None:
         heapq.heappush(self.heap, (-float(self.rank[task]), task))
@@ -571,27 +582,28 @@ class memory_aware(Policy):  # noqa: N801
     def ended(self, task: int, now: float) -> None:
         """A task is over: its operands may be what nobody waits for any more."""
         self.running -= 1
-        dag = self.dag
-        for source in dag.source[dag.into[task] : dag.into[task + 1]].tolist():
+        for edge in range(self.dag.into[task], self.dag.into[task + 1]):
+            source = self.dag.source[edge]
             self.left[source] -= 1
             if self.left[source] == 0:
-                self.live -= float(dag.nbytes[source])
+                self.live -= float(self.dag.nbytes[source])
         if self.left[task] == 0:
-            self.live -= float(dag.nbytes[task])
+            self.live -= float(self.dag.nbytes[task])
 
     def pick(self, worker: int, now: float) -> int:
-        passed, pick = [], -1
+        pick = -1
         while self.heap and pick < 0:
-            item = heapq.heappop(self.heap)
-            if self.live + self.dag.nbytes[item[1]] <= self.most:
-                pick = item[1]
+            rank, task = heapq.heappop(self.heap)
+            if self.live + self.dag.nbytes[task] <= self.most:
+                pick = task
             else:
-                passed.append(item)
-        if pick < 0 and passed and self.running == 0:
-            pick = min(passed, key=lambda item: float(self.dag.nbytes[item[1]]))[1]
-            passed = [item for item in passed if item[1] != pick]
-        for item in passed:
-            heapq.heappush(self.heap, item)
+                self.passed.append((rank, task))
+        if pick < 0 and self.passed and self.running == 0:
+            pick = min(self.passed, key=lambda item: self.dag.nbytes[item[1]])[1]
+        while self.passed:
+            rank, task = self.passed.pop()
+            if task != pick:
+                heapq.heappush(self.heap, (rank, task))
         if pick >= 0:
             self.live += float(self.dag.nbytes[pick])
             self.running += 1

@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from flowvm.errors import ArgumentError
+from flowvm.errors import ArgumentError, PolicyWarning
 from flowvm.lab import loops
+from flowvm.lab.compiled import compiled
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Machine
 from flowvm.lab.policies import Policy, adversarial, fifo, lifo, pct, policy_of, random
 from flowvm.lab.simulation import Schedule
-from flowvm.vm.engine.scheduling import Rule
+from flowvm.vm.callers.lines import warn
+from flowvm.vm.engine.engine import engine
+from flowvm.vm.engine.scheduling import Rule, lanes_of
 from flowvm.vm.machine.words import POL
 
 Array = np.ndarray[Any, Any]
@@ -35,8 +38,16 @@ def rule_of(policy: Any, seed: int | None, like: Any, streams: Sequence[int]) ->
     machine = Machine(max(1, len(streams)))
     dag = like if like is None or isinstance(like, Dag) else Dag.of(like)
     if rule.stepped:
+        machine = Machine(len(lanes_of(engine, streams)))
         rule.begin(dag if dag is not None else Dag([]), machine)
-        return Rule(rule.name, POL.ASKED, asked=rule)
+        native = compiled(rule, MANY)
+        if not native.why:
+            kept = (native.address, native.state)
+            return Rule(rule.name, POL.ASKED, asked=(rule, native), native=kept)
+        if rule.is_compiled:
+            warn(f"policy {rule.name} is asked in Python, 100 us an instruction: {native.why}",
+                 PolicyWarning)  # fmt: skip
+        return Rule(rule.name, POL.ASKED, asked=rule, why=native.why)
     if isinstance(rule, (fifo, lifo)):
         mode = POL.ARRIVAL if rule.mode == loops.ARRIVAL else POL.LATEST
         return Rule(rule.name, mode)

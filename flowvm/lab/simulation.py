@@ -1,7 +1,8 @@
 """A graph of work run on a machine that is not there.
 
-Keyed policies and static schedules run compiled; a policy with `ready` and `pick` of its own is
-stepped in Python, by the same rules: whenever a worker is free it asks, the fastest first.
+Keyed policies and static schedules run compiled.  A policy with `ready` and `pick` of its own is
+asked by the same rules, compiled where it can be, else in Python: whenever a worker is free it
+asks, the fastest first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowvm.errors import ArgumentError, ScheduleError
-from flowvm.lab import loops
+from flowvm.lab import loops, stepping
+from flowvm.lab.compiled import Native, compiled
 from flowvm.lab.graphs import Dag
 from flowvm.lab.machines import Bounds, Machine, bounds
 from flowvm.lab.native import call
@@ -24,6 +26,7 @@ from flowvm.profiler.front.profiles import Profile
 Array = np.ndarray[Any, Any]
 ROUNDING = 1e-9  # of times in a schedule that somebody else made
 MOST_TASKS = 12  # of graphs that `optimal` tries every order of
+WORTH = 1000  # tasks from which a policy that is asked is compiled: below, Python is as fast
 
 
 class Checked(NamedTuple):
@@ -46,13 +49,15 @@ class Schedule:
     ) -> None:
         self.dag, self.machine, self.policy = dag, machine, policy
         self.start, self.end, self.worker = start, end, worker
+        self.asked = ""  # of a policy with `pick`: "compiled", or "in Python" and why
 
     def __repr__(self) -> str:
         best = self.bounds.best
         share = f", {self.makespan / best:.3g} times the bound" if best > 0 else ""
+        asked = f", asked {self.asked}" if self.asked not in ("", "compiled") else ""
         return (
             f"<Schedule of {len(self.dag)} tasks by {self.policy or 'nobody'} on "
-            f"{self.machine.workers} workers: {self.makespan:.4g} s{share}>"
+            f"{self.machine.workers} workers: {self.makespan:.4g} s{share}{asked}>"
         )
 
     @property
@@ -163,9 +168,10 @@ def simulate(dag: Dag, machine: Machine | int = 1, policy: Any = "fifo") -> Sche
     if assignment is not None:
         schedule = Schedule(dag, machine, *assignment, policy=rule.name)
         plain = machine.wake == 0 and machine.handover == 0 and machine.cores >= machine.workers
+        plain = plain and not machine.shared
         return schedule if plain else execution(schedule)
     if rule.stepped:
-        return _stepped(dag, machine, rule)
+        return _asked(dag, machine, rule)
     return _listed(dag, machine, rule)
 
 
@@ -177,8 +183,8 @@ def execution(planned: Schedule) -> Schedule:
     start, end, worker = np.zeros(len(dag)), np.zeros(len(dag)), planned.worker.copy()
     call(
         loops.execute, planned.order, dag.cost, dag.into, dag.source, dag.size, dag.release,
-        machine.speeds, machine.flat, machine.cores, machine.wake, machine.handover,
-        np.zeros(machine.workers), np.zeros(machine.workers + 1),
+        machine.speeds, machine.flat, machine.cores, machine.python(dag), machine.wake,
+        machine.handover, np.zeros(machine.workers), np.zeros(machine.workers + 1),
         np.zeros(machine.workers + 1, np.int64), start, end, worker,
     )  # fmt: skip
     return Schedule(dag, machine, start, end, worker, planned.policy)
@@ -205,18 +211,73 @@ def _listed(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     ran = call(
         loops.list_schedule, policy.mode, key, dag.cost, kind, dag.into, dag.source, dag.size,
         dag.out, dag.follower, dag.release, dag.waits.copy(), machine.speeds, _speed_rank(machine),
-        sort, machine.flat, machine.cores, machine.wake, machine.handover, base.astype(np.int64),
+        sort, machine.flat, machine.cores, machine.python(dag), machine.wake, machine.handover,
+        base.astype(np.int64),
         np.zeros(kinds, np.int64), np.zeros(kinds, np.int64), np.empty(n), np.empty(n, np.int64),
         spare.astype(np.int64), np.zeros(kinds, np.int64), np.empty(workers),
-        np.empty(workers, np.int64), np.full(workers, -1.0), np.empty(workers),
-        np.empty(workers, np.int64), np.empty(n), np.empty(n, np.int64), start, end, worker,
+        np.empty(workers, np.int64), np.full(workers, -1.0), np.empty(workers + 1),
+        np.empty(workers + 1, np.int64), np.empty(n), np.empty(n, np.int64), start, end, worker,
     )  # fmt: skip
     assert ran == n, (ran, n)
     return Schedule(dag, machine, start, end, worker, policy.name)
 
 
+def _asked(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
+    """Ask a policy that has `ready` and `pick`, compiled where it can be."""
+    if len(dag) < WORTH:
+        schedule = _stepped(dag, machine, policy)
+        schedule.asked = f"in Python: of fewer than {WORTH} tasks"
+        return schedule
+    policy.by = -1
+    policy.begin(dag, machine)
+    native = compiled(policy, len(dag))
+    if native.why:
+        schedule = _stepped(dag, machine, policy)
+        schedule.asked = f"in Python: {native.why}"
+        return schedule
+    return _compiled(dag, machine, policy, native)
+
+
+def _compiled(dag: Dag, machine: Machine, policy: Policy, native: Native) -> Schedule:
+    """Simulate by a policy that has begun, and was compiled."""
+    n, workers = len(dag), machine.workers
+    kind, sort, _ = machine.kinds(dag)
+    order = np.argsort(-machine.speeds, kind="stable").astype(np.int64)
+    start, end, worker = np.zeros(n), np.zeros(n), np.full(n, -1, np.int64)
+    told, ends = np.zeros(3, np.int64), int(hasattr(policy, "ended"))
+    ran = call(
+        stepping.simulate, native.address, native.state.ctypes.data, native.state, ends, dag.cost,
+        kind, dag.into, dag.source, dag.size, dag.out, dag.follower, dag.release, dag.waits.copy(),
+        machine.speeds, order, sort, machine.flat, machine.cores, machine.python(dag),
+        machine.wake, machine.handover, np.zeros(workers, np.int64), np.zeros(n, np.int64),
+        np.zeros(workers, np.int64), np.zeros(workers), np.zeros(workers + 1),
+        np.zeros(workers + 1, np.int64), np.zeros(n),
+        np.zeros(n, np.int64), start, end, worker, told,
+    )  # fmt: skip
+    wrong, task, where = told.tolist()
+    if wrong == stepping.RAISED:  # the same once more, in Python, says what is raised and where
+        return _stepped(dag, machine, policy)
+    if wrong == stepping.UNREADY:
+        raise ScheduleError(f"policy {policy.name} picks task {task}, which is not ready")
+    if wrong == stepping.OTHER_KIND:
+        raise ScheduleError(_of_another_stream(policy, dag, task, where))
+    if ran < n:
+        raise ScheduleError(_too_few(policy, ran, n))
+    schedule = Schedule(dag, machine, start, end, worker, policy.name)
+    schedule.asked = "compiled"
+    return schedule
+
+
+def _of_another_stream(policy: Policy, dag: Dag, task: int, worker: int) -> str:
+    return f"policy {policy.name} gives worker {worker} a task of stream {dag.stream[task]}"
+
+
+def _too_few(policy: Policy, ran: int, tasks: int) -> str:
+    return f"policy {policy.name} runs {ran} of {tasks} tasks: it picks none while some are ready"
+
+
 def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
-    """Simulate in Python: the twin of `loops.list_schedule`, for policies that are asked."""
+    """Simulate in Python, asking a policy: the twin of `stepping.simulate`."""
     n = len(dag)
     kind, sort, _ = machine.kinds(dag)
     waits, out, follower = dag.waits.tolist(), dag.out.tolist(), dag.follower.tolist()
@@ -228,6 +289,8 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
     done: list[tuple[float, int, int]] = []
     late: list[tuple[float, int]] = []
     taken, dispatcher, now = 0, 0.0, 0.0
+    if (until := machine.python(dag)) > 0:
+        done.append((until, -1, -1))
     ended = getattr(policy, "ended", None)
     policy.by = -1
     policy.begin(dag, machine)
@@ -252,9 +315,7 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
             if not is_ready[task]:
                 raise ScheduleError(f"policy {policy.name} picks task {task}, which is not ready")
             if kind[task] != sort[w]:
-                raise ScheduleError(
-                    f"policy {policy.name} gives worker {w} a task of stream {dag.stream[task]}"
-                )
+                raise ScheduleError(_of_another_stream(policy, dag, task, w))
             is_ready[task] = False
             begin = max(now, loops.arrival(
                 task, w, dag.into, dag.source, dag.size, near, machine.workers, dag.release, end,
@@ -275,6 +336,8 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
         now = min([e[0] for e in done[:1]] + [e[0] for e in late[:1]])
         while done and done[0][0] <= now:
             _, w, task = heapq.heappop(done)
+            if w < 0:
+                continue
             since[w] = now
             free.append(w)
             policy.by = w
@@ -290,9 +353,7 @@ def _stepped(dag: Dag, machine: Machine, policy: Policy) -> Schedule:
             is_ready[task] = True
             policy.ready(task, now)
     if taken < n:
-        raise ScheduleError(
-            f"policy {policy.name} runs {taken} of {n} tasks: it picks none while some are ready"
-        )
+        raise ScheduleError(_too_few(policy, taken, n))
     return Schedule(dag, machine, start, end, worker, policy.name)
 
 

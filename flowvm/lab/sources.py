@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from flowvm.errors import ArgumentError
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.graph.logical.nodes import OpNode
+from flowvm.profiler.front.profiles import Profile
 from flowvm.profiler.run.run import Run
 from flowvm.vm.machine.edges import connect
 from flowvm.vm.machine.words import KIND, OPERAND
 from flowvm.vm.watch.trace import Trace
+from flowvm.vm.watch.work import flops_of
 
 Array = np.ndarray[Any, Any]
 Columns = dict[str, Any]  # the arguments of a Dag
 WORK = (KIND.OP_CALL, KIND.CALLBACK, KIND.LAUNCH)  # kinds of instructions that compute
 SECOND = 1e9  # nanoseconds
+# of a task that nobody has measured: seconds, bytes and operations a second
+CALL, BYTES, FLOPS = 1e-6, 8e9, 2e10
 
 
 def of_run(run: Run, issued: bool) -> tuple[Columns, Array]:
@@ -60,9 +68,10 @@ def of_trace(trace: Trace) -> Columns:
     }
 
 
-def of_plan(plan: Any, cost: Any) -> Columns:
-    """The tasks of a Plan: edges by what they read and write, as the scheduler would make them."""
-    nodes = plan.graph.nodes
+def of_nodes(nodes: Sequence[OpNode], cost: Any) -> Columns:
+    """The nodes of a graph, or of its Plan: edges by what they read and write, as the scheduler
+    would make them.
+    """
     owner, tensor, writes, sizes = [], [], [], []
     numbers: dict[Any, int] = {}
     nbytes = np.zeros(len(nodes))
@@ -86,3 +95,31 @@ def of_plan(plan: Any, cost: Any) -> Columns:
         "nbytes": nbytes,
         "hazard": edges.hazard,
     }
+
+
+def costs(graph: LogicalGraph, like: Any) -> Array:
+    """Seconds of each node: measured ones of a Profile of level 2 that replayed the same graph,
+    those of a function of a node, or an estimate by bytes and operations.  ArgumentError: the
+    profile's Plan has other tasks.
+    """
+    nodes = graph.nodes
+    if isinstance(like, Profile):
+        rows = like.plan().tasks
+        at = {row.number: row for row in rows}
+        names = [at[k].op if k in at else "" for k in range(len(nodes))]
+        if len(rows) != len(nodes) or names != [node.operator.name for node in nodes]:
+            raise ArgumentError(
+                f"schedule: {graph.name} has {len(nodes)} tasks, and the Plan of the profile "
+                f"{len(rows)}, or others; record its replays without a schedule"
+            )
+        if not any(row.count for row in rows):
+            raise ArgumentError("schedule: like= is a profile of level=2, which has tasks' times")
+        return np.array([at[k].each for k in range(len(nodes))]) / SECOND
+    return np.array([like(node) if callable(like) else estimate(node) for node in nodes])
+
+
+def estimate(node: OpNode) -> float:
+    """Seconds of a node that nobody has measured."""
+    metas = [operand.meta for operand in (*node.outputs, *node.inputs)]
+    nbytes = sum(meta.numel * meta.dtype.itemsize for meta in metas)
+    return CALL + nbytes / BYTES + flops_of(node.operator.name, metas) / FLOPS

@@ -66,5 +66,8 @@ def test_registers_are_a_knob():
     makespan = dict(zip(made.column("dag"), made.column("makespan"), strict=True))
     # one register: a launch's second task keeps the first of the next from its register
     assert makespan["1"] > makespan["2"] == makespan["3"] == 1 + 10 * 2 + 1
+    turned = lab.sweep({"plan": dag}, machine, ["fifo"], regst_num=(1, 2), launches=10)
+    assert turned.column("dag") == ["plan x1", "plan x2"]
+    assert turned.column("makespan") == [makespan["1"], makespan["2"]]
     with pytest.raises(ArgumentError, match="from 1 up"):
         lab.launches(dag, 0)

@@ -99,9 +99,9 @@ class Keyed(lab.Policy):
 
 def test_stepped_and_compiled_policies_are_one(rng):
     for link, wake, cores in ((None, 0.0, 3), (1.0, 0.2, 3), (2.0, 0.1, 2)):
-        dag = random_dag(rng, 40, 0.1)
+        dag = random_dag(rng, 40, 0.1).with_release(np.arange(40) * 0.1)
         machine = lab.Machine(speeds=[1, 2, 1.5], link=link, wake=wake, handover=wake / 10,
-                              cores=cores)  # fmt: skip
+                              cores=cores, shared=cores == 2)  # fmt: skip
         a, b = lab.simulate(dag, machine, Keyed), lab.simulate(dag, machine, Stepped)
         assert np.array_equal(a.worker, b.worker)
         assert np.allclose(a.start, b.start)
@@ -194,6 +194,21 @@ def test_executed_is_what_was_planned_on_a_plain_machine():
     assert ran.makespan <= planned.makespan * (1 + 1e-12)
     slow = lab.Machine(3, link=1.0, wake=0.1, handover=0.01, cores=2)
     assert lab.simulate(planned.dag, slow, "heft").makespan > planned.makespan
+
+
+@pytest.mark.parametrize("policy", ["fifo", "heft", Stepped])
+def test_python_has_a_core_while_it_issues(policy):
+    dag = lab.Dag([1.0] * 4, release=[0.0, 1.0, 2.0, 3.0])
+    alone = lab.simulate(dag, lab.Machine(2, cores=1, shared=True), policy)
+    assert (alone.start >= 3.0).all()  # the one core is Python's until then
+    assert alone.makespan == 7.0
+    beside = lab.simulate(dag, lab.Machine(2, cores=2, shared=True), policy)
+    assert beside.makespan == 4.0
+    busy = lab.Dag([2.0] * 4, release=[0.0, 0.0, 0.0, 3.0])
+    assert lab.simulate(busy, lab.Machine(2, cores=2), policy).makespan == 5.0
+    shared = lab.simulate(busy, lab.Machine(2, cores=2, shared=True), policy)
+    shared.verify()
+    assert shared.makespan == 6.0  # one at a time until 3
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from tools.bench import (
     products,
     reading,
     recorder,
+    scheduling,
     startup,
     targets,
     top,
@@ -35,7 +36,7 @@ from tools.bench import (
 )  # fmt: skip
 from tools.bench.measure import Result, import_jax
 
-GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,startup,vmap"
+GROUPS = "eager,reading,kernels,products,graph,recorder,top,machine,scheduling,startup,vmap"
 
 
 def _peers(names: str) -> dict[str, Any]:
@@ -69,6 +70,8 @@ def _all(groups: list[str], options: argparse.Namespace) -> Iterator[Result]:
         yield from top.results(rounds)
     if "machine" in groups:
         yield from machine.results(rounds)
+    if "scheduling" in groups:
+        yield from scheduling.results(rounds)
     if "vmap" in groups:
         yield from vmap.results(found, rounds, only)
     if "startup" in groups:

@@ -42,6 +42,7 @@ INPUTS, VARIABLES, LOCALS = (0, 1), (2, 3), (4, 5, 6)
 KINDS = {"new": 8, "update": 6, "view": 2, "select": 1}
 OPTIONS = {"new": list(NEW), "update": list(UPDATE), "view": list(VIEW), "select": [""]}
 BETWEEN = ["nothing", "update", "use", "delete", "again"]
+PLACED = ("", "", "", "random", "pct", "work_stealing")  # who gives tasks their streams; "": code
 
 
 # --- cases ----------------------------------------------------------------------------------------
@@ -62,6 +63,7 @@ def case(seed: int) -> dict[str, Any]:
         "dtype": "int64" if whole else "float64",
         "off": sorted(set(off)),
         "regst_num": rng.choice([1, 2]),
+        "placed": f"{policy}:{rng.randrange(100)}" if (policy := rng.choice(PLACED)) else "",
         "verify": rng.random() < 0.4,
         "writes": writes,
         "values": rng.randrange(1 << 30),
@@ -90,7 +92,8 @@ def _call(rng: random.Random, last: bool) -> list[Any]:
 def kind(case: Any) -> str:
     """See `tools.campaign.__main__`."""
     streams = len({step[2] for step in case["steps"]})
-    return f"{streams} streams, regst_num {case['regst_num']}"
+    placed = f", placed by {case['placed'].partition(':')[0]}" if case.get("placed") else ""
+    return f"{streams} streams, regst_num {case['regst_num']}{placed}"
 
 
 def parts(case: Any) -> list[Any]:
@@ -147,6 +150,8 @@ class Run:
             self.function = flow.compile(self.program.__call__)
             self.function.config.disable(*case["off"])
             self.function.config.regst_num = case["regst_num"]
+            if case.get("placed"):
+                self.function.config.schedule(case["placed"], streams=self.streams)
             self._call(0, "", [flow.tensor(a) for a in _drawn(case, 1)[:2]])
             for v, a in zip(self.program.variables, self.program.start, strict=True):
                 v.copy_(flow.tensor(a))

@@ -63,7 +63,7 @@ KINDS = {
     "new": 90, "update": 90, "view": 24, "slow": 6, "odd": 6, "bad": 2, "bad_update": 1,
     "delete": 18, "read": 9, "sync": 2, "burst": 3,
 }  # fmt: skip
-POLICIES = ("", "", "random", "pct", "adversarial", "lifo")  # "": none
+POLICIES = ("", "", "random", "pct", "adversarial", "lifo", "work_stealing")  # "": none
 OPTIONS = {"new": list(NEW), "update": list(UPDATE), "view": list(VIEW)}
 
 
@@ -340,7 +340,7 @@ def _scheduling(case: Any, streams: list[Any]) -> Any:
     """The policy that the scheduler takes ready instructions by, if one is asked for."""
     if not case.get("policy"):
         return contextlib.nullcontext()
-    seed = case["seed"] if case["policy"] in ("random", "pct") else None
+    seed = case["seed"] if case["policy"] in ("random", "pct", "work_stealing") else None
     return flow.vm.schedule(
         case["policy"], seed=seed, depth=case["depth"], streams=streams if case["shared"] else ()
     )

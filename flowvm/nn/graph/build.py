@@ -181,7 +181,11 @@ class GraphBuild(Holding):
             in_flight=count,
             abreast=count if stays_in_stage(graph.nodes, modules) else 1,
         )
-        return optimize(settings, without, told)
+        optimized = optimize(settings, without, told)
+        place = self.config.placement
+        if place is None or meets or graph.written_inputs():
+            return optimized
+        return place(optimized)
 
     def _capture(self, structure: Any, leaves: Sequence[Tensor], breaks: Breaks) -> Compiled | None:
         """Run `build` under capture: what runs it, or its last segment, from now on."""

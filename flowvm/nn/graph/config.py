@@ -11,13 +11,21 @@ by itself: `Graph` and the passes read it.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from flowvm.errors import ArgumentError, ArgumentTypeError
 from flowvm.graph.passes.order import ORDERS
 from flowvm.graph.passes.passes import PASSES, pass_names
+from flowvm.loading.lazy import lazy
 from flowvm.meta.dtype import DType, float16
 from flowvm.nn.module import Module
+from flowvm.streams import Stream
+
+if TYPE_CHECKING:
+    from flowvm.lab import placement
+else:
+    placement = lazy("flowvm.lab.placement")
 
 
 class GraphConfig:
@@ -32,6 +40,7 @@ class GraphConfig:
     zero                         stage of ZeRO, 0 without, and the fewest elements that are cut
     auto_parallel                the fewest elements of parameters for which sbp is searched, or 0
     every                        of how many calls one is run eagerly, too, and compared; 0 of none
+    placement                    of `schedule`: the policy that gives tasks their streams, or None
     regst_num                    calls that may be in flight at one time, if build uses several
                                  streams: how many copies of each register there are (2)
     key                          all of it, hashable; another object after each change
@@ -46,6 +55,7 @@ class GraphConfig:
         self._checkpoints: tuple[Any, ...] = ()
         self._order = ORDERS[0]
         self._regst_num = 2
+        self._placement: placement.Placement | None = None
         self._zero = (0, 0)
         self._auto_parallel = 0
         self._every = 0
@@ -61,6 +71,7 @@ class GraphConfig:
             self._regst_num,
             self._zero,
             self._auto_parallel,
+            self._placement,
         )
 
     # --- passes -------------------------------------------------------------------------------
@@ -285,6 +296,40 @@ class GraphConfig:
         self._regst_num = value
         self._changed()
 
+    @property
+    def placement(self) -> placement.Placement | None:
+        """The policy that gives tasks their streams."""
+        return self._placement
+
+    def schedule(
+        self,
+        policy: Any = None,
+        streams: Sequence[Stream | None] = (),
+        *,
+        like: Any = None,
+        machine: Any = None,
+    ) -> None:
+        """Let a policy of `flow.lab` give each task a stream and a place in its order; without a
+        policy, tasks have the streams that `build` names.
+
+        streams   flow.Streams, at least two, None for the default one; the workers of the policy
+        like      what tasks cost: a profile of level 2 in which the graph was replayed without a
+                  schedule, or a function of a node; without, an estimate by bytes and operations
+        machine   a lab.Machine of as many workers, if links or speeds are to count
+        ArgumentError: no such policy, fewer streams.  A capture of a graph on a device, or with
+        micro-batches, is a CaptureError.
+        """
+        if policy is None:
+            self._placement = None
+        else:
+            several = list(streams)
+            for one in several:
+                _expect(one, (Stream, type(None)), "schedule", "streams")
+            if len(set(several)) < 2 or len(set(several)) < len(several):
+                raise ArgumentError(f"schedule: at least two different streams, got {streams!r}")
+            self._placement = placement.Placement(policy, several, like, machine)
+        self._changed()
+
     # --- in print -----------------------------------------------------------------------------
 
     def settings(self) -> list[str]:
@@ -301,6 +346,8 @@ class GraphConfig:
             parts.append(f"order {self._order}")
         if self._regst_num != 2:
             parts.append(f"regst_num {self._regst_num}")
+        if self._placement is not None:
+            parts.append(repr(self._placement))
         if self._zero[0]:
             parts.append(f"ZeRO stage {self._zero[0]}")
         if self._auto_parallel:

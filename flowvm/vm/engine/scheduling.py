@@ -50,6 +50,8 @@ class Rule(NamedTuple):
     table    (key, stream or -1) of instructions by number, an int64 array of two columns
     wraps    behind its end the table begins anew
     asked    of ASKED: has `begin()`, `ready(task, now)` and `pick(worker, now)`
+    native   of ASKED: (address, state) of these compiled, see POL.NATIVE
+    why      of ASKED: why it is asked in Python, if it is
     """
 
     name: str
@@ -57,6 +59,8 @@ class Rule(NamedTuple):
     table: Array | None = None
     wraps: bool = False
     asked: Any = None
+    native: tuple[int, Array] | None = None
+    why: str = ""
 
 
 # (policy, seed, like, streams) -> Rule; set by whoever knows policies by name
@@ -157,10 +161,17 @@ class Scheduling(Switched):
         words[POL.LOG], words[POL.LOG_ROWS] = self._log.ctypes.data, LOG_ROWS
         words[POL.DEPTH], words[POL.GATHERED] = self.depth, int(self.gather)
         words[POL.POOL] = sum(1 << stream for stream in self.streams)
-        words[POL.TOLD] = -1
+        words[POL.TOLD] = words[POL.ENDED_ON] = -1
         ranks = (words[STR.AT + k * STR.WORDS + STR.PRIORITY] for k in range(vm.streams))
         words[POL.RANKED] = int(any(ranks))
-        if rule.asked is not None:
+        if rule.native is not None:
+            address, self._state = rule.native
+            lanes = lanes_of(vm, self.streams)
+            self._table = np.array([(lane, -1) for lane in lanes], np.int64)
+            words[POL.TABLE], words[POL.ROWS] = self._table.ctypes.data, len(self._table)
+            words[POL.NATIVE], words[POL.STATE] = address, self._state.ctypes.data
+            words[POL.BEGUN] = time.monotonic_ns()
+        elif rule.asked is not None:
             self._asking = Asking(self.vm, rule.asked, self.streams)
             self._asking.start()
         words[POL.KIND] = rule.kind  # last: from here on it counts
@@ -179,17 +190,41 @@ class Scheduling(Switched):
         self.lanes = (rows[:, 1] >> ENT.BITS).tolist()
 
     def _undo(self) -> None:
+        failed = wrong = 0
         if self._is_on:
             self.vm.at_rest(self._end)
+            failed, wrong = int(self.vm.words[POL.FAILED]), int(self.vm.words[POL.WRONG])
         self._is_on = False
         if self._asking is not None:
             self._asking.close()
             asking, self._asking = self._asking, None
             if asking.error is not None:
                 raise asking.error
+        if failed:
+            raise ScheduleError(f"policy {self.rule.name} {_WRONG[failed].format(wrong)}")
 
     def _end(self) -> None:
-        self.vm.words[POL.KIND] = self.vm.words[POL.GATHERED] = 0
+        self.vm.words[POL.KIND] = self.vm.words[POL.GATHERED] = self.vm.words[POL.NATIVE] = 0
+
+    @property
+    def asked(self) -> str:
+        """Return "compiled", or "in Python" and why, of a policy with `pick`; else ""."""
+        if self.rule.kind != POL.ASKED:
+            return ""
+        return "compiled" if self.rule.native is not None else f"in Python: {self.rule.why}"
+
+
+_WRONG = {
+    POL.RAISED: "raises where Python would (it was compiled); with `is_compiled = False` in its "
+    "class it is stepped in Python, which says what and where",
+    POL.UNREADY: "picks task {0}, which is not ready",
+    POL.IDLE: "picks none of the ready tasks, and nothing runs",
+}
+
+
+def lanes_of(vm: Any, streams: Sequence[int]) -> list[int]:
+    """The streams that are workers to a policy that is asked."""
+    return list(streams) or [CALL_STREAM, *range(FIRST_USER_STREAM, vm.streams)]
 
 
 class Replay(Scheduling):
@@ -241,7 +276,7 @@ class Asking(threading.Thread):
     def __init__(self, vm: Any, policy: Any, streams: Sequence[int]) -> None:
         super().__init__(name="flowvm-policy", daemon=True)
         self.vm, self.policy = vm, policy
-        self.lanes = list(streams) or [CALL_STREAM, *range(FIRST_USER_STREAM, vm.streams)]
+        self.lanes = lanes_of(vm, streams)
         self.closed, self.begun = False, time.monotonic()
         self.error: BaseException | None = None
 

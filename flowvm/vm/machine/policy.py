@@ -32,14 +32,15 @@ def enter(m: Words, slot: int) -> None:
         if m[POL.WRAPS] != 0 and m[POL.ROWS] > 0:
             row = number % m[POL.ROWS]
         m[at + PRI.NUMBER], m[at + PRI.KEY] = number, FAR + number
+        m[PRI.AT + (number & RING.SLOT_MASK) * PRI.WORDS + PRI.SLOT] = slot
         if row < m[POL.ROWS]:
             m[at + PRI.KEY] = load_word(m[POL.TABLE] + 16 * row)
             m[at + PRI.BOUND] = load_word(m[POL.TABLE] + 16 * row + 8)
 
 
 def news(m: Words) -> int:
-    """A number that changes whenever something became ready or was done."""
-    return m[POL.ARRIVED] + m[CTL.N_DONE]
+    """A number that grows whenever something became ready, was done, or somebody began to wait."""
+    return 2 * (m[POL.ARRIVED] + m[CTL.N_DONE]) + m[POL.WAITERS]
 
 
 def arrive(m: Words, slot: int) -> bool:
@@ -47,6 +48,7 @@ def arrive(m: Words, slot: int) -> bool:
     (waits and releases do not).
     """
     m[POL.ARRIVED] += 1
+    m[PRI.AT + slot * PRI.WORDS + PRI.AFTER] = m[POL.ENDED_ON]
     if m[POL.KIND] == POL.ARRIVAL:
         m[PRI.AT + slot * PRI.WORDS + PRI.KEY] = m[POL.ARRIVED]
     elif m[POL.KIND] == POL.LATEST:

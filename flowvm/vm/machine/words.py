@@ -552,6 +552,9 @@ class POL(Record):
     LAST = line("of ORDER: keys below are places in it")
     LOG = field("address of (number, entry | stream << ENT.BITS) of what was dispatched")
     LOG_ROWS = field("how many it has room for")
+    NATIVE = field("of ASKED: address of a compiled policy; 0: its thread answers")
+    STATE = field("of ASKED: address of the compiled policy's words; the first is its answer")
+    BEGUN = field("of ASKED: when it began, in nanoseconds")
     CHOICE = field("of ASKED: the slot that was chosen, or -1", by="the policy's thread")
     LANE = field("of ASKED: the stream for it", by="the policy's thread")
     ANSWER = field("of ASKED: the last question that was answered", by="the policy's thread")
@@ -563,14 +566,20 @@ class POL(Record):
     ASTRAY = field("of ORDER: times that it could not come", by=SCHEDULER)
     LOGGED = field("of those that compute, how many were dispatched", by=SCHEDULER)
     STALLED = field("1: waited long enough for somebody to wait", by=SCHEDULER)
+    FAILED = field("of a compiled policy: how it was wrong, one of those below", by=SCHEDULER)
+    WRONG = field("of a compiled policy: the task that it was wrong about", by=SCHEDULER)
+    ENDED_ON = field("the stream whose instruction is completed now", by=SCHEDULER)
+    HEARD = field("of a compiled policy: what ARRIVED was when it heard of all", by=SCHEDULER)
     TOLD = line("of ASKED: what `news` was at the last answer that chose nothing", by=SCHEDULER)
 
     # by arrival, the first or the last first; by the table; in the table's order and no other; by
     # whom it asks
     ARRIVAL, LATEST, KEYED, ORDER, ASKED = 1, 2, 3, 4, 5
+    RAISED, UNREADY, IDLE = 1, 2, 3  # of FAILED
+    HEAR, PICK, END = 0, 1, 2  # what a compiled policy is asked
 
 
-@region(_SLOTS, words=4, by=SCHEDULER)
+@region(_SLOTS, words=8, by=SCHEDULER)
 class PRI(Region):
     """Words of a policy about the instruction in a slot."""
 
@@ -578,6 +587,8 @@ class PRI(Region):
     KEY = field("the least goes first")
     BOUND = field("the stream of a pool that it must go to, or -1")
     HEARD = field("1: its policy was told that it is ready", by="the policy's thread")
+    AFTER = field("the stream that made it ready, or -1")
+    SLOT = field("by the number, not by the slot: the slot of the instruction with that number")
 
 
 @record()

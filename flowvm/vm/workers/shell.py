@@ -58,6 +58,7 @@ from flowvm.vm.workers.actors import (
     tell_sources,
 )
 from flowvm.vm.workers.allocator import trim
+from flowvm.vm.workers.asked import choose_compiled, ended
 from flowvm.vm.workers.device import (
     close_passed,
     enter,
@@ -186,7 +187,10 @@ def step(m: Words) -> int:
             while m[at + STR.COLLECTED] < done:
                 collected = m[at + STR.COLLECTED]
                 m[at + STR.COLLECTED] = collected + 1
-                complete(m, m[QUE.AT + stream * RING.SLOTS + (collected & RING.SLOT_MASK)])
+                slot = m[QUE.AT + stream * RING.SLOTS + (collected & RING.SLOT_MASK)]
+                if m[POL.KIND] == POL.ASKED:
+                    ended(m, slot, stream)
+                complete(m, slot)
                 did += 1
     if level != 0:
         see(m)
@@ -236,7 +240,9 @@ def next_one(m: Words) -> int:
 
 
 def ask(m: Words) -> int:
-    """Let the policy's thread choose, in Python.  Wait for its answer, a slot, or -1."""
+    """Let the policy choose: its function, or its thread in Python, for whose answer this one
+    waits.  Return a slot, or -1.
+    """
     if m[POL.GATHERED] != 0 and m[POL.WAITERS] == 0 and m[POL.STALLED] == 0:
         return -1
     slot = m[CTL.READY_FIRST]
@@ -244,6 +250,9 @@ def ask(m: Words) -> int:
         slot = m[INS.AT + slot * INS.WORDS + INS.NEXT]
     if slot < 0:
         return -1
+    if m[POL.NATIVE] != 0:
+        m[POL.STALLED] = 0
+        return choose_compiled(m)
     told = news(m)
     question = m[POL.ASK] + 1
     store_release(m, POL.ASK, question)

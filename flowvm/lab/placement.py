@@ -1,0 +1,78 @@
+"""Streams for the tasks of a Plan, by a policy: `graph.config.schedule("heft", streams=[...])`.
+
+The optimized graph is scheduled as any other graph of work, each stream a worker; a task goes to
+the stream of its worker, in the order of the schedule.  What makes the Plan cuts it into actors, as
+it does where `build` names streams itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from flowvm.errors import ArgumentError, CaptureError
+from flowvm.graph.logical.logical import LogicalGraph
+from flowvm.lab.graphs import Dag
+from flowvm.lab.machines import Machine
+from flowvm.lab.policies import policy_of
+from flowvm.lab.simulation import simulate
+from flowvm.lab.sources import costs, of_nodes
+from flowvm.meta.device import cpu
+from flowvm.vm.callers.hot import CALL_STREAM
+
+
+class Placement:
+    """A policy for the tasks of a graph, the streams that it has, and what tasks cost."""
+
+    def __init__(
+        self, policy: Any, streams: Sequence[Any], like: Any, machine: Machine | None
+    ) -> None:
+        self.policy, self.streams, self.like = policy_of(policy), list(streams), like
+        if machine is not None and machine.workers != len(self.streams):
+            raise ArgumentError(
+                f"schedule: a machine of {machine.workers} workers for {len(self.streams)} streams"
+            )
+        self.machine = machine
+
+    def __repr__(self) -> str:
+        return f"tasks by {self.policy!r} on {len(self.streams)} streams"
+
+    def __call__(self, graph: LogicalGraph) -> LogicalGraph:
+        """The graph with its nodes on the streams of the policy's schedule, in its order.
+
+        Nodes of other streams, which exchange with ranks, keep theirs.  CaptureError: the graph is
+        on a device, or repeats nodes for micro-batches.
+        """
+        if graph.devices() - {cpu}:
+            raise CaptureError(f"{graph.name}: config.schedule places tasks on the CPU's streams")
+        if any(node.repeat > 1 for node in graph.nodes):
+            raise CaptureError(
+                f"{graph.name}: config.schedule does not place micro-batches, whose nodes repeat"
+            )
+        numbers = [CALL_STREAM if s is None else s.number for s in self.streams]
+        own = {*numbers, CALL_STREAM}
+        others = sorted({node.stream for node in graph.nodes} - own)
+        dag = self.dag(graph, own)
+        machine = self.machine or Machine(len(numbers))
+        if others:
+            machine = Machine(
+                speeds=[*machine.speeds, *[1.0] * len(others)],
+                streams=[0] * len(numbers) + list(range(1, len(others) + 1)),
+            )
+        schedule = simulate(dag, machine, self.policy)
+        where = [*numbers, *others]
+        nodes = [
+            replace(graph.nodes[k], number=n, stream=where[schedule.worker[k]])
+            for n, k in enumerate(schedule.order.tolist())
+        ]
+        kept = [s for s in self.streams if s is not None and s not in graph.streams]
+        return replace(graph, nodes=nodes, streams=[*graph.streams, *kept])
+
+    def dag(self, graph: LogicalGraph, own: set[int]) -> Dag:
+        others = sorted({node.stream for node in graph.nodes} - own)
+        columns = of_nodes(graph.nodes, costs(graph, self.like))
+        columns["stream"] = [
+            0 if node.stream in own else 1 + others.index(node.stream) for node in graph.nodes
+        ]
+        return Dag(**columns)
