@@ -25,6 +25,7 @@ from flowvm.files.shards import (
     together,
 )
 from flowvm.meta.placements import here
+from flowvm.ranks.world import world
 
 
 def prepared(
@@ -73,4 +74,5 @@ def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
             raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
         left -= there
         if left:
+            world().raise_fault()  # a rank that is lost writes nothing any more
             time.sleep(0.005)

@@ -155,10 +155,19 @@ def parts(
 def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
     put(folder / INDEX, json.dumps(said, separators=(",", ":")), "flow.save", synced=True)
-    named = {p["file"] for about in said["tensors"].values() for p in about["parts"]}
+    named = _files_of(said["tensors"])
     for other in folder.glob("*-*.safetensors"):
         if other.name not in named:
             other.unlink(missing_ok=True)
+
+
+def named_files(folder: Path) -> set[str]:
+    """Return the names of the files that a folder's index names; FileError if it is no index."""
+    return _files_of(_index(folder)[1])
+
+
+def _files_of(said: dict[str, Any]) -> set[str]:
+    return {p["file"] for about in said.values() for p in about.get("parts", ())}
 
 
 def whole_of(t: Tensor) -> Tensor:
@@ -230,6 +239,16 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The structure of a folder, and of each tensor its "shape", "dtype", "parts" and "sbp", which
     fit each other and the files.
     """
+    tree, said = _index(folder)
+    sizes: dict[str, int] = {}
+    for name, about in said.items():
+        what = f"flow.load: {str(folder / INDEX)!r}: tensor {cropped(name)!r}"
+        check_parts(folder, what, about, sizes)
+    return tree, said
+
+
+def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The structure and the tensors of a folder's index, which has the form of one."""
     what = f"flow.load: {str(folder / INDEX)!r}"
     found = read_json((folder / INDEX).read_bytes(), what, finite=False)
     if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
@@ -237,9 +256,6 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     said = found.get("tensors")
     _TENSORS(said, f"{what}: tensors")
     assert said is not None
-    sizes: dict[str, int] = {}
-    for name, about in said.items():
-        check_parts(folder, f"{what}: tensor {cropped(name)!r}", about, sizes)
     return found["tree"], said
 
 

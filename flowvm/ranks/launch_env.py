@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 
+LAUNCH = "_FLOWVM_LAUNCH"  # of `flowvm launch`: its folder of marks, which differs from launch to launch
+RESTART = "_FLOWVM_RESTART"  # and how often it has started the ranks anew, as JSON
+
 # number of the rank, how many there are: of MPICH's and Intel's mpiexec, Open MPI's, PMIx
 LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -15,7 +18,7 @@ LAUNCHERS = (
 )
 # of `flowvm launch`, PMIx, Open MPI, Slurm: what names a launch
 NAMES = (
-    "_FLOWVM_LAUNCH",
+    LAUNCH,
     "PMIX_NAMESPACE",
     "OMPI_MCA_ess_base_jobid",
     "SLURM_JOB_ID",
