@@ -21,6 +21,7 @@ import tempfile
 import time
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,9 +31,11 @@ import flowvm.distributed.checkpoint as dcp
 from flowvm import nn
 from flowvm.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from flowvm.distributed.fsdp import fully_shard
+from tools import hosts
 
 BATCH, LENGTH, WIDTH, WORDS = 12, 8, 16, 11  # one, two, three or four ranks divide the batch
 CLOSE = 1e-6
+GONE = "this host is lost"
 TIMEOUT = "5"  # seconds that a rank waits for one that is stopped
 
 
@@ -100,12 +103,12 @@ def program(folder: Path, steps: int, every: int, killed_at: int = -1) -> None:
     saved.set_result(None)
     if start.checkpoint:
         parameters, states = get_state_dict(model, optimizer)
-        into = {"model": parameters, "optimizer": states, "step": 0}
+        into: dict[str, Any] = {"model": parameters, "optimizer": states, "step": 0}
         dcp.load(into, checkpoint_id=start.checkpoint)
         set_state_dict(
             model, optimizer, model_state_dict=into["model"], optim_state_dict=into["optimizer"]
         )
-        first = int(into["step"])
+        first = into["step"]
     with open(folder / "losses", "a") as losses:
         for step in range(first, steps):
             if step and step % every == 0 and step != first:
@@ -136,6 +139,11 @@ def lose_host(folder: Path, left: int) -> None:
     part = folder / "checkpoints" / "step_lost" / f"{1:016x}-{left:05}.safetensors"
     part.parent.mkdir()
     part.write_bytes(b"half")
+    if (
+        hosts.RSH in os.environ
+    ):  # it is a host of `tools.hosts`, which waits for this line to end it
+        print(GONE, flush=True)
+        signal.pause()
     (folder / "hosts").write_text(f"localhost:{left}\n")
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -143,14 +151,13 @@ def lose_host(folder: Path, left: int) -> None:
 # --- around it ------------------------------------------------------------------------------------
 
 
-def command(folder: Path, ranks: int, restarts: int, *args: str) -> list[str]:
-    """The command of a job in a new folder."""
+def options(folder: Path, where: str, restarts: int, *args: str) -> list[str]:
+    """The arguments of `flowvm launch` for a job in a new folder, on hosts such as "a:2,b:1"."""
     (folder / "checkpoints").mkdir()
-    (folder / "hosts").write_text(f"localhost:{ranks}\n")
+    (folder / "hosts").write_text(where.replace(",", "\n"))
     return [
-        sys.executable, "-m", "flowvm", "launch", "--hosts", str(folder / "hosts"), "--restarts",
-        str(restarts), "--checkpoint", str(folder / "checkpoints"), "-m", "tools.lost", "--program",
-        str(folder), *args,
+        "--hosts", str(folder / "hosts"), "--restarts", str(restarts), "--checkpoint",
+        str(folder / "checkpoints"), "-m", "tools.lost", "--program", str(folder), *args,
     ]  # fmt: skip
 
 
@@ -210,7 +217,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", nargs="+", metavar="ARG", help=argparse.SUPPRESS)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--every", type=float, default=20.0, help="seconds between two ranks that are lost")
+    parser.add_argument(
+        "--every", type=float, default=20.0, help="seconds between two ranks that are lost"
+    )
     parser.add_argument("--steps", type=int, default=6000)
     args = parser.parse_args()
     if args.program:
@@ -220,9 +229,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         begun = time.monotonic()
+        started = [sys.executable, "-m", "flowvm", "launch"]
         launcher = subprocess.Popen(
-            command(folder, 3, 1000, str(args.steps), "50"), stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL, env={**os.environ, "FLOWVM_DISTRIBUTED_TIMEOUT": TIMEOUT},
+            [*started, *options(folder, "localhost:3", 1000, str(args.steps), "50")],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            env={**os.environ, "FLOWVM_DISTRIBUTED_TIMEOUT": TIMEOUT},
         )  # fmt: skip
         assert launcher.stderr is not None
         times = disturb(folder, launcher, begun + 60 * args.minutes, args.every)

@@ -39,12 +39,15 @@ LOOK = 0.05
 TOLD = 1.0  # seconds that the last reports may be on their way
 ANSWER = 20.0  # seconds that a host may take to start a process
 INTERRUPTED = 130
+HERE = {"localhost", "127.0.0.1"}
 # variables by which mpiexec finds hosts that its command does not name
 SCHEDULERS = (
     "HYDRA_HOST_FILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PBS_NODEFILE", "PE_HOSTFILE",
     "SLURM_JOB_NODELIST", "SLURM_NODELIST",
 )  # fmt: skip
-_SLOTS = re.compile(r"(?P<host>[^\s:,]+)(?::(?P<count>\d+)|\s+(?:slots|max_slots)=(?P<slots>\d+).*)?")
+_SLOTS = re.compile(
+    r"(?P<host>[^\s:,]+)(?::(?P<count>\d+)|\s+(?:slots|max_slots)=(?P<slots>\d+).*)?"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--ranks", type=int, help="how many ranks (default: as the hosts have slots, or 2)"
     )
     parser.add_argument(
-        "--threads", type=int, default=0, help="threads of a rank (default: cores / ranks of a host)"
+        "--threads",
+        type=int,
+        default=0,
+        help="threads of a rank (default: cores / ranks of a host)",
     )
     parser.add_argument(
         "--hosts", default="", metavar="HOSTS",
@@ -149,7 +155,9 @@ def slots(hosts: str) -> dict[str, int]:
         text = line.partition("#")[0].strip()
         match = _SLOTS.fullmatch(text)
         if text and not match:
-            raise ArgumentError(f"launch: --hosts: a host is 'a', 'a:4' or 'a slots=4', got {text!r}")
+            raise ArgumentError(
+                f"launch: --hosts: a host is 'a', 'a:4' or 'a slots=4', got {text!r}"
+            )
         if match:
             number = int(match["count"] or match["slots"] or 1)
             found[match["host"]] = found.get(match["host"], 0) + number
@@ -159,7 +167,7 @@ def slots(hosts: str) -> dict[str, int]:
 
 
 def answering(hosts: dict[str, int], more: Sequence[str]) -> dict[str, int]:
-    """Return the hosts on which mpiexec can start a process; CommunicationError if there is none."""
+    """Return the hosts on which mpiexec can start a process; CommunicationError if none is left."""
     if not hosts:
         return {}
     asked = {
@@ -220,7 +228,8 @@ def run(
 ) -> Ending:
     """Start all ranks, and wait for their end."""
     command = processes.program(*(["-m"] if args.module else []), args.script, *args.rest)
-    everywhere = bool(hosts or args.mpiexec or any(name in os.environ for name in SCHEDULERS))
+    elsewhere = bool(set(hosts) - HERE or args.mpiexec)
+    everywhere = elsewhere or (not hosts and any(name in os.environ for name in SCHEDULERS))
     reports = Reports(everywhere, known)
     with tempfile.TemporaryDirectory(
         prefix="flowvm-launch-", ignore_cleanup_errors=True
@@ -255,6 +264,8 @@ def _wait(process: subprocess.Popen[bytes], reports: Reports) -> Ending:
         reports.look(LOOK)
         if not deadline and reports.failures():
             deadline = time.monotonic() + PATIENCE
+        if deadline and reports.are_complete():  # nobody is left who could say anything
+            deadline = min(deadline, time.monotonic() + AT_ONCE)
         if deadline and time.monotonic() > deadline:
             print("flowvm launch: ending ranks that are left", file=sys.stderr)
             break

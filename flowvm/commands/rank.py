@@ -27,7 +27,7 @@ TOKEN = "_FLOWVM_TOKEN"  # the environment variable of the word that the launche
 PR_SET_PDEATHSIG = 1
 LOOK = 100  # milliseconds between two looks at the marks
 CONNECTED = 10.0  # seconds that an address of the launcher may take to answer
-# a peer that does not answer is given up after 3 + 4 * 3 seconds; one that is merely stopped answers
+# a host that is gone is given up after 3 + 4 * 3 seconds; one whose process is stopped answers
 KEPT_ALIVE = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 3), ("TCP_KEEPCNT", 4))
 ANSWERED = 15_000  # milliseconds until what was sent is acknowledged
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from flowvm.ranks.launch_env import RESTART
 
 # public: distributed
 
 
-class Restart(NamedTuple):
+@dataclass(frozen=True)
+class Restart:
     """The record of how this program was started; see `restart`.
 
     >>> flow.distributed.Restart().count

@@ -1,4 +1,4 @@
-"""The newest whole checkpoint of a folder of checkpoints, and the parts of those that are not whole.
+"""The newest whole checkpoint in a folder of checkpoints, and parts of those that are not whole.
 
 A checkpoint is a folder of shards (`flowvm.files.shards`): DIR itself, or a folder in it.  It is
 whole when its index is there and the files fit it.  The index is written last, so a program that

@@ -39,12 +39,12 @@ TICK = 0.1
 LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message may be on its way
 # the same across hosts, where a message may take its time, and be the last thing a rank did
 LEFT_AFTER_ELSEWHERE = 20.0
-# suffixes of the marks that a rank leaves for `flowvm launch`.  FIRST: it failed before all others,
-# and why.  ENDED: it has ended its program after waiting for the others; the process's end gives its
-# exit code.  BROKEN: it came to its end, and a failed exchange was never looked at
+# suffixes of the marks that a rank leaves for `flowvm launch`.  FIRST: it failed before all
+# others, and why.  ENDED: it has ended its program after waiting for the others; the process's end
+# gives its exit code.  BROKEN: it came to its end, and a failed exchange was never looked at
 FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
-# and of those that it is left.  ALARM: why exchanges have ended.  LEFT: the numbers of the ranks that
-# have ended their programs
+# and of those that the launcher leaves.  ALARM: why exchanges have ended.  LEFT: the numbers of
+# ranks that have ended their programs
 ALARM, LEFT = ".alarm", ".left"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
 DRAINED = 10.0  # seconds to wait, when Python ends, for instructions in flight
@@ -383,7 +383,7 @@ class Watcher:
 
 
 def mark_text(number: int, ending: str) -> str:
-    """Return the text of a mark that `flowvm launch` has left for this rank, "" if there is none."""
+    """Return the text of a mark that `flowvm launch` has left for a rank, "" if there is none."""
     try:
         with open(os.path.join(os.environ[LAUNCH], f"{number}{ending}")) as file:
             return file.read()

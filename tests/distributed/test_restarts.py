@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -14,14 +15,15 @@ from flowvm.files.newest import newest, swept
 from tests.distributed.test_ranks import HERE, SECONDS, needs_mpi
 from tools import lost
 
+LAUNCH = [sys.executable, "-m", "flowvm", "launch"]
 STEPS, EVERY, KILLED_AT = 9, 2, 5
 
 
 @needs_mpi
 def test_a_job_that_loses_a_rank_goes_on_with_those_left(tmp_path):
-    command = lost.command(tmp_path, 3, 1, str(STEPS), str(EVERY), str(KILLED_AT))
+    args = lost.options(tmp_path, "localhost:3", 1, str(STEPS), str(EVERY), str(KILLED_AT))
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent
+        [*LAUNCH, *args], capture_output=True, text=True, timeout=SECONDS, cwd=HERE.parent.parent
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
@@ -39,11 +41,12 @@ def test_a_job_that_loses_a_rank_goes_on_with_those_left(tmp_path):
 def test_a_job_is_started_anew_as_often_as_asked_and_told_why(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom flowvm.distributed import restart\nprint(*restart())\n"
-        "sys.exit(3 + restart().count)\n"
+        "import sys\nfrom flowvm.distributed import restart\n"
+        "start = restart()\nprint(start.count, start.reason, start.checkpoint)\n"
+        "sys.exit(3 + start.count)\n"
     )
-    command = [*launch.processes.program("-m", "flowvm", "launch", "-n", "1"), "--restarts", "1"]
-    done = subprocess.run([*command, str(script)], capture_output=True, text=True)
+    args = ["-n", "1", "--restarts", "1", str(script)]
+    done = subprocess.run([*LAUNCH, *args], capture_output=True, text=True)
     assert done.returncode == 4, done.stderr
     why = "rank 0 failed first, with exit code 3"
     assert done.stdout == f"[0] 0 None None\n[0] 1 {why} None\n"
