@@ -52,31 +52,23 @@ _SLOTS = re.compile(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `flowvm launch`."""
+    parser.add_argument("-n", "--ranks", type=int, help="how many ranks (default: all slots, or 2)")
     parser.add_argument(
-        "-n", "--ranks", type=int, help="how many ranks (default: as the hosts have slots, or 2)"
-    )
-    parser.add_argument(
-        "--threads",
-        type=int,
-        default=0,
-        help="threads of a rank (default: cores / ranks of a host)",
+        "--threads", type=int, default=0, help="threads of a rank (default: cores / ranks)"
     )
     parser.add_argument(
         "--hosts", default="", metavar="HOSTS",
-        help="where: 'a:4,b:4', or a file of lines 'a:4' or 'a slots=4' (default: this machine)",
+        help="'a:4,b:4', or a file of them (default: this machine)",
     )  # fmt: skip
     parser.add_argument(
         "--restarts", type=int, default=0, metavar="N",
-        help="how often to start all ranks anew when one has failed (default: 0)",
+        help="how often to start anew when a rank has failed",
     )  # fmt: skip
     parser.add_argument(
         "--checkpoint", default="", metavar="DIR",
-        help="the folder of the program's checkpoints, which are its own; the newest whole one is "
-        "named to the program, and parts of unfinished ones are removed",
+        help="the folder of checkpoints to go on from",
     )  # fmt: skip
-    parser.add_argument(
-        "--mpiexec", default="", metavar="ARGS", help="more for mpiexec, such as '-iface eth1'"
-    )
+    parser.add_argument("--mpiexec", default="", metavar="ARGS", help="more for mpiexec")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file, or with -m a module")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments for it")
