@@ -1,13 +1,19 @@
-"""`flowvm launch -n 4 train.py`: a program on several ranks of this machine, by mpiexec.
+"""`flowvm launch -n 4 train.py`: a program on several ranks, of this machine or others, by mpiexec.
 
 Each rank gets its part of the cores, each line of output the number of its rank.  When a rank
 fails, the others hear of it (`flowvm.ranks.watcher`), report their waits and end; the rest are
 ended.  The exit code is the first failed rank's.
+
+`--restarts 3` starts all ranks anew when one has failed, on the hosts that still answer.  The
+program finds by `flow.distributed.restart()` how often, why, and the newest whole checkpoint.
 """
 
 import argparse
+import contextlib
 import ctypes
+import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,51 +21,169 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from flowvm.commands import rank
+from flowvm.commands.reports import Reports
 from flowvm.errors import ArgumentError, CommunicationError
+from flowvm.files.newest import newest, swept
 from flowvm.guards import processes
+from flowvm.ranks.launch_env import RESTART
 from flowvm.ranks.library import INSTALL, is_installed, wheel_file
-from flowvm.ranks.watcher import BROKEN, ENDED, FIRST
 
 PATIENCE = 10.0  # seconds that the others get to end after a rank has failed
 AT_ONCE = 3.0  # and after a request to end
 LOOK = 0.05
+TOLD = 1.0  # seconds that the last reports may be on their way
+ANSWER = 20.0  # seconds that a host may take to start a process
+INTERRUPTED = 130
+HERE = {"localhost", "127.0.0.1"}
+# variables by which mpiexec finds hosts that its command does not name
+SCHEDULERS = (
+    "HYDRA_HOST_FILE", "LSB_HOSTS", "LSB_MCPU_HOSTS", "PBS_NODEFILE", "PE_HOSTFILE",
+    "SLURM_JOB_NODELIST", "SLURM_NODELIST",
+)  # fmt: skip
+_SLOTS = re.compile(
+    r"(?P<host>[^\s:,]+)(?::(?P<count>\d+)|\s+(?:slots|max_slots)=(?P<slots>\d+).*)?"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `flowvm launch`."""
-    parser.add_argument("-n", "--ranks", type=int, default=2, help="how many ranks (default: 2)")
+    parser.add_argument("-n", "--ranks", type=int, help="how many ranks (default: all slots, or 2)")
     parser.add_argument(
         "--threads", type=int, default=0, help="threads of a rank (default: cores / ranks)"
     )
     parser.add_argument(
-        "--mpiexec", default="", metavar="ARGS", help="more for mpiexec, such as '-hosts a,b'"
-    )
+        "--hosts", default="", metavar="HOSTS",
+        help="'a:4,b:4', or a file of them (default: this machine)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--restarts", type=int, default=0, metavar="N",
+        help="how often to start anew when a rank has failed",
+    )  # fmt: skip
+    parser.add_argument(
+        "--checkpoint", default="", metavar="DIR",
+        help="the folder of checkpoints to go on from",
+    )  # fmt: skip
+    parser.add_argument("--mpiexec", default="", metavar="ARGS", help="more for mpiexec")
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT names a module")
     parser.add_argument("script", metavar="SCRIPT", help="a Python file, or with -m a module")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments for it")
+
+
+class Ending(NamedTuple):
+    """The end of all ranks: the exit code, and why it is not 0."""
+
+    code: int
+    why: str = ""
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the program on all ranks.  Return the exit code of the one that failed first, 0 if none
     did.
     """
-    if args.ranks < 1:
+    if args.ranks is not None and args.ranks < 1:
         raise ArgumentError(f"launch: -n is 1 or more, got {args.ranks}")
+    if args.restarts < 0:
+        raise ArgumentError(f"launch: --restarts is 0 or more, got {args.restarts}")
     if not args.module and not Path(args.script).exists():
         raise ArgumentError(f"launch: there is no file {args.script}; -m is for modules")
-    command = processes.program(*(["-m"] if args.module else []), args.script, *args.rest)
-    with tempfile.TemporaryDirectory(prefix="flowvm-launch-") as folder:
-        started = processes.isolated(str(rank.__file__), folder, *command)
-        if args.ranks > 1:
-            started = [*mpiexec(args.ranks), *shlex.split(args.mpiexec), *started]
-        return follow(started, environment(args.ranks, args.threads), Path(folder))
+    hosts, ending = slots(args.hosts), Ending(0)
+    for count in range(args.restarts + 1):
+        if count:
+            hosts = answering(slots(args.hosts), shlex.split(args.mpiexec))
+        ranks = count_of_ranks(args.ranks, hosts, again=count > 0)
+        known = environment(args.threads) | resumption(count, ending.why, args.checkpoint)
+        if count:
+            place = json.loads(known[RESTART])["checkpoint"]
+            print(
+                f"flowvm launch: restart {count} of {args.restarts} on {ranks} ranks, from "
+                f"{place or 'the beginning'}", file=sys.stderr,
+            )  # fmt: skip
+        ending = run(args, ranks, hosts, known)
+        if ending.code in (0, INTERRUPTED):
+            break
+    return ending.code
 
 
-def mpiexec(ranks: int) -> list[str]:
+def count_of_ranks(wanted: int | None, hosts: dict[str, int], again: bool) -> int:
+    """Return how many ranks to start.  At a new start it is not more than hosts are left."""
+    there = sum(hosts.values())
+    if wanted is None:
+        return there or 2
+    return min(wanted, there) if again and hosts else wanted
+
+
+def resumption(count: int, why: str, folder: str) -> dict[str, str]:
+    """Return the variable that tells the ranks how often they were started anew, and from where.
+    Parts of unfinished checkpoints are removed.
+    """
+    place = None
+    if folder:
+        for path in swept(Path(folder)):
+            print(f"flowvm launch: removed {path}, of an unfinished checkpoint", file=sys.stderr)
+        place = newest(Path(folder).resolve())
+    said = {"count": count, "reason": why or None, "checkpoint": place and str(place)}
+    return {RESTART: json.dumps(said)}
+
+
+# --- hosts ----------------------------------------------------------------------------------------
+
+
+def slots(hosts: str) -> dict[str, int]:
+    """Return how many ranks each host takes, from "a:4,b:4" or a file, which is read anew each
+    time; nothing: this machine.
+
+    ArgumentError for a line that names no host, or if there is none.
+    """
+    if not hosts:
+        return {}
+    lines = Path(hosts).read_text().splitlines() if Path(hosts).is_file() else hosts.split(",")
+    found: dict[str, int] = {}
+    for line in lines:
+        text = line.partition("#")[0].strip()
+        match = _SLOTS.fullmatch(text)
+        if text and not match:
+            raise ArgumentError(
+                f"launch: --hosts: a host is 'a', 'a:4' or 'a slots=4', got {text!r}"
+            )
+        if match:
+            number = int(match["count"] or match["slots"] or 1)
+            found[match["host"]] = found.get(match["host"], 0) + number
+    if not sum(found.values()):
+        raise ArgumentError(f"launch: --hosts names no host: {hosts!r}")
+    return found
+
+
+def answering(hosts: dict[str, int], more: Sequence[str]) -> dict[str, int]:
+    """Return the hosts on which mpiexec can start a process; CommunicationError if none is left."""
+    if not hosts:
+        return {}
+    asked = {
+        host: processes.start(
+            [*mpiexec(1, {host: 1}), *more, "true"], stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )
+        for host in hosts
+    }  # fmt: skip
+    until, left = time.monotonic() + ANSWER, {}
+    for host, process in asked.items():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        if process.poll() == 0:
+            left[host] = hosts[host]
+        else:
+            print(f"flowvm launch: host {host} does not answer", file=sys.stderr)
+        _end(process, 0.0)
+    if not left:
+        raise CommunicationError(f"launch: none of the hosts answers: {', '.join(hosts)}")
+    return left
+
+
+def mpiexec(ranks: int, hosts: Mapping[str, int] | None = None) -> list[str]:
     """mpiexec with its arguments; CommunicationError if there is none."""
     folders = [os.path.dirname(sys.executable)]
     if library := os.environ.get("MPI4PY_LIBMPI"):  # its own comes first
@@ -70,22 +194,45 @@ def mpiexec(ranks: int) -> list[str]:
         missing = "mpiexec" if path is None else "mpi4py with an MPI library"
         raise CommunicationError(f"launch: several ranks need {missing}: {INSTALL}")
     told = processes.output([path, "--version"])
+    where = ",".join(f"{host}:{count}" for host, count in (hosts or {}).items())
     if "HYDRA" in told:  # otherwise it ends the other ranks before they can report their waits
-        return [path, "-disable-auto-cleanup", "-n", str(ranks)]
-    return [path, *(["--oversubscribe"] if "Open MPI" in told else []), "-n", str(ranks)]
+        return [path, "-disable-auto-cleanup", *(["-hosts", where] if where else []),
+                "-n", str(ranks)]  # fmt: skip
+    option = ["--host", where] if where else []
+    if "Open MPI" in told:  # which passes no variables to other hosts but these
+        option += ["--oversubscribe", "-x", rank.TOKEN]
+    return [path, *option, "-n", str(ranks)]
 
 
-def environment(ranks: int, threads: int) -> dict[str, str]:
-    """Return the environment of ranks: their numbers of threads, and output without buffers."""
-    cores = len(os.sched_getaffinity(0))
-    each = str(threads or max(1, cores // ranks))
-    known = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    if threads:
-        known["FLOWVM_WORKERS"] = each
-    return {"FLOWVM_WORKERS": each, "OMP_NUM_THREADS": each, **known}
+def environment(threads: int) -> dict[str, str]:
+    """Return variables for the ranks: output without buffers, and their numbers of threads where
+    they are not to share the cores of their host.
+    """
+    each = {"FLOWVM_WORKERS": str(threads)} if threads else {}
+    return {"PYTHONUNBUFFERED": "1", **each}
 
 
-def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
+# --- one start ------------------------------------------------------------------------------------
+
+
+def run(
+    args: argparse.Namespace, ranks: int, hosts: dict[str, int], known: dict[str, str]
+) -> Ending:
+    """Start all ranks, and wait for their end."""
+    command = processes.program(*(["-m"] if args.module else []), args.script, *args.rest)
+    elsewhere = bool(set(hosts) - HERE or args.mpiexec)
+    everywhere = elsewhere or (not hosts and any(name in os.environ for name in SCHEDULERS))
+    reports = Reports(everywhere, known)
+    with tempfile.TemporaryDirectory(
+        prefix="flowvm-launch-", ignore_cleanup_errors=True
+    ) as folder, contextlib.closing(reports):  # fmt: skip
+        started = processes.isolated(str(rank.__file__), folder, reports.where, *command)
+        if ranks > 1 or hosts:
+            started = [*mpiexec(ranks, hosts), *shlex.split(args.mpiexec), *started]
+        return follow(started, {**os.environ, rank.TOKEN: reports.token}, reports)
+
+
+def follow(command: Sequence[str], known: dict[str, str], reports: Reports) -> Ending:
     """Run the launcher to its end.  End it if ranks stay after a failure or a Ctrl-C."""
     libc = ctypes.CDLL(None)
     process = processes.start(
@@ -93,57 +240,40 @@ def follow(command: Sequence[str], known: dict[str, str], folder: Path) -> int:
         preexec_fn=lambda: libc.prctl(rank.PR_SET_PDEATHSIG, int(signal.SIGTERM)),
     )  # fmt: skip
     try:
-        return _wait(process, folder)
+        return _wait(process, reports)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)  # which it hands on
         _end(process, PATIENCE)
         print("flowvm launch: interrupted", file=sys.stderr)
-        return 130
+        return Ending(INTERRUPTED, "interrupted")
     finally:
         _end(process, 0.0)
 
 
-def _wait(process: subprocess.Popen[bytes], folder: Path) -> int:
+def _wait(process: subprocess.Popen[bytes], reports: Reports) -> Ending:
     deadline = 0.0
     while process.poll() is None:
-        if not deadline and failed(folder):
+        reports.look(LOOK)
+        if not deadline and reports.failures():
             deadline = time.monotonic() + PATIENCE
+        if deadline and reports.are_complete():  # nobody is left who could say anything
+            deadline = min(deadline, time.monotonic() + AT_ONCE)
         if deadline and time.monotonic() > deadline:
             print("flowvm launch: ending ranks that are left", file=sys.stderr)
             break
-        time.sleep(LOOK)
     _end(process, 0.0)
-    first = failed(folder)
-    if not first:
-        return process.returncode if process.returncode >= 0 else 128 - process.returncode
-    _, number, code = first[0]
-    others = f", and after it {len(first) - 1} more" if len(first) > 1 else ""
-    print(f"flowvm launch: rank {number} failed first, {_how(code)}{others}", file=sys.stderr)
-    return code if code > 0 else 128 - code
-
-
-def failed(folder: Path) -> list[tuple[float, int, int]]:
-    """Return (when, rank, exit code) of the ranks that have failed, the first one first.
-
-    A rank whose program came to its end has failed, too, if it says so: the program may not have
-    read the result of a failed exchange.
-    """
-    ranks = []
-    for path in folder.iterdir():
-        if path.name.isdecimal():
-            when, code = path.read_text().split()
-            first, ended = path.with_suffix(FIRST), path.with_suffix(ENDED)
-            if int(code) or path.with_suffix(BROKEN).exists():
-                since = ended.stat().st_mtime if ended.exists() else float(when)
-                ranks.append((0.0 if first.exists() else since, int(path.name), int(code) or 1))
-    return sorted(ranks)
-
-
-def _how(code: int) -> str:
-    if code > 0:
-        return f"with exit code {code}"
-    known = {s.value: s.name for s in signal.Signals}
-    return f"killed by {known.get(-code, f'signal {-code}')}"
+    until = time.monotonic() + TOLD
+    while not reports.are_complete() and time.monotonic() < until:
+        reports.look(LOOK)
+    failures = reports.failures()
+    if not failures:
+        code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+        return Ending(code, f"the launcher of ranks ended with exit code {code}")
+    first = failures[0]
+    others = f", and after it {len(failures) - 1} more" if len(failures) > 1 else ""
+    why = f"rank {first.rank} failed first, {first.how}"
+    print(f"flowvm launch: {why}{others}", file=sys.stderr)
+    return Ending(first.exit_code, why + (f": {first.text}" if first.text else ""))
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> None:

@@ -33,10 +33,11 @@ from flowvm.distributed.messages import P2POp, batch_isend_irecv, irecv, isend, 
 from flowvm.distributed.objects import (
     all_gather_object, broadcast_object_list, gather_object, scatter_object_list,
 )
+from flowvm.distributed.restarts import Restart, restart
 from flowvm.distributed.works import Work
 
 __all__ = [
-    "Backend", "DistError", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work",
+    "Backend", "DistError", "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Restart", "Work",
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all",
     "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list",
     "destroy_process_group", "gather", "gather_object", "get_backend", "get_global_rank",
@@ -45,7 +46,7 @@ __all__ = [
     "is_backend_available", "is_gloo_available", "is_initialized", "is_mpi_available",
     "is_nccl_available", "is_torchelastic_launched", "is_ucc_available", "is_xccl_available",
     "isend", "monitored_barrier", "new_group", "recv", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send",
+    "reduce_scatter_tensor", "restart", "scatter", "scatter_object_list", "send",
 ]
 # fmt: on
 # isort: on

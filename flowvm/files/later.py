@@ -15,16 +15,9 @@ from typing import Any
 
 from flowvm.eager.tensor import Tensor
 from flowvm.errors import CommunicationError
-from flowvm.files.shards import (
-    FORMAT,
-    agreed_token,
-    file_name,
-    make_folder,
-    parts,
-    publish,
-    together,
-)
+from flowvm.files.shards import FORMAT, agreed_token, file_name, mark_name, parts, publish
 from flowvm.meta.placements import here
+from flowvm.ranks.world import world
 
 
 def prepared(
@@ -35,13 +28,12 @@ def prepared(
     which the first rank waits for the others' files.
     """
     rank, ranks = here()
-    token = agreed_token()
+    token = agreed_token(folder, parents=True)
     mine, said = parts(tensors, partial(file_name, token))
     mine = {name: t.detach().clone() for name, t in mine.items()}
-    together(f"save: {str(folder)!r}", lambda: make_folder(folder))
 
     def rest(seconds: float) -> None:
-        done = folder / f".{token}-{rank:05}.done"
+        done = folder / mark_name(token, rank)
         try:
             if mine:
                 save(mine, folder / file_name(token, rank))
@@ -51,7 +43,7 @@ def prepared(
         if rank:
             done.write_text("")
             return
-        others = {folder / f".{token}-{other:05}.done" for other in range(1, ranks)}
+        others = {folder / mark_name(token, other) for other in range(1, ranks)}
         try:
             _wait_for(folder, others, seconds)
             publish(folder, {"format": FORMAT, "tree": tree, "tensors": said})
@@ -73,4 +65,5 @@ def _wait_for(folder: Path, others: set[Path], seconds: float) -> None:
             raise CommunicationError(f"save: {str(folder)!r}: rank {int(names[0][-10:-5])} {why}")
         left -= there
         if left:
+            world().raise_fault()  # a rank that is lost writes nothing any more
             time.sleep(0.005)

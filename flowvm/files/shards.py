@@ -80,17 +80,20 @@ def is_shards(folder: Path) -> bool:
 
 
 def write(
-    folder: Path, tree: Any, tensors: dict[str, Tensor], save: Callable[[Any, Path], None]
+    folder: Path,
+    tree: Any,
+    tensors: dict[str, Tensor],
+    save: Callable[[Any, Path], None],
+    parents: bool = False,
 ) -> None:
     """Write `tensors`, with the structure `tree` that names them; `save` writes a dict of local
-    ones to a file.
+    ones to a file.  With `parents`, folders around this one are made, too.
     """
     rank = here()[0]
-    token = agreed_token()
+    token = agreed_token(folder, parents)
     mine, said = parts(tensors, partial(file_name, token))
 
     def own() -> None:
-        make_folder(folder)
         if mine:
             save(mine, folder / file_name(token, rank))
 
@@ -102,24 +105,62 @@ def write(
     together(f"flow.save: {str(folder)!r}", index)
 
 
-def make_folder(folder: Path) -> None:
-    """Make the folder; ArgumentError if there is a file."""
+def agreed_token(folder: Path, parents: bool = False) -> str:
+    """Begin a save; all ranks do so together.  The first one makes the folder.  Return a name for
+    this save's files, the first rank's choice.
+
+    ArgumentError where there is a file.  FileError on a rank that does not see what the first one
+    writes there: ranks of several hosts need a common file system.
+    """
+    rank, ranks = here()
+    what, number, error = f"flow.save: {str(folder)!r}", -1, None
+    if rank == 0:
+        try:
+            _make_folder(folder, parents)
+            number = secrets.randbits(62)
+            if ranks > 1:
+                (folder / mark_name(f"{number:016x}", 0)).touch()
+        except Exception as raised:
+            number, error = -1, raised
+    number = int(broadcast(tensor(number, dtype=int64), 0).item())
+    if error is not None:
+        raise error
+    if number < 0:
+        raise CommunicationError(f"{what}: rank 0 raised an error, see there")
+    token = f"{number:016x}"
+    mark = folder / mark_name(token, 0)
+
+    def look() -> None:
+        if ranks > 1 and not mark.exists():
+            raise FileError(
+                f"{what}: rank {rank} does not see what rank 0 writes there: ranks of several "
+                f"hosts save into a folder on a file system that all of them have"
+            )
+
+    try:
+        together(what, look)
+    finally:
+        if rank == 0:
+            mark.unlink(missing_ok=True)
+    return token
+
+
+def _make_folder(folder: Path, parents: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ArgumentError(
             f"flow.save: global tensors go into a folder, and {str(folder)!r} is a file"
         )
-    folder.mkdir(parents=False, exist_ok=True)
+    folder.mkdir(parents=parents, exist_ok=True)
+
+
+def mark_name(token: str, rank: int) -> str:
+    """Return the name of a rank's mark in one save."""
+    return f".{token}-{rank:05}.done"
 
 
 def file_name(token: str, rank: int) -> str:
     """Return the name of a rank's file in one save."""
     return f"{token}-{rank:05}.safetensors"
-
-
-def agreed_token() -> str:
-    """Return a name for this save's files, the first rank's choice."""
-    drawn = tensor(secrets.randbits(62), dtype=int64)
-    return f"{broadcast(drawn, 0).item():016x}"
 
 
 def parts(
@@ -155,10 +196,19 @@ def parts(
 def publish(folder: Path, said: dict[str, Any]) -> None:
     """Put the index in its place, and remove the files that it does not name."""
     put(folder / INDEX, json.dumps(said, separators=(",", ":")), "flow.save", synced=True)
-    named = {p["file"] for about in said["tensors"].values() for p in about["parts"]}
+    named = _files_of(said["tensors"])
     for other in folder.glob("*-*.safetensors"):
         if other.name not in named:
             other.unlink(missing_ok=True)
+
+
+def named_files(folder: Path) -> set[str]:
+    """Return the names of the files that a folder's index names; FileError if it is no index."""
+    return _files_of(_index(folder)[1])
+
+
+def _files_of(said: dict[str, Any]) -> set[str]:
+    return {p["file"] for about in said.values() for p in about.get("parts", ())}
 
 
 def whole_of(t: Tensor) -> Tensor:
@@ -230,6 +280,16 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The structure of a folder, and of each tensor its "shape", "dtype", "parts" and "sbp", which
     fit each other and the files.
     """
+    tree, said = _index(folder)
+    sizes: dict[str, int] = {}
+    for name, about in said.items():
+        what = f"flow.load: {str(folder / INDEX)!r}: tensor {cropped(name)!r}"
+        check_parts(folder, what, about, sizes)
+    return tree, said
+
+
+def _index(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The structure and the tensors of a folder's index, which has the form of one."""
     what = f"flow.load: {str(folder / INDEX)!r}"
     found = read_json((folder / INDEX).read_bytes(), what, finite=False)
     if not isinstance(found, dict) or found.get("format") != FORMAT or "tree" not in found:
@@ -237,9 +297,6 @@ def contents(folder: Path) -> tuple[Any, dict[str, Any]]:
     said = found.get("tensors")
     _TENSORS(said, f"{what}: tensors")
     assert said is not None
-    sizes: dict[str, int] = {}
-    for name, about in said.items():
-        check_parts(folder, f"{what}: tensor {cropped(name)!r}", about, sizes)
     return found["tree"], said
 
 

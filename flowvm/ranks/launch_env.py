@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import os
 
+LAUNCH = (
+    "_FLOWVM_LAUNCH"  # of `flowvm launch`: its folder of marks, which differs from launch to launch
+)
+RESTART = "_FLOWVM_RESTART"  # and how often it has started the ranks anew, as JSON
+
 # number of the rank, how many there are: of MPICH's and Intel's mpiexec, Open MPI's, PMIx
 LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
@@ -14,13 +19,7 @@ LAUNCHERS = (
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
 # of `flowvm launch`, PMIx, Open MPI, Slurm: what names a launch
-NAMES = (
-    "_FLOWVM_LAUNCH",
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-)
+NAMES = (LAUNCH, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "SLURM_JOB_ID", "SLURM_STEP_ID")
 # srun's come last: a batch script has them too, without being one of several
 SLURM = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
 

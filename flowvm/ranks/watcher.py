@@ -5,8 +5,9 @@ ended rank that this one waits for, or for a wait that is too long.  Workers tha
 ranks look at the alert, and end with an error that names the watcher's finding.  The board shows
 failures of this rank to the others.
 
-A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears nothing;
-there the launcher ends the others when one dies, and the timeout does when one is late.
+A rank shows it on the board of its host alone.  Of ranks on other hosts the watcher hears by
+`flowvm launch`, which leaves it a mark when one fails and when one has ended its program.  Another
+launcher ends the others when a rank dies, and the timeout does when one is late.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import numpy as np
 
 from flowvm.config import config
 from flowvm.errors import CommunicationError, FlowError, on_ranks_failed
+from flowvm.ranks.launch_env import LAUNCH
 from flowvm.ranks.library import error_text
 from flowvm.ranks.rows import Row, step_text, unlike
 from flowvm.ranks.words import ALERT, HEADER, ROW
@@ -35,10 +37,15 @@ from flowvm.vm.watch.dump import elsewhere
 
 TICK = 0.1
 LEFT_AFTER = 0.5  # seconds to wait for a rank that has left: its last message may be on its way
-# suffixes of files that a rank leaves for `flowvm launch`.  FIRST: it failed before all others.
-# ENDED: it has ended its program after waiting for the others; the process's end gives its exit
-# code. BROKEN: it came to its end, and a failed exchange was never looked at
+# the same across hosts, where a message may take its time, and be the last thing a rank did
+LEFT_AFTER_ELSEWHERE = 20.0
+# suffixes of the marks that a rank leaves for `flowvm launch`.  FIRST: it failed before all
+# others, and why.  ENDED: it has ended its program after waiting for the others; the process's end
+# gives its exit code.  BROKEN: it came to its end, and a failed exchange was never looked at
 FIRST, ENDED, BROKEN = ".first", ".ended", ".broken"
+# and of those that the launcher leaves.  ALARM: why exchanges have ended.  LEFT: the numbers of
+# ranks that have ended their programs
+ALARM, LEFT = ".alarm", ".left"
 REPORTED = 1.0  # seconds that the cause of a failure is waited for, when it has poisoned a lane
 DRAINED = 10.0  # seconds to wait, when Python ends, for instructions in flight
 DEAD, STOPPED = ("Z", "X"), ("T", "t")  # states of a process
@@ -115,6 +122,7 @@ class Watcher:
         self.place = place
         self.pid = os.getpid()
         self.others = [number for number in place.boards if number != place.rank]
+        self.elsewhere = place.size > len(place.boards)  # whether there are ranks of other hosts
         self.since: dict[int, tuple[int, float]] = {}  # row -> (awaited exchange, since when)
         self.stopped = threading.Event()
         self.uncaught = False  # whether an exception ends the program
@@ -142,7 +150,7 @@ class Watcher:
         different = self.difference()
         if different is not None:
             self.fail(different)
-        elif cause := self._gone() or self._late():
+        elif cause := self._gone() or self._alarm() or self._late():
             self.raise_alert(cause)
         elif (own := self._broken() or self._troubled()) is not None:
             self.fail(own)
@@ -159,11 +167,23 @@ class Watcher:
                 return f"rank {number} has died (process {pid})"
         return ""
 
+    def _alarm(self) -> str:
+        """Return the launcher's text about a failed rank of another host, "" if there is none."""
+        return mark_text(self.place.rank, ALARM) if self.elsewhere else ""
+
+    def has_left(self, number: int, seconds: float) -> bool:
+        """Return True if a rank has ended its program, and could be waited for this long."""
+        if number in self.place.boards:
+            return seconds > LEFT_AFTER and self.place.has_left(number)
+        if seconds < LEFT_AFTER_ELSEWHERE:
+            return False
+        return str(number) in mark_text(self.place.rank, LEFT).split()
+
     def _late(self) -> str:
         """Return a text that names a rank for which this one waits in vain, "" if there is none."""
         for wait in self._waits():
-            left = [number for number in wait.missing if self.place.has_left(number)]
-            if left and wait.seconds > LEFT_AFTER:
+            left = [number for number in wait.missing if self.has_left(number, wait.seconds)]
+            if left:
                 return f"rank {left[0]} has left the program, and rank {self.place.rank} waits " \
                        f"for it in {wait.what}"  # fmt: skip
             if wait.seconds > config.distributed_timeout:
@@ -185,8 +205,9 @@ class Watcher:
             number, first = self.since.get(at, (0, 0.0))
             if number != begun:
                 self.since[at] = begun, (first := now)
-            missing = [other for other, r in seen if self.place.row(r)[ROW.SEQ] < begun]
-            yield Wait(step_text(row, begun), now - first, missing if seen else list(others), seen)
+            ahead = {other for other, r in seen if self.place.row(r)[ROW.SEQ] >= begun}
+            missing = [other for other in others if other not in ahead]  # or on another host
+            yield Wait(step_text(row, begun), now - first, missing, seen)
 
     def waiting(self) -> list[str]:
         """Return a line for each exchange in which this rank waits: its name, and the missing ranks
@@ -214,7 +235,9 @@ class Watcher:
                 last = int(row[ROW.SEQ])
                 at = f"which began {step_text(row, last)} last" if last else "which began nothing"
                 text += f", {at}"
-            if number in self.place.boards:
+            if number not in self.place.boards:
+                text += " of another host"
+            else:
                 now = self._exchanges_of(number)
                 text += f"{' and' if number in rows else ', which'} is in {now}" if now else ""
             found.append(text)
@@ -290,13 +313,16 @@ class Watcher:
             header[HEADER.LENGTH] = len(encoded)
             header[HEADER.STATE] = HEADER.FAILED
         if first:
-            self._mark(FIRST)
+            self._mark(FIRST, text)
 
-    def _mark(self, ending: str) -> None:
-        """Leave a file for `flowvm launch`, if it started this process."""
-        if folder := os.environ.get("_FLOWVM_LAUNCH"):
+    def _mark(self, ending: str, text: str = "") -> None:
+        """Leave a mark for `flowvm launch`, if it started this process."""
+        if folder := os.environ.get(LAUNCH):
+            name = f"{self.place.rank}{ending}"
             with contextlib.suppress(OSError):
-                open(os.path.join(folder, f"{self.place.rank}{ending}"), "x").close()
+                with open(os.path.join(folder, f".{name}"), "x") as file:
+                    file.write(text)
+                os.rename(os.path.join(folder, f".{name}"), os.path.join(folder, name))
 
     def error_of(self, details: Sequence[int]) -> FlowError:
         """Return the error of a failed exchange, from the details that its kernel left."""
@@ -354,6 +380,15 @@ class Watcher:
 
     def _in_child(self) -> None:
         self.raise_alert("a child of a rank takes no part: MPI is its parent's")
+
+
+def mark_text(number: int, ending: str) -> str:
+    """Return the text of a mark that `flowvm launch` has left for a rank, "" if there is none."""
+    try:
+        with open(os.path.join(os.environ[LAUNCH], f"{number}{ending}")) as file:
+            return file.read()
+    except (KeyError, OSError):
+        return ""
 
 
 def _state(pid: int) -> str:

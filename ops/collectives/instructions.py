@@ -20,6 +20,7 @@ from flowvm.ops.collectives.cpu.exchange import both, none, one
 from flowvm.ops.collectives.exchanges import TRAFFIC, Exchange, Traffic, exchange
 from flowvm.ops.declare.letters import unsplit
 from flowvm.ops.declare.registry import op as declare
+from flowvm.ops.declare.registry import operator_of
 from flowvm.ops.shapes.fill import zeros_like
 from flowvm.ranks.lanes import Lane, lane, lane_for
 from flowvm.ranks.world import Group
@@ -41,7 +42,7 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
     else:
         if not x._meta.contiguous:
             x = x.contiguous()
-        elif engine.lending.holds(x._ref) and op.inputs[0] not in op.writes:
+        elif engine.lending.holds(x._ref) and not _writes_first(op):
             x = x.clone()  # nobody waits for an exchange: who has the memory may write there
         args = (x, at.order, *args[1:])
     if hot["departed"]:  # a graph is captured, perhaps, which asks what stream it is
@@ -51,6 +52,12 @@ def run(op: Any, *args: Any, at: Lane | None = None) -> Any:
     if out is not None and out is not args[0]:  # what is made there is released there, else it
         engine.stream_of[out._ref] = at.stream.number  # would be the allocator's of another stream
     return out
+
+
+def _writes_first(op: Any) -> bool:
+    """Return True if an instruction writes its first operand."""
+    declared = operator_of(op)
+    return declared.inputs[0] in declared.writes
 
 
 def _unequal(rows: tuple[int, ...]) -> list[object]:

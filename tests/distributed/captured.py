@@ -99,3 +99,44 @@ def check_global_arguments_that_a_graph_writes():
         two = lambda: (held((5, 3), sbp), held((5, 3), sbp))  # noqa: B023, E731
         alike("add_", lambda x, y: x.add_(y).mul_(2), two)
         alike("copy_", lambda x, y: y.copy_(x * 3), two)
+
+
+class Staged(flow.nn.Graph):
+    """A step of two stages, a batch in two micro-batches."""
+
+    def __init__(self, *stages: flow.nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = stages
+        parameters = [p for stage in stages for p in stage.parameters()]
+        self.add_optimizer(flow.optim.SGD(parameters, lr=0.1))
+        self.config.set_gradient_accumulation_steps(2)
+
+    def build(self, x: Any, y: Any) -> Any:
+        x = self.first(x).to_global(placement=self.second.config.stage.placement)
+        loss = (self.second(x) - y).square().mean()
+        loss.backward()
+        return loss
+
+
+def check_a_pipeline_trains_as_one_rank_does():
+    flow.manual_seed(0)
+    stages = [flow.nn.Linear(4, 6), flow.nn.Sequential(flow.nn.Tanh(), flow.nn.Linear(6, 2))]
+    whole = [flow.nn.Parameter(p.detach().clone()) for stage in stages for p in stage.parameters()]
+    x, y = flow.randn(4, 4), flow.randn(4, 2)
+    places = [flow.placement("cpu", [k]) for k in (0, world_size() - 1)]
+    for k, stage in enumerate(stages):
+        stage.to_global(places[k], BROADCAST).config.set_stage(k)
+    graph = Staged(*stages)
+    given = [t.to_global(WHERE, BROADCAST, check_meta=False).to_global(place, BROADCAST)
+             for t, place in zip((x, y), places, strict=True)]  # fmt: skip
+    optimizer = flow.optim.SGD(whole, lr=0.1)
+    for _ in range(3):
+        graph(*given)
+        optimizer.zero_grad()
+        hidden = F.linear(x, *whole[:2]).tanh()
+        (F.linear(hidden, *whole[2:]) - y).square().mean().backward()
+        optimizer.step()
+    own = [p for stage in stages for p in stage.parameters()]
+    for p, wanted in zip(own, whole, strict=True):
+        found = p.to_global(WHERE, BROADCAST).to_local().detach().numpy()
+        np.testing.assert_allclose(found, wanted.detach().numpy(), 1e-5, 1e-6)

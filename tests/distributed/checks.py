@@ -1,4 +1,5 @@
-"""The checks that ranks run together: `flowvm launch -n N checks.py FOLDER`, all in one launch.
+"""The checks that ranks run together: `flowvm launch -n N checks.py FOLDER [NAME...]`, all in one
+launch, or these.
 
 Each function `check_*` runs on every rank, in this order; its outcome is left in FOLDER, a file for
 each rank.  References are NumPy's, of numbers that every rank can make for all.
@@ -10,6 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import apart
 import captured
 import checkpoints
 import meshes
@@ -21,7 +23,7 @@ import flowvm as flow
 import flowvm.distributed as dist
 from flowvm import nn
 from flowvm.ops.collectives import collectives as c
-from flowvm.ranks.world import Group, rank, world_size
+from flowvm.ranks.world import Group, rank, world, world_size
 
 RANK, SIZE = rank(), world_size()
 ALL = range(SIZE)
@@ -58,6 +60,17 @@ def raises(kind, call, *words: str) -> None:
 
 
 # --- functions ------------------------------------------------------------------------------------
+
+
+def check_tensors_whose_memory_is_lent():
+    x = own()
+    seen = x.numpy()
+    total = c.all_reduce(x)
+    seen += 1  # nobody waits for the exchange
+    same(total, combined("sum"))
+    c.all_reduce_(x)
+    same(x, combined("sum") + SIZE)
+    assert np.array_equal(seen, x.numpy())
 
 
 def check_all_reduce_every_op_and_dtype():
@@ -668,18 +681,19 @@ def check_the_order_of_accesses_is_kept():
     assert flow.vm.verify(flow.vm.trace(work)).pairs > 0
 
 
+APART = [apart] if world().hosts > 1 else []  # what only ranks of several hosts can show
 CHECKS = {
     name: thing
-    for place in (globals(), *map(vars, (meshes, sharded, captured, checkpoints)))
+    for place in (globals(), *map(vars, (meshes, sharded, captured, checkpoints, *APART)))
     for name, thing in place.items()
     if name.startswith("check_")
 }
 
 if __name__ == "__main__":
     outcome = {}
-    for name, check in CHECKS.items():
+    for name in sys.argv[2:] or CHECKS:
         try:
-            check()
+            CHECKS[name]()
             outcome[name] = ""
         except Exception:
             outcome[name] = traceback.format_exc()

@@ -111,20 +111,19 @@ class FileSystemWriter(StorageWriter):
     ) -> None:
         self.path, self.overwrite = Path(path), overwrite
 
-    def _begin(self) -> None:
+    def _check(self) -> None:
         if not self.overwrite and shards.is_shards(self.path):
             raise FileError(f"save: {str(self.path)!r} is there already, and overwrite=False")
-        shards.together("save", lambda: self.path.parent.mkdir(parents=True, exist_ok=True))
 
     def write(self, state: Mapping[str, Any]) -> None:
         """See StorageWriter."""
-        self._begin()
+        self._check()
         tree, tensors = serialization.folder_of(state)
-        shards.write(self.path, tree, tensors, serialization.save)
+        shards.write(self.path, tree, tensors, serialization.save, parents=True)
 
     def prepared(self, state: Mapping[str, Any]) -> Callable[[float], None]:
         """See StorageWriter."""
-        self._begin()
+        self._check()
         tree, tensors = serialization.folder_of(state)
         return later.prepared(self.path, tree, tensors, serialization.save)
 
