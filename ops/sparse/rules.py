@@ -114,7 +114,7 @@ def _clone(x: SparseTensor, *, memory_format: Any = None) -> SparseTensor:
     return sparse(x._pattern, x._data.clone())  # type: ignore[attr-defined]
 
 
-@rule("detach", "alias", "data.__get__")
+@rule("detach", "alias", "_data.__get__")
 def _detach(x: SparseTensor) -> SparseTensor:
     return sparse(x._pattern, x._data.detach())  # type: ignore[attr-defined]
 
@@ -683,9 +683,11 @@ def _t(x: SparseTensor) -> SparseTensor:
     return x if x.ndim < 2 else _transposed(x, 0, 1)
 
 
-RULES["mT.__get__"] = RULES["adjoint"] = lambda x: _transposed(x, -2, -1)
-RULES["T.__get__"] = RULES["_T.__get__"] = _t
-RULES["H.__get__"] = RULES["mH.__get__"] = lambda x: _transposed(x.conj(), -2, -1)
+RULES["_matrix_transpose.__get__"] = lambda x: _transposed(x, -2, -1)
+RULES["_reversed.__get__"] = _t
+for _name in ("adjoint", "adjoint.__get__", "_hermitian.__get__"):
+    RULES[_name] = lambda x: _transposed(x.conj() if x.is_complex() else x, -2, -1)
+RULES["real.__get__"], RULES["imag.__get__"] = RULES["real"], RULES["imag"]
 
 
 @rule("permute", "_permute_method")
