@@ -329,6 +329,19 @@ def sparse_bsc_tensor(
     )  # fmt: skip
 
 
+def of_parts(layout: str, parts: Sequence[Any], shape: Any, coalesced: bool) -> SparseTensor:
+    """Return the tensor of a layout's name, the parts and a shape, all of which a file says: they
+    are checked.
+    """
+    if layout == sparse_coo.name:
+        places, values = parts
+        return sparse_coo_tensor(
+            places, values, tuple(shape), check_invariants=True, is_coalesced=coalesced
+        )
+    kind = next((k for k in COMPRESSED if k.name == layout), None)
+    return _compressed(*parts, tuple(shape), layout=kind, check_invariants=True)
+
+
 # --- of dense tensors, and to them ----------------------------------------------------------------
 
 
